@@ -1,0 +1,52 @@
+# One command each. Everything is installed into .venv; nothing is written outside the checkout by the set-up.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+EXTRA ?= cpu
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready-$(EXTRA)
+
+.PHONY: help setup quickstart test test-slow lint types bench lock clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup: $(READY) ## install the locked dependencies into .venv (EXTRA=gpu for faiss-gpu)
+
+# torch by itself and first, at exactly the locked version: where an index offers a CPU wheel, pip takes that, and
+# what comes after finds torch there and does not ask for a build with CUDA.
+$(READY): setup.cfg requirements.lock
+	@echo "setting up $(VENV) (once, a few minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --no-cache-dir --disable-pip-version-check -c requirements.lock torch
+	@$(BIN)/python -m pip install -q --no-cache-dir --disable-pip-version-check -c requirements.lock -e '.[$(EXTRA),dev]'
+	@touch $@
+
+quickstart: $(READY) ## set up, then run two iterations on generated data and write a report
+	@$(BIN)/ratchet run quickstart
+
+test: $(READY) ## set up, then run the tests
+	@$(BIN)/python -m pytest
+
+test-slow: $(READY) ## the tests that take minutes
+	@$(BIN)/python -m pytest -m slow
+
+lint: $(READY) ## ruff: style and formatting
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(READY) ## mypy
+	@$(BIN)/mypy
+
+bench: $(READY) ## the benchmarks, side by side with what one would use instead
+	@for file in embedding mining finetune overhead; do echo "== $$file"; $(BIN)/python -m benchmarks.$$file || exit 1; done
+
+lock: ## renew requirements.lock from setup.cfg, in a fresh environment
+	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
+	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir torch==$$(sed -n 's/^ *torch==//p' setup.cfg)
+	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir '.[cpu,dev]'
+	@(sed -n '/^#/p' requirements.lock; \
+	  $(VENV)-lock/bin/python -m pip freeze | sed 's/+cpu$$//' | grep -v '^ratchet'; \
+	  sed -n 's/^gpu = //p' setup.cfg) > requirements.new && mv requirements.new requirements.lock
+	@rm -rf $(VENV)-lock build
+
+clean: ## remove .venv and results
+	rm -rf $(VENV) .ratchet
