@@ -1,0 +1,63 @@
+"""Eedi's `train.csv` and `misconception_mapping.csv`: each labelled wrong answer is one query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from data.errors import DataError
+from data.retrieval import Document, Query, Retrieval
+from data.text_files import csv_rows
+
+LETTERS = "ABCD"
+MAPPING = "misconception_mapping.csv"
+COLUMNS = (
+    "QuestionId",
+    "ConstructName",
+    "CorrectAnswer",
+    "QuestionText",
+    *(f"Answer{letter}Text" for letter in LETTERS),
+    *(f"Misconception{letter}Id" for letter in LETTERS),
+)
+PROMPT = (
+    "Given a multiple choice math question and a student's wrong answer, retrieve the misconception that led to it."
+)
+
+
+def query_text(question: str, hint: str, correct: str, wrong: str) -> str:
+    """The text of a query: the question, its construct, and both answers."""
+    return f"Question: {question}\nHint: {hint}\nCorrect answer: {correct}\nWrong answer: {wrong}"
+
+
+def read(folder: Path) -> Retrieval:
+    """Queries `{QuestionId}_{letter}`, grouped by question. Raises DataError naming file and line."""
+    corpus = [
+        Document(row["MisconceptionId"], row["MisconceptionName"])
+        for _, row in csv_rows(folder / MAPPING, ("MisconceptionId", "MisconceptionName"))
+    ]
+    known = {document.id for document in corpus}
+    queries: list[Query] = []
+    unlabelled = 0
+    for where, row in csv_rows(folder / "train.csv", COLUMNS):
+        correct = row["CorrectAnswer"]
+        if correct not in LETTERS or not correct:
+            raise DataError(f"{where}: CorrectAnswer is '{correct}'; expected one of A, B, C, D")
+        for letter in LETTERS:
+            label = row[f"Misconception{letter}Id"].strip()
+            if letter == correct:
+                continue
+            if not label:
+                unlabelled += 1
+                continue
+            # The file writes ids as floats: 1672.0
+            label = label.removesuffix(".0")
+            if label not in known:
+                raise DataError(f"{where}: Misconception{letter}Id is '{label}'; {MAPPING} has no such id; add it")
+            if not row[f"Answer{letter}Text"].strip():
+                raise DataError(f"{where}: Answer{letter}Text is empty, but has a misconception; expected its text")
+            text = query_text(
+                row["QuestionText"], row["ConstructName"], row[f"Answer{correct}Text"], row[f"Answer{letter}Text"]
+            )
+            queries.append(
+                Query(f"{row['QuestionId']}_{letter}", text, (label,), (1,), group=row["QuestionId"], where=where)
+            )
+    return Retrieval(corpus, queries, PROMPT, {"wrong answers without a label, left out": unlabelled})

@@ -1,0 +1,107 @@
+"""Retrieval data in memory: documents, queries, and which documents are relevant to which query."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from data.errors import DataError
+
+
+@dataclass(frozen=True)
+class Document:
+    """`id` is unique in the corpus."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query with its relevant documents.
+
+    group: what must not be torn apart by a split (a question with several wrong answers). split: where the source
+    itself says so. where: `file:line`, for errors.
+    """
+
+    id: str
+    text: str
+    positives: tuple[str, ...]
+    grades: tuple[int, ...]
+    negatives: tuple[str, ...] = ()
+    group: str = ""
+    split: str | None = None
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """Checked data: every id exists, every query has a positive, nothing is empty. See `checked`."""
+
+    corpus: Sequence[Document]
+    queries: Sequence[Query]
+    prompt: str = ""
+    """The task's instruction, where the source carries one."""
+    notes: dict[str, int] = field(default_factory=dict)
+    """What was left out or put together while reading: sentence -> count."""
+
+
+def checked(data: Retrieval, source: str) -> Retrieval:
+    """The same data, or DataError for the first thing that is wrong with it."""
+    if not data.corpus:
+        raise DataError(f"{source}: the corpus is empty; expected at least two documents; check the path")
+    if not data.queries:
+        raise DataError(f"{source}: there are no queries; expected at least one; check the path")
+    known: set[str] = set()
+    for document in data.corpus:
+        if document.id in known:
+            raise DataError(f"{source}: document id '{document.id}' stands twice; expected unique ids; rename one")
+        if not document.text.strip():
+            raise DataError(f"{source}: document '{document.id}' has no text; remove it or fill it")
+        known.add(document.id)
+    seen: set[str] = set()
+    for query in data.queries:
+        where = query.where or source
+        if query.id in seen:
+            raise DataError(f"{where}: query id '{query.id}' stands twice; expected unique ids; rename one")
+        seen.add(query.id)
+        if not query.text.strip():
+            raise DataError(f"{where}: query '{query.id}' has no text; remove it or fill it")
+        if not query.positives:
+            raise DataError(
+                f"{where}: query '{query.id}' has no positive; expected at least one; remove it or label it"
+            )
+        for name in (*query.positives, *query.negatives):
+            if name not in known:
+                raise DataError(f"{where}: query '{query.id}' names document '{name}', which the corpus does not hold")
+    return data
+
+
+def split(
+    queries: Sequence[Query], test_fraction: float, validation_fraction: float, seed: int
+) -> dict[str, list[Query]]:
+    """train, valid and test; whole groups go to one side, and the order of the queries is kept.
+
+    Splits that the source gives are kept; what it does not give is drawn: `test_fraction` of all groups, then
+    `validation_fraction` of the remaining ones. Raises DataError if a side would be empty.
+    """
+    sides: dict[str, list[Query]] = {"train": [], "valid": [], "test": []}
+    given = {query.split for query in queries if query.split}
+    side: dict[str, str] = {}
+    groups = list(dict.fromkeys(query.group for query in queries if query.split is None or query.split == "train"))
+    random.Random(seed).shuffle(groups)
+    tests = 0 if "test" in given else round(len(groups) * test_fraction)
+    valids = 0 if "valid" in given else round((len(groups) - tests) * validation_fraction)
+    for position, group in enumerate(groups):
+        side[group] = "test" if position < tests else "valid" if position < tests + valids else "train"
+    for query in queries:
+        drawn = query.split in (None, "train")
+        sides[side[query.group] if drawn else str(query.split)].append(query)
+    for name, members in sides.items():
+        if not members:
+            raise DataError(
+                f"split: {len(queries)} queries in {len(groups)} groups leave none for {name}; expected at least one;"
+                " give more queries or other fractions"
+            )
+    return sides
