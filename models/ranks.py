@@ -1,0 +1,362 @@
+"""Exact retrieval metrics over the full ranking, without sorting it and without holding it.
+
+The rank of a relevant document is 1 + the number of documents that stand before it: those that score higher, and those
+of equal score in a lower row. That is the order of `search.py`, score for score. Counts over parts of the corpus add,
+so blocks may come in any order and shards may be counted on different machines (`RankCounter.merge`).
+
+A count must not depend on how a block's multiplication rounds: a relevant document's own column, an exact duplicate or
+a near tie could fall on either side. So the relevant documents' scores are computed once with `search.dots`; each block
+counts by multiplication who is certainly before, and the pairs within the bound on its error are scored with
+`search.dots` too.
+
+Shapes: Q queries, N corpus rows, D dimensions, R (query, relevant document) pairs of all queries.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from models.errors import ModelError
+from models.search import Array, Blocks, Corpus, finite_rows, multiply, one_thread_each
+
+_SORT_FROM = 40  # relevant documents per query from which sorting a block's scores beats comparing with each; measured
+
+
+@dataclass(frozen=True)
+class Relevant:
+    """Which corpus rows are relevant to each query, as compressed rows: query q's are
+    indices[indptr[q] : indptr[q + 1]]. int64 [Q + 1], int64 [R], and grades float64 [R] above 0 (None: all 1)."""
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    grades: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        for name, kind in (("indptr", np.int64), ("indices", np.int64), ("grades", np.float64)):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, np.asarray(getattr(self, name), kind))
+        indptr, indices = self.indptr, self.indices
+        if not len(indptr) or indptr[0] != 0 or indptr[-1] != len(indices) or np.any(np.diff(indptr) < 0):
+            raise ModelError(
+                f"Relevant: indptr has {len(indptr)} entries for {len(indices)} indices; expected it to rise from 0 to "
+                "the number of indices; give one more entry than queries"
+            )
+        if self.grades is not None and (len(self.grades) != len(indices) or not np.all(self.grades > 0)):
+            raise ModelError(
+                f"Relevant: {len(self.grades)} grades for {len(indices)} relevant documents; expected one above 0 for "
+                "each; leave out what is not relevant"
+            )
+        order = np.lexsort((indices, self.query_R))
+        same = (np.diff(indices[order]) == 0) & (np.diff(self.query_R[order]) == 0)
+        if np.any(same) or np.any(indices < 0):
+            at = int(order[np.argmax(same)]) if np.any(same) else int(np.argmin(indices))
+            raise ModelError(
+                f"Relevant: row {indices[at]} of query {self.query_R[at]}; expected rows from 0, each once per query; "
+                "remove duplicates"
+            )
+
+    @classmethod
+    def of(cls, lists: Sequence[Sequence[int]], grades: Sequence[Sequence[float]] | None = None) -> Relevant:
+        """From one list of corpus rows per query, and their grades in the same order."""
+        indptr = np.cumsum([0, *(len(rows) for rows in lists)])
+        flat = np.fromiter((row for rows in lists for row in rows), np.int64, int(indptr[-1]))
+        return cls(indptr, flat, None if grades is None else np.array([grade for part in grades for grade in part]))
+
+    @property
+    def query_R(self) -> np.ndarray:
+        """The query of each pair, int64 [R]."""
+        return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+
+
+def relevant_scores(query_QD: Array, relevant: Relevant, corpus: Blocks) -> np.ndarray:
+    """The relevant documents' scores, float32 [R], as `search.dots` computes them; NaN where `corpus` does not hold the
+    row (a shard: the shards' results are put together with np.fmax). One block is held at a time."""
+    query = finite_rows(query_QD, "relevant_scores: query_QD")[0]
+    scores_R = np.full(len(relevant.indices), np.nan, np.float32)
+    query_R = relevant.query_R
+    for offset, block in [(0, corpus)] if isinstance(corpus, np.ndarray | torch.Tensor) else corpus:
+        here = np.flatnonzero((relevant.indices >= offset) & (relevant.indices < offset + len(block)))
+        if len(here):
+            one = Corpus(query)
+            for _ in one.add_all([(offset, block)], len(block)):
+                scores_R[here] = one.scores(query_R[here], relevant.indices[here])
+    return scores_R
+
+
+class RankCounter:
+    """Counts, block by block, the documents before each relevant one.
+
+    scores_R: float32 [R], `relevant_scores` (or the pairs' own entries of given score matrices, for `add_scores`).
+    exclude_Q: a corpus row per query that is not ranked (the query itself), -1 for none; never a relevant one.
+    Every corpus row must be added exactly once over all counters that are merged.
+    """
+
+    def __init__(
+        self,
+        relevant: Relevant,
+        scores_R: np.ndarray,
+        *,
+        query_QD: Array | None = None,
+        exclude_Q: np.ndarray | None = None,
+        device: str = "cpu",
+        query_rows: int = 512,
+        block_rows: int = 4096,
+    ) -> None:
+        self.relevant, self.scores_R, self.device = relevant, np.asarray(scores_R, np.float32), device
+        self.query_rows, self.block_rows = query_rows, block_rows
+        self.before_R = np.zeros(len(relevant.indices), np.int64)
+        self.rows = 0
+        queries = len(relevant.indptr) - 1
+        self.query_QD = None if query_QD is None else finite_rows(query_QD, "RankCounter: query_QD")[0]
+        self._norm_Q = np.empty(0, np.float32) if self.query_QD is None else Corpus(self.query_QD).query_norm_Q
+        self.exclude_Q = np.full(queries, -1, np.int64) if exclude_Q is None else np.asarray(exclude_Q, np.int64)
+        if len(self.exclude_Q) != queries or (self.query_QD is not None and len(self.query_QD) != queries):
+            raise ModelError(
+                f"RankCounter: relevant has {queries} queries, exclude_Q {len(self.exclude_Q)}, query_QD "
+                f"{queries if self.query_QD is None else len(self.query_QD)}; expected the same; give one row per query"
+            )
+        missing = np.flatnonzero(~np.isfinite(self.scores_R))
+        if len(self.scores_R) != len(relevant.indices) or len(missing):
+            at = int(missing[0]) if len(missing) else len(self.scores_R)
+            raise ModelError(
+                f"RankCounter: the relevant pair {at} has no finite score; expected one for each of "
+                f"{len(relevant.indices)}; see that relevant_scores saw the whole corpus and that it holds every row"
+            )
+        if np.any(self.exclude_Q[relevant.query_R] == relevant.indices):
+            at = int(np.argmax(self.exclude_Q[relevant.query_R] == relevant.indices))
+            raise ModelError(
+                f"RankCounter: query {relevant.query_R[at]} excludes row {relevant.indices[at]}, which is relevant to "
+                "it; expected another; remove it from one of the two"
+            )
+        # Queries with many relevant documents first: a chunk's queries then have similarly many, and of those that have
+        # at least j a chunk's are its head.
+        count_Q = np.diff(relevant.indptr)
+        order_Q = np.argsort(-count_Q, kind="stable")
+        order_Q = order_Q[count_Q[order_Q] > 0]
+        self._chunks = [order_Q[start : start + query_rows] for start in range(0, len(order_Q), query_rows)]
+
+    def add(self, row_offset: int, block_ND: Array) -> None:
+        """Counts a block of the corpus, whose first row is `row_offset` of the whole."""
+        if self.query_QD is None:
+            raise ModelError("RankCounter.add: there are no query vectors; expected query_QD; give it at construction")
+        corpus = Corpus(self.query_QD, query_norm_Q=self._norm_Q)
+        query_QD, kept = self.query_QD.to(self.device), threading.local()
+        with one_thread_each() as executor:
+            for offset, piece in corpus.add_all([(row_offset, block_ND)], self.block_rows):
+                piece_ND = piece.to(self.device)
+
+                def count(query_q: np.ndarray, offset: int = offset, piece_ND: torch.Tensor = piece_ND) -> None:
+                    chunk_QD = query_QD[torch.from_numpy(query_q).to(self.device)]
+                    scores = multiply(chunk_QD, piece_ND, kept).cpu().numpy()
+                    self._count(query_q, scores, offset, corpus.slack(query_q), corpus.scores)
+
+                list(executor.map(count, self._chunks))
+        self.rows += len(block_ND)
+
+    def add_scores(self, row_offset: int, scores_QN: np.ndarray, query_offset: int = 0) -> None:
+        """Counts given scores (BM25) of queries [query_offset, query_offset + Q'): equal scores are ties, no rounding.
+
+        `rows` grows with the first queries only, so that chunks of queries may come one after the other."""
+        scores_QN = np.asarray(scores_QN, np.float32)
+        if np.isnan(scores_QN).any():
+            raise ModelError("RankCounter.add_scores: a score is NaN; expected numbers; look where they were computed")
+        query_q = np.arange(query_offset, query_offset + len(scores_QN))
+        query_q = query_q[np.argsort(-np.diff(self.relevant.indptr)[query_q], kind="stable")]
+        query_q = query_q[np.diff(self.relevant.indptr)[query_q] > 0]
+        for start in range(0, len(query_q), self.query_rows):
+            some = query_q[start : start + self.query_rows]
+            self._count(some, scores_QN[some - query_offset], row_offset, np.zeros(len(some), np.float32), None)
+        if query_offset == 0:
+            self.rows += scores_QN.shape[1]
+
+    def merge(self, other: RankCounter) -> None:
+        """Adds what another counter, of the same queries and scores, counted over other rows."""
+        same = np.array_equal(self.relevant.indices, other.relevant.indices)
+        if not same or not np.array_equal(self.scores_R, other.scores_R):
+            raise ModelError("RankCounter.merge: other rows or scores; expected the same; count the same queries")
+        self.before_R += other.before_R
+        self.rows += other.rows
+
+    def ranks(self) -> np.ndarray:
+        """1 for the best: int64 [R], in the order of `relevant.indices`."""
+        return self.before_R + 1
+
+    def _count(
+        self,
+        query_q: np.ndarray,
+        scores: np.ndarray,
+        offset: int,
+        slack_q: np.ndarray,
+        exact: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
+    ) -> None:
+        """Adds a block's documents for queries given by falling number of relevant ones. Writes into scores [q, N]."""
+        rows = scores.shape[1]
+        away = self.exclude_Q[query_q] - offset
+        inside = np.flatnonzero((away >= 0) & (away < rows))
+        scores[inside, away[inside]] = -np.inf
+        first_q, count_q = self.relevant.indptr[query_q], np.diff(self.relevant.indptr)[query_q]
+        sorting = int(np.searchsorted(-count_q, -_SORT_FROM, side="right"))
+        if sorting:
+            in_order = np.sort(scores[:sorting], axis=1)
+            for i in range(sorting):
+                pairs = slice(first_q[i], first_q[i] + count_q[i])
+                own = self.scores_R[pairs]
+                above = rows - np.searchsorted(in_order[i], own + slack_q[i], side="right")
+                near = rows - above - np.searchsorted(in_order[i], own - slack_q[i], side="left")
+                self.before_R[pairs] += above
+                close = np.flatnonzero(near)
+                self._near(close + first_q[i], np.full(len(close), i), query_q, scores, offset, slack_q, exact)
+        for j in range(int(count_q[sorting:].max(initial=0))):
+            stop = int(np.searchsorted(-count_q, -(j + 1), side="right"))
+            here = slice(sorting, stop)
+            pair = first_q[here] + j
+            own, slack, part = self.scores_R[pair], slack_q[here], scores[here]
+            above = np.count_nonzero(part > (own + slack)[:, None], axis=1)
+            reach = np.count_nonzero(part >= (own - slack)[:, None], axis=1)
+            self.before_R[pair] += above
+            near = np.flatnonzero(reach > above)
+            self._near(pair[near], near + sorting, query_q, scores, offset, slack_q, exact)
+
+    def _near(
+        self,
+        pair_p: np.ndarray,
+        at_p: np.ndarray,
+        query_q: np.ndarray,
+        scores: np.ndarray,
+        offset: int,
+        slack_q: np.ndarray,
+        exact: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
+    ) -> None:
+        """Adds, for pairs that have documents too close to tell, those of them that stand before in the exact order."""
+        if not len(pair_p):
+            return
+        own_p, slack_p = self.scores_R[pair_p, None], slack_q[at_p, None]
+        part = scores[at_p]
+        p, column = np.nonzero((part >= own_p - slack_p) & (part <= own_p + slack_p))
+        row = column + offset
+        other = row != self.relevant.indices[pair_p[p]]  # its own column never counts, however it was rounded
+        p, column, row = p[other], column[other], row[other]
+        score = part[p, column] if exact is None else exact(query_q[at_p[p]], row)
+        own = self.scores_R[pair_p[p]]
+        before = (score > own) | ((score == own) & (row < self.relevant.indices[pair_p[p]]))
+        self.before_R[pair_p] += np.bincount(p[before], minlength=len(pair_p))
+
+
+def ranks_of_relevant(
+    query_QD: Array,
+    relevant: Relevant,
+    corpus: Array | Sequence[tuple[int, Array]] | Callable[[], Iterable[tuple[int, Array]]],
+    *,
+    exclude_Q: np.ndarray | None = None,
+    device: str = "cpu",
+) -> tuple[np.ndarray, int]:
+    """(ranks int64 [R], number of corpus rows): passes over the corpus twice, for the scores and for the counts.
+
+    `corpus` is a matrix, a sequence of (row_offset, block_ND), or a function that gives them anew each time."""
+
+    def blocks() -> Iterable[tuple[int, Array]]:
+        if isinstance(corpus, np.ndarray | torch.Tensor):
+            return [(0, corpus)]
+        return corpus() if callable(corpus) else corpus
+
+    scores_R = relevant_scores(query_QD, relevant, blocks())
+    counter = RankCounter(relevant, scores_R, query_QD=query_QD, exclude_Q=exclude_Q, device=device)
+    for offset, block in blocks():
+        counter.add(offset, block)
+    return counter.ranks(), counter.rows
+
+
+@dataclass(frozen=True)
+class RankMetrics:
+    """Means over queries, and what they are means of."""
+
+    values: dict[str, float]
+    """`mrr`, `map`, and per k `map@k`, `p@k`, `r@k`, `ndcg@k`, `hit@k`, each in [0, 1]."""
+    per_query: dict[str, np.ndarray]
+    """The same by name, float64 [Q]; NaN for a query that was skipped."""
+    queries: int
+    """All queries, those without a relevant document among them."""
+    empty: int
+    """Queries without a relevant document: left out of the means, or counted as 0, as `empty=` said."""
+    relevant: dict[str, float]
+    """Relevant documents per query, over all queries: min, mean, p50, p90, p99, max."""
+    ranks: dict[str, float]
+    """Rank of each query's first relevant document, over queries that have one: mean, p10, p50, p90, p99, max."""
+
+
+def rank_metrics(
+    ranks_R: np.ndarray,
+    relevant: Relevant,
+    ks: Sequence[int] = (1, 5, 10, 25, 100),
+    *,
+    empty: str = "skip",
+    map_cut: str = "trec",
+) -> RankMetrics:
+    """Metrics from the ranks of all relevant documents, as trec_eval defines them.
+
+    p@k divides by k even if the corpus is smaller; ndcg@k has gain grade / log2(rank + 1) (linear, not 2**grade - 1)
+    and the ideal order of all grades cut at k. map@k sums precision at the relevant documents within k and divides by
+    R, all that are relevant (`map_cut="trec"`, trec_eval's map_cut_k), or by min(k, R) (`"kaggle"`, the competition's
+    MAP@25). With one relevant document both are the reciprocal rank, 0 beyond k.
+    empty: what a query without relevant documents does: "skip" leaves it out of the means (as trec_eval does), "zero"
+    counts it as 0.
+    """
+    if empty not in ("skip", "zero") or map_cut not in ("trec", "kaggle") or not all(k >= 1 for k in ks):
+        raise ModelError(
+            f"rank_metrics: empty={empty!r}, map_cut={map_cut!r}, ks={tuple(ks)}; expected 'skip' or 'zero', 'trec' or "
+            "'kaggle', and each k at least 1; correct the value"
+        )
+    queries, query_R, count_Q = len(relevant.indptr) - 1, relevant.query_R, np.diff(relevant.indptr)
+    if len(ranks_R) != len(query_R) or np.any(ranks_R < 1):
+        raise ModelError(
+            f"rank_metrics: {len(ranks_R)} ranks for {len(query_R)} relevant documents; expected one each, from 1"
+        )
+    order = np.lexsort((ranks_R, query_R))
+    rank = ranks_R[order].astype(np.float64)
+    place = np.arange(len(rank)) - relevant.indptr[query_R] + 1.0  # the how-manieth relevant one this is
+    precision = place / rank
+    grade = np.ones(len(rank)) if relevant.grades is None else relevant.grades[order]
+    ideal = np.ones(len(rank)) if relevant.grades is None else relevant.grades[np.lexsort((-relevant.grades, query_R))]
+    divisor_Q = np.maximum(count_Q, 1)
+
+    def total(value_R: np.ndarray) -> np.ndarray:
+        return np.bincount(query_R, value_R, minlength=queries)
+
+    per_query = {"mrr": total((place == 1) / rank), "map": total(precision) / divisor_Q}
+    for k in ks:
+        within, found_Q = rank <= k, total(rank <= k)
+        dcg_Q = total(np.where(within, grade / np.log2(rank + 1), 0.0))
+        best_Q = total(np.where(place <= k, ideal / np.log2(place + 1), 0.0))
+        per_query[f"map@{k}"] = total(precision * within) / (
+            divisor_Q if map_cut == "trec" else np.minimum(divisor_Q, k)
+        )
+        per_query[f"p@{k}"] = found_Q / k
+        per_query[f"r@{k}"] = found_Q / divisor_Q
+        per_query[f"ndcg@{k}"] = dcg_Q / np.where(best_Q > 0, best_Q, 1.0)
+        per_query[f"hit@{k}"] = np.minimum(found_Q, 1.0)
+    none_Q = count_Q == 0
+    if empty == "skip":
+        per_query = {name: np.where(none_Q, np.nan, value_Q) for name, value_Q in per_query.items()}
+    counted = ~none_Q if empty == "skip" else np.ones(queries, bool)
+    return RankMetrics(
+        values={name: float(value[counted].mean()) if counted.any() else 0.0 for name, value in per_query.items()},
+        per_query=per_query,
+        queries=queries,
+        empty=int(none_Q.sum()),
+        relevant={"min": float(count_Q.min()) if queries else 0.0} | _spread(count_Q, (50, 90, 99)),
+        ranks=_spread(rank[place == 1], (10, 50, 90, 99)),
+    )
+
+
+def _spread(values: np.ndarray, percentiles: Sequence[int]) -> dict[str, float]:
+    if not len(values):
+        values = np.zeros(1)
+    spread = {"mean": float(values.mean())}
+    for percent in percentiles:
+        spread[f"p{percent}"] = float(np.percentile(values, percent))
+    return spread | {"max": float(values.max())}
