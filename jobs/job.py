@@ -1,0 +1,131 @@
+"""The contract between the orchestrator and the jobs; all that either knows of the other.
+
+A job file is a `Config` dataclass (literals: they change the bytes), an `Inputs` dataclass (folders that other steps
+made), a `run` function and one line:
+
+    JOB = Job("mine", version=1, config=Config, inputs=Inputs, run=run)
+
+`run` writes files below `context.out` and returns a `Result`; the orchestrator keeps the folder by its content. What
+only changes speed (workers, GPUs, batch sizes at inference) comes from `context.resources` and is never identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+
+class JobError(Exception):
+    """What was given cannot work; trying again gives the same. Message: *where: given; expected; what to do*."""
+
+    permanent = True
+
+
+class BadInput(JobError):
+    """A file, row or field that the user gave is wrong. The message names the file and line, or the field."""
+
+
+class BadArtifact(JobError):
+    """A job's output breaks its own contract (row counts, finite numbers): it is never committed."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a step asks of the machines. Never identity: the same step on other machines is the same step."""
+
+    workers: int | None = None
+    """Number of workers; None: one per GPU of the cluster, or one where there is none."""
+    cpus: float | None = None
+    """CPUs per worker; None: the CPUs of the smallest node that holds a worker, shared evenly."""
+    gpus: float | None = None
+    """GPUs per worker; None: one if the cluster has any, else none."""
+    batch_tokens: int = 16_384
+    """Padded tokens per forward pass of inference."""
+    micro_batch: int | None = None
+    """Rows per forward and backward pass of training; None: the job's choice. The effective batch is unchanged."""
+    retries: int = 3
+    """How often a step is tried again after what may pass (a lost worker); a bad value is never retried."""
+
+    def resolved(self, *, cpus: float, gpus: float) -> Resources:
+        """The same with every None filled for a cluster of `cpus` CPUs and `gpus` GPUs in total."""
+        per_worker_gpus = self.gpus if self.gpus is not None else (1.0 if gpus >= 1 else 0.0)
+        workers = (
+            self.workers if self.workers is not None else max(1, int(gpus // per_worker_gpus) if per_worker_gpus else 1)
+        )
+        share = self.cpus if self.cpus is not None else max(1.0, float(cpus // workers))
+        return replace(self, workers=workers, cpus=share, gpus=per_worker_gpus)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file or folder that the user gives. It enters identity by its content, never by its path or name."""
+
+    path: Path
+    label: str = ""
+    """How the person named it (a hub id, a path); shown, never identity."""
+    only: tuple[str, ...] = ("**",)
+    """Globs of the files in the folder that count; a model's README does not change the model."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a step stands: `done` of `total` `unit`s, and numbers worth seeing now (loss, tokens_per_s)."""
+
+    done: float
+    total: float | None = None
+    unit: str = "rows"
+    stage: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a step runs. Plain data: it travels to Ray workers as it is."""
+
+    step: str
+    """The step's name in the recipe, such as `iter1/mine`; for messages and progress only."""
+    step_id: str
+    """The step's identity, hex; names what must be found again after a kill (Ray Train's run)."""
+    attempt: int
+    """The lease's epoch: 1, 2, ... Goes into names of files that two attempts could both write."""
+    out: Path
+    """An empty folder. What is below it when `run` returns is the artifact."""
+    work: Path
+    """A folder that outlives kills: finished shards, checkpoints. Shared by a step's attempts, one at a time."""
+    resources: Resources
+    """Resolved: no None in workers, cpus, gpus."""
+    progress: Callable[[Progress], None] = field(default=lambda progress: None)
+    """Tells the person at the screen; cheap, never fails, may be called from any worker."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `run` returns beside the files; kept in the manifest, shown in the report. No wall-clock numbers here:
+    a deterministic step must give the same bytes twice (the orchestrator times steps itself)."""
+
+    metrics: Mapping[str, float | int | str] = field(default_factory=dict)
+    """Scalars by their field's name: `map@25`, `loss`, `rows`."""
+    tables: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Title -> rows (column -> scalar), all rows with the same columns in order."""
+    curves: Mapping[str, dict[str, list[float]]] = field(default_factory=dict)
+    """Title -> {"x": [...], "y": [...]}; the title may say "name against unit" (`loss against step`)."""
+    examples: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Title -> cards: {"title": str, "columns": {heading: [{"text": str, "good": bool}, ...]}}."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One verb. `name` is the step's verb, `version` is raised when the same code must give other bytes."""
+
+    name: str
+    version: int
+    config: type
+    """A frozen dataclass of literals (str, int, float, bool, None, tuples of them) with defaults where sensible and a
+    docstring under each field with its unit."""
+    inputs: type
+    """A frozen dataclass whose fields are annotated `Path`, `Path | None` or `tuple[Path, ...]`: folders or files."""
+    run: Callable[[Context, Any, Any], Result]
+    check: Callable[[Any, Any], None] | None = None
+    """`check(config, inputs)` at plan time, before Ray starts: raises BadInput. Inputs not made yet are None."""

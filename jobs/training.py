@@ -1,0 +1,379 @@
+"""Trains on several workers: Ray Train starts them and starts them again, DeepSpeed holds the optimizer's state.
+
+    train (driver)           one Ray Train run, named by the step: a new driver finds it again
+      └ _work (each worker)  trainee -> engine -> last checkpoint -> loop -> report
+          └ Trainee          what is trained: the job's own class, which knows nothing of this file
+
+A global step's rows depend on (seed, epoch, step) alone, and a trainee's loss is scaled so that the mean over workers
+is the whole batch's. So the number of workers changes speed, and a run that goes on from a checkpoint does what it
+would have done. The learning rate is a function of the step: there is no scheduler whose state could be lost.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from jobs.job import BadArtifact, Context, Progress
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Schedule = Literal["cosine", "linear", "constant"]
+
+CHECKPOINT_SECONDS = 300.0
+"""Between checkpoints within an epoch, unless a number of steps was given: what a kill can lose."""
+
+COLLECTIVE_SECONDS = 7200
+"""How long a worker waits for the others; evaluation may keep them apart."""
+
+RETRYABLE = (
+    "RuntimeError",
+    "DistBackendError",
+    "DistNetworkError",
+    "OSError",
+    "ConnectionError",
+    "TimeoutError",
+    "EOFError",
+)
+"""What a worker may raise because another one was lost."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to optimize. Every value changes the result."""
+
+    epochs: int
+    learning_rate: float
+    """At its highest."""
+    schedule: Schedule
+    warmup_ratio: float
+    """Share of all steps over which the rate rises from 0."""
+    weight_decay: float
+    gradient_clipping: float
+    """Largest norm of the gradient; 0: not clipped."""
+    zero_stage: int
+    """What workers share of the optimizer: 0 nothing, 1 its state, 2 gradients too."""
+    seed: int
+    metric: str
+    """Of `Trainee.evaluate`; larger is better."""
+    save_steps: int | None = None
+    """Steps between checkpoints within an epoch; None: about every CHECKPOINT_SECONDS."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which worker this is."""
+
+    rank: int
+    workers: int
+    device: str
+
+
+class Trainee(Protocol):
+    """What is trained. Made once in each worker with `place=` and the arguments given to `train`."""
+
+    model: Any
+    """A torch module; what requires a gradient is trained, in float32 or (with float32 master weights) bfloat16."""
+    steps: int
+    """Optimizer steps in an epoch."""
+
+    def start(self) -> dict[str, float]:
+        """Metrics of what is to be beaten. Called on every worker, before training and not when it goes on."""
+        ...
+
+    def loss(self, epoch: int, step: int) -> tuple[Tensor, int]:
+        """(this worker's share of the loss, the tokens that it took). The mean over workers is the batch's loss."""
+        ...
+
+    def evaluate(self) -> dict[str, float]:
+        """Metrics of the model as it is; every worker takes part and returns the same."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Writes what training made; called on one worker."""
+        ...
+
+
+@dataclass
+class History:
+    """Where training stands; kept in every checkpoint."""
+
+    epoch: int = 0
+    step: int = 0
+    """Steps done of that epoch."""
+    start: dict[str, float] = field(default_factory=dict)
+    epochs: list[dict[str, float]] = field(default_factory=list)
+    """`loss` (mean over the epoch's steps) and the metrics, one entry per finished epoch."""
+    best: int | None = None
+    """Index into `epochs`."""
+    loss: list[float] = field(default_factory=list)
+    learning_rate: list[float] = field(default_factory=list)
+    gradient_norm: list[float] = field(default_factory=list)
+    resumed: list[int] = field(default_factory=list)
+    """Steps done in all when workers took up a checkpoint."""
+
+
+def rate(step: int, steps: int, options: Options) -> float:
+    """The learning rate of step 0 <= step < steps: rises linearly over the warm-up, then falls to 0 (or stays)."""
+    warmup = math.ceil(options.warmup_ratio * steps)
+    if step < warmup:
+        return options.learning_rate * ((step + 1) / warmup)
+    if options.schedule == "constant":
+        return options.learning_rate
+    done = (step - warmup) / max(1, steps - warmup)
+    return options.learning_rate * (0.5 * (1 + math.cos(math.pi * done)) if options.schedule == "cosine" else 1 - done)
+
+
+def train(context: Context, options: Options, trainee: type, arguments: Mapping[str, Any], best: Path) -> History:
+    """Trains, or goes on training, and puts what `trainee.save` wrote after the best epoch into the folder `best`.
+
+    Raises what the trainee raised, and an error of ray.train where workers were lost more often than
+    `context.resources.retries`.
+    """
+    from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    resources = context.resources
+    workers, gpus = resources.workers or 1, resources.gpus or 0
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "1800")
+    share = {"CPU": resources.cpus or 1.0} | ({"GPU": gpus} if gpus else {})
+    failure = context.work / f"failure-{context.attempt}.pickle"
+    trainer = TorchTrainer(
+        _work,
+        train_loop_config={"spec": (context, options, trainee, dict(arguments), str(failure))},
+        torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=COLLECTIVE_SECONDS),
+        scaling_config=ScalingConfig(num_workers=workers, use_gpu=bool(gpus), resources_per_worker=share),
+        run_config=RunConfig(  # type: ignore[call-arg]  # ray.air's is what mypy sees
+            # Sharded optimizer state fits the number of workers that wrote it: another number starts afresh.
+            name=f"{context.step_id[:32]}-{workers}",
+            storage_path=str((context.work / "train").absolute()),
+            failure_config=FailureConfig(max_failures=resources.retries),
+            checkpoint_config=CheckpointConfig(num_to_keep=2),
+            logging_config=LoggingConfig(log_level="ERROR"),
+        ),
+    )
+    try:
+        result = trainer.fit()
+    finally:
+        if failure.exists():
+            error = pickle.loads(failure.read_bytes())
+            failure.unlink()
+            raise error from None
+    if result.checkpoint is None:
+        raise BadArtifact(f"step {context.step}: training ended without a checkpoint; expected one per epoch")
+    with result.checkpoint.as_directory() as kept:
+        shutil.copytree(Path(kept, "best"), best, dirs_exist_ok=True)
+        return History(**json.loads(Path(kept, "history.json").read_text()))
+
+
+def _work(config: dict[str, Any]) -> None:
+    """A worker's life. What would fail again is kept in a file, and the next life ends at once."""
+    context, options, trainee, arguments, failure = config["spec"]
+    if Path(failure).exists():
+        return
+    try:
+        _Loop(context, options, trainee, arguments).run()
+    except Exception as error:
+        if not _keep(error, Path(failure)) or (context.resources.workers or 1) > 1:
+            raise  # others may wait for this worker: Ray ends them
+
+
+def _keep(error: Exception, path: Path) -> bool:
+    """Writes the error down if it is this worker's own, not a lost neighbour's; whether it did."""
+    if type(error).__name__ in RETRYABLE and not getattr(error, "permanent", False):
+        return False
+    fresh = Path(f"{path}.{os.getpid()}")
+    try:
+        fresh.write_bytes(pickle.dumps(error))
+    except (pickle.PicklingError, TypeError, AttributeError):
+        fresh.unlink(missing_ok=True)
+        return False
+    fresh.replace(path)
+    return True
+
+
+class _Loop:
+    def __init__(self, context: Context, options: Options, trainee: type, arguments: dict[str, Any]) -> None:
+        import torch
+        from ray import train as ray_train
+        from ray.train.torch import get_device
+
+        from models import engine
+
+        engine.quiet()
+        device = get_device()
+        if device.type == "cpu":
+            engine.keep_memory()
+            torch.set_num_threads(max(1, int(context.resources.cpus or 1)))
+        else:
+            torch.cuda.set_device(device)
+        about = ray_train.get_context()
+        self.place = Place(about.get_world_rank(), about.get_world_size(), str(device))
+        self.context, self.options, self.device = context, options, device
+        torch.manual_seed(options.seed * 1000 + self.place.rank)
+        self.trainee: Trainee = trainee(place=self.place, **arguments)
+        self.engine = engine.start(
+            self.trainee.model,
+            learning_rate=options.learning_rate,
+            weight_decay=options.weight_decay,
+            gradient_clipping=options.gradient_clipping,
+            zero_stage=options.zero_stage,
+            device=device.type,
+        )
+        self.total = options.epochs * self.trainee.steps
+        self.history = History()
+        self.scratch = Path(tempfile.mkdtemp(prefix="ratchet-train-"))
+        # Names of checkpoints differ between lives of the workers: a folder half written by an earlier one stays apart.
+        self.life = gathered(f"{context.attempt}-{os.urandom(3).hex()}")[0]
+        self.saved_at = self.told_at = time.monotonic()
+        self.tokens = 0.0
+
+    def run(self) -> None:
+        try:
+            self._restore()
+            history = self.history
+            if not history.start:
+                self._tell("evaluating the start", 0.0)
+                history.start = self.trainee.start()
+            while history.epoch < self.options.epochs:
+                self._epoch()
+        finally:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def _epoch(self) -> None:
+        """The steps that are left of an epoch, its evaluation, its checkpoint."""
+        history, steps = self.history, self.trainee.steps
+        self.trainee.model.train()
+        self.saved_at = self.told_at = time.monotonic()
+        self.tokens = 0.0
+        while history.step < steps:
+            due = self._step()
+            if due and history.step < steps:
+                self._save()
+        self._tell(f"evaluating epoch {history.epoch + 1}", history.loss[-1])
+        metrics = self.trainee.evaluate()
+        history.epochs.append({"loss": sum(history.loss[-steps:]) / steps, **metrics})
+        scores = [entry[self.options.metric] for entry in history.epochs]
+        history.epoch, history.step = history.epoch + 1, 0
+        if history.best is None or scores[-1] > scores[history.best]:
+            history.best = len(scores) - 1
+            if self.place.rank == 0:
+                shutil.rmtree(self.scratch / "best", ignore_errors=True)
+                (self.scratch / "best").mkdir()
+                self.trainee.save(self.scratch / "best")
+        self._save()
+
+    def _step(self) -> bool:
+        """One optimizer step; whether a checkpoint is due."""
+        history, options = self.history, self.options
+        number = len(history.loss)
+        own, tokens = self.trainee.loss(history.epoch, history.step)
+        rare = options.save_steps is None and time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
+        first = self.place.rank == 0
+        loss, tokens_of_all, due = self._sum([float(own.detach()) / self.place.workers, tokens, first and rare])
+        if not math.isfinite(loss):
+            raise BadArtifact(
+                f"step {self.context.step}: the loss is {loss} at step {number + 1}; expected a number; "
+                "lower learning_rate, or raise temperature"
+            )
+        now = rate(number, self.total, options)
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = now
+        self.engine.backward(own)
+        before = self._norm() if options.zero_stage == 0 else None
+        self.engine.step()
+        norm = self.engine.get_global_grad_norm()
+        norm = before if norm is None else norm
+        history.loss.append(loss)
+        history.learning_rate.append(now)
+        history.gradient_norm.append(float(norm) if norm is not None else 0.0)
+        history.step += 1
+        self.tokens += tokens_of_all
+        if time.monotonic() - self.told_at > 0.5 or number + 1 == self.total:
+            self._tell(f"epoch {history.epoch + 1} of {options.epochs}", loss)
+        return history.step % options.save_steps == 0 if options.save_steps else due > 0
+
+    def _norm(self) -> float:
+        """Of the whole gradient, which each worker has where nothing is shared; DeepSpeed does not tell it then."""
+        import torch
+
+        gradients = [weight.grad for weight in self.trainee.model.parameters() if weight.grad is not None]
+        return float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
+
+    def _tell(self, stage: str, loss: float) -> None:
+        """Progress, from the first worker."""
+        seconds = max(1e-9, time.monotonic() - self.told_at)
+        speed, self.tokens, self.told_at = self.tokens / seconds, 0.0, time.monotonic()
+        if self.place.rank == 0:
+            numbers = {"loss": loss, "tokens_per_s": speed} if speed else {"loss": loss} if loss else {}
+            self.context.progress(Progress(len(self.history.loss), self.total, "steps", stage, numbers))
+
+    def _sum(self, numbers: list[float]) -> list[float]:
+        """The sums over all workers."""
+        import torch
+        import torch.distributed as dist
+
+        if self.place.workers == 1:
+            return numbers
+        tensor = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor)
+        return tensor.tolist()
+
+    def _save(self) -> None:
+        """A checkpoint of everything that decides what comes next; all workers at the same step."""
+        import torch
+        from ray import train as ray_train
+
+        history, folder = self.history, self.scratch / "checkpoint"
+        folder.mkdir()
+        self.engine.save_checkpoint(str(folder), tag="engine", exclude_frozen_parameters=True, save_latest=False)
+        torch.save(torch.get_rng_state(), folder / f"random-{self.place.rank}.pt")
+        if self.place.rank == 0:
+            (folder / "history.json").write_text(json.dumps(vars(history)))
+            if (self.scratch / "best").exists():
+                shutil.copytree(self.scratch / "best", folder / "best")
+        ray_train.report(
+            {"steps": len(history.loss)},
+            checkpoint=ray_train.Checkpoint.from_directory(str(folder)),
+            checkpoint_dir_name=f"step-{len(history.loss):08d}-{history.epoch}-{self.life}",
+        )
+        shutil.rmtree(folder)
+        self.saved_at = self.told_at = time.monotonic()
+        self.tokens = 0.0
+
+    def _restore(self) -> None:
+        """Takes up the last checkpoint of this run, if there is one."""
+        import torch
+        from ray import train as ray_train
+
+        checkpoint = ray_train.get_checkpoint()
+        if checkpoint is None:
+            return
+        with checkpoint.as_directory() as kept:
+            self.engine.load_checkpoint(kept, tag="engine", load_module_strict=False)
+            self.history = History(**json.loads(Path(kept, "history.json").read_text()))
+            torch.set_rng_state(torch.load(Path(kept, f"random-{self.place.rank}.pt")))
+            if self.place.rank == 0 and Path(kept, "best").exists():
+                shutil.copytree(Path(kept, "best"), self.scratch / "best")
+        self.history.resumed.append(len(self.history.loss))
+
+
+def gathered(value: Any) -> list[Any]:
+    """Every worker's value, by rank. All workers must call it."""
+    import torch.distributed as dist
+
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values

@@ -1,0 +1,100 @@
+"""A small local Ray for a file of tests, and contexts to run jobs in."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from data.tables import CORPUS, QUERIES, embeddings_schema, write_shards, write_table
+from jobs.job import Context, Resources
+
+MakeContext = Callable[..., Context]
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> MakeContext:
+    """context(attempt=1, ...): attempts share `work`, and each has an empty `out` of its own."""
+    made = 0
+
+    def make(attempt: int = 1, name: str = "step", **resources: float) -> Context:
+        nonlocal made
+        made += 1
+        out, work = tmp_path / f"{name}-out-{made}", tmp_path / f"{name}-work"
+        out.mkdir()
+        work.mkdir(exist_ok=True)
+        asked = Resources(**{"workers": 1, "cpus": 2.0, "gpus": 0.0, "retries": 2} | resources)  # type: ignore[arg-type]
+        return Context(name, "0" * 64, attempt, out, work, asked)
+
+    return make
+
+
+class Problem:
+    """A small retrieval problem with vectors, written as shards: `queries`, `corpus`, and `*_embeddings`."""
+
+    def __init__(self, folder: Path, queries: int = 60, documents: int = 200, dim: int = 8, seed: int = 0) -> None:
+        random = np.random.default_rng(seed)
+        # Few distinct values, so that there are ties.
+        self.corpus_ND = random.integers(-2, 3, (documents, dim)).astype(np.float32)
+        self.query_QD = random.integers(-2, 3, (queries, dim)).astype(np.float32)
+        self.ids = [f"d{number}" for number in range(documents)]
+        # Some documents share a text with another, and some queries with a document.
+        self.texts = [f"document {number % (documents - 10)}" for number in range(documents)]
+        self.positives = [
+            sorted(random.choice(documents, int(random.integers(1, 4)), replace=False).tolist()) for _ in range(queries)
+        ]
+        self.query_texts = [f"document {q}" if q % 7 == 0 else f"query {q}" for q in range(queries)]
+        self.grades = [random.integers(1, 4, len(rows)).tolist() for rows in self.positives]
+        self.queries, self.corpus = folder / "queries", folder / "corpus"
+        self.query_embeddings, self.corpus_embeddings = folder / "query_vectors", folder / "corpus_vectors"
+        documents_rows = [{"id": i, "text": t} for i, t in zip(self.ids, self.texts, strict=True)]
+        queries_rows = [
+            {
+                "id": f"q{q}",
+                "text": self.query_texts[q],
+                "positives": [self.ids[row] for row in rows],
+                "grades": self.grades[q],
+                "negatives": [],
+            }
+            for q, rows in enumerate(self.positives)
+        ]
+        for name, rows, schema, each in (
+            (self.corpus, documents_rows, CORPUS, 64),
+            (self.queries, queries_rows, QUERIES, 25),
+        ):
+            write_shards(name, rows, schema, each)
+        self.write_vectors(self.corpus_embeddings, self.ids, self.corpus_ND, 64)
+        self.write_vectors(self.query_embeddings, [f"q{q}" for q in range(queries)], self.query_QD, 25)
+
+    @staticmethod
+    def write_vectors(folder: Path, ids: list[str], vectors_ND: np.ndarray, each: int) -> None:
+        dim = vectors_ND.shape[1]
+        for number, start in enumerate(range(0, len(ids), each)):
+            part = pa.FixedSizeListArray.from_arrays(pa.array(vectors_ND[start : start + each].ravel()), dim)
+            table = pa.Table.from_arrays([pa.array(ids[start : start + each]), part], schema=embeddings_schema(dim))
+            write_table(folder / f"shard-{number:05d}.parquet", table)
+
+    def ranking(self, q: int) -> list[int]:
+        """All documents' rows for a query, best first, equal ones by row: by sorting."""
+        scores = self.corpus_ND @ self.query_QD[q]
+        return sorted(range(len(self.ids)), key=lambda row: (-scores[row], row))
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> Problem:
+    return Problem(tmp_path / "problem")

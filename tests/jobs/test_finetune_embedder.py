@@ -1,0 +1,351 @@
+"""The embedder's finetuning on a tiny BERT: against plain torch, over workers, through kills."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from data.tables import CORPUS, MINED, QUERIES, read_shards, write_shards
+from jobs.finetune_embedder import Config, Inputs, check, run
+from jobs.job import BadInput, Context, Progress, Resources, Result
+from jobs.training import rate
+
+ROOT = Path(__file__).resolve().parents[2]
+CONCEPTS = 12
+FAST = Config(
+    epochs=5, batch=16, negatives=3, rank=16, alpha=32.0, learning_rate=5e-3, temperature=0.1, dtype="float32", seed=3
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    """Each concept has words of its own for questions and others for its text: lexically there is nothing to find."""
+    folder = tmp_path_factory.mktemp("inputs")
+    tiny_bert(folder / "base")
+    random = np.random.default_rng(0)
+    corpus = [{"id": f"c{c}", "text": " ".join(f"t{c}x{w}" for w in range(3 + c % 5))} for c in range(CONCEPTS)]
+    corpus += [{"id": "twin", "text": corpus[0]["text"]}]
+
+    def queries(start: int, count: int) -> list[dict[str, Any]]:
+        made = []
+        for q in range(start, start + count):
+            c = q % CONCEPTS
+            words = [f"q{c}x{w}" for w in random.permutation(6)[:3]] + [f"n{random.integers(40)}" for _ in range(q % 7)]
+            right = [f"c{c}", "twin"] if c == 0 else [f"c{c}"]
+            wrong = [f"c{d}" for d in random.permutation(CONCEPTS)[:6] if d != c]
+            made.append({"id": f"q{q}", "text": " ".join(words), "positives": right, "negatives": wrong})
+        return made
+
+    write_shards(folder / "corpus", corpus, CORPUS, 10)
+    scores = {"positive_scores": [], "negative_scores": []}
+    write_shards(folder / "mined", [row | scores for row in queries(0, 96)], MINED, 50)
+    held_out = [row | {"grades": [1] * len(row["positives"])} for row in queries(96, 36)]
+    write_shards(folder / "valid", held_out, QUERIES, 50)
+    return Inputs(folder / "base", folder / "mined", folder / "corpus", folder / "valid")
+
+
+def tiny_bert(folder: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"n{i}" for i in range(40))]
+    words += [f"{kind}{c}x{w}" for kind in "tq" for c in range(CONCEPTS) for w in range(8)]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(folder)
+    torch.manual_seed(1)
+    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    shape = BertConfig(vocab_size=len(words), max_position_embeddings=64, initializer_range=0.2, **size)
+    BertModel(shape, add_pooling_layer=False).save_pretrained(folder)
+
+
+class Lines:
+    """Context.progress into a file, with the process that told."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, progress: Progress) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps([os.getpid(), progress.done, progress.stage]) + "\n")
+
+    def read(self) -> list[tuple[int, float, str]]:
+        return [tuple(json.loads(line)) for line in self.path.read_text().splitlines()] if self.path.exists() else []
+
+
+def context(folder: Path, workers: int = 1, retries: int = 1) -> Context:
+    for name in ("out", "work"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    resources = Resources(workers, cpus=2 / workers, gpus=0.0, retries=retries)
+    return Context("tune", "cd" * 32, 1, folder / "out", folder / "work", resources, Lines(folder / "progress"))
+
+
+def losses(result: Result) -> list[float]:
+    return result.curves["loss against step"]["y"]
+
+
+@pytest.fixture(scope="module")
+def tuned(cluster: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    folder = tmp_path_factory.mktemp("tuned")
+    return run(context(folder), FAST, inputs), folder / "out/adapter"
+
+
+def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], inputs: Inputs) -> None:
+    """No buckets, no fused LoRA, no DeepSpeed; SDPA; similarities of one query after the other."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModel, AutoTokenizer
+
+    from data.triplets import Triplets
+
+    data = Triplets(read_shards(inputs.mined), read_shards(inputs.corpus))
+    tokenizer = AutoTokenizer.from_pretrained(inputs.base)
+    base = AutoModel.from_pretrained(inputs.base, add_pooling_layer=False)
+    torch.manual_seed(FAST.seed)
+    model = get_peft_model(
+        base, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="FEATURE_EXTRACTION")
+    )
+    model.eval()  # without dropout
+    weights = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(weights, weight_decay=0.01)
+
+    def embed(texts: list[str]) -> torch.Tensor:
+        batch = tokenizer(texts, padding=True, return_tensors="pt")
+        hidden = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
+        mask = batch["attention_mask"].unsqueeze(-1)
+        return torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
+
+    texts = read_shards(inputs.corpus)["text"].to_pylist()
+    found = []
+    for epoch in range(FAST.epochs):
+        for queries in data.batches(FAST.seed, epoch, FAST.batch):
+            drawn = [data.draw(FAST.seed, epoch, int(q), FAST.negatives) for q in queries]
+            passages = sorted({texts[row] for positive, negatives in drawn for row in [positive, *negatives]})
+            query_QD = embed([data.query_text[int(q)].as_py() for q in queries])
+            passage_PD = embed(passages)
+            total = torch.zeros(())
+            for i, q in enumerate(queries):
+                right = texts[drawn[i][0]]
+                known = {texts[row] for row in data.positives(int(q))}
+                columns = [j for j, text in enumerate(passages) if text == right or text not in known]
+                scores = passage_PD[columns] @ query_QD[i] / FAST.temperature
+                total = total - torch.log_softmax(scores, 0)[columns.index(passages.index(right))]
+            loss = total / len(queries)
+            optimizer.param_groups[0]["lr"] = rate(len(found), len(losses(tuned[0])), options())
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(weights, 1.0)
+            optimizer.step()
+            found.append(float(loss.detach()))
+    assert losses(tuned[0]) == pytest.approx(found, rel=1e-4)
+
+
+def options() -> Any:
+    from jobs.training import Options
+
+    names = {field.name for field in dataclasses.fields(Options)}
+    return Options(**{name: value for name, value in vars(FAST).items() if name in names})
+
+
+def test_two_workers_give_the_same_losses_and_metrics(
+    tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
+) -> None:
+    other = run(context(tmp_path, workers=2), FAST, inputs)
+    assert losses(other) == pytest.approx(losses(tuned[0]), rel=1e-5, abs=1e-6)
+    assert other.tables["epochs"][0] == tuned[0].tables["epochs"][0]
+    assert other.metrics["best epoch"] == tuned[0].metrics["best epoch"]
+
+
+def test_the_table_is_what_brute_force_finds_for_the_adapter(tuned: tuple[Result, Path], inputs: Inputs) -> None:
+    from models import encoder
+
+    result, adapter = tuned
+    model = encoder.load(inputs.base, adapter, dtype="float32")
+    corpus, valid = read_shards(inputs.corpus).to_pylist(), read_shards(inputs.valid).to_pylist()
+    scores = model.encode([r["text"] for r in valid], "query") @ model.encode([r["text"] for r in corpus], "passage").T
+    total = 0.0
+    for row, own in zip(valid, scores, strict=True):
+        order = [corpus[i]["id"] for i in np.argsort(-own, kind="stable")][:25]
+        places = sorted(order.index(name) + 1 for name in row["positives"] if name in order)
+        total += sum((n + 1) / place for n, place in enumerate(places)) / len(row["positives"])
+    best = next(row for row in result.tables["epochs"] if row["best"])
+    assert best["valid map@25"] == pytest.approx(total / len(valid), abs=2e-3)
+    assert result.metrics["improved"]
+    assert result.metrics["valid map@25"] > result.metrics["valid map@25 at the start"] + 0.1
+    assert sum(row["best"] for row in result.tables["epochs"]) == 1
+    assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] is None
+
+
+def test_the_same_step_gives_the_same_bytes_and_an_incumbent_that_is_not_beaten_stays(
+    tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
+) -> None:
+    incumbent = dataclasses.replace(inputs, incumbent=tuned[1])
+    spoiled = dataclasses.replace(FAST, start="incumbent", epochs=1, learning_rate=0.5)
+    result = run(context(tmp_path / "a"), spoiled, incumbent)
+    assert result.metrics["kept"] == "incumbent"
+    assert result.metrics["improved"] is False
+    assert result.metrics["valid map@25"] == pytest.approx(tuned[0].metrics["valid map@25"], abs=2e-3)
+    for path in tuned[1].iterdir():
+        assert (tmp_path / "a/out/adapter" / path.name).read_bytes() == path.read_bytes()
+
+    allowed = run(context(tmp_path / "b"), dataclasses.replace(spoiled, allow_regression=True), incumbent)
+    assert allowed.metrics["kept"] == "epoch 1"
+    assert losses(allowed) == losses(result)
+    assert allowed.metrics["valid map@25"] < result.metrics["valid map@25"]
+
+
+@pytest.mark.slow
+def test_a_base_that_is_not_beaten_gets_an_adapter_that_changes_nothing(
+    cluster: None, inputs: Inputs, tmp_path: Path
+) -> None:
+    from models import encoder
+
+    result = run(context(tmp_path), dataclasses.replace(FAST, epochs=1, learning_rate=1e-12), inputs)
+    assert result.metrics["kept"] == "base"
+    texts = read_shards(inputs.corpus)["text"].to_pylist()
+    plain = encoder.load(inputs.base, dtype="float32").encode(texts, "passage")
+    np.testing.assert_array_equal(
+        encoder.load(inputs.base, tmp_path / "out/adapter", dtype="float32").encode(texts, "passage"), plain
+    )
+
+
+LONG = dataclasses.replace(FAST, epochs=1, batch=2, save_steps=8, learning_rate=2e-3)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return run(context(tmp_path_factory.mktemp("long")), LONG, inputs)
+
+
+def test_a_killed_worker_goes_on_from_the_middle_of_the_epoch(
+    undisturbed: Result, inputs: Inputs, tmp_path: Path
+) -> None:
+    here = context(tmp_path)
+    told = here.progress
+    killed: list[int] = []
+
+    def kill() -> None:
+        while not killed:
+            time.sleep(0.02)
+            killed.extend(pid for pid, done, _ in told.read() if done >= 12)
+        os.kill(killed[0], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    result = run(here, LONG, inputs)
+    thread.join(timeout=1)
+    after = [done for pid, done, _ in told.read() if pid != killed[0]]
+    assert after, "the worker was not killed in time"
+    assert min(after) >= 8, "steps before the last checkpoint were not done again"
+    assert losses(result) == losses(undisturbed)
+    assert result.metrics == undisturbed.metrics
+
+
+DRIVER = """
+import logging, sys, pickle, ray
+from pathlib import Path
+spec = pickle.loads(Path(sys.argv[1]).read_bytes())
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+from jobs.finetune_embedder import run
+import json
+class Lines:
+    def __init__(self, path): self.path = path
+    def __call__(self, progress):
+        with open(self.path, "a") as file: file.write(json.dumps([sys.argv[2], progress.done, progress.stage]) + "\\n")
+context, config, inputs = spec
+from dataclasses import replace
+result = run(replace(context, progress=Lines(sys.argv[3])), config, inputs)
+Path(sys.argv[4]).write_bytes(pickle.dumps(result))
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_driver_goes_on_too(cluster: None, inputs: Inputs, tmp_path: Path) -> None:
+    """What the first driver started dies with it within a second or so: the run must be longer than that."""
+    longer = dataclasses.replace(LONG, epochs=12)
+    undisturbed = run(context(tmp_path / "undisturbed"), longer, inputs)
+    here = dataclasses.replace(context(tmp_path / "killed"), progress=None)  # type: ignore[arg-type]
+    (tmp_path / "spec").write_bytes(pickle.dumps((here, longer, inputs)))
+
+    def driver(name: str) -> subprocess.Popen[bytes]:
+        files = [str(tmp_path / part) for part in ("progress", "result")]
+        command = [sys.executable, "-c", DRIVER, str(tmp_path / "spec"), name, *files]
+        return subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+
+    lines = Lines(tmp_path / "progress")
+    first = driver("first")
+    while not any(done >= 12 for _, done, _ in lines.read()):
+        assert first.poll() is None
+        time.sleep(0.02)
+    first.kill()
+    first.wait()
+    assert driver("second").wait(timeout=300) == 0
+    after = [done for name, done, _ in lines.read() if name == "second"]
+    assert after, "the first driver's workers finished by themselves"
+    assert min(after) >= 8
+    result = pickle.loads((tmp_path / "result").read_bytes())
+    assert losses(result) == losses(undisturbed)
+    assert result.tables == undisturbed.tables
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"learning_rate": 0.0}, "learning_rate: 0.0 given"),
+        ({"temperature": -1.0}, "temperature: -1.0 given"),
+        ({"batch": 1}, "batch: 1 given"),
+        ({"schedule": "cosin"}, "cosine, linear or constant"),
+        ({"zero_stage": 3}, "stage 3 cuts the frozen base's weights"),
+        ({"negatives": -1}, "negatives: -1 given"),
+        ({"negatives": 0, "in_batch_negatives": False}, "1 or more where in_batch_negatives is off"),
+        ({"metric": "accuracy"}, "metric: accuracy given"),
+        ({"epochs": 0}, "epochs: 0 given"),
+        ({"dropout": 1.0}, "dropout: 1.0 given"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(change: dict[str, Any], says: str, inputs: Inputs) -> None:
+    with pytest.raises(BadInput, match=says):
+        check(dataclasses.replace(Config(), **change), inputs)
+
+
+def test_a_base_without_weights_is_refused(inputs: Inputs, tmp_path: Path) -> None:
+    from models.errors import ModelError
+
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="no tokenizer"):
+        check(Config(), dataclasses.replace(inputs, base=tmp_path))
+    check(Config(), Inputs(None, None, None, None))  # type: ignore[arg-type]  # not made yet
+
+
+def test_more_workers_than_queries_are_refused_with_the_fix(cluster: None, inputs: Inputs, tmp_path: Path) -> None:
+    from jobs.finetune_embedder import Trainee
+    from jobs.training import Place
+
+    with pytest.raises(BadInput, match=r"workers: 3 given.*lower workers, or raise batch"):
+        Trainee(Place(0, 3, "cpu"), dataclasses.replace(FAST, batch=2), inputs, Resources(3, 1.0, 0.0))

@@ -1,0 +1,186 @@
+"""The training loop against plain torch on one process, over worker counts and ZeRO stages."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jobs.job import BadArtifact, BadInput, Context, Resources
+from jobs.training import History, Options, Place, rate, train
+
+OPTIONS = Options(
+    epochs=2,
+    learning_rate=0.05,
+    schedule="cosine",
+    warmup_ratio=0.2,
+    weight_decay=0.1,
+    gradient_clipping=0.5,
+    zero_stage=1,
+    seed=7,
+    metric="goodness",
+)
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    import ray
+
+    # Workers cannot import a test module by its name.
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    yield
+    ray.shutdown()
+
+
+def rows(epoch: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(100 * epoch + step)
+    x = torch.randn(8, 5, generator=random)
+    return x, x @ torch.arange(15.0).reshape(5, 3) / 10
+
+
+def fresh() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
+
+
+class Regression:
+    """Rows are dealt out to the workers; the whole batch's loss is the mean over its 8 rows."""
+
+    def __init__(self, place: Place, fail: str = "") -> None:
+        self.place, self.fail, self.steps, self.model = place, fail, STEPS, fresh()
+
+    def start(self) -> dict[str, float]:
+        if self.fail == "input":
+            raise BadInput("rows: none given; expected some; give some")
+        return {"goodness": 0.0}
+
+    def loss(self, epoch: int, step: int) -> tuple[torch.Tensor, int]:
+        x, y = (part[self.place.rank :: self.place.workers] for part in rows(epoch, step))
+        loss = ((self.model(x) - y) ** 2).sum() * self.place.workers / 24
+        return (loss * float("nan") if self.fail == "nan" and step == 2 else loss), x.numel()
+
+    def evaluate(self) -> dict[str, float]:
+        with torch.no_grad():
+            x, y = rows(9, 9)
+            return {"goodness": -float(((self.model(x) - y) ** 2).mean())}
+
+    def save(self, folder: Path) -> None:
+        torch.save(self.model.state_dict(), folder / "weights.pt")
+
+
+def context(folder: Path, workers: int) -> Context:
+    (folder / "out").mkdir(parents=True)
+    (folder / "work").mkdir()
+    return Context(
+        "train",
+        "ab" * 32,
+        1,
+        folder / "out",
+        folder / "work",
+        Resources(workers, cpus=2 / workers, gpus=0.0, retries=1),
+    )
+
+
+def by_hand() -> tuple[list[float], list[float], dict[str, Any]]:
+    """(losses, gradient norms before clipping, weights at the end) of plain torch."""
+    model = fresh()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, weight_decay=0.1)
+    losses, norms = [], []
+    for epoch in range(2):
+        for step in range(STEPS):
+            x, y = rows(epoch, step)
+            loss = ((model(x) - y) ** 2).mean()
+            optimizer.param_groups[0]["lr"] = rate(epoch * STEPS + step, 2 * STEPS, OPTIONS)
+            optimizer.zero_grad()
+            loss.backward()
+            norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)))
+            optimizer.step()
+            losses.append(float(loss.detach()))
+    return losses, norms, model.state_dict()
+
+
+def check_equal(history: History, best: Path) -> None:
+    losses, norms, weights = by_hand()
+    assert history.loss == pytest.approx(losses, rel=2e-5)
+    assert history.gradient_norm == pytest.approx(norms, rel=2e-4)
+    assert history.best == 1
+    for name, value in torch.load(best / "weights.pt").items():
+        torch.testing.assert_close(value, weights[name], rtol=1e-4, atol=1e-5)
+
+
+def test_two_workers_do_what_one_process_of_plain_torch_does(cluster: None, tmp_path: Path) -> None:
+    history = train(context(tmp_path, 2), OPTIONS, Regression, {}, tmp_path / "best")
+    check_equal(history, tmp_path / "best")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_zero_stages_and_worker_counts_agree(cluster: None, tmp_path: Path, workers: int, stage: int) -> None:
+    options = Options(**{**vars(OPTIONS), "zero_stage": stage})
+    check_equal(train(context(tmp_path, workers), options, Regression, {}, tmp_path / "best"), tmp_path / "best")
+
+
+class Half(Regression):
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.model.to(torch.bfloat16)
+
+    def loss(self, epoch: int, step: int) -> tuple[torch.Tensor, int]:
+        x, y = (part[self.place.rank :: self.place.workers].bfloat16() for part in rows(epoch, step))
+        return ((self.model(x) - y).float() ** 2).sum() * self.place.workers / 24, x.numel()
+
+    def evaluate(self) -> dict[str, float]:
+        return {"goodness": float(next(self.model.parameters()).float().abs().sum())}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_bfloat16_weights_move_by_less_than_their_own_precision(cluster: None, tmp_path: Path, stage: int) -> None:
+    """16 steps of 2e-4 each: less than half of bfloat16's spacing near 0.3, so weights alone would stand still."""
+    change = {"zero_stage": stage, "learning_rate": 2e-4, "schedule": "constant", "warmup_ratio": 0.0, "epochs": 4}
+    options = Options(**{**vars(OPTIONS), **change, "weight_decay": 0.0, "metric": "goodness"})
+    train(context(tmp_path, 2), options, Half, {}, tmp_path / "best")
+    before = fresh().to(torch.bfloat16).state_dict()
+    kept = sorted((tmp_path / "work/train").glob("*/step-00000016-*/engine/mp_rank_00_model_states.pt"))
+    after = torch.load(kept[-1], weights_only=False)["module"]
+    name = "0.weight"
+    large = before[name].abs() > 0.15
+    assert large.sum() >= 10
+    assert (before[name] != after[name])[large].float().mean() > 0.5
+    assert (before[name] - after[name]).abs().max() < 5e-3
+
+
+def test_what_a_trainee_raises_comes_out_as_it_is(cluster: None, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="rows: none given"):
+        train(context(tmp_path, 1), OPTIONS, Regression, {"fail": "input"}, tmp_path / "best")
+
+
+def test_a_loss_that_is_no_number_is_refused_with_its_step(cluster: None, tmp_path: Path) -> None:
+    with pytest.raises(BadArtifact, match="nan at step 3"):
+        train(context(tmp_path, 1), OPTIONS, Regression, {"fail": "nan"}, tmp_path / "best")
+
+
+@settings(deadline=None)
+@given(
+    steps=st.integers(1, 300),
+    warmup=st.floats(0, 0.9),
+    schedule=st.sampled_from(["cosine", "linear", "constant"]),
+)
+def test_the_rate_rises_then_never_rises_again(steps: int, warmup: float, schedule: Any) -> None:
+    options = Options(**{**vars(OPTIONS), "warmup_ratio": warmup, "schedule": schedule})
+    rates = [rate(step, steps, options) for step in range(steps)]
+    top = rates.index(max(rates))
+    assert all(0 < value <= options.learning_rate for value in rates)
+    assert rates[: top + 1] == sorted(rates[: top + 1])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+    assert max(rates) == pytest.approx(options.learning_rate)
