@@ -1,0 +1,166 @@
+"""The command line: `ratchet`, or `python -m orchestrator`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator import recipe, screens
+from orchestrator.cluster import Cluster
+from orchestrator.journal import last_ids
+from orchestrator.plan import Plan
+from orchestrator.run import Run, begin
+from orchestrator.store import Store
+
+DESCRIPTION = """\
+Runs recipes: iterations of embed, mine, finetune and evaluate, as steps whose results are kept by their content.
+Nothing is computed twice; a run that was killed goes on when the same command is given again.
+"""
+
+EXAMPLES = """\
+first steps:
+  ratchet recipes                      what there is to run
+  ratchet recipes quickstart           its parameters
+  ratchet plan quickstart --explain    what would run, and why
+  ratchet run quickstart               run it; stop it whenever you like; give the command again to go on
+  ratchet report                       where the newest run's report is
+
+settings, one grammar everywhere:
+  --set iterations=2                                a parameter of the recipe
+  --set finetune_embedder.learning_rate=2e-4        a setting of all steps of that job
+  --set 'iter*/mine.window=2,100'                   a setting of the steps whose name matches
+  --set embed.workers=4                             a resource: changes speed, never results
+"""
+
+SET_HELP = "a recipe's parameter (name=value) or a step's setting (steps.field=value); may be given often"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit status: 0 done, 1 a step failed, 2 bad input, 130 interrupted."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.command(arguments)
+    except KeyboardInterrupt:
+        screens.say("stopped; give the same command again to go on")
+        return 130
+    except Exception as error:
+        if not getattr(error, "permanent", False):
+            raise
+        screens.complain(str(error))
+        return 2
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    store = Store.open(arguments.store)
+    found = recipe.find(arguments.recipe)
+    steps, summary, parameters = recipe.build(found, recipe.Settings.read(arguments.set))
+    plan, journal = begin(found, steps, store, parameters, [Path(sys.argv[0]).name, *sys.argv[1:]], arguments.repair)
+    cluster = Cluster(arguments.address)
+    try:
+        with screens.live(plan, found.name, journal.run_id) as view:
+            outcome = Run(found, summary, plan, cluster, journal, view).carry_out()
+        screens.write_report(journal, outcome)
+        screens.show_outcome(journal, outcome)
+    finally:
+        cluster.stop()
+    return 130 if outcome.interrupted else 1 if outcome.failures else 0
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    store = Store.open(arguments.store)
+    found = recipe.find(arguments.recipe)
+    steps, _, _ = recipe.build(found, recipe.Settings.read(arguments.set))
+    plan = Plan(steps, store)
+    plan.check()
+    screens.show_plan(plan, last_ids(store, found.name) if arguments.explain else None)
+    return 0
+
+
+def _recipes(arguments: argparse.Namespace) -> int:
+    screens.show_recipes(
+        [recipe.find(name) for name in ([arguments.recipe] if arguments.recipe else recipe.names())],
+        whole=bool(arguments.recipe),
+    )
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    screens.show_status(Store.open(arguments.store), arguments.run)
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    screens.show_report(Store.open(arguments.store), arguments.run)
+    return 0
+
+
+def _gc(arguments: argparse.Namespace) -> int:
+    screens.collect(
+        Store.open(arguments.store), keep=arguments.keep, grace=arguments.grace * 3600, delete=arguments.yes
+    )
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("ratchet", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=formatter)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    default_store = os.environ.get("RATCHET_STORE", ".ratchet")
+
+    def command(name: str, run: object, help: str, epilog: str = "") -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=help, description=help, epilog=epilog, formatter_class=formatter)
+        sub.set_defaults(command=run)
+        sub.add_argument(
+            "--store",
+            default=default_store,
+            metavar="DIR",
+            help="where results are kept (default: RATCHET_STORE, or .ratchet here)",
+        )
+        return sub
+
+    sub = command("run", _run, "run a recipe, or go on with it", EXAMPLES)
+    sub.add_argument("recipe", help="a name from `ratchet recipes`, or the path of a Python file")
+    sub.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=SET_HELP)
+    sub.add_argument("--address", help="a running Ray cluster (default: RAY_ADDRESS, or Ray on this machine)")
+    sub.add_argument(
+        "--repair", action="store_true", help="move results that were damaged on disk aside, and compute them again"
+    )
+
+    sub = command("plan", _plan, "show what a run would do; nothing is started", EXAMPLES)
+    sub.add_argument("recipe", help="a name from `ratchet recipes`, or the path of a Python file")
+    sub.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=SET_HELP)
+    sub.add_argument(
+        "--explain",
+        action="store_true",
+        help="for each step that would run: which setting, input or function changed since the last run",
+    )
+
+    sub = command("recipes", _recipes, "list the recipes, or one recipe's parameters")
+    sub.add_argument("recipe", nargs="?", help="show this one's parameters")
+
+    sub = command("status", _status, "the runs in the store, and which steps are being worked on by whom")
+    sub.add_argument("run", nargs="?", help="a run's id, or its beginning: show its steps")
+
+    sub = command("report", _report, "where a run's report is (the newest run's, if none is named)")
+    sub.add_argument("run", nargs="?", help="a run's id, or its beginning")
+
+    sub = command(
+        "gc",
+        _gc,
+        "remove results that no kept run needs; shows them first, removes them with --yes",
+        "Results of the newest --keep runs, of runs that hold a file named `pinned`, and of steps that are being\n"
+        "worked on are never removed; neither is anything younger than the grace period.",
+    )
+    sub.add_argument(
+        "--keep", type=int, default=5, metavar="N", help="keep the results of the newest N runs (default 5)"
+    )
+    sub.add_argument("--grace", type=float, default=1.0, metavar="HOURS", help="keep what is younger (default 1)")
+    sub.add_argument("--yes", action="store_true", help="really remove")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""Ray, started only when a step really has to run; quiet, since what matters is shown by the view.
+
+A step is one Ray task without CPUs of its own: it drives Ray Data and Ray Train, which take the CPUs and GPUs.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from typing import Any
+
+from jobs.job import Context, Job, Progress, Resources, Result
+from orchestrator.errors import Interrupted
+from orchestrator.schedule import Demand
+
+QUIET = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "1",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_DISABLE_IMPORT_WARNING": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "true",
+    "PYTHONWARNINGS": "ignore",
+}
+"""Libraries' chatter that nobody at the screen can act on. A variable that is already set stays."""
+
+
+class Cluster:
+    """The machines a run uses: the cluster at `address` (or RAY_ADDRESS, or the job's own), else this machine."""
+
+    def __init__(self, address: str | None = None) -> None:
+        self.address = address or os.environ.get("RAY_ADDRESS")
+        self.started = False
+        self.board: Any = None
+
+    def start(self) -> None:
+        """Connects or starts Ray. Costs seconds; safe to call again."""
+        if self.started:
+            return
+        for key, value in QUIET.items():
+            os.environ.setdefault(key, value)
+        import logging
+
+        import ray
+
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if self.address:
+            ray.init(address=self.address, **options)
+        else:
+            ray.init(include_dashboard=False, num_cpus=os.cpu_count(), **options)
+        self.board = ray.remote(num_cpus=0)(Board).remote()
+        self.started = True
+
+    def capacity(self) -> Demand:
+        """CPUs and GPUs of all nodes that are up."""
+        import ray
+
+        total = ray.cluster_resources()
+        return Demand(total.get("CPU", 0.0), total.get("GPU", 0.0))
+
+    def resolved(self, resources: Resources) -> Resources:
+        """Resources without a None, for this cluster."""
+        capacity = self.capacity()
+        return resources.resolved(cpus=capacity.cpus, gpus=capacity.gpus)
+
+    def run(self, job: Job, context: Context, config: Any, inputs: Any, stopping: threading.Event) -> Result:
+        """Runs a step somewhere on the cluster and waits.
+
+        Raises what the job raised, an error of ray.exceptions for a lost worker, and Interrupted once `stopping` is
+        set (the step's processes are ended first).
+        """
+        import ray
+
+        context = replace(context, progress=Reporter(self.board, context.step))
+        task = ray.remote(num_cpus=0, max_retries=0)(_run).options(name=context.step)
+        running = task.remote(job, context, config, inputs)
+        try:
+            while not ray.wait([running], timeout=0.5)[0]:
+                if stopping.is_set():
+                    ray.cancel(running, force=True)
+                    raise Interrupted(f"step {context.step}: stopped")
+            return ray.get(running)
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause if isinstance(error.cause, BaseException) else error
+            cause.__dict__.setdefault("remote_traceback", str(error))
+            raise cause from None
+
+    def news(self) -> dict[str, Progress]:
+        """The latest progress of each step since the last call."""
+        if not self.started:
+            return {}
+        import ray
+
+        return ray.get(self.board.take.remote())
+
+    def stop(self) -> None:
+        """Leaves the cluster; ends the Ray that `start` started."""
+        if self.started:
+            import ray
+
+            ray.shutdown()
+            self.started = False
+
+
+class Board:
+    """An actor that holds the last progress of every step until the driver takes it."""
+
+    def __init__(self) -> None:
+        self.latest: dict[str, Progress] = {}
+
+    def put(self, step: str, progress: Progress) -> None:
+        self.latest[step] = progress
+
+    def take(self) -> dict[str, Progress]:
+        taken, self.latest = self.latest, {}
+        return taken
+
+
+class Reporter:
+    """`Context.progress` on a cluster: tells the board and does not wait. Travels to any worker."""
+
+    def __init__(self, board: Any, step: str) -> None:
+        self.board = board
+        self.step = step
+
+    def __call__(self, progress: Progress) -> None:
+        self.board.put.remote(self.step, progress)
+
+
+def _run(job: Job, context: Context, config: Any, inputs: Any) -> Result:
+    return job.run(context, config, inputs)
+
+
+def demand_of(resources: Resources) -> Demand:
+    """What a step with resolved resources occupies."""
+    assert resources.workers is not None
+    assert resources.cpus is not None
+    assert resources.gpus is not None
+    return Demand(resources.workers * resources.cpus, resources.workers * resources.gpus)

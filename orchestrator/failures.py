@@ -1,0 +1,34 @@
+"""Which failures may pass by themselves. A lost machine may; a wrong value will not."""
+
+from __future__ import annotations
+
+NOT_PASSING = {"RuntimeEnvSetupError", "TaskCancelledError", "TaskUnschedulableError", "ActorUnschedulableError"}
+"""Errors of Ray that come back the same however often one tries."""
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether trying again can help: a lost worker, actor or node, a connection, a time-out.
+
+    Everything that a job raises by itself (a bad value, a full disk, a bug) is final.
+    """
+    if getattr(error, "permanent", False):
+        return False
+    of_workers = getattr(error, "worker_failures", None)
+    if isinstance(of_workers, dict) and of_workers:
+        return all(may_pass(failure) for failure in of_workers.values())
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    kind = type(error)
+    return kind.__module__.startswith("ray.exceptions") and kind.__name__ not in NOT_PASSING
+
+
+def backoff(tries: int) -> float:
+    """Seconds to wait before try number `tries` + 1: 1, 2, 4, ... at most 60."""
+    return min(60.0, 2.0 ** (tries - 1))
+
+
+def sentence(error: BaseException) -> str:
+    """The error as one message: the finished sentence of our own errors, else class and message."""
+    text = str(error).strip() or "no message"
+    own = type(error).__module__.split(".")[0] in ("jobs", "models", "data", "orchestrator")
+    return text if own else f"{type(error).__name__}: {text}"

@@ -1,0 +1,206 @@
+"""Who works on a step. Attempts are numbered epochs, and each epoch ends in exactly one way.
+
+    steps/<id>/epochs/<n>/lease      created exclusively by the owner of attempt n
+    steps/<id>/epochs/<n>/heartbeat  a counter that the owner raises
+    steps/<id>/epochs/<n>/end        created exclusively, by the owner (commit, failed, released) or by who takes over
+                                     (revoked): whoever is first decides
+
+An owner that was stopped for an hour and wakes up between its last look and its commit finds the epoch ended: a stale
+epoch cannot commit, with nothing but exclusive creation (no locks, no compare-and-swap, no comparison of clocks).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import obstore
+
+from orchestrator.errors import Fenced
+from orchestrator.store import Store
+
+TTL = 60.0
+"""Seconds without a heartbeat after which an owner elsewhere counts as gone."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Somebody else works on the step. `owner`: who, for people."""
+
+    owner: str
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Attempt `epoch` of a step is ours, until it is ended."""
+
+    leases: Leases
+    step_id: str
+    epoch: int
+
+    def commit(self, document: Mapping[str, Any]) -> None:
+        """Ends the epoch with a result and publishes it. Raises Fenced if the epoch was ended by somebody else."""
+        if not self._end({"commit": document}):
+            end = self.leases.store.read(f"{self._key}/end")
+            raise Fenced(
+                f"step {self.step_id[:12]}, attempt {self.epoch}: taken over by {end.get('revoked_by', 'somebody')}"
+            )
+        self.leases.store.create(f"steps/{self.step_id}/COMMIT", document)
+
+    def fail(self, reason: str) -> None:
+        """Ends the epoch without a result."""
+        self._end({"failed": reason})
+
+    def release(self) -> None:
+        """Ends the epoch: there was nothing to do."""
+        self._end({"released": True})
+
+    @property
+    def _key(self) -> str:
+        return f"steps/{self.step_id}/epochs/{self.epoch}"
+
+    def _end(self, how: Mapping[str, Any]) -> bool:
+        try:
+            return self.leases.store.create(f"{self._key}/end", how)
+        finally:
+            self.leases.drop(self)
+
+
+class Leases:
+    """The leases of this process; a thread keeps them alive. Use as a context manager."""
+
+    def __init__(self, store: Store, run_id: str, ttl: float = TTL) -> None:
+        self.store = store
+        self.run_id = run_id
+        self.ttl = ttl
+        self._ours: set[Lease] = set()
+        self._seen: dict[str, tuple[int, Any, float]] = {}
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Leases:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        self._thread.join()
+        for lease in list(self._ours):
+            lease.release()
+
+    def acquire(self, step_id: str) -> Lease | Held:
+        """The step's next attempt, or who holds the current one. An owner that is gone is taken over from."""
+        while True:
+            epoch = self._latest(step_id)
+            if epoch:
+                key = f"steps/{step_id}/epochs/{epoch}"
+                end = self.store.read(f"{key}/end")
+                if end is None:
+                    owner = self.store.read(f"{key}/lease")
+                    if not self._gone(step_id, epoch, owner):
+                        return Held(_sentence(owner))
+                    self.store.create(f"{key}/end", {"revoked_by": _sentence(_me(self.run_id))})
+                    continue
+                if "commit" in end:
+                    # The owner was killed between the end of its epoch and the pointer.
+                    self.store.create(f"steps/{step_id}/COMMIT", end["commit"])
+            if self.store.create(f"steps/{step_id}/epochs/{epoch + 1}/lease", _me(self.run_id)):
+                lease = Lease(self, step_id, epoch + 1)
+                with self._lock:
+                    self._ours.add(lease)
+                return lease
+
+    def drop(self, lease: Lease) -> None:
+        """No more heartbeats for an ended lease."""
+        with self._lock:
+            self._ours.discard(lease)
+
+    def _latest(self, step_id: str) -> int:
+        found = obstore.list_with_delimiter(self.store.control, f"steps/{step_id}/epochs")
+        return max((int(prefix.rstrip("/").rsplit("/", 1)[-1]) for prefix in found["common_prefixes"]), default=0)
+
+    def _gone(self, step_id: str, epoch: int, owner: Mapping[str, Any]) -> bool:
+        """Its process ended (if it ran here), or its heartbeat stood still for `ttl` seconds of our own clock."""
+        if owner["machine"] == _machine() and _started(owner["pid"]) != owner["pid_started"]:
+            return True
+        beat = self.store.read(f"steps/{step_id}/epochs/{epoch}/heartbeat")
+        now = time.monotonic()
+        seen = self._seen.get(step_id)
+        if seen is None or seen[:2] != (epoch, beat):
+            self._seen[step_id] = (epoch, beat, now)
+            return False
+        return now - seen[2] > self.ttl
+
+    def _beat(self) -> None:
+        count = 0
+        while not self._closing.wait(self.ttl / 6):
+            count += 1
+            with self._lock:
+                ours = list(self._ours)
+            for lease in ours:
+                self.store.overwrite(f"{lease._key}/heartbeat", count)
+
+
+def holders(store: Store) -> list[tuple[str, str]]:
+    """(step id, owner) of every attempt that has not ended; the owner may be gone."""
+    found = []
+    for path in sorted(store.local("steps").glob("*/epochs/*/lease")):
+        if not path.with_name("end").exists():
+            owner = store.read(path.relative_to(store.root).as_posix())
+            gone = owner["machine"] == _machine() and _started(owner["pid"]) != owner["pid_started"]
+            found.append((path.parts[-4], _sentence(owner) + (", which is gone" if gone else "")))
+    return found
+
+
+def _me(run_id: str) -> dict[str, Any]:
+    return {
+        "host": platform.node(),
+        "machine": _machine(),
+        "pid": os.getpid(),
+        "pid_started": _started(os.getpid()),
+        "run": run_id,
+        "since": time.time(),
+    }
+
+
+def _sentence(owner: Mapping[str, Any]) -> str:
+    since = time.strftime("%H:%M:%S", time.localtime(owner["since"]))
+    return f"run {owner['run']} (process {owner['pid']} on {owner['host']}, since {since})"
+
+
+def _machine() -> str:
+    """Names the place in which a process id means something: boot, host and process namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        boot, namespace = "", ""
+    return f"{platform.node()} {boot} {namespace}"
+
+
+def _started(pid: int) -> str | None:
+    """When a process started, in the kernel's ticks; None if there is none. A pid alone may be used again."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return None
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return None
+        except PermissionError:
+            pass
+        return "running"
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else fields[19]

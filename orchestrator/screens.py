@@ -1,0 +1,170 @@
+"""What the commands print."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator import gc
+from orchestrator.account import report_data, table
+from orchestrator.errors import StoreError
+from orchestrator.journal import Journal, journals
+from orchestrator.lease import holders
+from orchestrator.plan import Plan
+from orchestrator.recipe import Recipe
+from orchestrator.report import write
+from orchestrator.run import Outcome
+from orchestrator.show import duration
+from orchestrator.store import Store
+from orchestrator.view import View
+
+
+def say(text: str) -> None:
+    """A line on the standard output."""
+    print(text, flush=True)
+
+
+def complain(text: str) -> None:
+    """A line on the standard error."""
+    print(f"ratchet: {text}", file=sys.stderr, flush=True)
+
+
+def live(plan: Plan, recipe: str, run_id: str) -> View:
+    """The live view of a run."""
+    return View(list(plan.steps), recipe, run_id)
+
+
+def write_report(journal: Journal, outcome: Outcome) -> None:
+    """report.html and report.md of the run."""
+    write(journal.folder, report_data(journal, outcome))
+
+
+def show_outcome(journal: Journal, outcome: Outcome) -> None:
+    """The table at the end of a run, what failed, and where the report is."""
+    _show_rows(table(outcome.plan, outcome.summary))
+    for name, message in outcome.failures.items():
+        complain(f"{name} failed: {message}")
+        trace = journal.folder / "errors" / f"{name.replace('/', '.')}.txt"
+        if trace.exists():
+            complain(f"  its full traceback: {trace}")
+    if outcome.interrupted or outcome.failures:
+        say("give the same command again to go on from here")
+    say(f"report: {journal.folder / 'report.html'}")
+
+
+def show_plan(plan: Plan, before: Mapping[str, str] | None) -> None:
+    """A line per step: hit, miss or unknown; with `before` (step ids of the last run) also why, a line per reason."""
+    console = Console(soft_wrap=True, highlight=False)
+    colours = {"hit": "green", "miss": "yellow", "unknown": "dim"}
+    width = max((len(name) for name in plan.steps), default=0)
+    for name, planned in plan.steps.items():
+        state = Text(f"{planned.state:<8}", style=colours[planned.state])
+        console.print(Text(f"{name:<{width}}  "), state, Text(f"  {(planned.step_id or '')[:12]}"), sep="")
+        for reason in [] if before is None else plan.explain(name, before):
+            console.print(Text(f"    {reason}", style="dim"))
+    missing = plan.missing()
+    console.print(f"{len(plan.steps) - len(missing)} of {len(plan.steps)} steps are done; {len(missing)} would run")
+
+
+def show_recipes(recipes: Sequence[Recipe], whole: bool) -> None:
+    """Name and first line of each; with `whole` the documentation and the parameters with their defaults."""
+    for recipe in recipes:
+        lines = recipe.doc.splitlines()
+        if not whole:
+            say(f"{recipe.name:<16} {lines[0] if lines else ''}")
+            continue
+        say(f"{recipe.name}\n\n{recipe.doc}\n\nparameters:")
+        for parameter in recipe.parameters.values():
+            default = "required" if parameter.default is parameter.empty else f"default {parameter.default!r}"
+            say(f"  --set {parameter.name}=...  {parameter.annotation!s}, {default}")
+
+
+def show_status(store: Store, run: str | None) -> None:
+    """All runs, newest first; or the steps of one."""
+    if run is not None:
+        journal = _journal(store, run)
+        grid = Table("step", "status", "seconds", "note", box=None, pad_edge=False)
+        latest: dict[str, dict[str, Any]] = {}
+        for event in journal.events():
+            if event["step"]:
+                latest[event["step"]] = event
+        for step in (journal.read("plan.json") or {"steps": []})["steps"]:
+            event = latest.get(step["name"], {"event": "pending"})
+            note = event.get("reason") or event.get("on") or event.get("because") or ""
+            grid.add_row(
+                Text(step["name"]),
+                event["event"],
+                duration(event.get("seconds")),
+                Text(note.splitlines()[0] if note else ""),
+            )
+        Console().print(grid)
+        return
+    grid = Table("run", "recipe", "started", "steps", "state", box=None, pad_edge=False)
+    for journal in journals(store):
+        about, plan = journal.read("about.json"), journal.read("plan.json") or {"steps": []}
+        done = sum(step["status"] == "done" for step in plan["steps"])
+        ends = [event for event in journal.events() if event["event"] == "end"]
+        state = (
+            "running or killed"
+            if not ends
+            else "interrupted"
+            if ends[-1]["interrupted"]
+            else "failed"
+            if ends[-1]["failures"]
+            else "finished"
+        )
+        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(about["started"]))
+        grid.add_row(journal.run_id, about["recipe"], started, f"{done}/{len(plan['steps'])}", state)
+    Console().print(grid if grid.row_count else f"no runs in {store.root}")
+    for step_id, owner in holders(store):
+        say(f"step {step_id[:12]} is held by {owner}")
+
+
+def show_report(store: Store, run: str | None) -> None:
+    """Where the report of a run is, and its Markdown."""
+    journal = _journal(store, run)
+    path = journal.folder / "report.md"
+    if not path.exists():
+        raise StoreError(f"run {journal.run_id}: it has no report; it is running or was killed; run its command again")
+    say(path.read_text())
+    say(f"report: {journal.folder / 'report.html'}")
+
+
+def collect(store: Store, keep: int, grace: float, delete: bool) -> None:
+    """Shows what gc would remove, and removes it if told to."""
+    doomed = gc.plan(store, keep=keep, grace=grace)
+    for item in doomed:
+        say(str(item))
+    total = sum(item.bytes for item in doomed)
+    if delete:
+        gc.sweep(doomed)
+    say(f"{len(doomed)} things, {total / 1e6:.1f} MB {'removed' if delete else 'could be removed; --yes removes them'}")
+
+
+def _show_rows(rows: Mapping[str, Mapping[str, float | None]]) -> None:
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    grid = Table("", *columns, box=None, pad_edge=False)
+    for column in grid.columns[1:]:
+        column.justify = "right"
+    for label, row in rows.items():
+        values = [duration(row.get(c)) if c == "time" else _number(row.get(c)) for c in columns]
+        grid.add_row(Text(label), *values)
+    Console().print(grid)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
+
+
+def _journal(store: Store, run: str | None) -> Journal:
+    for journal in journals(store):
+        if run is None or journal.run_id.startswith(run):
+            return journal
+    wanted = f"no run '{run}'" if run else "no runs"
+    raise StoreError(f"store {store.root}: {wanted} in it; `ratchet status` lists them")

@@ -1,0 +1,233 @@
+"""Where results are kept: by content, committed once, never half.
+
+    objects/<manifest digest>/   an artifact's files and its MANIFEST.json; never changed
+    steps/<step id>/COMMIT       one small pointer to an object, created exclusively: the first committer wins
+    steps/<step id>/epochs/<n>/  the lease of attempt n (see `lease`)
+    steps/<step id>/attempts/    staging, one folder per attempt
+    steps/<step id>/work/        finished shards and checkpoints, for the next attempt after a kill
+    runs/<run id>/               plan, events, report
+
+Small control objects go through obstore (exclusive creation on disks and object storage alike); files are plain files.
+A commit writes elsewhere, verifies, syncs to disk, and becomes visible in one step.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import obstore
+from obstore.exceptions import AlreadyExistsError
+from obstore.store import LocalStore
+
+from jobs.job import Result
+from orchestrator.canonical import canonical_json
+from orchestrator.errors import Damaged, StoreError
+from orchestrator.manifest import NAME, Manifest
+
+if TYPE_CHECKING:
+    from orchestrator.lease import Lease
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A step's result. `identity`: the document whose digest is `step_id`; `record`: seconds, retries, versions."""
+
+    step_id: str
+    manifest: str
+    attempt: int
+    identity: Mapping[str, Any]
+    record: Mapping[str, Any]
+
+
+class Store:
+    """A store below a folder. Safe to use from several threads, processes and machines that share the folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.control = LocalStore(root)
+        self._verified: set[tuple[str, str | None]] = set()
+
+    @classmethod
+    def open(cls, prefix: str | Path) -> Store:
+        """The store at a folder, created if it is not there.
+
+        Raises StoreError where the folder cannot be written, or where exclusive creation does not hold.
+        """
+        if "://" in str(prefix) and not str(prefix).startswith("file://"):
+            raise StoreError(
+                f"store {prefix}: object storage given; expected a folder; give a local or shared folder for now"
+            )
+        root = Path(str(prefix).removeprefix("file://")).absolute()
+        try:
+            for folder in ("objects", "steps", "runs"):
+                (root / folder).mkdir(parents=True, exist_ok=True)
+            store = cls(root)
+            store._check_exclusive()
+        except OSError as error:
+            raise StoreError(
+                f"store {root}: {error.strerror or error}; expected a folder that can be written"
+            ) from None
+        return store
+
+    def local(self, *parts: str) -> Path:
+        """A path below the store's folder."""
+        return self.root.joinpath(*parts)
+
+    def create(self, key: str, value: Any) -> bool:
+        """Creates a control object; False if it exists already. On disk when this returns."""
+        try:
+            obstore.put(self.control, key, canonical_json(value), mode="create")
+        except AlreadyExistsError:
+            return False
+        _sync(self.root / key)
+        _sync((self.root / key).parent)
+        return True
+
+    def overwrite(self, key: str, value: Any) -> None:
+        """Replaces a control object, whole."""
+        obstore.put(self.control, key, canonical_json(value))
+
+    def read(self, key: str) -> Any:
+        """A control object, or None. Raises Damaged for what is not JSON."""
+        try:
+            text = bytes(obstore.get(self.control, key).bytes())
+        except FileNotFoundError:
+            return None
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise Damaged(
+                f"{self.root / key}: {len(text)} bytes that are no JSON; expected a control object; remove it"
+            ) from None
+
+    def lookup(self, step_id: str) -> Commit | None:
+        """The step's result, if it was ever committed."""
+        document = self.read(f"steps/{step_id}/COMMIT")
+        return None if document is None else Commit(**document)
+
+    def manifest(self, digest: str) -> Manifest:
+        """The manifest at an address. Raises Damaged if it is missing or not what the address says."""
+        path = self.root / "objects" / digest / NAME
+        try:
+            manifest = Manifest.from_bytes(path.read_bytes())
+        except FileNotFoundError:
+            raise Damaged(
+                f"{path}: missing; a kept result was removed; `ratchet run ... --repair` computes it again"
+            ) from None
+        if manifest.digest != digest:
+            raise Damaged(
+                f"{path}: its content does not match its address; `ratchet run ... --repair` computes it again"
+            )
+        return manifest
+
+    def path(self, digest: str, part: str | None = None, *, full: bool = False) -> Path:
+        """The folder of an artifact, or of one part of it, verified: sizes always, every byte (once) if `full`."""
+        folder = self.root / "objects" / digest
+        if (digest, part) not in self._verified:
+            self.manifest(digest).verify(folder, full=full, part=part)
+            if full:
+                self._verified.add((digest, part))
+        return folder if part is None else folder / part
+
+    def staging(self, step_id: str, attempt: int) -> Path:
+        """A fresh, empty folder for an attempt's output."""
+        folder = self.root / "steps" / step_id / "attempts" / f"{attempt}-{uuid.uuid4().hex[:6]}"
+        folder.mkdir(parents=True)
+        return folder
+
+    def work(self, step_id: str) -> Path:
+        """The folder that a step's attempts share."""
+        folder = self.root / "steps" / step_id / "work"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def commit(
+        self, lease: Lease, staging: Path, result: Result, identity: Mapping[str, Any], record: Mapping[str, Any]
+    ) -> Commit:
+        """Makes a staged artifact the step's result.
+
+        Raises Fenced if the lease was taken over, StoreError if the disk is full; then nothing is visible.
+        """
+        manifest = self._on_disk(staging, lambda: self._staged(staging, result))
+        self._on_disk(staging, lambda: self._place(staging, manifest))
+        commit = Commit(lease.step_id, manifest.digest, lease.epoch, identity, record)
+        self._on_disk(staging, lambda: lease.commit(asdict(commit)))
+        shutil.rmtree(self.root / "steps" / lease.step_id / "attempts", ignore_errors=True)
+        shutil.rmtree(self.root / "steps" / lease.step_id / "work", ignore_errors=True)
+        return commit
+
+    def set_aside(self, step_id: str) -> None:
+        """Moves a damaged result out of the way, so that its step is a miss. Nothing is deleted; `gc` does that."""
+        commit = self.lookup(step_id)
+        tag = f"aside-{uuid.uuid4().hex[:8]}"
+        step = self.root / "steps" / step_id
+        # The attempts' ends first: one of them says "committed", and would bring the pointer back.
+        for path, moved in (
+            (step / "epochs", step / f"epochs.{tag}"),
+            (step / "COMMIT", step / f"COMMIT.{tag}"),
+            (self.root / "objects" / (commit.manifest if commit else ""), self.root / "objects" / f".{tag}"),
+        ):
+            if commit and path.exists():
+                path.rename(moved)
+
+    def _staged(self, staging: Path, result: Result) -> Manifest:
+        canonical_json(result, "result")  # raises for NaN and for what is not plain data
+        manifest = Manifest.build(staging, json.loads(json.dumps(asdict(result))))
+        (staging / NAME).write_bytes(manifest.to_bytes())
+        for folder, _, files in os.walk(staging):
+            for name in files:
+                _sync(Path(folder, name))
+            _sync(Path(folder))
+        return manifest
+
+    def _place(self, staging: Path, manifest: Manifest) -> None:
+        """Moves a staged folder to its address, unless a sound copy is there."""
+        target = self.root / "objects" / manifest.digest
+        if target.exists():
+            try:
+                self.manifest(manifest.digest).verify(target, full=True)
+                return
+            except Damaged:
+                target.rename(target.with_name(f".aside-{uuid.uuid4().hex[:8]}"))
+        try:
+            staging.rename(target)
+        except OSError as error:
+            # Somebody placed the same bytes at this moment.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        _sync(target.parent)
+
+    def _on_disk(self, staging: Path, write: Callable[[], Any]) -> Any:
+        """Runs `write`; names a full disk."""
+        try:
+            return write()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            free = shutil.disk_usage(self.root).free
+            raise StoreError(
+                f"{error.filename or staging}: {error.strerror}, {free / 1e6:.0f} MB free; nothing was committed;"
+                " make room (`ratchet gc` shows what can go) and give the same command again"
+            ) from None
+
+    def _check_exclusive(self) -> None:
+        key = f"runs/.exclusive-{uuid.uuid4().hex[:8]}"
+        if not self.create(key, 1) or self.create(key, 2):
+            raise StoreError(f"store {self.root}: two creations of one object both succeeded; use another file system")
+        (self.root / key).unlink()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

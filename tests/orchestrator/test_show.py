@@ -1,0 +1,47 @@
+"""How numbers, times and texts are shown."""
+
+from __future__ import annotations
+
+import math
+
+from orchestrator.show import cells, clean, compact, duration, is_time, shortened
+
+
+def test_texts_for_people():
+    assert [duration(s) for s in (None, 0.42, 9.96, 59.7, 125, 3599.8, 11_040, 180_000)] == [
+        "–",
+        "0.42 s",
+        "10 s",
+        "1 m 00 s",
+        "2 m 05 s",
+        "1 h 00 m",
+        "3 h 04 m",
+        "2 d 02 h",
+    ]
+    assert [compact(v) for v in (0.41234, 12, 4567.0, 999.9, 999_960, 1.5e6, 2e-5, math.nan, -math.inf)] == [
+        "0.412",
+        "12",
+        "4.6k",
+        "1.0k",
+        "1.0M",
+        "1.5M",
+        "2e-05",
+        "NaN",
+        "-inf",
+    ]
+    assert cells([0.5, None, 0.12345, math.nan], "map@25") == ["0.500", "–", "0.123", "NaN"]
+    assert cells([2e-5, 1.0], "learning_rate") == ["2e-05", "1.000"]
+    assert cells([True, "x"], "kept") == ["yes", "x"]
+    assert cells([1234567], "rows") == ["1,234,567"]
+    assert cells([61.0], "time") == ["1 m 01 s"]
+    assert [is_time(c) for c in ("time", "train_s", "tokens_per_s", "seconds", "runtime", "times")] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert shortened("iter0/finetune_embedder", 12) == "iter0…bedder"
+    assert shortened("short", 12) == "short"
+    assert clean("a\x1b]0;title\x07b\x1b[1;31mc\r\nd\ud800") == "abc\nd?"
