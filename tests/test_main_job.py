@@ -1,0 +1,202 @@
+"""The main job as a person runs it: the command, on real MiniLM and real Ray, killed on the way, with a report."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = ("--set", "questions=80", "--set", "epochs=1")
+DETERMINISTIC = (
+    "prepare",
+    "bm25/evaluate",
+    "zero_shot/embed_test",
+    "zero_shot/embed_corpus",
+    "iter0/embed_train",
+    "iter0/mine",
+)
+
+
+def start(store: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "orchestrator", *arguments, "--store", str(store)],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(store: Path, *arguments: str) -> tuple[int, str]:
+    process = start(store, *arguments)
+    output, _ = process.communicate(timeout=580)
+    return process.returncode, output
+
+
+def events(store: Path) -> list[dict]:
+    lines: list[dict] = []
+    for file in sorted(store.glob("runs/*/events.jsonl")):
+        lines += [json.loads(line) for line in file.read_text().splitlines()]
+    return lines
+
+
+def wait_for(store: Path, kind: str, step: str, seconds: float = 300) -> None:
+    end = time.monotonic() + seconds
+    while not any((event["event"], event["step"]) == (kind, step) for event in events(store)):
+        assert time.monotonic() < end, f"{step} was never {kind}"
+        time.sleep(0.1)
+
+
+def committed(store: Path) -> dict[str, str]:
+    """Step name -> address, every byte verified."""
+    from orchestrator.store import Store
+
+    opened, found = Store.open(store), {}
+    for pointer in store.glob("steps/*/COMMIT"):
+        commit = opened.lookup(pointer.parent.name)
+        assert commit is not None
+        opened.path(commit.manifest, full=True)
+        found[commit.record["name"]] = commit.manifest
+    return found
+
+
+def processes(part: str, session: int) -> list[int]:
+    """Processes whose command line holds `part` among the descendants of a driver."""
+    parents: dict[int, int] = {}
+    names: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                names[int(entry.name)] = (entry / "cmdline").read_text()
+            except OSError:
+                continue
+    found = []
+    for pid, name in names.items():
+        ancestor = pid
+        while ancestor in parents and ancestor != session:
+            ancestor = parents[ancestor]
+        if ancestor == session and part in name:
+            found.append(pid)
+    return found
+
+
+def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path: Path) -> None:
+    process = start(tmp_path, "run", "quickstart", *SMALL)
+    wait_for(tmp_path, "started", "iter0/finetune_embedder")
+    time.sleep(12)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = committed(tmp_path)
+    assert set(DETERMINISTIC) <= set(before)
+
+    status, output = run(tmp_path, "run", "quickstart", *SMALL)
+    assert status == 0, output
+    after = committed(tmp_path)
+    assert len(after) == 17 or {"iter1/evaluate", "zero_shot/evaluate"} <= set(after)
+    assert {name: after[name] for name in before} == before, "a finished step was done again"
+    for label in ("BM25", "zero-shot", "iteration 0", "iteration 1"):
+        assert label in output
+    newest = sorted(tmp_path.glob("runs/*"))[-1]
+    page = (newest / "report.html").read_text()
+    assert "iteration 1" in page
+    assert "loss against step" in page or "loss" in page
+
+    status, again = run(tmp_path, "run", "quickstart", *SMALL)
+    assert status == 0
+    assert "starting Ray" not in again
+
+    status, explained = run(tmp_path, "plan", "quickstart", "--explain", *SMALL, "--set", "iter1/mine.negatives=3")
+    assert status == 0
+    assert "setting negatives: 8 -> 3" in explained
+    status, shown = run(tmp_path, "status")
+    assert "finished" in shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["ray::RayTrainWorker", "ray::MapWorker", "ray::_run", "raylet"])
+def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, victim: str) -> None:
+    status, output = run(tmp_path / "undisturbed", "run", "quickstart", *SMALL, "--set", "iterations=1")
+    assert status == 0, output
+    expected = committed(tmp_path / "undisturbed")
+
+    store = tmp_path / "killed"
+    process = start(store, "run", "quickstart", *SMALL, "--set", "iterations=1")
+    step = "iter0/finetune_embedder" if victim == "ray::RayTrainWorker" else "iter0/embed_train"
+    wait_for(store, "started", step)
+    end = time.monotonic() + 120
+    while not (pids := processes(victim, process.pid)):
+        assert time.monotonic() < end, f"no {victim} to kill"
+        time.sleep(0.05)
+    time.sleep(1.5)
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    output, _ = process.communicate(timeout=580)
+    if process.returncode != 0:  # Ray itself was lost with its last process: the same command goes on
+        status, output = run(store, "run", "quickstart", *SMALL, "--set", "iterations=1")
+        assert status == 0, output
+    after = committed(store)
+    assert {name: after[name] for name in DETERMINISTIC} == {name: expected[name] for name in DETERMINISTIC}
+
+
+def broken(folder: Path, what: str) -> Sequence[str]:
+    file = folder / "x.jsonl"
+    rows = "".join(json.dumps({"query": f"q{i}", "pos": [f"p{i}"], "neg": []}) + "\n" for i in range(30))
+    options = {
+        "json": lambda: file.write_text(rows + '{"query": "q", "pos": ["p"]\n'),
+        "positives": lambda: file.write_text(rows + '{"query": "q", "pos": []}\n'),
+        "utf8": lambda: file.write_bytes(rows.encode() + b'{"query": "\xff"}\n'),
+        "empty": lambda: file.write_text(""),
+        "weights": lambda: (
+            file.write_text(rows),
+            (folder / "model").mkdir(),
+            (folder / "model" / "config.json").write_text("{}"),
+        ),
+        "setting": lambda: file.write_text(rows),
+        "key": lambda: file.write_text(rows),
+        "path": lambda: None,
+    }
+    options[what]()
+    extra = {
+        "weights": ["--set", f"base={folder / 'model'}"],
+        "setting": ["--set", "learning_rate=-1"],
+        "key": ["--set", "finetune_embedder.learning_rat=1"],
+    }
+    return ["run", "misconceptions", "--set", f"data={file}", *extra.get(what, [])]
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("json", "x.jsonl:31: not JSON"),
+        ("positives", "x.jsonl:31: pos is empty"),
+        ("utf8", "x.jsonl:31: byte 0xff"),
+        ("empty", "corpus is empty"),
+        ("weights", "tokenizer"),
+        ("setting", "learning_rate"),
+        ("key", "did you mean 'learning_rate'"),
+        ("path", "no such file"),
+    ],
+)
+def test_bad_input_is_named_before_ray_starts(tmp_path: Path, what: str, said: str) -> None:
+    store = tmp_path / "store"
+    status, output = run(store, *broken(tmp_path, what))
+    assert status == 2, output
+    assert said in output
+    assert "Traceback" not in output
+    assert "starting Ray" not in output
+    assert not list(store.glob("runs/*")), "a run was begun"
