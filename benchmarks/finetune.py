@@ -1,0 +1,238 @@
+"""Finetuning MiniLM with LoRA: our step loop beside sentence-transformers' trainer. Tokens per second, peak memory.
+
+    python -m benchmarks.finetune [--data PATH] [--steps 5] [--rounds 2]
+
+Both get the same triplets: `--batch` queries a step with one positive and `--negatives` random negatives each, ragged
+texts as they are (Eedi's CSVs, FlagEmbedding JSONL or a BEIR folder; without `--data` generated questions), LoRA of
+rank 32 on all linear layers, AdamW. Each run is a process of its own, in alternation; the first step is not counted.
+Tokens are those of the texts of a step, without padding, counted alike for both. The peer needs its training extra:
+`pip install 'sentence-transformers[train]'`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+WAYS = {
+    "ours": "ratchet, bfloat16",
+    "ours-float32": "ratchet, float32",
+    "peer": "sentence-transformers, float32 (default)",
+    "peer-bf16": "sentence-transformers, bf16=True",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--steps", type=int, default=5, help="counted; one more is done before")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--negatives", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--way", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.way:
+        import torch
+
+        torch.set_num_threads(given.threads)
+        print(json.dumps(ours(given) if given.way.startswith("ours") else peer(given)))
+        return
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in given.ways.split(",")}
+    for _ in range(given.rounds):
+        for way in found:
+            command = [sys.executable, "-W", "ignore", "-m", "benchmarks.finetune", *sys.argv[1:], "--way", way]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[1])
+            if done.returncode:
+                print(f"{WAYS[way]}: {(done.stderr.strip() or 'failed').splitlines()[-1]}", file=sys.stderr)
+                continue
+            found[way].append(json.loads(done.stdout.strip().splitlines()[-1]))
+            print(f"{WAYS[way]}: {found[way][-1]['tokens_per_s']:,.0f} tokens/s", file=sys.stderr)
+    best = {way: max(run["tokens_per_s"] for run in runs) for way, runs in found.items() if runs}
+    print(f"{'':44}{'tokens/s':>10}{'best':>10}{'a CPU-s':>10}{'peak MiB':>10}{'loss':>9}{'of ours':>9}")
+    for way, runs in found.items():
+        if runs:
+            names = ("tokens_per_s", "tokens_per_cpu_s", "peak_mib")
+            speed, each, memory = (median(run[name] for run in runs) for name in names)
+            share = f"{best[way] / best['ours']:.2f}" if "ours" in best else ""
+            print(
+                f"{WAYS[way]:44}{speed:10,.0f}{best[way]:10,.0f}{each:10,.0f}{memory:10,.0f}{runs[-1]['loss']:9.4f}{share:>9}"
+            )
+
+
+def triplets(given: argparse.Namespace) -> list[tuple[str, str, list[str]]]:
+    """(query, positive, negatives) of all steps: queries at random, once each."""
+    if given.data:
+        from data.sources import load
+
+        found = load(given.data)
+        text_of = {document.id: document.text for document in found.corpus}
+        pairs = [(query.text, text_of[query.positives[0]]) for query in found.queries if query.positives]
+    else:
+        from data.mistakes import RULES, query_text, questions
+
+        sentence = {rule.id: rule.sentence for rule in RULES}
+        text_of = sentence
+        made = [(question, n, rule) for question in questions(800, 0) for n, rule in enumerate(question.rules) if rule]
+        pairs = [(query_text(question, n), sentence[rule]) for question, n, rule in made]
+    chance = random.Random(0)
+    chosen = chance.sample(pairs, min(len(pairs), given.batch * (given.steps + 1)))
+    texts = sorted(set(text_of.values()))
+    return [(query, right, [chance.choice(texts) for _ in range(given.negatives)]) for query, right in chosen]
+
+
+def tokens_of(rows: list[tuple[str, str, list[str]]]) -> int:
+    """Of all texts, cut at MiniLM's 256."""
+    from transformers import AutoTokenizer
+
+    from models.weights import MINILM, resolve
+
+    tokenizer = AutoTokenizer.from_pretrained(resolve(MINILM))
+    texts = [text for query, right, wrong in rows for text in (query, right, *wrong)]
+    return sum(map(len, tokenizer(texts, truncation=True, max_length=256)["input_ids"]))
+
+
+def ours(given: argparse.Namespace) -> dict[str, float]:
+    """The job's trainee and DeepSpeed's engine, as a worker of Ray Train runs them."""
+    os.environ["LOCAL_RANK"] = "0"
+    import torch
+
+    from data.tables import CORPUS, MINED, QUERIES, write_shards
+    from jobs.finetune_embedder import Config, Inputs, Trainee
+    from jobs.job import Resources
+    from jobs.training import Place
+    from models import engine as engines
+    from models.weights import MINILM, resolve
+
+    engines.quiet()
+    engines.keep_memory()
+    rows = triplets(given)
+    config = Config(
+        batch=given.batch,
+        negatives=given.negatives,
+        temperature=0.05,
+        dtype="float32" if given.way.endswith("float32") else "bfloat16",
+    )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        texts = sorted({text for _, right, wrong in rows for text in (right, *wrong)})
+        number = {text: str(n) for n, text in enumerate(texts)}
+        write_shards(folder / "corpus", [{"id": number[text], "text": text} for text in texts], CORPUS, 100_000)
+        mined: list[dict[str, Any]] = [
+            {"id": str(n), "text": query, "positives": [number[right]], "negatives": [number[text] for text in wrong]}
+            for n, (query, right, wrong) in enumerate(rows)
+        ]
+        scores: dict[str, Any] = {"positive_scores": [], "negative_scores": []}
+        write_shards(folder / "mined", [row | scores for row in mined], MINED, 100_000)
+        write_shards(folder / "valid", [row | {"grades": [1]} for row in mined[:1]], QUERIES, 100_000)
+        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
+        trainee = Trainee(Place(0, 1, "cpu"), config, inputs, Resources(1, float(given.threads), 0.0))
+        engine = engines.start(
+            trainee.model, learning_rate=2e-5, weight_decay=0.0, gradient_clipping=1.0, zero_stage=1, device="cpu"
+        )
+        losses: list[float] = []
+        started = clocks()
+        for step in range(trainee.steps):
+            if step == 1:
+                started = clocks()
+            loss, _ = trainee.loss(0, step)
+            engine.backward(loss)
+            engine.step()
+            losses.append(float(loss.detach()))
+        return summary(rows, started, clocks(), trainee.steps, losses)
+
+
+def peer(given: argparse.Namespace) -> dict[str, float]:
+    """SentenceTransformerTrainer with MultipleNegativesRankingLoss and PEFT's LoRA."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    import transformers
+    from datasets import Dataset, disable_progress_bars
+    from peft import LoraConfig
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
+    from sentence_transformers.losses import MultipleNegativesRankingLoss
+
+    from models.weights import MINILM, resolve
+
+    disable_progress_bars()
+    rows = triplets(given)
+    columns: dict[str, list[str]] = {"anchor": [row[0] for row in rows], "positive": [row[1] for row in rows]}
+    columns |= {f"negative_{n}": [row[2][n] for row in rows] for n in range(given.negatives)}
+    model = SentenceTransformer(str(resolve(MINILM)), device="cpu")
+    model.add_adapter(LoraConfig(r=32, lora_alpha=64, lora_dropout=0.0, target_modules="all-linear"))
+    losses: list[float] = []
+    ends: list[tuple[float, float]] = []
+
+    class Clock(transformers.TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            ends.append(clocks())
+
+    class Kept(MultipleNegativesRankingLoss):
+        def forward(self, *given: Any, **named: Any) -> Any:
+            loss = super().forward(*given, **named)
+            losses.append(float(loss.detach()))
+            return loss
+
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = SentenceTransformerTrainingArguments(
+            folder,
+            num_train_epochs=1,
+            per_device_train_batch_size=given.batch,
+            learning_rate=2e-5,
+            lr_scheduler_type="constant",
+            bf16=given.way.endswith("bf16"),
+            use_cpu=True,
+            report_to="none",
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+        )
+        SentenceTransformerTrainer(
+            model=model,
+            args=arguments,
+            train_dataset=Dataset.from_dict(columns),
+            loss=Kept(model, scale=20.0),
+            callbacks=[Clock()],
+        ).train()
+    return summary(rows, ends[0], ends[-1], len(ends), losses)
+
+
+def clocks() -> tuple[float, float]:
+    """Seconds of the wall, and of this process's CPUs: the second says more where others use the machine too."""
+    return time.perf_counter(), time.process_time()
+
+
+def summary(
+    rows: list[tuple[str, str, list[str]]],
+    started: tuple[float, float],
+    ended: tuple[float, float],
+    steps: int,
+    losses: list[float],
+) -> dict[str, float]:
+    """The first step is neither in the clocks nor, by its share, in the tokens."""
+    tokens = tokens_of(rows) * (steps - 1) / steps
+    return {
+        "tokens_per_s": tokens / (ended[0] - started[0]),
+        "tokens_per_cpu_s": tokens / (ended[1] - started[1]),
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "loss": sum(losses) / len(losses),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""What the orchestrator costs: planning, committing, and what it adds to a step that does nothing.
+
+python -m benchmarks.overhead
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs.job import Context, Job, Result
+from orchestrator.cluster import Cluster
+from orchestrator.identity import identity, step_id
+from orchestrator.journal import Journal
+from orchestrator.lease import Lease, Leases
+from orchestrator.plan import Plan
+from orchestrator.recipe import Recipe
+from orchestrator.run import Run
+from orchestrator.step import Row, Step, Summary, goals_of, reachable, step
+from orchestrator.store import Store
+from orchestrator.view import View
+
+ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Config:
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Inputs:
+    before: Path | None = None
+
+
+def nothing(context: Context, config: Config, inputs: Inputs) -> Result:
+    (context.out / "number.txt").write_text(str(config.number))
+    return Result({"number": config.number})
+
+
+NOTHING = Job("nothing", version=1, config=Config, inputs=Inputs, run=nothing)
+
+
+def chain(length: int) -> list[Step]:
+    """Steps that each need the one before."""
+    steps: list[Step] = []
+    for number in range(length):
+        steps.append(step(f"step{number}", NOTHING, number=number, before=steps[-1] if steps else None))
+    return steps
+
+
+def planning(length: int) -> None:
+    """A chain that is all done: every step's identity worked out, its result looked up and its files looked at."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store.open(folder)
+        steps = chain(length)
+        with Leases(store, "bench") as leases:
+            before = None
+            for one in steps:
+                document = identity(NOTHING, one.config, {"before": before})
+                lease = leases.acquire(step_id(document))
+                assert isinstance(lease, Lease)
+                staging = store.staging(lease.step_id, 1)
+                (staging / "number.txt").write_text(str(one.config.number))
+                commit = store.commit(lease, staging, Result({}), document, {"seconds": 0.0, "name": one.name})
+                before = store.manifest(commit.manifest).part_digest(None)
+        seconds = timed(lambda: Plan(reachable(steps[-1:]), store))
+        assert not Plan(steps, store).missing()
+    print(f"plan of {length} steps, all done: {seconds:.2f} s ({seconds / length * 1e6:.0f} us a step)")
+
+
+def committing(files: int) -> None:
+    """Hashing, syncing to disk and publishing an artifact of many small files."""
+    taken = []
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store.open(folder)
+        with Leases(store, "bench") as leases:
+            for round_ in range(ROUNDS):
+                lease = leases.acquire(f"{round_:064d}")
+                assert isinstance(lease, Lease)
+                staging = store.staging(lease.step_id, 1)
+                for number in range(files):
+                    (staging / f"{number}.txt").write_text(f"{round_} {number}" * 100)
+                start = time.perf_counter()
+                store.commit(lease, staging, Result({}), {}, {})
+                taken.append(time.perf_counter() - start)
+    print(f"commit of {files} files: {statistics.median(taken):.3f} s (every file and folder synced to disk)")
+
+
+def running(length: int) -> None:
+    """A chain of steps that do nothing, on a Ray that is up: what a step costs besides its work."""
+    cluster = Cluster()
+    cluster.start()
+    taken = []
+    for _ in range(3):
+        with tempfile.TemporaryDirectory() as folder:
+            store = Store.open(folder)
+            steps = chain(length)
+            summary = Summary([Row("last", {"number": steps[-1].metric("number")})])
+            recipe = Recipe("bench", lambda summary=summary: summary)
+            plan = Plan(reachable(goals_of(summary)), store)
+            journal = Journal.begin(store, "bench", {})
+            start = time.perf_counter()
+            with View(list(plan.steps), "bench", journal.run_id) as view:
+                outcome = Run(recipe, summary, plan, cluster, journal, view).carry_out()
+            taken.append((time.perf_counter() - start) / length)
+            assert outcome.word == "finished"
+    cluster.stop()
+    print(f"a step that does nothing: {statistics.median(taken) * 1e3:.0f} ms (lease, Ray task, commit, journal)")
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Median seconds over some rounds."""
+    taken = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+if __name__ == "__main__":
+    planning(2000)
+    committing(1000)
+    running(20)
