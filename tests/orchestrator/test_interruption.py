@@ -192,10 +192,11 @@ def test_kills_at_any_moment_change_no_byte(toy: Toy, undisturbed: dict[str, str
 def test_two_drivers_do_each_step_once_and_the_other_says_on_whom_it_waits(
     toy: Toy, undisturbed: dict[str, str]
 ) -> None:
-    first = toy.start("--set", "seconds=0.3")
+    # Long enough that the second has Ray up, on a busy machine, before the first is through.
+    first = toy.start("--set", "seconds=1.2")
     wait_for(lambda: "run a" in toy.done())
-    second = toy.start("--set", "seconds=0.3")
-    outputs = [process.communicate(timeout=120)[0] for process in (first, second)]
+    second = toy.start("--set", "seconds=1.2")
+    outputs = [process.communicate(timeout=200)[0] for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), outputs
     assert sorted(line for line in toy.done() if line.startswith("run")) == ["run a", "run b", "run c", "run other"]
     assert f"process {first.pid}" in outputs[1]
