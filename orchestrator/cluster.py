@@ -6,12 +6,15 @@ A step is one Ray task without CPUs of its own: it drives Ray Data and Ray Train
 from __future__ import annotations
 
 import os
+import shutil
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from jobs.job import Context, Job, Progress, Resources, Result
-from orchestrator.errors import Interrupted
+from orchestrator.errors import InputError, Interrupted
+from orchestrator.identity import same_code
 from orchestrator.schedule import Demand
 
 QUIET = {
@@ -66,17 +69,25 @@ class Cluster:
         capacity = self.capacity()
         return resources.resolved(cpus=capacity.cpus, gpus=capacity.gpus)
 
-    def run(self, job: Job, context: Context, config: Any, inputs: Any, stopping: threading.Event) -> Result:
+    def run(
+        self,
+        job: Job,
+        code: Mapping[str, str],
+        context: Context,
+        config: Any,
+        inputs: Any,
+        stopping: threading.Event,
+    ) -> Result:
         """Runs a step somewhere on the cluster and waits.
 
-        Raises what the job raised, an error of ray.exceptions for a lost worker, and Interrupted once `stopping` is
-        set (the step's processes are ended first).
+        Raises InputError if the job's code there is not `code`, what the job raised, an error of ray.exceptions for a
+        lost worker, and Interrupted once `stopping` is set (the step's processes are ended first).
         """
         import ray
 
         context = replace(context, progress=Reporter(self.board, context.step))
         task = ray.remote(num_cpus=0, max_retries=0)(_run).options(name=context.step)
-        running = task.remote(job, context, config, inputs)
+        running = task.remote(job, code, context, config, inputs)
         try:
             while not ray.wait([running], timeout=0.5)[0]:
                 if stopping.is_set():
@@ -130,8 +141,17 @@ class Reporter:
         self.board.put.remote(self.step, progress)
 
 
-def _run(job: Job, context: Context, config: Any, inputs: Any) -> Result:
-    return job.run(context, config, inputs)
+def _run(job: Job, code: Mapping[str, str], context: Context, config: Any, inputs: Any) -> Result:
+    same_code(job, code)
+    try:
+        return job.run(context, config, inputs)
+    finally:
+        try:
+            # Actors that the job started have imported the files later than this process.
+            same_code(job, code)
+        except InputError:
+            shutil.rmtree(context.work, ignore_errors=True)  # their shards may be of the other version
+            raise
 
 
 def demand_of(resources: Resources) -> Demand:

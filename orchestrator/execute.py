@@ -14,7 +14,7 @@ from orchestrator.cluster import Cluster
 from orchestrator.errors import Fenced, Interrupted
 from orchestrator.failures import backoff, may_pass, sentence
 from orchestrator.journal import Journal
-from orchestrator.lease import Lease, Leases
+from orchestrator.lease import Held, Lease, Leases
 from orchestrator.plan import Plan
 from orchestrator.store import Commit, Store
 from orchestrator.view import View
@@ -74,11 +74,7 @@ class Executor:
         said = ""
         while not self.stopping.is_set():
             lease = self.leases.acquire(step_id)
-            if (commit := self.store.lookup(step_id)) is not None:
-                if isinstance(lease, Lease):
-                    lease.release()
-                return commit
-            if isinstance(lease, Lease):
+            if not isinstance(lease, Held):
                 return lease
             if lease.owner != said:
                 said = lease.owner
@@ -106,7 +102,7 @@ class Executor:
             work=self.store.work(step_id),
             resources=self.cluster.resolved(step.resources),
         )
-        result = self.cluster.run(step.job, context, step.config, inputs, self.stopping)
+        result = self.cluster.run(step.job, self.plan.code[step.job], context, step.config, inputs, self.stopping)
         self.plan.sources_unchanged(name)
         record = {
             "name": name,

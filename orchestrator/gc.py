@@ -1,79 +1,101 @@
 """Removes what nothing needs any more. Marks first, waits out a grace period, deletes last.
 
 Needed: every step that a kept run's plan names (the newest runs, and those whose folder holds a file `pinned`), every
-step that is being worked on, every object that a remaining COMMIT points to, and everything younger than the grace
-period.
+step that is being worked on, every object that a remaining step points to, and everything made or used within the
+grace period. Each folder is moved away, looked at once more, and put back if somebody used it at that moment; what is
+then gone is missing to everybody at once, and so is computed again rather than read half.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.errors import Damaged
 from orchestrator.journal import journals
 from orchestrator.lease import holders
 from orchestrator.store import Store
 
+_MOVED = {".aside-": "moved aside as damaged", ".gone-": "half removed"}
+
 
 @dataclass(frozen=True)
 class Doomed:
-    """A folder or file that can go. `pointer`: removed before it, so that nothing ever points to what is gone."""
+    """A folder that can go."""
 
     path: Path
     why: str
     bytes: int
-    pointer: Path | None = None
 
     def __str__(self) -> str:
         return f"{self.bytes / 1e6:10.1f} MB  {self.path.parent.name}/{self.path.name[:16]}  {self.why}"
 
 
 def plan(store: Store, *, keep: int, grace: float) -> list[Doomed]:
-    """What can go. keep: the newest runs whose results stay. grace: seconds; what is younger stays."""
+    """What can go. keep: the newest runs whose results stay. grace: seconds; what was made or used since stays."""
     before = time.time() - grace
     wanted = _wanted(store, keep) | {step_id for step_id, owner in holders(store) if not owner.endswith("gone")}
     doomed: list[Doomed] = []
-    pointed: set[str] = set()
+    kept: list[Path] = []
     for step in _folders(store.local("steps")):
-        committed = step / "COMMIT"
         if step.name not in wanted and _youngest(step) < before:
-            doomed.append(Doomed(step, "a step that no kept run names", _size(step), committed))
+            doomed.append(Doomed(step, "a step that no kept run names", _size(step)))
             continue
-        try:
-            commit = store.lookup(step.name)
-        except Damaged:
-            commit = None
-        if commit is not None:
-            pointed.add(commit.manifest)
-            for leftover in (step / "attempts", step / "work"):
-                if leftover.exists() and _youngest(leftover) < before:
-                    doomed.append(Doomed(leftover, "left over by attempts of a finished step", _size(leftover)))
+        kept.append(step)
         doomed += [
-            Doomed(path, "moved aside as damaged", _size(path))
-            for path in step.iterdir()
-            if ".aside-" in path.name and _youngest(path) < before
+            Doomed(gone, "half removed", _size(gone)) for gone in step.glob(".gone-*") if _youngest(gone) < before
         ]
+        if store.lookup(step.name) is not None:
+            doomed += [
+                Doomed(leftover, "left over by attempts of a finished step", _size(leftover))
+                for leftover in (step / "attempts", step / "work")
+                if leftover.exists() and _youngest(leftover) < before
+            ]
+    pointed = _pointed(store, kept)
     for item in _folders(store.local("objects")):
         if item.name not in pointed and _youngest(item) < before:
-            aside = item.name.startswith(".")
-            doomed.append(Doomed(item, "moved aside as damaged" if aside else "an object of no step", _size(item)))
+            why = next((why for start, why in _MOVED.items() if item.name.startswith(start)), "an object of no step")
+            doomed.append(Doomed(item, why, _size(item)))
     return doomed
 
 
-def sweep(doomed: list[Doomed]) -> None:
-    """Removes them: all pointers first, then the rest. Killed anywhere, the store stays whole."""
+def sweep(store: Store, doomed: Sequence[Doomed], *, grace: float) -> list[Doomed]:
+    """Removes them, but for those that were used since; returns what is gone. Killed anywhere, the store is whole."""
+    before = time.time() - grace
+    objects = store.local("objects")
+    taken: list[tuple[Doomed, Path]] = []
     for item in doomed:
-        if item.pointer is not None:
-            item.pointer.unlink(missing_ok=True)
+        if item.path.parent != objects:
+            taken += [(item, gone) for gone in _take(item.path, before)]
+    pointed = _pointed(store, (step for step in _folders(store.local("steps")) if not step.name.startswith(".")))
     for item in doomed:
-        if item.path.is_dir():
-            shutil.rmtree(item.path)
-        else:
-            item.path.unlink(missing_ok=True)
+        if item.path.parent == objects and item.path.name not in pointed:
+            taken += [(item, gone) for gone in _take(item.path, before)]
+    for _, gone in taken:
+        shutil.rmtree(gone)
+    return [item for item, _ in taken]
+
+
+def _take(path: Path, before: float) -> Iterator[Path]:
+    """Moves a folder away and yields where to; puts it back if it was used in the meantime."""
+    gone = path.with_name(f".gone-{uuid.uuid4().hex[:8]}")
+    try:
+        path.rename(gone)
+    except FileNotFoundError:
+        return  # somebody else collects
+    if _youngest(gone) < before or path.exists():
+        yield gone
+    else:
+        gone.rename(path)
+
+
+def _pointed(store: Store, steps: Iterable[Path]) -> set[str]:
+    """Addresses of the objects that these steps point to."""
+    commits = [store.lookup(step.name) for step in steps]
+    return {commit.manifest for commit in commits if commit is not None}
 
 
 def _wanted(store: Store, keep: int) -> set[str]:

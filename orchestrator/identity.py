@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import platform
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -18,7 +19,7 @@ from typing import Any
 
 from jobs.job import Job
 from orchestrator.canonical import digest
-from orchestrator.errors import RecipeError
+from orchestrator.errors import InputError, RecipeError
 
 SCHEMA = 1
 """Raised when the meaning of an identity document changes."""
@@ -27,16 +28,17 @@ FIRST_PARTY = ("jobs", "models", "data")
 """Packages whose code is followed, beside the job's own."""
 
 
-def identity(job: Job, config: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def identity(job: Job, code: Mapping[str, str], config: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The identity document of a step; `step_id` is its digest.
 
-    inputs: field -> digest, list of digests, or None. Raises CanonicalError for a setting without a stable form.
+    code: from `code_of`, as it was when the run was planned. inputs: field -> digest, list of digests, or None.
+    Raises CanonicalError for a setting without a stable form.
     """
     return {
         "schema": SCHEMA,
         "job": job.name,
         "version": job.version,
-        "code": code_of(job),
+        "code": dict(code),
         "config": dict(asdict(config).items()),
         "inputs": dict(inputs),
     }
@@ -82,7 +84,18 @@ def code_of(job: Job) -> dict[str, str]:
     return dict(_closure(module, root, followed))
 
 
-@functools.cache
+def same_code(job: Job, code: Mapping[str, str]) -> None:
+    """Raises InputError if the job's code is not `code` on this machine now."""
+    now = code_of(job)
+    changed = sorted(name for name in {*now, *code} if now.get(name) != code.get(name))
+    if changed:
+        raise InputError(
+            f"code: {', '.join(changed[:3])}{' and others' if len(changed) > 3 else ''} on {platform.node()} changed"
+            " since the run was planned; expected the same code to the end, or a result would stand under the wrong"
+            " version; give the same command again"
+        )
+
+
 def _closure(module: str, root: Path, followed: frozenset[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     seen, queue = set(), [module]
@@ -91,7 +104,7 @@ def _closure(module: str, root: Path, followed: frozenset[str]) -> dict[str, str
         if name in seen or (path := _file_of(name, root)) is None:
             continue
         seen.add(name)
-        definitions, imported = _read(path, name)
+        definitions, imported = _read(path, path.stat().st_mtime_ns, name)
         found.update({f"{name}.{key}": value for key, value in definitions.items()})
         queue += [candidate for candidate in imported if candidate.split(".")[0] in followed]
     return dict(sorted(found.items()))
@@ -106,8 +119,11 @@ def _file_of(name: str, root: Path) -> Path | None:
 
 
 @functools.cache
-def _read(path: Path, module: str) -> tuple[dict[str, str], list[str]]:
-    """The digests of a file's top-level definitions, and the names of the modules that it may import."""
+def _read(path: Path, changed: int, module: str) -> tuple[dict[str, str], list[str]]:
+    """The digests of a file's top-level definitions, and the names of the modules that it may import.
+
+    changed: the file's modification time, so that it is read again when it changes.
+    """
     tree = ast.parse(path.read_bytes(), filename=str(path))
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     imported = [*_parents(module), *(name for node in ast.walk(tree) for name in _imports(node, package))]

@@ -5,12 +5,15 @@
     steps/<id>/epochs/<n>/end        created exclusively, by the owner (commit, failed, released) or by who takes over
                                      (revoked): whoever is first decides
 
-An owner that was stopped for an hour and wakes up between its last look and its commit finds the epoch ended: a stale
-epoch cannot commit, with nothing but exclusive creation (no locks, no compare-and-swap, no comparison of clocks).
+An epoch begins only after the one before it ended without a result, so a step's history is one line, and its newest
+end the truth. An owner that was stopped for an hour and wakes up between its last look and its commit finds the epoch
+ended: a stale epoch cannot commit, with nothing but exclusive creation (no locks, no compare-and-swap, no comparison
+of clocks).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import threading
@@ -21,10 +24,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import obstore
+from obstore.exceptions import BaseError
 
 from orchestrator.errors import Fenced
-from orchestrator.store import Store
+from orchestrator.store import Commit, Store
 
 TTL = 60.0
 """Seconds without a heartbeat after which an owner elsewhere counts as gone."""
@@ -46,21 +49,22 @@ class Lease:
     epoch: int
 
     def commit(self, document: Mapping[str, Any]) -> None:
-        """Ends the epoch with a result and publishes it. Raises Fenced if the epoch was ended by somebody else."""
+        """Ends the epoch with a result, which publishes it. Raises Fenced if it was ended by somebody else."""
         if not self._end({"commit": document}):
             end = self.leases.store.read(f"{self._key}/end")
             raise Fenced(
                 f"step {self.step_id[:12]}, attempt {self.epoch}: taken over by {end.get('revoked_by', 'somebody')}"
             )
-        self.leases.store.create(f"steps/{self.step_id}/COMMIT", document)
 
     def fail(self, reason: str) -> None:
-        """Ends the epoch without a result."""
-        self._end({"failed": reason})
+        """Ends the epoch without a result. If even that cannot be written, it ends by its missing heartbeat."""
+        with contextlib.suppress(OSError, BaseError):
+            self._end({"failed": reason})
 
     def release(self) -> None:
-        """Ends the epoch: there was nothing to do."""
-        self._end({"released": True})
+        """Ends the epoch: nothing came of it."""
+        with contextlib.suppress(OSError, BaseError):
+            self._end({"released": True})
 
     @property
     def _key(self) -> str:
@@ -98,24 +102,22 @@ class Leases:
         for lease in list(self._ours):
             lease.release()
 
-    def acquire(self, step_id: str) -> Lease | Held:
-        """The step's next attempt, or who holds the current one. An owner that is gone is taken over from."""
+    def acquire(self, step_id: str) -> Lease | Held | Commit:
+        """The step's next attempt; or who is at it; or its result. An owner that is gone is taken over from."""
         while True:
-            epoch = self._latest(step_id)
-            if epoch:
-                key = f"steps/{step_id}/epochs/{epoch}"
-                end = self.store.read(f"{key}/end")
-                if end is None:
-                    owner = self.store.read(f"{key}/lease")
-                    if not self._gone(step_id, epoch, owner):
-                        return Held(_sentence(owner))
-                    self.store.create(f"{key}/end", {"revoked_by": _sentence(_me(self.run_id))})
-                    continue
-                if "commit" in end:
-                    # The owner was killed between the end of its epoch and the pointer.
-                    self.store.create(f"steps/{step_id}/COMMIT", end["commit"])
-            if self.store.create(f"steps/{step_id}/epochs/{epoch + 1}/lease", _me(self.run_id)):
-                lease = Lease(self, step_id, epoch + 1)
+            epoch, end = self.store.newest(step_id)
+            key = f"steps/{step_id}/epochs/{epoch}"
+            if end is not None and "commit" in end:
+                return Commit(**end["commit"])
+            if epoch and end is None and (owner := self.store.read(f"{key}/lease")) is not None:
+                if not self._gone(step_id, epoch, owner):
+                    return Held(_sentence(owner))
+                self.store.create(f"{key}/end", {"revoked_by": _sentence(_me(self.run_id))})
+                continue
+            # An epoch without a lease: who wanted it was killed while writing it.
+            number = epoch if epoch and end is None else epoch + 1
+            if self.store.create(f"steps/{step_id}/epochs/{number}/lease", _me(self.run_id)):
+                lease = Lease(self, step_id, number)
                 with self._lock:
                     self._ours.add(lease)
                 return lease
@@ -124,10 +126,6 @@ class Leases:
         """No more heartbeats for an ended lease."""
         with self._lock:
             self._ours.discard(lease)
-
-    def _latest(self, step_id: str) -> int:
-        found = obstore.list_with_delimiter(self.store.control, f"steps/{step_id}/epochs")
-        return max((int(prefix.rstrip("/").rsplit("/", 1)[-1]) for prefix in found["common_prefixes"]), default=0)
 
     def _gone(self, step_id: str, epoch: int, owner: Mapping[str, Any]) -> bool:
         """Its process ended (if it ran here), or its heartbeat stood still for `ttl` seconds of our own clock."""
@@ -148,7 +146,9 @@ class Leases:
             with self._lock:
                 ours = list(self._ours)
             for lease in ours:
-                self.store.overwrite(f"{lease._key}/heartbeat", count)
+                # A disk that is full, or away for a moment, must not end the beat for good.
+                with contextlib.suppress(OSError, BaseError):
+                    self.store.overwrite(f"{lease._key}/heartbeat", count)
 
 
 def holders(store: Store) -> list[tuple[str, str]]:

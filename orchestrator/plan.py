@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import Damaged, InputError
-from orchestrator.identity import changes, identity, step_id
+from orchestrator.identity import changes, code_of, identity, step_id
 from orchestrator.manifest import Manifest
 from orchestrator.source import SourceDigests
 from orchestrator.step import Output, Reference, Source, Step
@@ -47,6 +47,8 @@ class Plan:
         self.repair = repair
         self.sources = SourceDigests(store.local("sources.json"))
         self.steps = {step.name: Planned(step) for step in steps}
+        # All of it now: who edits a file while the run is under way does not get half of each version.
+        self.code = {step.job: code_of(step.job) for step in steps}
         self.parents = {step.name: {parent.name for parent in step.parents} for step in steps}
         for name in self.steps:
             self.resolve(name)
@@ -61,11 +63,12 @@ class Plan:
         planned = self.steps[name]
         if planned.commit is None and all(self.steps[parent].commit for parent in self.parents[name]):
             if planned.identity is None:
+                job = planned.step.job
                 inputs = {key: self._digest(ref) for key, ref in planned.step.inputs.items()}
-                planned.identity = identity(planned.step.job, planned.step.config, inputs)
+                planned.identity = identity(job, self.code[job], planned.step.config, inputs)
                 planned.step_id = step_id(planned.identity)
             assert planned.step_id is not None
-            commit = self.store.lookup(planned.step_id)
+            commit = self.store.use(planned.step_id)
             if commit is not None and self._sound(planned.step_id, commit):
                 self.done(name, commit)
         return planned

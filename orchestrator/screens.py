@@ -141,9 +141,9 @@ def collect(store: Store, keep: int, grace: float, delete: bool) -> None:
     doomed = gc.plan(store, keep=keep, grace=grace)
     for item in doomed:
         say(str(item))
-    total = sum(item.bytes for item in doomed)
     if delete:
-        gc.sweep(doomed)
+        doomed = gc.sweep(store, doomed, grace=grace)
+    total = sum(item.bytes for item in doomed)
     say(f"{len(doomed)} things, {total / 1e6:.1f} MB {'removed' if delete else 'could be removed; --yes removes them'}")
 
 

@@ -1,8 +1,8 @@
 """Where results are kept: by content, committed once, never half.
 
     objects/<manifest digest>/   an artifact's files and its MANIFEST.json; never changed
-    steps/<step id>/COMMIT       one small pointer to an object, created exclusively: the first committer wins
-    steps/<step id>/epochs/<n>/  the lease of attempt n (see `lease`)
+    steps/<step id>/epochs/<n>/  attempt n: its lease, and how it ended (see `lease`); the end of the newest attempt is
+                                 the one truth about a step: if it says "commit", it points to the step's object
     steps/<step id>/attempts/    staging, one folder per attempt
     steps/<step id>/work/        finished shards and checkpoints, for the next attempt after a kill
     runs/<run id>/               plan, events, report
@@ -16,21 +16,22 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import obstore
-from obstore.exceptions import AlreadyExistsError
+from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import LocalStore
 
 from jobs.job import Result
 from orchestrator.canonical import canonical_json
 from orchestrator.errors import Damaged, StoreError
-from orchestrator.manifest import NAME, Manifest
+from orchestrator.manifest import NAME, Manifest, Stamp
 
 if TYPE_CHECKING:
     from orchestrator.lease import Lease
@@ -53,7 +54,7 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.control = LocalStore(root)
-        self._verified: set[tuple[str, str | None]] = set()
+        self._verified: dict[Path, Stamp] = {}
 
     @classmethod
     def open(cls, prefix: str | Path) -> Store:
@@ -84,7 +85,7 @@ class Store:
     def create(self, key: str, value: Any) -> bool:
         """Creates a control object; False if it exists already. On disk when this returns."""
         try:
-            obstore.put(self.control, key, canonical_json(value), mode="create")
+            self._put(key, value, "create")
         except AlreadyExistsError:
             return False
         _sync(self.root / key)
@@ -93,7 +94,7 @@ class Store:
 
     def overwrite(self, key: str, value: Any) -> None:
         """Replaces a control object, whole."""
-        obstore.put(self.control, key, canonical_json(value))
+        self._put(key, value, "overwrite")
 
     def read(self, key: str) -> Any:
         """A control object, or None. Raises Damaged for what is not JSON."""
@@ -108,10 +109,25 @@ class Store:
                 f"{self.root / key}: {len(text)} bytes that are no JSON; expected a control object; remove it"
             ) from None
 
+    def newest(self, step_id: str) -> tuple[int, Mapping[str, Any] | None]:
+        """The number of a step's newest attempt (0: there is none) and how it ended (None: it did not)."""
+        found = obstore.list_with_delimiter(self.control, f"steps/{step_id}/epochs")["common_prefixes"]
+        epoch = max((int(prefix.rstrip("/").rsplit("/", 1)[-1]) for prefix in found), default=0)
+        return epoch, self.read(f"steps/{step_id}/epochs/{epoch}/end") if epoch else None
+
     def lookup(self, step_id: str) -> Commit | None:
-        """The step's result, if it was ever committed."""
-        document = self.read(f"steps/{step_id}/COMMIT")
-        return None if document is None else Commit(**document)
+        """The step's result, if there is one."""
+        _, end = self.newest(step_id)
+        return Commit(**end["commit"]) if end and "commit" in end else None
+
+    def use(self, step_id: str) -> Commit | None:
+        """The step's result, marked as used now: it, and what it points to, have `gc`'s whole grace period again."""
+        if not _touch(self.root / "steps" / step_id):
+            return None
+        commit = self.lookup(step_id)
+        if commit is not None:
+            _touch(self.root / "objects" / commit.manifest)
+        return commit
 
     def manifest(self, digest: str) -> Manifest:
         """The manifest at an address. Raises Damaged if it is missing or not what the address says."""
@@ -129,12 +145,14 @@ class Store:
         return manifest
 
     def path(self, digest: str, part: str | None = None, *, full: bool = False) -> Path:
-        """The folder of an artifact, or of one part of it, verified: sizes always, every byte (once) if `full`."""
+        """The folder of an artifact, or of one part of it, verified: every file's size always, and every byte of
+        files that this process has not read since they last changed if `full`.
+
+        Raises Damaged, and StoreError if there is no such part.
+        """
         folder = self.root / "objects" / digest
-        if (digest, part) not in self._verified:
-            self.manifest(digest).verify(folder, full=full, part=part)
-            if full:
-                self._verified.add((digest, part))
+        manifest = self.manifest(digest)
+        manifest.verify(folder, part=part, full=full, known=self._verified)
         return folder if part is None else folder / part
 
     def staging(self, step_id: str, attempt: int) -> Path:
@@ -154,7 +172,8 @@ class Store:
     ) -> Commit:
         """Makes a staged artifact the step's result.
 
-        Raises Fenced if the lease was taken over, StoreError if the disk is full; then nothing is visible.
+        Raises Fenced if the lease was taken over, StoreError if the disk is full; then nothing is visible. An error
+        after the lease ended changes nothing: the result stands.
         """
         manifest = self._on_disk(staging, lambda: self._staged(staging, result))
         self._on_disk(staging, lambda: self._place(staging, manifest))
@@ -165,18 +184,15 @@ class Store:
         return commit
 
     def set_aside(self, step_id: str) -> None:
-        """Moves a damaged result out of the way, so that its step is a miss. Nothing is deleted; `gc` does that."""
-        commit = self.lookup(step_id)
-        tag = f"aside-{uuid.uuid4().hex[:8]}"
-        step = self.root / "steps" / step_id
-        # The attempts' ends first: one of them says "committed", and would bring the pointer back.
-        for path, moved in (
-            (step / "epochs", step / f"epochs.{tag}"),
-            (step / "COMMIT", step / f"COMMIT.{tag}"),
-            (self.root / "objects" / (commit.manifest if commit else ""), self.root / "objects" / f".{tag}"),
-        ):
-            if commit and path.exists():
-                path.rename(moved)
+        """Withdraws a damaged result, so that its step is a miss. Nothing is deleted; `gc` does that.
+
+        The withdrawal is one more attempt, which ends at once: numbers only grow, so no older attempt can commit.
+        """
+        epoch, end = self.newest(step_id)
+        if end and "commit" in end and self.create(f"steps/{step_id}/epochs/{epoch + 1}/end", {"withdrawn": epoch}):
+            damaged = self.root / "objects" / end["commit"]["manifest"]
+            if damaged.exists():
+                damaged.rename(_aside(damaged))
 
     def _staged(self, staging: Path, result: Result) -> Manifest:
         canonical_json(result, "result")  # raises for NaN and for what is not plain data
@@ -193,10 +209,13 @@ class Store:
         target = self.root / "objects" / manifest.digest
         if target.exists():
             try:
+                # Marked as used before it is read: `gc` cannot take it away between here and the commit.
+                _touch(target)
                 self.manifest(manifest.digest).verify(target, full=True)
                 return
             except Damaged:
-                target.rename(target.with_name(f".aside-{uuid.uuid4().hex[:8]}"))
+                if target.exists():
+                    target.rename(_aside(target))
         try:
             staging.rename(target)
         except OSError as error:
@@ -218,11 +237,35 @@ class Store:
                 " make room (`ratchet gc` shows what can go) and give the same command again"
             ) from None
 
+    def _put(self, key: str, value: Any, mode: Literal["create", "overwrite"]) -> None:
+        try:
+            obstore.put(self.control, key, canonical_json(value), mode=mode)
+        except GenericError as error:
+            # obstore tells the system's error (a full disk, say) in words only.
+            number = re.search(r"\(os error (\d+)\)", str(error))
+            if number is None:
+                raise
+            code = int(number[1])
+            raise OSError(code, os.strerror(code), str(self.root / key)) from error
+
     def _check_exclusive(self) -> None:
         key = f"runs/.exclusive-{uuid.uuid4().hex[:8]}"
         if not self.create(key, 1) or self.create(key, 2):
             raise StoreError(f"store {self.root}: two creations of one object both succeeded; use another file system")
         (self.root / key).unlink()
+
+
+def _touch(folder: Path) -> bool:
+    """Sets a folder's modification time to now; False if there is none."""
+    try:
+        os.utime(folder)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".aside-{uuid.uuid4().hex[:8]}")
 
 
 def _sync(path: Path) -> None:

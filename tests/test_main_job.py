@@ -63,11 +63,10 @@ def committed(store: Path) -> dict[str, str]:
     from orchestrator.store import Store
 
     opened, found = Store.open(store), {}
-    for pointer in store.glob("steps/*/COMMIT"):
-        commit = opened.lookup(pointer.parent.name)
-        assert commit is not None
-        opened.path(commit.manifest, full=True)
-        found[commit.record["name"]] = commit.manifest
+    for step in store.glob("steps/*"):
+        if (commit := opened.lookup(step.name)) is not None:
+            opened.path(commit.manifest, full=True)
+            found[commit.record["name"]] = commit.manifest
     return found
 
 

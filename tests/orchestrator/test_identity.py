@@ -70,7 +70,6 @@ class Project:
         self.write(file, text.replace(old, new))
 
     def document(self, inputs: Any = None, **config: Any) -> dict[str, Any]:
-        identity._closure.cache_clear()
         identity._read.cache_clear()
         for name in [name for name in sys.modules if name.split(".")[0] == self.name]:
             del sys.modules[name]
@@ -80,7 +79,9 @@ class Project:
             module = importlib.import_module(f"{self.name}.toy")
         finally:
             sys.dont_write_bytecode = before
-        return identity.identity(module.JOB, module.Config(**config), inputs or {"data": "d" * 64})
+        return identity.identity(
+            module.JOB, identity.code_of(module.JOB), module.Config(**config), inputs or {"data": "d" * 64}
+        )
 
 
 @pytest.fixture

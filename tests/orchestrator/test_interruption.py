@@ -109,11 +109,10 @@ class Toy:
         from orchestrator.store import Store
 
         store, found = Store.open(self.store), {}
-        for pointer in self.store.glob("steps/*/COMMIT"):
-            commit = store.lookup(pointer.parent.name)
-            assert commit is not None
-            store.path(commit.manifest, full=True)
-            found[commit.record["name"]] = commit.manifest
+        for step in self.store.glob("steps/*"):
+            if (commit := store.lookup(step.name)) is not None:
+                store.path(commit.manifest, full=True)
+                found[commit.record["name"]] = commit.manifest
         return found
 
 
@@ -228,6 +227,22 @@ def test_an_interrupt_leaves_the_finished_and_the_same_command_goes_on(toy: Toy,
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
     assert toy.run("--set", "seconds=0.3")[0] == 0
+    assert toy.results() == undisturbed
+
+
+def test_code_that_is_edited_under_way_makes_no_result(toy: Toy, undisturbed: dict[str, str]) -> None:
+    process = toy.start("--set", "seconds=0.2")
+    wait_for(lambda: "shard a 1" in toy.done())
+    recipe = toy.folder / "toy.py"
+    recipe.write_text(RECIPE.replace("str(base + i)", "str(base + i + 1)"))
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, output
+    assert "toy.run" in output
+    assert "changed since the run was planned" in output
+    assert not toy.results()
+    recipe.write_text(RECIPE)
+    status, output = toy.run("--set", "seconds=0.2")
+    assert status == 0, output
     assert toy.results() == undisturbed
 
 

@@ -1,0 +1,162 @@
+"""What `gc` removes and what it must not, while others use the store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs.job import Result
+from orchestrator import gc
+from orchestrator.errors import Damaged
+from orchestrator.journal import Journal
+from orchestrator.lease import Lease, Leases
+from orchestrator.store import Commit, Store
+
+HOUR = 3600.0
+
+
+def made(store: Store, step_id: str, text: str) -> Commit:
+    with Leases(store, "run") as leases:
+        lease = leases.acquire(step_id)
+        assert isinstance(lease, Lease)
+        staging = store.staging(step_id, lease.epoch)
+        (staging / "a.txt").write_text(text)
+        return store.commit(lease, staging, Result({}), {}, {})
+
+
+def named_by_a_run(store: Store, *step_ids: str, pinned: bool = False) -> None:
+    journal = Journal.begin(store, "toy", {})
+    steps = [{"name": step_id, "step_id": step_id} for step_id in step_ids]
+    journal.write("plan.json", {"recipe": "toy", "steps": steps})
+    if pinned:
+        (journal.folder / "pinned").touch()
+
+
+def age(folder: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    for path in [folder, *folder.rglob("*")]:
+        os.utime(path, (then, then))
+
+
+def collected(store: Store, keep: int = 5, grace: float = HOUR) -> list[str]:
+    return [item.path.name for item in gc.sweep(store, gc.plan(store, keep=keep, grace=grace), grace=grace)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path)
+
+
+def test_what_no_kept_run_names_goes_with_its_object_and_the_rest_stays(store: Store) -> None:
+    commits = {step: made(store, step, step) for step in ("kept", "dropped")}
+    named_by_a_run(store, "kept")
+    age(store.root, 2 * HOUR)
+    assert set(collected(store)) == {"dropped", commits["dropped"].manifest}
+    assert store.lookup("dropped") is None
+    assert not store.local("objects", commits["dropped"].manifest).exists()
+    store.path(commits["kept"].manifest, full=True)
+    assert collected(store) == []
+
+
+def test_an_object_stays_as_long_as_one_step_points_to_it(store: Store) -> None:
+    first, second = made(store, "kept", "same"), made(store, "dropped", "same")
+    assert first.manifest == second.manifest
+    named_by_a_run(store, "kept")
+    age(store.root, 2 * HOUR)
+    assert collected(store) == ["dropped"]
+    store.path(first.manifest, full=True)
+
+
+def test_what_is_young_or_was_used_lately_stays(store: Store) -> None:
+    made(store, "used", "1")
+    made(store, "old", "2")
+    age(store.root, 2 * HOUR)
+    made(store, "young", "3")
+    assert store.use("used") is not None
+    assert collected(store)[0] == "old"
+    assert store.lookup("used")
+    assert store.lookup("young")
+
+
+def test_only_the_newest_runs_count_and_pinned_ones(store: Store) -> None:
+    for step in ("pinned", "older", "newer"):
+        made(store, step, step)
+    named_by_a_run(store, "pinned", pinned=True)
+    named_by_a_run(store, "older")
+    time.sleep(1.1)  # run ids are ordered by the second
+    named_by_a_run(store, "newer")
+    age(store.root, 2 * HOUR)
+    assert "older" in collected(store, keep=1)
+    assert store.lookup("pinned")
+    assert store.lookup("newer")
+    assert not store.lookup("older")
+
+
+def test_a_step_that_is_worked_on_stays(store: Store) -> None:
+    with Leases(store, "run") as leases:
+        lease = leases.acquire("busy")
+        assert isinstance(lease, Lease)
+        shard = store.work("busy") / "shard"
+        shard.write_text("half")
+        age(store.root, 2 * HOUR)
+        assert collected(store) == []
+        assert shard.exists()
+    age(store.root, 2 * HOUR)
+    assert collected(store) == ["busy"]
+
+
+def test_what_attempts_left_behind_goes(store: Store) -> None:
+    commit = made(store, "kept", "x")
+    (store.work("kept") / "shard").write_text("x")
+    (store.staging("kept", 9) / "half").write_text("x")
+    named_by_a_run(store, "kept")
+    age(store.root, 2 * HOUR)
+    assert set(collected(store)) == {"attempts", "work"}
+    store.path(commit.manifest, full=True)
+
+
+def test_what_is_used_between_the_list_and_the_removal_stays(store: Store) -> None:
+    commits = [made(store, step, step) for step in ("a", "b")]
+    age(store.root, 2 * HOUR)
+    doomed = gc.plan(store, keep=5, grace=HOUR)
+    assert len(doomed) == 4
+    assert store.use("a") is not None
+    made(store, "c", "b")  # the content of b, found in its object
+    assert [item.path.name for item in gc.sweep(store, doomed, grace=HOUR)] == ["b"]
+    for commit in commits:
+        store.path(commit.manifest, full=True)
+
+
+def test_a_withdrawn_result_goes(store: Store) -> None:
+    commit = made(store, "a", "x")
+    (store.local("objects", commit.manifest) / "a.txt").write_text("y")
+    store.set_aside("a")
+    again = made(store, "a", "x")
+    named_by_a_run(store, "a")
+    age(store.root, 2 * HOUR)
+    (gone,) = collected(store)
+    assert gone.startswith(".aside-")
+    store.path(again.manifest, full=True)
+
+
+def test_killed_while_removing_the_next_collection_finishes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = made(store, "a", "x")
+    age(store.root, 2 * HOUR)
+
+    def killed(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            collected(store)
+    assert store.lookup("a") is None
+    with pytest.raises(Damaged):
+        store.manifest(commit.manifest)
+    assert len(collected(store)) == 2
+    assert not list(store.local("steps").iterdir())
+    assert not list(store.local("objects").iterdir())
