@@ -37,12 +37,13 @@ types: $(READY) ## mypy
 	@$(BIN)/mypy
 
 bench: $(READY) ## the benchmarks, side by side with what one would use instead
+	@$(BIN)/python -m pip install -q --no-cache-dir --disable-pip-version-check -c requirements.lock -e '.[$(EXTRA),dev,bench]'
 	@for file in embedding mining finetune overhead; do echo "== $$file"; $(BIN)/python -m benchmarks.$$file || exit 1; done
 
 lock: ## renew requirements.lock from setup.cfg, in a fresh environment
 	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
 	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir torch==$$(sed -n 's/^ *torch==//p' setup.cfg)
-	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir '.[cpu,dev]'
+	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir '.[cpu,dev,bench]'
 	@(sed -n '/^#/p' requirements.lock; \
 	  $(VENV)-lock/bin/python -m pip freeze | sed 's/+cpu$$//' | grep -v '^ratchet'; \
 	  sed -n 's/^gpu = //p' setup.cfg) > requirements.new && mv requirements.new requirements.lock

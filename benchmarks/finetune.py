@@ -5,8 +5,8 @@
 Both get the same triplets: `--batch` queries a step with one positive and `--negatives` random negatives each, ragged
 texts as they are (Eedi's CSVs, FlagEmbedding JSONL or a BEIR folder; without `--data` generated questions), LoRA of
 rank 32 on all linear layers, AdamW. Each run is a process of its own, in alternation; the first step is not counted.
-Tokens are those of the texts of a step, without padding, counted alike for both. The peer needs its training extra:
-`pip install 'sentence-transformers[train]'`.
+Tokens are those of the texts of a step, without padding, counted alike for both.
+`make bench` installs what the peer needs.
 """
 
 from __future__ import annotations

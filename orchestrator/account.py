@@ -35,6 +35,7 @@ def report_data(journal: Journal, outcome: Outcome) -> ReportData:
         if event["event"] == "retry":
             retries[event["step"]] = retries.get(event["step"], 0) + 1
     started = {event["step"]: event["t"] for event in events if event["event"] == "started"}
+    failed = {event["step"]: event["t"] for event in events if event["event"] == "failed"}
     skipped = {event["step"]: event["because"] for event in events if event["event"] == "skipped"}
     return ReportData(
         title=about["recipe"],
@@ -47,7 +48,7 @@ def report_data(journal: Journal, outcome: Outcome) -> ReportData:
         parameters=about["parameters"],
         rows=table(outcome.plan, outcome.summary),
         steps=[
-            _step(outcome, name, name in hits, retries.get(name, 0), started.get(name), skipped.get(name))
+            _step(outcome, name, name in hits, retries.get(name, 0), (started.get(name), failed.get(name)), skipped)
             for name in outcome.plan.steps
         ],
         provenance={**about["versions"], "machine": f"{platform.system()} {platform.machine()}"},
@@ -55,18 +56,25 @@ def report_data(journal: Journal, outcome: Outcome) -> ReportData:
 
 
 def _step(
-    outcome: Outcome, name: str, hit: bool, retries: int, started: float | None, skipped: str | None
+    outcome: Outcome,
+    name: str,
+    hit: bool,
+    retries: int,
+    times: tuple[float | None, float | None],
+    skipped: Mapping[str, str],
 ) -> StepReport:
+    started, failed = times
+    seconds = failed - started if failed and started else None
     planned = outcome.plan.steps[name]
     result: Mapping[str, Any] = planned.manifest.result if planned.manifest else {}
-    message = outcome.failures.get(name, f"needs {skipped}, which failed" if skipped else "")
+    message = outcome.failures.get(name, f"needs {skipped[name]}, which failed" if name in skipped else "")
     return StepReport(
         name=name,
         job=planned.step.job.name,
         status="hit" if hit else SHOWN_AS.get(outcome.status[name], "pending"),  # type: ignore[arg-type]
         step_id=planned.step_id or "",
         retries=retries,
-        seconds=planned.commit.record["seconds"] if planned.commit else None,
+        seconds=planned.commit.record["seconds"] if planned.commit else seconds,
         started=None if hit else started,
         inputs=_inputs(outcome.plan, name),
         config=config_of(planned.step),

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+
 NOT_PASSING = {"RuntimeEnvSetupError", "TaskCancelledError", "TaskUnschedulableError", "ActorUnschedulableError"}
 """Errors of Ray that come back the same however often one tries."""
+
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The system's words for a full disk: no blocks, a quota, a limit on a file's size."""
 
 
 def may_pass(error: BaseException) -> bool:
@@ -29,6 +35,12 @@ def backoff(tries: int) -> float:
 
 def sentence(error: BaseException) -> str:
     """The error as one message: the finished sentence of our own errors, else class and message."""
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        where = f"{error.filename}: " if error.filename else ""
+        return (
+            f"{where}{error.strerror}; expected room for what the step writes; make some (`ratchet gc` shows what can"
+            " go) and give the same command again: finished steps, shards and checkpoints stay"
+        )
     text = str(error).strip() or "no message"
     own = type(error).__module__.split(".")[0] in ("jobs", "models", "data", "orchestrator")
     return text if own else f"{type(error).__name__}: {text}"

@@ -31,6 +31,7 @@ from obstore.store import LocalStore
 from jobs.job import Result
 from orchestrator.canonical import canonical_json
 from orchestrator.errors import Damaged, StoreError
+from orchestrator.failures import NO_ROOM
 from orchestrator.manifest import NAME, Manifest, Stamp
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ class Store:
         try:
             return write()
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if error.errno not in NO_ROOM:
                 raise
             free = shutil.disk_usage(self.root).free
             raise StoreError(

@@ -123,13 +123,17 @@ def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path
     assert "finished" in shown
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    store = tmp_path_factory.mktemp("undisturbed")
+    status, output = run(store, "run", "quickstart", *SMALL, "--set", "iterations=1")
+    assert status == 0, output
+    return committed(store)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["ray::RayTrainWorker", "ray::MapWorker", "ray::_run", "raylet"])
-def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, victim: str) -> None:
-    status, output = run(tmp_path / "undisturbed", "run", "quickstart", *SMALL, "--set", "iterations=1")
-    assert status == 0, output
-    expected = committed(tmp_path / "undisturbed")
-
+def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, undisturbed: dict[str, str], victim: str) -> None:
     store = tmp_path / "killed"
     process = start(store, "run", "quickstart", *SMALL, "--set", "iterations=1")
     step = "iter0/finetune_embedder" if victim == "ray::RayTrainWorker" else "iter0/embed_train"
@@ -149,7 +153,7 @@ def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, victim: str) -> N
         status, output = run(store, "run", "quickstart", *SMALL, "--set", "iterations=1")
         assert status == 0, output
     after = committed(store)
-    assert {name: after[name] for name in DETERMINISTIC} == {name: expected[name] for name in DETERMINISTIC}
+    assert {name: after[name] for name in DETERMINISTIC} == {name: undisturbed[name] for name in DETERMINISTIC}
 
 
 def broken(folder: Path, what: str) -> Sequence[str]:

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.charts import curves_chart, rows_chart, ticks
-from orchestrator.report_parts import Chart, Series
+from orchestrator.report.charts import curves_chart, rows_chart, ticks
+from orchestrator.report.parts import Chart, Series
 
 
 def drawn_points(svg: str) -> list[tuple[float, float]]:

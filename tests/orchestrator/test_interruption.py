@@ -45,6 +45,9 @@ def run(context, config, inputs):
     flag = TRACE.with_name("fault")
     if config.fault == "value":
         raise ValueError("seven is not a colour")
+    if config.fault == "full":
+        with open("/dev/full", "w") as device:
+            device.write("x")
     if config.fault == "worker" and not flag.exists():
         flag.write_text("")
         os.kill(os.getpid(), 9)
@@ -218,6 +221,15 @@ def test_a_wrong_value_is_not_tried_again_and_what_does_not_need_it_goes_on(toy:
     assert "seven is not a colour" in output
     assert {"a", "other"} == set(toy.results())
     assert "run c" not in toy.done()
+
+
+def test_a_full_disk_in_a_job_is_named_and_not_tried_again(toy: Toy) -> None:
+    status, output = toy.run("--set", "fault=full")
+    assert status == 1
+    assert toy.done().count("run b") == 1
+    assert "No space left on device" in output
+    assert "make some" in output
+    assert {"a", "other"} == set(toy.results())
 
 
 def test_an_interrupt_leaves_the_finished_and_the_same_command_goes_on(toy: Toy, undisturbed: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from orchestrator.report import StepReport
-from orchestrator.report_parts import best, cards, charts, direction, headline, short_names
+from orchestrator.report.parts import best, cards, charts, direction, headline, short_names
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from orchestrator.report_parts import Chart, Series, best, is_baseline, is_round
+from orchestrator.report.parts import Chart, Series, best, is_baseline, is_round
 from orchestrator.show import NOTHING, clean, compact, shortened
 
 WIDTH, HEIGHT = 440, 270
@@ -43,8 +43,8 @@ def rows_chart(rows: Mapping[str, Mapping[str, float | None]], column: str) -> s
     low, high = min(known), max(known)
     # A dot says as much far from zero; zero is left out only where it would hide every difference.
     start = 0.0 if low >= 0 and high - low > 0.15 * high else low
-    marks = ticks(start, high + (high - start) * 0.08 if high > start else high)
-    left, right, top, bottom = 44.0, WIDTH - 8.0, 12.0, HEIGHT - 44.0
+    marks = ticks(start, high)
+    left, right, top, bottom = 44.0, WIDTH - 8.0, 24.0, HEIGHT - 44.0  # above `top` a number over the highest dot
     slot = (right - left) / len(labels)
 
     def x(i: int) -> float:

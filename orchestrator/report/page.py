@@ -14,9 +14,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from orchestrator.charts import curves_chart, legend, rows_chart
 from orchestrator.report import ReportData, StepReport
-from orchestrator.report_parts import (
+from orchestrator.report.charts import curves_chart, legend, rows_chart
+from orchestrator.report.parts import (
     Card,
     best,
     cards,
@@ -40,8 +40,8 @@ _OPEN = 8
 
 def html(data: ReportData) -> str:
     """The page. Every text of `data` is escaped, and the page's policy forbids loads and any other script."""
-    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
-    script = Path(__file__).with_name("report.js").read_text(encoding="utf-8")
+    style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     mark = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{mark}'"
     sections = [

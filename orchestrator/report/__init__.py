@@ -75,8 +75,8 @@ class ReportData:
 
 def write(folder: Path, data: ReportData) -> tuple[Path, Path]:
     """Writes `report.html` and `report.md` into `folder`, each replaced as a whole; returns both paths."""
-    from orchestrator.report_html import html
-    from orchestrator.report_markdown import markdown
+    from orchestrator.report.markdown import markdown
+    from orchestrator.report.page import html
 
     folder.mkdir(parents=True, exist_ok=True)
     written = folder / "report.html", folder / "report.md"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.report import ReportData, StepReport
-from orchestrator.report_parts import best, cards, columns_of, headline, headline_columns, kept_rows
+from orchestrator.report.parts import best, cards, columns_of, headline, headline_columns, kept_rows
 from orchestrator.show import NOTHING, cells, clean, duration, is_number, literal, moment, plural
 
 _SPECIAL = re.compile(r"([\\`*{}\[\]<>|~$#]|(?<!\w)_|_(?!\w))")  # `a_b` needs no escape
