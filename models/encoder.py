@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from models import contract as contracts
 from models.batching import MULTIPLE, pad, token_batches
 from models.contract import Contract, Role
 from models.errors import ModelError
+from models.loading import evaluating, open_model, place, torch_dtype
 from models.packed import pack
-from models.weights import check_folder
 
 OWN_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "distilbert", "modernbert", "t5", "bloom", "mpt")
 """Model types that count positions from the padding tokens themselves, or take no `position_ids`."""
@@ -127,32 +126,6 @@ class Encoder:
                 yield places, rows
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without transformers' progress bars and its table of weights that it did not need."""
-    logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
-
-
-@contextmanager
-def evaluating(model: Any) -> Iterator[None]:
-    """Without dropout, whatever mode the model is in."""
-    before = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(before)
-
-
 def load(
     base: Path,
     adapter: Path | None = None,
@@ -169,43 +142,24 @@ def load(
     CPUs the attention whose backward is fast there; the adapter is not merged. Raises ModelError for an unusable
     folder.
     """
-    check_folder(base)
-    place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-    kind = torch_dtype(dtype, place)
+    where = place(device)
+    kind = torch_dtype(dtype, where)
     if contract is None:
         contract = contracts.read(adapter if adapter is not None and (adapter / contracts.FILE).exists() else base)
-    options: dict[str, Any] = {}
-    if training:
-        options = {"attn_implementation": "eager" if place.type == "cpu" else "sdpa"}
-    config = transformers.AutoConfig.from_pretrained(base)
-    if training:
-        for name in (
-            "hidden_dropout_prob",
-            "attention_probs_dropout_prob",
-            "attention_dropout",
-            "embd_pdrop",
-            "resid_pdrop",
-        ):
-            if hasattr(config, name):
-                setattr(config, name, 0.0)
-    # BERT's pooler is a layer on top that embeddings don't use.
-    if config.model_type in ("bert", "roberta", "xlm-roberta"):
-        options["add_pooling_layer"] = False
-    with quiet():
-        model, found = transformers.AutoModel.from_pretrained(
-            base, config=config, dtype=torch.float32 if adapter else kind, output_loading_info=True, **options
-        )
-    # transformers fills what is missing with random numbers. Poolers are computed, but never used here.
-    if missing := sorted(name for name in found["missing_keys"] if "pooler" not in name):
-        raise ModelError(
-            f"model {base}: {missing[0]} and {len(missing) - 1} more weights are missing; expected all that"
-            " config.json asks for; fetch or save the model again"
-        )
+    model = open_model(
+        transformers.AutoModel,
+        base,
+        dtype=torch.float32 if adapter else kind,
+        device=where,
+        training=training,
+        # Poolers are computed, but never used here.
+        may_lack=lambda name: "pooler" in name,
+    )
     if adapter is not None and not training:
         from models import lora
 
         model = lora.merged(model, adapter)
-    model = model.to(device=place, dtype=kind)
+    model = model.to(device=where, dtype=kind)
     model.train(training)
     if not training:
         pack(model)
@@ -225,20 +179,3 @@ def pool(hidden_BLD: Tensor, attention_mask_BL: Tensor, pooling: str) -> Tensor:
     else:
         place_B = attention_mask_BL.shape[1] - 1 - attention_mask_BL.flip(1).argmax(dim=1)
     return hidden_BLD[torch.arange(len(place_B), device=hidden_BLD.device), place_B].float()
-
-
-def torch_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 where the device multiplies it natively."""
-    if name == "auto":
-        return torch.bfloat16 if device.type != "cpu" or _cpu_has_bfloat16() else torch.float32
-    if name not in ("float32", "bfloat16"):
-        raise ModelError(f"dtype: '{name}' given; expected auto, float32 or bfloat16")
-    return torch.float32 if name == "float32" else torch.bfloat16
-
-
-def _cpu_has_bfloat16() -> bool:
-    try:
-        flags = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
-    return "avx512_bf16" in flags or "amx_bf16" in flags

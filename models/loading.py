@@ -1,0 +1,109 @@
+"""Opens model folders for the encoder and the reranker alike: dtype, device, attention, dropout, missing weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from models.errors import ModelError
+from models.weights import check_folder
+
+DROPOUTS = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "attention_dropout",
+    "classifier_dropout",
+    "embd_pdrop",
+    "resid_pdrop",
+)
+"""Settings that are 0 while training: an adapter has its own dropout, and on CPUs dropout runs on one thread."""
+
+
+def place(device: str) -> torch.device:
+    """`cpu`, `cuda`, or `auto`."""
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+
+
+def torch_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 where the device multiplies it natively."""
+    if name == "auto":
+        return torch.bfloat16 if device.type != "cpu" or _cpu_has_bfloat16() else torch.float32
+    if name not in ("float32", "bfloat16"):
+        raise ModelError(f"dtype: '{name}' given; expected auto, float32 or bfloat16")
+    return torch.float32 if name == "float32" else torch.bfloat16
+
+
+def open_model(
+    kind: Any,
+    base: Path,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    training: bool,
+    may_lack: Callable[[str], bool] = lambda name: False,
+    **settings: Any,
+) -> Any:
+    """A model folder as one of transformers' auto classes, on the CPU; the caller moves it.
+
+    training: no dropout, and on CPUs the attention whose backward is fast there. may_lack: names of weights that the
+    folder need not hold (transformers fills them with random numbers). settings: of the configuration. Raises
+    ModelError for an unusable folder.
+    """
+    check_folder(base)
+    config = transformers.AutoConfig.from_pretrained(base, **settings)
+    options: dict[str, Any] = {}
+    if training:
+        options["attn_implementation"] = "eager" if device.type == "cpu" else "sdpa"
+        for name in DROPOUTS:
+            if hasattr(config, name):
+                setattr(config, name, 0.0)
+    # BERT's pooler is a layer on top that embeddings don't use.
+    if kind is transformers.AutoModel and config.model_type in ("bert", "roberta", "xlm-roberta"):
+        options["add_pooling_layer"] = False
+    with quiet():
+        model, found = kind.from_pretrained(base, config=config, dtype=dtype, output_loading_info=True, **options)
+    if missing := sorted(name for name in found["missing_keys"] if not may_lack(name)):
+        raise ModelError(
+            f"model {base}: {missing[0]} and {len(missing) - 1} more weights are missing; expected all that"
+            " config.json asks for; fetch or save the model again"
+        )
+    return model
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' progress bars and its table of weights that it did not need."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Without dropout, whatever mode the model is in."""
+    before = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(before)
+
+
+def _cpu_has_bfloat16() -> bool:
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags

@@ -1,0 +1,200 @@
+"""(query, passage) pairs to scores of relevance: decoders that answer Yes or No, and encoder cross-encoders.
+
+Legend: B pairs, L tokens (padded), D dimensions, A answers (one or two), V vocabulary.
+
+A decoder's head would give [B, L, V] logits; of these [B, A] are wanted. So only the last position's state is taken,
+and only the answers' rows of the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor
+
+from models import pairs
+from models.batching import MULTIPLE, token_batches
+from models.errors import ModelError
+from models.loading import evaluating, open_model, place, torch_dtype
+from models.pairs import PairContract, PairTokenizer
+
+CPU_BATCH_TOKENS = 2048
+"""On a CPU larger batches leave the caches and gain nothing."""
+
+HEADS = ("classifier", "score", "pre_classifier")
+"""What transformers call the layers that a sequence classifier has on top; they are trained whole."""
+
+Pair = tuple[list[int], list[int] | None]
+"""Token ids and token types."""
+
+
+class Reranker:
+    """A model, its tokenizer and its contract."""
+
+    def __init__(self, model: Any, tokenizer: Any, contract: PairContract) -> None:
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        self.model = model
+        self.tokens = PairTokenizer(tokenizer, contract)
+        self.contract = contract
+        self.device = next(model.parameters()).device
+        self.filler: int = tokenizer.pad_token_id
+
+    def pairs(self, queries: Sequence[str], passages: Sequence[Sequence[str]]) -> list[list[Pair]]:
+        """The pairs of each query with its passages; every different text is tokenised once."""
+        distinct = list(dict.fromkeys(text for own in passages for text in own))
+        ids_of = dict(zip(distinct, self.tokens.texts(distinct, "passage"), strict=True))
+        query_ids = self.tokens.texts(queries, "query")
+        return [
+            [self.tokens.join(query, ids_of[text]) for text in own]
+            for query, own in zip(query_ids, passages, strict=True)
+        ]
+
+    def forward(self, batch: Sequence[Pair], multiple: int = 1) -> Tensor:
+        """Scores [B], float32; gradients flow where the model wants them."""
+        length = -(-max(len(ids) for ids, _ in batch) // multiple) * multiple
+        ids_BL = np.full((len(batch), length), self.filler, np.int64)
+        types_BL = np.zeros_like(ids_BL)
+        lengths_B = np.array([len(ids) for ids, _ in batch])
+        for row, (ids, types) in enumerate(batch):
+            ids_BL[row, : len(ids)] = ids
+            if types is not None:
+                types_BL[row, : len(ids)] = types
+        given = torch.from_numpy(ids_BL).to(self.device)
+        last_B = torch.from_numpy(lengths_B - 1).to(self.device)
+        if self.contract.kind == "yes_no":
+            return self._answers(given, last_B)
+        options: dict[str, Tensor] = {}
+        if not bool((lengths_B == length).all()):
+            mask_BL = torch.arange(length, device=self.device) <= last_B[:, None]
+            options["attention_mask"] = mask_BL.long()
+        if batch[0][1] is not None:
+            options["token_type_ids"] = torch.from_numpy(types_BL).to(self.device)
+        logits_B1 = self.model(input_ids=given, **options).logits
+        return logits_B1[:, 0].float()
+
+    def _answers(self, ids_BL: Tensor, last_B: Tensor) -> Tensor:
+        # Padding stands on the right, where a decoder's earlier tokens never look: no mask is needed.
+        causal = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        hidden_BLD = causal.base_model(input_ids=ids_BL, use_cache=False).last_hidden_state
+        state_BD = hidden_BLD[torch.arange(len(last_B), device=last_B.device), last_B]
+        head = causal.get_output_embeddings()
+        logits_BA = torch.nn.functional.linear(
+            state_BD,
+            head.weight[self.tokens.answers],
+            None if head.bias is None else head.bias[self.tokens.answers],
+        ).float()
+        return logits_BA[:, 0] if len(self.tokens.answers) == 1 else logits_BA[:, 0] - logits_BA[:, 1]
+
+    @torch.inference_mode()
+    def score(
+        self,
+        queries: Sequence[str],
+        passages: Sequence[Sequence[str]],
+        *,
+        batch_tokens: int = 16_384,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[np.ndarray]:
+        """float32 scores of each query's passages, in their order; the higher, the more relevant.
+
+        batch_tokens: tokens with padding per forward pass, of which CPUs take CPU_BATCH_TOKENS at most.
+        progress(pairs done, tokens done) is called per batch. Raises ModelError for a score that is not finite.
+        """
+        cpu = self.device.type == "cpu"
+        multiple, budget = (1, min(batch_tokens, CPU_BATCH_TOKENS)) if cpu else (MULTIPLE, batch_tokens)
+        flat = [pair for own in self.pairs(queries, passages) for pair in own]
+        lengths = np.array([len(ids) for ids, _ in flat], dtype=np.int64)
+        scores = np.zeros(len(flat), np.float32)
+        pairs_done = tokens_done = 0
+        with evaluating(self.model):
+            for batch in token_batches(lengths, budget, multiple) if len(flat) else []:
+                scores[batch] = self.forward([flat[i] for i in batch], multiple).cpu().numpy()
+                pairs_done, tokens_done = pairs_done + len(batch), tokens_done + int(lengths[batch].sum())
+                if progress:
+                    progress(pairs_done, tokens_done)
+        if not np.isfinite(scores).all():
+            row = int(np.flatnonzero(~np.isfinite(scores))[0])
+            raise ModelError(f"score of pair {row}: not finite; expected a number; try dtype=float32")
+        return np.split(scores, np.cumsum([len(own) for own in passages])[:-1]) if len(passages) else []
+
+
+def load(
+    base: Path,
+    adapter: Path | None = None,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    contract: PairContract | None = None,
+    training: bool = False,
+    seed: int = 0,
+) -> Reranker:
+    """A model folder as a reranker, a LoRA adapter merged into its weights (in float32, before the cast).
+
+    A folder without a classifier's head gets a fresh one, drawn by `seed`, if it is to be trained; without an adapter
+    that holds one it cannot score. Other parameters: as `models.encoder.load`. Raises ModelError for an unusable
+    folder.
+    """
+    where = place(device)
+    kind = torch_dtype(dtype, where)
+    if contract is None:
+        contract = pairs.read(adapter if adapter is not None and (adapter / pairs.FILE).is_file() else base)
+    decoder = contract.kind == "yes_no"
+    state = torch.random.get_rng_state()
+    torch.manual_seed(seed)
+    try:
+        model = open_model(
+            transformers.AutoModelForCausalLM if decoder else transformers.AutoModelForSequenceClassification,
+            base,
+            dtype=torch.float32 if adapter else kind,
+            device=where,
+            training=training,
+            may_lack=lambda name: not decoder and (training or adapter is not None) and _of_head(name),
+            **({} if decoder else {"num_labels": 1}),
+        )
+    finally:
+        torch.random.set_rng_state(state)
+    if adapter is not None and not training:
+        from models import lora
+
+        model = lora.merged(model, adapter)
+    model = model.to(device=where, dtype=kind)
+    model.train(training)
+    if not training and where.type == "cpu":
+        from models.packed import pack
+
+        pack(model)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    reranker = Reranker(model, tokenizer, contract)
+    if decoder:
+        _check_head(reranker)
+    return reranker
+
+
+def heads(model: Any) -> list[str]:
+    """Names of the layers of a classifier that are trained whole, for PEFT's `modules_to_save`."""
+    return [name for name in HEADS if hasattr(model, name)]
+
+
+def _of_head(name: str) -> bool:
+    return name.split(".")[0] in HEADS or "pooler" in name
+
+
+@torch.inference_mode()
+def _check_head(reranker: Reranker) -> None:
+    """Raises ModelError for a decoder that does more to its logits than a linear layer (soft caps, scales)."""
+    ids_BL = torch.tensor([[reranker.tokens.answers[0]]], device=reranker.device)
+    with evaluating(reranker.model):
+        ours = reranker._answers(ids_BL, torch.zeros(1, dtype=torch.int64, device=reranker.device))
+        logits_V = reranker.model(input_ids=ids_BL, use_cache=False).logits[0, -1].float()
+    answers = logits_V[reranker.tokens.answers]
+    theirs = answers[0] if len(answers) == 1 else answers[0] - answers[1]
+    if not torch.allclose(ours[0], theirs, atol=0.05 * float(logits_V.std()) + 1e-3):
+        raise ModelError(
+            f"model: its head gives {float(theirs):.4g} where the answers' rows give {float(ours[0]):.4g}; expected a"
+            " plain linear head; models that cap or scale their logits are not read yet"
+        )

@@ -1,0 +1,207 @@
+"""Rerankers against plain transformers and against sentence-transformers' CrossEncoder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from models import pairs, reranker
+from models.errors import ModelError
+from models.pairs import PairContract
+
+ASK = PairContract("yes_no", 64, None, "w1{text}", "w2{text}", "w", "w3w3", answer="w", against="9")
+"""For the tiny decoder, whose tokens are the characters w and 0 to 9."""
+
+QUERIES = ["w1", "w22w3", "w4w5w6w7", "w30"]
+PASSAGES = [["w8", "w9w10", "w11"], ["w9w10"], [], ["w12w13w14w15w16w17", "w8"]]
+
+
+@pytest.fixture(scope="module")
+def cross_encoder(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MiniLM with a random head, saved."""
+    folder = tmp_path_factory.mktemp("cross-encoder")
+    torch.manual_seed(1)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(minilm, num_labels=1)
+    with torch.no_grad():
+        model.classifier.weight.mul_(20)
+    model.save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(minilm).save_pretrained(folder)
+    return folder
+
+
+def plain_yes_no(folder: Path, contract: PairContract, query: str, passage: str) -> float:
+    """One pair by the whole model, without any of ours."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    def ids(text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    row = [
+        *ids(contract.query_template.replace("{text}", query)),
+        *ids(contract.separator),
+        *ids(contract.passage_template.replace("{text}", passage)),
+        *ids(contract.separator),
+        *ids(contract.prompt),
+    ]
+    with torch.inference_mode():
+        logits_V = model(input_ids=torch.tensor([row])).logits[0, -1]
+    against = float(logits_V[ids(contract.against)[0]]) if contract.against else 0.0
+    return float(logits_V[ids(contract.answer)[0]]) - against
+
+
+@pytest.mark.parametrize("contract", [ASK, replace(ASK, against="")])
+@pytest.mark.parametrize("batch_tokens", [1, 2048])
+def test_a_decoder_answers_as_its_whole_head_does(
+    tiny: dict[str, Path], contract: PairContract, batch_tokens: int
+) -> None:
+    ours = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", contract=contract)
+    scores = ours.score(QUERIES, PASSAGES, batch_tokens=batch_tokens)
+    assert [len(own) for own in scores] == [3, 1, 0, 2]
+    for query, own, found in zip(QUERIES, PASSAGES, scores, strict=True):
+        expected = [plain_yes_no(tiny["qwen2"], contract, query, passage) for passage in own]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    assert len({round(float(score), 3) for own in scores for score in own}) == 6
+
+
+def test_a_cross_encoder_scores_as_sentence_transformers_does(cross_encoder: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    queries = ["What is 1/2 + 1/3? The student says 2/5.", "long " * 300, "x"]
+    passages = [["Adds numerators and denominators.", "Forgets to flip the inequality. " * 40, ""], ["y", "z"], ["x"]]
+    theirs = CrossEncoder(str(cross_encoder), device="cpu", max_length=512)
+    ours = reranker.load(cross_encoder, dtype="float32", device="cpu")
+    assert ours.contract.kind == "cross_encoder"
+    found = ours.score([queries[0], queries[2]], [passages[0], passages[2]])
+    expected = theirs.predict(
+        [(queries[0], passage) for passage in passages[0]] + [(queries[2], "x")],
+        activation_fn=torch.nn.Identity(),
+    )
+    np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-4, atol=1e-4)
+    # Longer than a pair may be: the passage is there still, and each score is a number.
+    (long,) = ours.score([queries[1]], [passages[1]])
+    assert abs(long[0] - long[1]) > 1e-4
+
+
+def test_bfloat16_is_near(cross_encoder: Path) -> None:
+    texts = ["Adds the denominators.", "Squares each term.", "Reads the scale wrongly."]
+    scores = [
+        reranker.load(cross_encoder, dtype=dtype, device="cpu").score(["What is 1/2 + 1/3?"], [texts])[0]
+        for dtype in ("float32", "bfloat16")
+    ]
+    np.testing.assert_allclose(scores[1], scores[0], atol=0.05 * np.abs(scores[0]).max() + 0.01)
+
+
+def test_a_text_that_is_in_many_pairs_is_tokenised_once(tiny: dict[str, Path]) -> None:
+    ours = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", contract=ASK)
+    seen: list[str] = []
+    tokenizer = ours.tokens.tokenizer
+
+    class Counting:
+        def __call__(self, texts: list[str], **options: object) -> object:
+            seen.extend(texts)
+            return tokenizer(texts, **options)
+
+    ours.tokens.tokenizer = Counting()
+    ours.pairs(QUERIES, PASSAGES)
+    assert sorted(seen) == sorted(
+        ["w1" + query for query in QUERIES] + ["w2" + text for text in {t for own in PASSAGES for t in own}]
+    )
+
+
+def test_what_is_too_long_is_cut_and_the_prompt_stays(tiny: dict[str, Path]) -> None:
+    tokens = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", contract=ASK).tokens
+    (query,), (passage,) = tokens.texts(["7" * 500], "query"), tokens.texts(["8" * 500], "passage")
+    ids, types = tokens.join(query, passage)
+    assert len(ids) == 64
+    assert types is None
+    prompt = tokens.tokenizer("w" + "w3w3", add_special_tokens=False)["input_ids"]
+    assert ids[-len(prompt) :] == prompt
+    seven, eight = (tokens.tokenizer(digit, add_special_tokens=False)["input_ids"][0] for digit in "78")
+    assert ids.count(seven) == 32 - 2
+    assert ids.count(eight) == 64 - 32 - 1 - 5 - 2
+    short, _ = tokens.join(query[:3], passage)
+    assert len(short) == 64, "what the query leaves, the passage gets"
+
+
+def test_gradients_reach_the_model_and_batches_do_not_matter(tiny: dict[str, Path]) -> None:
+    ours = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", contract=ASK, training=True)
+    batch = [pair for own in ours.pairs(QUERIES, PASSAGES) for pair in own]
+    whole = ours.forward(batch)
+    apart = torch.cat([ours.forward([pair]) for pair in batch])
+    torch.testing.assert_close(whole, apart, atol=1e-4, rtol=1e-4)
+    whole.sum().backward()
+    assert all(parameter.grad is not None for name, parameter in ours.model.named_parameters() if "lm_head" not in name)
+
+
+def test_a_fresh_head_is_drawn_by_its_seed_and_only_to_be_trained(minilm: Path) -> None:
+    with pytest.raises(ModelError, match="classifier"):
+        reranker.load(minilm, device="cpu")
+    contract = PairContract("cross_encoder", 128)
+    weights = [
+        reranker.load(minilm, device="cpu", contract=contract, training=True, seed=seed).model.classifier.weight
+        for seed in (1, 1, 2)
+    ]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"answer": "w1"}, "the answer 'w1' is 2 tokens"),
+        ({"prompt": "w" * 70}, "expected room for both"),
+        ({"max_length": 4}, "expected 8 or more"),
+        ({"query_max_length": 64}, "expected 1 up to below max_length"),
+        ({"kind": "maybe"}, "expected yes_no or cross_encoder"),
+        ({"query_template": "A"}, "expected a template"),
+    ],
+)
+def test_contracts_that_cannot_work_are_named(tiny: dict[str, Path], change: dict[str, object], said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        reranker.load(tiny["qwen2"], device="cpu", contract=replace(ASK, **change))  # type: ignore[arg-type]
+
+
+def test_a_head_that_does_more_than_multiply_is_refused(tiny: dict[str, Path], tmp_path: Path) -> None:
+    config = transformers.Gemma2Config(
+        vocab_size=43,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        final_logit_softcapping=0.5,
+        pad_token_id=0,
+    )
+    torch.manual_seed(0)
+    model = transformers.Gemma2ForCausalLM(config)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(20)
+    model.save_pretrained(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(tiny["qwen2"]).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="plain linear head"):
+        reranker.load(tmp_path, device="cpu", dtype="float32", contract=ASK)
+
+
+def test_a_score_that_is_no_number_is_refused(cross_encoder: Path) -> None:
+    ours = reranker.load(cross_encoder, dtype="float32", device="cpu")
+    with torch.no_grad():
+        ours.model.classifier.bias.fill_(torch.nan)
+    with pytest.raises(ModelError, match="not finite"):
+        ours.score(["x"], [["y"]])
+
+
+def test_a_contract_travels_with_its_folder(tmp_path: Path, tiny: dict[str, Path], minilm: Path) -> None:
+    ASK.write(tmp_path)
+    assert pairs.read(tmp_path) == ASK
+    assert pairs.read(tiny["qwen2"]) == pairs.YES_NO
+    assert pairs.read(minilm) == PairContract("cross_encoder", 512)
+    (tmp_path / pairs.FILE).write_text('{"kind": "yes_no", "prompts": ""}')
+    with pytest.raises(ModelError, match="not a contract"):
+        pairs.read(tmp_path)
