@@ -47,10 +47,22 @@ def info_nce(
     """
     _check(query_QD, passage_PD, positive_Q, temperature, label_smoothing, reduction)
     logits_QP = query_QD.float() @ passage_PD.float().T / temperature
+    return cross_entropy(logits_QP, positive_Q, mask_QP=mask_QP, label_smoothing=label_smoothing, reduction=reduction)
+
+
+def cross_entropy(
+    logits_QP: Tensor,
+    positive_Q: Tensor,
+    *,
+    mask_QP: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """What `info_nce` computes, from finished logits (a reranker's scores of a group, say)."""
     if mask_QP is not None:
         if mask_QP.shape != logits_QP.shape:
             raise ModelError(
-                f"info_nce: mask_QP is {tuple(mask_QP.shape)}; expected {tuple(logits_QP.shape)}; mask this batch"
+                f"cross_entropy: mask_QP is {tuple(mask_QP.shape)}; expected {tuple(logits_QP.shape)}; mask this batch"
             )
         logits_QP = logits_QP.masked_fill(mask_QP, -torch.inf)
     normaliser_Q = torch.logsumexp(logits_QP, dim=1)
@@ -59,7 +71,7 @@ def info_nce(
         taking_part_QP = torch.isfinite(logits_QP.detach()) if mask_QP is None else ~mask_QP
         mean_Q = logits_QP.where(taking_part_QP, 0.0).sum(1) / taking_part_QP.sum(1)
         loss_Q = (1 - label_smoothing) * loss_Q + label_smoothing * (normaliser_Q - mean_Q)
-    return _reduce(loss_Q, reduction)
+    return reduce(loss_Q, reduction)
 
 
 def symmetric_info_nce(
@@ -211,7 +223,8 @@ def _distributed(group: Any) -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
 
 
-def _reduce(loss_Q: Tensor, reduction: str) -> Tensor:
+def reduce(loss_Q: Tensor, reduction: str) -> Tensor:
+    """`none`, `sum` or `mean` over queries."""
     if reduction == "none":
         return loss_Q
     return loss_Q.sum() if reduction == "sum" else loss_Q.mean()

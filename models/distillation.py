@@ -1,0 +1,107 @@
+"""Losses that learn from a teacher's scores of a group: a query's positive and its negatives.
+
+Legend: Q queries, G members of a group (the positive first), P passages of all groups.
+
+Groups may hold fewer members than G: `mask_QG` is True where there is none. Every loss is a sum or mean over queries,
+so `models.losses.worker_share` makes it the same for any number of workers.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from models.errors import ModelError
+from models.losses import reduce
+
+KINDS = ("kl_div", "m3_kd_loss")
+"""FlagEmbedding's names."""
+
+
+def teacher_targets(teacher_QG: Tensor, mask_QG: Tensor | None = None, temperature: float = 1.0) -> Tensor:
+    """The teacher's distribution over each group, float32: softmax(teacher / temperature). Raises ModelError for a
+    score that is not finite, and for a temperature <= 0."""
+    if not temperature > 0:
+        raise ModelError(f"teacher_temperature: {temperature} given; expected more than 0; 1 leaves the scores alone")
+    scores_QG = teacher_QG.float() / temperature
+    if mask_QG is not None:
+        scores_QG = scores_QG.masked_fill(mask_QG, -torch.inf)
+    finite_Q = (torch.isfinite(scores_QG) if mask_QG is None else torch.isfinite(scores_QG) | mask_QG).all(1)
+    if not bool(finite_Q.all()):
+        row = int((~finite_Q).nonzero()[0])
+        raise ModelError(
+            f"teacher's scores of query {row} of the batch: not finite; expected numbers; score them again"
+        )
+    return torch.softmax(scores_QG, dim=1)
+
+
+def kl_div(
+    score_QG: Tensor,
+    teacher_QG: Tensor,
+    *,
+    mask_QG: Tensor | None = None,
+    teacher_temperature: float = 1.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """The cross-entropy to the teacher's distribution over the group (the KL divergence, but for the teacher's own
+    entropy, which has no gradient), in float32 (Hinton et al. 2015, "Distilling the knowledge in a neural network"):
+
+        loss_q = - sum_g softmax(teacher_q / teacher_temperature)_g log softmax(score_q)_g
+
+    The student's scores are taken as they are: divide them by its own temperature before.
+    """
+    _check("kl_div", score_QG, teacher_QG, mask_QG)
+    target_QG = teacher_targets(teacher_QG, mask_QG, teacher_temperature)
+    logits_QG = score_QG.float()
+    if mask_QG is not None:
+        logits_QG = logits_QG.masked_fill(mask_QG, -torch.inf)
+    log_QG = torch.log_softmax(logits_QG, dim=1)
+    if mask_QG is not None:
+        log_QG = log_QG.masked_fill(mask_QG, 0.0)  # 0 log 0 is 0
+    return reduce(-(target_QG * log_QG).sum(1), reduction)
+
+
+def m3_kd_loss(
+    score_QP: Tensor,
+    member_QG: Tensor,
+    teacher_QG: Tensor,
+    *,
+    mask_QG: Tensor | None = None,
+    mask_QP: Tensor | None = None,
+    teacher_temperature: float = 1.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """BGE-M3's distillation (Chen et al. 2024) as FlagEmbedding computes it, in float32: for each member a
+    cross-entropy against all passages but the members before it, weighted by the teacher's share for it.
+
+        loss_q = sum_g p_qg (log sum over passages that are not members 0 .. g-1 of exp(score_q) - score_q,member(g))
+
+    score_QP: of each query with the passages of all groups, over the student's temperature. member_QG: int64, each
+    member's place in P, no place twice in a group. mask_QP: True where a passage does not take part, never a member.
+    """
+    _check("m3_kd_loss", member_QG, teacher_QG, mask_QG)
+    if len(score_QP) != len(member_QG):
+        raise ModelError(f"m3_kd_loss: {len(score_QP)} rows of scores for {len(member_QG)} groups; expected one each")
+    there_QG = torch.ones_like(member_QG, dtype=torch.bool) if mask_QG is None else ~mask_QG
+    place_QG = member_QG.where(there_QG, member_QG[:, :1])
+    own_QG = score_QP.float().gather(1, place_QG)
+    # Everything outside the group once, then the members from the last to the first: not G passes over [Q, P].
+    left_out_QP = torch.zeros_like(score_QP, dtype=torch.bool).scatter(1, place_QG, True)
+    if mask_QP is not None:
+        left_out_QP = left_out_QP | mask_QP
+    floor = torch.finfo(torch.float32).min / 4  # not -inf, whose gradient in logcumsumexp is NaN
+    others_Q1 = torch.logsumexp(score_QP.float().masked_fill(left_out_QP, floor), dim=1, keepdim=True)
+    after_QG = torch.logcumsumexp(own_QG.masked_fill(~there_QG, floor).flip(1), dim=1).flip(1)
+    loss_QG = torch.logaddexp(after_QG, others_Q1) - own_QG
+    target_QG = teacher_targets(teacher_QG, mask_QG, teacher_temperature)
+    return reduce((loss_QG * target_QG).where(there_QG, 0.0).sum(1), reduction)
+
+
+def _check(name: str, first: Tensor, teacher_QG: Tensor, mask_QG: Tensor | None) -> None:
+    if first.ndim != 2 or first.shape != teacher_QG.shape or (mask_QG is not None and mask_QG.shape != first.shape):
+        raise ModelError(
+            f"{name}: groups {tuple(first.shape)}, teacher {tuple(teacher_QG.shape)}"
+            f"{'' if mask_QG is None else f', mask {tuple(mask_QG.shape)}'}; expected [Q, G] each, the positive first"
+        )
+    if mask_QG is not None and bool(mask_QG[:, 0].any()):
+        raise ModelError(f"{name}: a group without a positive; expected member 0 in each; leave such queries out")
