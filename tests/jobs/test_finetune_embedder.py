@@ -287,8 +287,9 @@ Path(sys.argv[4]).write_bytes(pickle.dumps(result))
 
 @pytest.mark.slow
 def test_a_killed_driver_goes_on_too(cluster: None, inputs: Inputs, tmp_path: Path) -> None:
-    """What the first driver started dies with it within a second or so: the run must be longer than that."""
-    longer = dataclasses.replace(LONG, epochs=12)
+    """What the first driver started dies with it within a second or so: the run must be longer than that. (And few
+    checkpoints: Ray Train takes one every two seconds.)"""
+    longer = dataclasses.replace(LONG, epochs=6, save_steps=40)
     undisturbed = run(context(tmp_path / "undisturbed"), longer, inputs)
     here = dataclasses.replace(context(tmp_path / "killed"), progress=None)  # type: ignore[arg-type]
     (tmp_path / "spec").write_bytes(pickle.dumps((here, longer, inputs)))
@@ -300,7 +301,7 @@ def test_a_killed_driver_goes_on_too(cluster: None, inputs: Inputs, tmp_path: Pa
 
     lines = Lines(tmp_path / "progress")
     first = driver("first")
-    while not any(done >= 12 for _, done, _ in lines.read()):
+    while not any(done >= 60 for _, done, _ in lines.read()):
         assert first.poll() is None
         time.sleep(0.02)
     first.kill()
@@ -308,7 +309,7 @@ def test_a_killed_driver_goes_on_too(cluster: None, inputs: Inputs, tmp_path: Pa
     assert driver("second").wait(timeout=300) == 0
     after = [done for name, done, _ in lines.read() if name == "second"]
     assert after, "the first driver's workers finished by themselves"
-    assert min(after) >= 8
+    assert min(after) >= 40
     result = pickle.loads((tmp_path / "result").read_bytes())
     assert losses(result) == losses(undisturbed)
     assert result.tables == undisturbed.tables
