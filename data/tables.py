@@ -42,6 +42,25 @@ MINED = pa.schema(
 """Queries with mined negatives and the embedder's similarities."""
 
 
+RANKED = pa.schema(
+    [
+        ("id", pa.string()),
+        ("text", pa.string()),
+        ("documents", pa.list_(pa.string())),
+        ("scores", pa.list_(pa.float32())),
+        ("ranks", pa.list_(pa.int64())),
+    ]
+)
+"""Queries with the best documents, best first, and the ranks (from 1, over the whole corpus) of their positives."""
+
+SCORED = {
+    "positives": "teacher_positive_scores",
+    "negatives": "teacher_negative_scores",
+    "documents": "teacher_scores",
+}
+"""Columns of ids -> the column of a reranker's scores beside each, list<float32>."""
+
+
 def embeddings_schema(dim: int) -> pa.Schema:
     """Rows in the order of the texts that were embedded."""
     return pa.schema([("id", pa.string()), ("embedding", pa.list_(pa.float32(), dim))])

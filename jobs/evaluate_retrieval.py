@@ -21,12 +21,13 @@ BYTES_AT_ONCE = 1 << 30
 
 @dataclass(frozen=True)
 class Config:
-    system: Literal["dense", "bm25"] = "dense"
-    """`dense`: by the inner product of the vectors; `bm25`: by the words."""
+    system: Literal["dense", "bm25", "reranked"] = "dense"
+    """`dense`: by the inner product of the vectors; `bm25`: by the words; `reranked`: another evaluation's best
+    documents by a reranker's scores, with all others behind them where they were."""
     k: tuple[int, ...] = (1, 5, 10, 25, 50, 75, 100)
     """Cut-offs of the metrics. Ranks themselves are exact over the whole corpus."""
     top: int = 100
-    """Documents per query in `run.trec`."""
+    """Documents per query in `run.trec` and in `ranking/`, which `score` takes."""
     examples: int = 6
     """Queries shown with what was retrieved, where there is a `before`."""
     shown: int = 5
@@ -44,6 +45,8 @@ class Inputs:
     corpus_embeddings: Path | None = None
     before: Path | None = None
     """Another evaluation of the same queries, to compare with."""
+    scored: Path | None = None
+    """For `reranked`: another evaluation's `ranking/`, with the scores of a reranker."""
 
 
 def check(config: Config, inputs: Inputs) -> None:
@@ -60,8 +63,7 @@ def check(config: Config, inputs: Inputs) -> None:
 class Worker:
     """Ranks the corpus for shards of queries; holds the corpus, or streams its vectors where they are large.
 
-    Writes, per query: `id`, `ranks` (of its positives, in their order, over the whole corpus), `top` and `scores` (the
-    best documents)."""
+    Writes `data.tables.RANKED`; the ranks stand in the order of the query's positives."""
 
     def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
         from data.tables import read_shards
@@ -78,20 +80,22 @@ class Worker:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from data.tables import write_table
+        from data.tables import RANKED, write_table
         from models.ranks import Relevant
 
         queries = pq.read_table(source, columns=["id", "text", "positives"]).to_pylist()
         relevant = Relevant.of([self._positives(source, row, query) for row, query in enumerate(queries)])
         rank = self._bm25 if self.config.system == "bm25" else self._dense
         ranks_R, scores_QK, rows_QK = rank(source, queries, relevant, tell)
-        columns = {
-            "id": pa.array([query["id"] for query in queries], pa.string()),
-            "ranks": pa.array(np.split(ranks_R, relevant.indptr[1:-1])[: len(queries)], pa.list_(pa.int64())),
-            "top": pa.array([[self.ids[row] for row in rows] for rows in rows_QK.tolist()], pa.list_(pa.string())),
-            "scores": pa.array(list(scores_QK), pa.list_(pa.float32())),
-        }
-        write_table(target, pa.table(columns))
+        columns = [
+            [query["id"] for query in queries],
+            [query["text"] for query in queries],
+            [[self.ids[row] for row in rows] for rows in rows_QK.tolist()],
+            list(scores_QK),
+            np.split(ranks_R, relevant.indptr[1:-1])[: len(queries)],
+        ]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, RANKED, strict=True)]
+        write_table(target, pa.Table.from_arrays(arrays, schema=RANKED))
         return {"rows": len(queries)}
 
     def _positives(self, source: Path, row: int, query: dict[str, Any]) -> list[int]:
@@ -149,7 +153,6 @@ class Worker:
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     import numpy as np
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from data.tables import read_shards, shard_paths, write_table
     from data.trec import write_qrels, write_run
@@ -159,23 +162,26 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         raise BadInput(
             "evaluate_retrieval: no embeddings given; expected those of queries and corpus; or set system=bm25"
         )
-    shards = shard_paths(inputs.queries)
-    total = rows_of(shards, ["id", "text", "positives", "grades"])
-    device = "cuda" if context.resources.gpus else "cpu"
-    ranked_folder = context.work / "ranked"
-    arguments = {"config": config, "inputs": inputs, "device": device}
-    counts = map_shards(context, shards, Worker, arguments, ranked_folder, total_rows=total)
-    if counts["rows"] != total:
-        raise BadArtifact(f"step {context.step}: {counts['rows']} rankings for {total} queries; expected one each")
-
     queries, corpus = read_shards(inputs.queries), read_shards(inputs.corpus, ["id", "text"])
-    ranked = pa.concat_tables([pq.read_table(ranked_folder / path.name) for path in shards])
+    ranking = context.out / "ranking"
+    if config.system == "reranked":
+        _rerank(config, inputs, queries, ranking)
+    else:
+        shards = shard_paths(inputs.queries)
+        total = rows_of(shards, ["id", "text", "positives", "grades"])
+        device = "cuda" if context.resources.gpus else "cpu"
+        arguments = {"config": config, "inputs": inputs, "device": device}
+        counts = map_shards(context, shards, Worker, arguments, ranking, total_rows=total)
+        if counts["rows"] != total:
+            raise BadArtifact(f"step {context.step}: {counts['rows']} rankings for {total} queries; expected one each")
+
+    ranked = read_shards(ranking)
     names, positives, grades = (queries[name].to_pylist() for name in ("id", "positives", "grades"))
     row_of = {name: row for row, name in enumerate(corpus["id"].to_pylist())}
     relevant = Relevant.of([[row_of[name] for name in own] for own in positives], grades)
     ranks_R = ranked["ranks"].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.int64)
     metrics = rank_metrics(ranks_R, relevant, config.k)
-    top = ranked["top"].to_pylist()
+    top = ranked["documents"].to_pylist()
     rankings = (
         (name, list(zip(own, scores, strict=True)))
         for name, own, scores in zip(names, top, ranked["scores"].to_pylist(), strict=True)
@@ -194,6 +200,31 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         {f"{config.tag}: metrics by cut-off": _by_cutoff(metrics, config.k)},
         examples=_examples(config, inputs, queries, corpus, first, shown),
     )
+
+
+def _rerank(config: Config, inputs: Inputs, queries: pa.Table, target: Path) -> None:
+    """Writes the ranking that a reranker's scores give. A positive that was not scored keeps its rank: all that were
+    scored stand before it, as they did."""
+    import numpy as np
+    import pyarrow as pa
+
+    from data.tables import RANKED, read_shards, shard_paths, write_table
+
+    if inputs.scored is None:
+        raise BadInput("evaluate_retrieval.scored: none given; expected a scored ranking where system=reranked")
+    table = read_shards(inputs.scored, [*RANKED.names, "teacher_scores"])
+    if table["id"].to_pylist() != queries["id"].to_pylist():
+        raise BadInput(f"{inputs.scored}: a ranking of other queries; expected the same, in the same order")
+    rows = []
+    for row, positives in zip(table.to_pylist(), queries["positives"].to_pylist(), strict=True):
+        scores = np.array(row["teacher_scores"], np.float32)
+        order = np.argsort(-scores, kind="stable")
+        documents = [row["documents"][i] for i in order]
+        place = {name: number for number, name in enumerate(documents, 1)}
+        ranks = [place.get(name, rank) for name, rank in zip(positives, row["ranks"], strict=True)]
+        rows.append(row | {"documents": documents[: config.top], "scores": scores[order][: config.top], "ranks": ranks})
+    columns = [pa.array([row[field.name] for row in rows], field.type) for field in RANKED]
+    write_table(target / shard_paths(inputs.scored)[0].name, pa.Table.from_arrays(columns, schema=RANKED))
 
 
 def _first_ranks(ranks_R: np.ndarray, relevant: Relevant) -> list[int | None]:
