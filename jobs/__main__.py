@@ -14,13 +14,15 @@ import importlib
 import pkgutil
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import jobs
-from jobs.job import BadInput, Context, Job, Progress, Resources, Result
-from jobs.values import coerce, nearest
+from jobs.job import BadInput, Context, Job, Resources, Result
+from jobs.progress import Reporter, start_board
+from jobs.values import coerce, field_docs, nearest
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -69,14 +71,21 @@ def _read(job: Job, given: Sequence[str]) -> tuple[Any, Any, argparse.Namespace]
     parser = argparse.ArgumentParser(
         f"python -m jobs {job.name}", formatter_class=argparse.RawDescriptionHelpFormatter, epilog=_settings(job)
     )
-    hints = get_type_hints(job.inputs)
+    hints, docs = get_type_hints(job.inputs), field_docs(job.inputs)
     for field in dataclasses.fields(job.inputs):
         needed = field.default is dataclasses.MISSING
         several = {"nargs": "+"} if "tuple" in str(hints[field.name]) else {}
         flag = f"--{field.name.replace('_', '-')}"
         default = None if needed else field.default
         parser.add_argument(
-            flag, dest=field.name, type=Path, required=needed, default=default, metavar="PATH", **several
+            flag,
+            dest=field.name,
+            type=Path,
+            required=needed,
+            default=default,
+            metavar="PATH",
+            help=docs.get(field.name, "").replace("%", "%%"),
+            **several,
         )
     parser.add_argument("--out", type=Path, required=True, help="a folder that is not there yet")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting; see below")
@@ -126,9 +135,10 @@ def _ran(job: Job, config: Any, inputs: Any, options: argparse.Namespace) -> Res
         total = ray.cluster_resources()
         asked = Resources(workers=options.workers, batch_tokens=options.batch_tokens)
         resources = asked.resolved(cpus=total.get("CPU", 1.0), gpus=total.get("GPU", 0.0))
-        context = Context(job.name, key, attempts.stat().st_size, out, work, resources, _said)
+        board = start_board()
+        context = Context(job.name, key, attempts.stat().st_size, out, work, resources, Reporter(board, job.name))
         task: Any = ray.remote(num_cpus=0, max_retries=0)(job.run)
-        result: Result = ray.get(task.remote(context, config, inputs))
+        result = _watched(task.remote(context, config, inputs), board, job.name)
     except ray.exceptions.RayTaskError as error:
         raise error.cause if isinstance(error.cause, BaseException) else error from None
     finally:
@@ -140,8 +150,23 @@ def _ran(job: Job, config: Any, inputs: Any, options: argparse.Namespace) -> Res
     return result
 
 
-def _said(progress: Progress) -> None:
-    """Nobody watches: a job by itself is quiet until its numbers."""
+def _watched(running: Any, board: Any, name: str) -> Result:
+    """Waits for a task, with a bar on the standard error of a terminal."""
+    import ray
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Bars(*columns, TextColumn("{task.fields[numbers]}"), console=console, disable=not console.is_terminal) as bars:
+        bar = bars.add_task(name, total=None, numbers="")
+        while not ray.wait([running], timeout=0.5)[0]:
+            for news in ray.get(board.take.remote()).values():
+                numbers = "  ".join(f"{key} {value:.4g}" for key, value in news.numbers.items())
+                said = f"{name} {news.stage}".strip()
+                bars.update(bar, description=said, completed=news.done, total=news.total, numbers=numbers)
+    return ray.get(running)
 
 
 def _state(path: Any) -> Any:
@@ -154,10 +179,13 @@ def _state(path: Any) -> Any:
 
 def _settings(job: Job) -> str:
     hints = get_type_hints(job.config)
-    lines = [
-        f"  {field.name} = {field.default!r}  ({_kind(hints[field.name])})" for field in dataclasses.fields(job.config)
-    ]
-    return "\n".join(["settings:", *lines])
+    docs = field_docs(job.config)
+    lines = ["settings:"]
+    for field in dataclasses.fields(job.config):
+        default = "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
+        lines.append(f"  {field.name}{default}  ({_kind(hints[field.name])})")
+        lines += textwrap.wrap(docs.get(field.name, ""), 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return "\n".join(lines)
 
 
 def _kind(annotation: Any) -> str:

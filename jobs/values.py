@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import difflib
+import inspect
+import itertools
+import textwrap
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -94,3 +99,18 @@ def _number(text: str, kind: type) -> Any:
     if value != value or value in (float("inf"), float("-inf")):
         raise ValueError(f"'{text}' given; expected {word} that is finite")
     return value
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """Field -> the text under it in the class's source, on one line; of inherited fields too."""
+    docs: dict[str, str] = {}
+    for parent in reversed(kind.__mro__):
+        if not dataclasses.is_dataclass(parent):
+            continue
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(parent))).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, text in itertools.pairwise(tree.body):
+            named = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            if named and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                docs[field.target.id] = " ".join(str(text.value.value).split())  # type: ignore[union-attr]
+    return docs

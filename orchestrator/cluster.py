@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from jobs.job import Context, Job, Progress, Resources, Result
+from jobs.progress import Reporter, start_board
 from orchestrator.errors import InputError, Interrupted
 from orchestrator.identity import same_code
 from orchestrator.schedule import Demand
@@ -54,7 +55,7 @@ class Cluster:
             ray.init(address=self.address, **options)
         else:
             ray.init(include_dashboard=False, num_cpus=os.cpu_count(), **options)
-        self.board = ray.remote(num_cpus=0)(Board).remote()
+        self.board = start_board()
         self.started = True
 
     def capacity(self) -> Demand:
@@ -114,31 +115,6 @@ class Cluster:
 
             ray.shutdown()
             self.started = False
-
-
-class Board:
-    """An actor that holds the last progress of every step until the driver takes it."""
-
-    def __init__(self) -> None:
-        self.latest: dict[str, Progress] = {}
-
-    def put(self, step: str, progress: Progress) -> None:
-        self.latest[step] = progress
-
-    def take(self) -> dict[str, Progress]:
-        taken, self.latest = self.latest, {}
-        return taken
-
-
-class Reporter:
-    """`Context.progress` on a cluster: tells the board and does not wait. Travels to any worker."""
-
-    def __init__(self, board: Any, step: str) -> None:
-        self.board = board
-        self.step = step
-
-    def __call__(self, progress: Progress) -> None:
-        self.board.put.remote(self.step, progress)
 
 
 def _run(job: Job, code: Mapping[str, str], context: Context, config: Any, inputs: Any) -> Result:

@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("orchestrator", "jobs", "models", "data", "recipes")
-CONTRACT = ("jobs.job", "jobs.values")
-SHARED_BY_JOBS = ("jobs.job", "jobs.values", "jobs.shards", "jobs.training")
+CONTRACT = ("jobs.job", "jobs.values", "jobs.progress")
+SHARED_BY_JOBS = ("jobs.job", "jobs.values", "jobs.progress", "jobs.shards", "jobs.training")
 
 
 def modules() -> Iterator[tuple[str, Path]]:

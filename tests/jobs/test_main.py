@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import os
 import re
 import subprocess
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from jobs.__main__ import main, names
+from jobs.values import field_docs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,6 +39,7 @@ def test_a_job_runs_by_itself_and_prints_its_numbers(problem: Any, tmp_path: Pat
     assert sorted(path.name for path in (tmp_path / "made").iterdir()) == [
         "per_query.parquet",
         "qrels.trec",
+        "ranking",
         "run.trec",
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "problem"], "no work folder is left"
@@ -70,4 +74,11 @@ def test_every_job_is_listed_and_described(capsys: pytest.CaptureFixture[str]) -
         with pytest.raises(SystemExit) as ended:
             main([verb, "--help"])
         assert ended.value.code == 0
-        assert "--out" in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert "--out" in shown
+        config = importlib.import_module(f"jobs.{verb}").Config
+        words = " ".join(shown.split())
+        assert set(field_docs(config)) == {field.name for field in dataclasses.fields(config)}, (
+            "a setting is undocumented"
+        )
+        assert all(text in words for text in field_docs(config).values())
