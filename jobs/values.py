@@ -110,7 +110,8 @@ def field_docs(kind: type) -> dict[str, str]:
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(parent))).body
         assert isinstance(tree, ast.ClassDef)
         for field, text in itertools.pairwise(tree.body):
-            named = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-            if named and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                docs[field.target.id] = " ".join(str(text.value.value).split())  # type: ignore[union-attr]
+            if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+                continue
+            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                docs[field.target.id] = " ".join(str(text.value.value).split())
     return docs
