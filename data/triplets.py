@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data.errors import DataError
+from data.tables import SCORED
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Step:
     """The place in passage_P of each query's positive."""
     own_Q: list[np.ndarray]
     """The places of each query's positive and negatives."""
+    teacher_Q: list[np.ndarray] | None
+    """A teacher's scores of each query's positive and negatives, float32, where they are asked for."""
     queries: int
     """Of all workers."""
 
@@ -36,10 +39,11 @@ class Step:
 class Triplets:
     """Mined queries. `rows` are rows of the corpus; queries without a positive are left out.
 
-    Raises DataError where nothing is left, and for ids that the corpus does not have.
+    teacher: also read the scores that a reranker gave (`data.tables.SCORED`). Raises DataError where nothing is left,
+    for ids that the corpus does not have, and for scores that are missing or no numbers.
     """
 
-    def __init__(self, mined: pa.Table, corpus: pa.Table) -> None:
+    def __init__(self, mined: pa.Table, corpus: pa.Table, *, teacher: bool = False) -> None:
         mined = mined.filter(pc.greater(pc.list_value_length(mined["positives"]), 0))
         if not len(mined):
             raise DataError("mined: no query has a positive; expected some; look at what was mined")
@@ -47,6 +51,7 @@ class Triplets:
         self.corpus_text: pa.ChunkedArray = corpus["text"]
         self._positive_rows, self._positive_ends = rows_of(mined, "positives", corpus)
         self._negative_rows, self._negative_ends = rows_of(mined, "negatives", corpus)
+        self._teacher = [_scores(mined, name) for name in ("positives", "negatives")] if teacher else None
         texts = pc.unique(self.corpus_text)
         self.text_of_row: np.ndarray = _numbers(self.corpus_text, texts)
         """int64 [corpus]: equal exactly where texts are equal."""
@@ -72,17 +77,22 @@ class Triplets:
 
     def draw(self, seed: int, epoch: int, query: int, negatives: int) -> tuple[int, np.ndarray]:
         """(one positive, at most `negatives` of the negatives) of a query in an epoch."""
+        positive, others = self._places(seed, epoch, query, negatives)
+        return int(self._positive_rows[positive]), self._negative_rows[others]
+
+    def _places(self, seed: int, epoch: int, query: int, negatives: int) -> tuple[int, np.ndarray]:
+        """What `draw` draws, as places in the flat lists."""
         random = np.random.default_rng([seed, epoch, query + 1])
-        mined = self._negative_rows[self._negative_ends[query] : self._negative_ends[query + 1]]
-        return int(random.choice(self.positives(query))), random.permutation(mined)[:negatives]
+        (first, last), (start, stop) = (ends[query : query + 2] for ends in (self._positive_ends, self._negative_ends))
+        return int(random.choice(np.arange(first, last))), random.permutation(np.arange(start, stop))[:negatives]
 
     def step(self, seed: int, epoch: int, number: int, batch: int, negatives: int, rank: int, workers: int) -> Step:
         """Step `number` of an epoch. Each worker gets about as many queries, and passages, of each length."""
         if self._order[0] != (seed, epoch, batch):
             self._order = (seed, epoch, batch), self.batches(seed, epoch, batch)
         queries = self._order[1][number]
-        drawn = [self.draw(seed, epoch, int(query), negatives) for query in queries]
-        rows = [np.array([positive, *others], np.int64) for positive, others in drawn]
+        drawn = [self._places(seed, epoch, int(query), negatives) for query in queries]
+        rows = [np.array([self._positive_rows[one], *self._negative_rows[others]], np.int64) for one, others in drawn]
         _, first, text_of = np.unique(self.text_of_row[np.concatenate(rows)], return_index=True, return_inverse=True)
         passages = np.concatenate(rows)[first]
         dealt = _deal(self._lengths[0][passages], workers)
@@ -90,12 +100,17 @@ class Triplets:
         place_of[np.concatenate(dealt)] = np.arange(len(passages))
         places = np.split(place_of[text_of], np.cumsum([len(part) for part in rows])[:-1])
         mine = _deal(self._lengths[1][queries], workers)[rank]
+        teacher = None
+        if self._teacher is not None:
+            right, wrong = self._teacher
+            teacher = [np.array([right[drawn[i][0]], *wrong[drawn[i][1]]], np.float32) for i in mine]
         return Step(
             queries[mine],
             passages[np.concatenate(dealt)],
             [0, *np.cumsum([len(part) for part in dealt]).tolist()],
             np.array([places[i][0] for i in mine], np.int64),
             [places[i] for i in mine],
+            teacher,
             len(queries),
         )
 
@@ -117,6 +132,33 @@ def rows_of(table: pa.Table, column: str, corpus: pa.Table) -> tuple[np.ndarray,
         raise DataError(f"{column}: id '{unknown}' is not in the corpus; expected ids of the corpus; make them anew")
     ends = np.cumsum([0, *pc.list_value_length(lists).to_pylist()])
     return rows.to_numpy(zero_copy_only=False).astype(np.int64), ends.astype(np.int64)
+
+
+def padded(rows: Sequence[np.ndarray], filler: float) -> np.ndarray:
+    """Rows of different lengths as one array, filled up at their ends."""
+    out = np.full((len(rows), max(map(len, rows), default=0)), filler, rows[0].dtype if len(rows) else np.int64)
+    for number, row in enumerate(rows):
+        out[number, : len(row)] = row
+    return out
+
+
+def _scores(mined: pa.Table, ids: str) -> np.ndarray:
+    """The teacher's scores beside a column of ids, flat, float32."""
+    column = SCORED[ids]
+    if column not in mined.column_names:
+        raise DataError(f"mined: has no column {column}; expected a reranker's scores to learn from; run `score` on it")
+    counts, wanted = (pc.list_value_length(mined[name]).to_pylist() for name in (column, ids))
+    for row, (found, expected) in enumerate(zip(counts, wanted, strict=True)):
+        if (found or 0) != expected:
+            raise DataError(
+                f"mined: row {row}: {found or 'no'} {column} for {expected} {ids}; expected one each; score them again"
+            )
+    lists = mined[column].combine_chunks()
+    flat = pc.fill_null(lists.flatten(), float("nan")).to_numpy(zero_copy_only=False).astype(np.float32)
+    if not np.isfinite(flat).all():
+        row = int(np.searchsorted(np.cumsum(counts), np.flatnonzero(~np.isfinite(flat))[0], side="right"))
+        raise DataError(f"mined: row {row}: a score in {column} is no number; expected all to be; score them again")
+    return flat
 
 
 def _numbers(texts: pa.ChunkedArray, among: pa.Array) -> np.ndarray:

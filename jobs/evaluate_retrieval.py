@@ -203,11 +203,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 def _rerank(config: Config, inputs: Inputs, queries: pa.Table, target: Path) -> None:
-    """Writes the ranking that a reranker's scores give. A positive that was not scored keeps its rank: all that were
-    scored stand before it, as they did."""
+    """Writes the ranking that a reranker's scores give."""
     import numpy as np
     import pyarrow as pa
 
+    from data.rankings import reranked
     from data.tables import RANKED, read_shards, shard_paths, write_table
 
     if inputs.scored is None:
@@ -218,10 +218,8 @@ def _rerank(config: Config, inputs: Inputs, queries: pa.Table, target: Path) -> 
     rows = []
     for row, positives in zip(table.to_pylist(), queries["positives"].to_pylist(), strict=True):
         scores = np.array(row["teacher_scores"], np.float32)
-        order = np.argsort(-scores, kind="stable")
+        order, ranks = reranked(row["documents"], scores, positives, row["ranks"])
         documents = [row["documents"][i] for i in order]
-        place = {name: number for number, name in enumerate(documents, 1)}
-        ranks = [place.get(name, rank) for name, rank in zip(positives, row["ranks"], strict=True)]
         rows.append(row | {"documents": documents[: config.top], "scores": scores[order][: config.top], "ranks": ranks})
     columns = [pa.array([row[field.name] for row in rows], field.type) for field in RANKED]
     write_table(target / shard_paths(inputs.scored)[0].name, pa.Table.from_arrays(columns, schema=RANKED))

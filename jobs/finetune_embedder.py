@@ -8,16 +8,16 @@ share, passages are gathered with their gradient: the loss is the same for any n
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from jobs import finetuning
 from jobs.job import BadInput, Context, Job, Resources, Result
-from jobs.training import Options, Place, Schedule, gathered, train
+from jobs.training import Place, gathered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,55 +27,13 @@ CPU_TOKENS = 2048
 
 
 @dataclass(frozen=True)
-class Config:
-    epochs: int = 4
-    """Passes over the queries. The best by `metric` is kept."""
-    learning_rate: float = 2e-4
-    """At its highest, after the warm-up."""
+class Config(finetuning.Settings):
     temperature: float = 0.02
     """Similarities are divided by it (tau)."""
-    batch: int = 64
-    """Queries per optimizer step, over all workers; an epoch's steps are nearly equal and hold at most so many."""
-    negatives: int = 4
-    """Mined negatives per query and step, drawn anew each epoch."""
-    rank: int = 32
-    """Of the LoRA matrices."""
-    alpha: float = 64.0
-    """LoRA's update is scaled by alpha / rank."""
-    dropout: float = 0.0
-    """Of LoRA's inputs. On CPUs it costs a third of the speed."""
-    targets: str = "all-linear"
-    """Layers that get LoRA: `all-linear`, or names separated by commas."""
-    warmup_ratio: float = 0.1
-    """Share of all steps over which the rate rises."""
-    schedule: Schedule = "cosine"
-    """How the rate falls after the warm-up."""
-    weight_decay: float = 0.01
-    """AdamW's."""
-    gradient_clipping: float = 1.0
-    """Largest norm of the gradient; 0: not clipped."""
-    label_smoothing: float = 0.0
-    """Share of the target that goes to all passages evenly."""
     in_batch_negatives: bool = True
     """Whether the passages of all other queries of the step, on all workers, are negatives too."""
     false_negative_mask: bool = True
     """Leave out passages that are known positives of the query, or its own text."""
-    max_length: int | None = None
-    """Tokens; None: the contract's. Kept in the adapter's contract."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of weights and arithmetic; auto is bfloat16 where the machine multiplies it natively. Master weights: float32."""
-    start: Literal["base", "incumbent"] = "base"
-    """What training goes on from. `incumbent` without one is the base."""
-    metric: str = "map@25"
-    """On `valid`, exact over the whole corpus: map@K, r@K, ndcg@K, p@K, hit@K, mrr or map."""
-    allow_regression: bool = False
-    """Keep the best epoch even if it is no better than the incumbent."""
-    save_steps: int | None = None
-    """Steps between checkpoints within an epoch; None: about every five minutes."""
-    zero_stage: int = 1
-    """What workers share of the optimizer: 0 nothing, 1 its state, 2 gradients too."""
-    seed: int = 42
-    """Of the adapter, the order, the drawn positives and negatives."""
 
 
 @dataclass(frozen=True)
@@ -93,44 +51,14 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs) -> None:
-    rules: list[tuple[str, bool, str]] = [
-        ("epochs", config.epochs >= 1, "1 or more"),
-        ("learning_rate", config.learning_rate > 0, "more than 0; 1e-5 to 1e-3 is usual"),
+    enough = config.negatives > 0 or config.in_batch_negatives
+    rules = [
         ("temperature", config.temperature > 0, "more than 0; 0.01 to 0.1 is usual"),
         ("batch", config.batch >= 2, "2 or more; a query learns from the others' passages too"),
-        ("negatives", config.negatives >= 0, "0 or more"),
-        ("negatives", config.negatives > 0 or config.in_batch_negatives, "1 or more where in_batch_negatives is off"),
-        ("rank", config.rank >= 1, "1 or more"),
-        ("alpha", config.alpha > 0, "more than 0; twice the rank is usual"),
-        ("dropout", 0 <= config.dropout < 1, "0 up to below 1"),
-        ("warmup_ratio", 0 <= config.warmup_ratio < 1, "0 up to below 1"),
-        ("schedule", config.schedule in ("cosine", "linear", "constant"), "cosine, linear or constant"),
-        ("weight_decay", config.weight_decay >= 0, "0 or more"),
-        ("gradient_clipping", config.gradient_clipping >= 0, "0 (off) or more"),
-        ("label_smoothing", 0 <= config.label_smoothing < 1, "0 up to below 1"),
-        ("max_length", config.max_length is None or config.max_length >= 4, "4 or more tokens"),
-        ("dtype", config.dtype in ("auto", "float32", "bfloat16"), "auto, float32 or bfloat16"),
-        ("start", config.start in ("base", "incumbent"), "base or incumbent"),
-        ("save_steps", config.save_steps is None or config.save_steps >= 1, "1 or more, or none"),
-        (
-            "metric",
-            bool(re.fullmatch(r"(map|r|ndcg|p|hit)@[1-9]\d*|mrr|map", config.metric)),
-            "map@25, r@10, mrr or the like",
-        ),
-        (
-            "zero_stage",
-            config.zero_stage in (0, 1, 2),
-            "0, 1 or 2; stage 3 cuts the frozen base's weights up as well, and the adapter is written from whole ones: "
-            "use 2, and more memory or a smaller base",
-        ),
+        ("negatives", enough, "1 or more where in_batch_negatives is off"),
+        ("distillation", enough or config.distillation == "none", "none where there are no negatives"),
     ]
-    for name, holds, expected in rules:
-        if not holds:
-            raise BadInput(f"finetune_embedder.{name}: {getattr(config, name)} given; expected {expected}")
-    from models.weights import check_folder
-
-    if inputs.base is not None:
-        check_folder(inputs.base)
+    finetuning.check("finetune_embedder", config, inputs.base, rules)
 
 
 @dataclass(frozen=True)
@@ -142,6 +70,9 @@ class Share:
     offsets: list[int]
     """Where each worker's passages begin among all."""
     positive_Q: Tensor
+    member_QG: Tensor
+    """The place of each query's positive and negatives among all passages; -1 where a query has fewer."""
+    teacher_QG: Tensor | None
     mask_QP: Tensor | None
     queries: int
     """Of all workers."""
@@ -159,7 +90,8 @@ class Trainee:
         self.place, self.config, self.inputs, self.resources = place, config, inputs, resources
         self.corpus = read_shards(inputs.corpus, ["id", "text"])
         self.valid = read_shards(inputs.valid, ["id", "text", "positives"])
-        self.triplets = Triplets(read_shards(inputs.mined, ["id", "text", "positives", "negatives"]), self.corpus)
+        taught = config.distillation != "none"
+        self.triplets = Triplets(read_shards(inputs.mined), self.corpus, teacher=taught)
         self.steps = self.triplets.steps(config.batch)
         smallest = len(self.triplets) // self.steps
         if smallest < place.workers:
@@ -175,13 +107,12 @@ class Trainee:
         if from_incumbent:
             self.model = lora.load(self.encoder.model, from_incumbent, trainable=True)
         else:
-            names = config.targets if config.targets == "all-linear" else [n.strip() for n in config.targets.split(",")]
             self.model = lora.attach(
                 self.encoder.model,
                 rank=config.rank,
                 alpha=config.alpha,
                 dropout=config.dropout,
-                targets=names,
+                targets=finetuning.targets(config),
                 seed=config.seed,
             )
         self.model.to(self.encoder.model.dtype)
@@ -214,28 +145,38 @@ class Trainee:
         from models import lora
 
         lora.save(self.model, folder)
-        # PEFT writes where the base lay on this machine, and sets in the order of the day: other bytes each time.
-        path = folder / "adapter_config.json"
-        settings = json.loads(path.read_text()) | {"base_model_name_or_path": None}
-        settings = {name: sorted(value) if isinstance(value, list) else value for name, value in settings.items()}
-        path.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
         self.encoder.contract.write(folder)
 
-    def loss(self, epoch: int, step: int) -> tuple[Tensor, int]:
-        from models.losses import gather_with_gradient, info_nce, worker_share
+    def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
+        """One part: in-batch negatives need all passages at once."""
+        return [partial(self.loss, epoch, step)]
 
-        share = self._prepared(epoch, step)
+    def loss(self, epoch: int, step: int) -> tuple[Tensor, int]:
+        from models.distillation import kl_div, m3_kd_loss
+        from models.losses import cross_entropy, gather_with_gradient, worker_share
+
+        share, config = self._prepared(epoch, step), self.config
         query_QD = self._embed(share.query_ids)
         passage_PD = gather_with_gradient(self._embed(share.passage_ids), offsets=share.offsets)
-        total = info_nce(
-            query_QD,
-            passage_PD,
-            share.positive_Q.to(self.device),
-            temperature=self.config.temperature,
-            mask_QP=None if share.mask_QP is None else share.mask_QP.to(self.device),
-            label_smoothing=self.config.label_smoothing,
-            reduction="sum",
-        )
+        logits_QP = query_QD.float() @ passage_PD.float().T / config.temperature
+        mask_QP = None if share.mask_QP is None else share.mask_QP.to(self.device)
+        total = logits_QP.new_zeros(())
+        if config.distillation != "m3_kd_loss":
+            positive_Q = share.positive_Q.to(self.device)
+            smoothing = config.label_smoothing
+            total = cross_entropy(logits_QP, positive_Q, mask_QP=mask_QP, label_smoothing=smoothing, reduction="sum")
+        if share.teacher_QG is not None:
+            member_QG, teacher_QG = share.member_QG.to(self.device), share.teacher_QG.to(self.device)
+            gap_QG = member_QG < 0
+            options: dict[str, Any] = {
+                "mask_QG": gap_QG if bool(gap_QG.any()) else None,
+                "teacher_temperature": config.teacher_temperature,
+                "reduction": "sum",
+            }
+            if config.distillation == "kl_div":
+                total = total + kl_div(logits_QP.gather(1, member_QG.clamp(min=0)), teacher_QG, **options)
+            else:
+                total = m3_kd_loss(logits_QP, member_QG, teacher_QG, mask_QP=mask_QP, **options)
         tokens = sum(map(len, share.query_ids)) + sum(map(len, share.passage_ids))
         return worker_share(total, share.queries, self.place.workers), tokens
 
@@ -251,6 +192,7 @@ class Trainee:
         import numpy as np
         import torch
 
+        from data.triplets import padded
         from models.losses import false_negative_mask
 
         config, data, place = self.config, self.triplets, self.place
@@ -276,7 +218,14 @@ class Trainee:
         passages = data.corpus_text.take(mine).to_pylist()
         tokenize = self.encoder.tokenize
         return Share(
-            tokenize(queries, "query"), tokenize(passages, "passage"), batch.offsets, positive_Q, mask_QP, batch.queries
+            tokenize(queries, "query"),
+            tokenize(passages, "passage"),
+            batch.offsets,
+            positive_Q,
+            torch.from_numpy(padded(batch.own_Q, -1)),
+            None if batch.teacher_Q is None else torch.from_numpy(padded(batch.teacher_Q, 0.0)),
+            mask_QP,
+            batch.queries,
         )
 
     def _embed(self, ids: list[list[int]]) -> Tensor:
@@ -319,78 +268,13 @@ class Trainee:
         counter = RankCounter(relevant, scores_R, query_QD=query_QD)
         counter.add(first, block_ND)
         ranks_R = 1 + np.sum(gathered(counter.before_R), axis=0)
-        wanted = re.search(r"@(\d+)", self.config.metric)
-        values = rank_metrics(ranks_R, relevant, sorted({25, int(wanted[1]) if wanted else 25})).values
-        return {name: round(values[name], 6) for name in dict.fromkeys((self.config.metric, "map@25", "r@25"))}
+        values = rank_metrics(ranks_R, relevant, finetuning.cut_offs(self.config)).values
+        return finetuning.shown(self.config, values)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    options = Options(
-        epochs=config.epochs,
-        learning_rate=config.learning_rate,
-        schedule=config.schedule,
-        warmup_ratio=config.warmup_ratio,
-        weight_decay=config.weight_decay,
-        gradient_clipping=config.gradient_clipping,
-        zero_stage=config.zero_stage,
-        seed=config.seed,
-        metric=config.metric,
-        save_steps=config.save_steps,
-    )
-    adapter = context.out / "adapter"
     arguments = {"config": config, "inputs": inputs, "resources": context.resources}
-    history = train(context, options, Trainee, arguments, adapter)
-    assert history.best is not None
-    before, after = history.start[config.metric], history.epochs[history.best][config.metric]
-    improved = after > before
-    kept = f"epoch {history.best + 1}"
-    if not improved and not config.allow_regression:
-        kept = "incumbent" if inputs.incumbent else "base"
-        _keep_incumbent(config, inputs, adapter)
-    rows: list[dict[str, Any]] = [{"epoch": "start", "loss": None, **history.start}]
-    rows += [{"epoch": str(number), **entry} for number, entry in enumerate(history.epochs, 1)]
-    chosen = kept.removeprefix("epoch ") if kept.startswith("epoch ") else "start"
-    table = [
-        {"epoch": row["epoch"], "loss": row["loss"] and _rounded(row["loss"])}
-        | {f"valid {name}": row[name] for name in history.start}
-        | {"best": row["epoch"] == chosen}
-        for row in rows
-    ]
-    steps = [float(number) for number in range(1, len(history.loss) + 1)]
-    curves = {"loss": history.loss, "learning rate": history.learning_rate, "gradient norm": history.gradient_norm}
-    return Result(
-        {
-            "loss": _rounded(history.epochs[-1]["loss"]),
-            f"valid {config.metric}": max(before, after) if not config.allow_regression else after,
-            f"valid {config.metric} at the start": before,
-            f"valid {config.metric} of the best epoch": after,
-            "best epoch": history.best + 1,
-            "kept": kept,
-            "improved": improved,
-        },
-        {"epochs": table},
-        {
-            f"{name} against step": {"x": steps, "y": [_rounded(value) for value in values]}
-            for name, values in curves.items()
-        },
-    )
-
-
-def _keep_incumbent(config: Config, inputs: Inputs, adapter: Path) -> None:
-    """Puts the incumbent's files there; for a bare base an adapter that changes nothing: B is 0."""
-    if inputs.incumbent is not None:
-        shutil.rmtree(adapter)
-        shutil.copytree(inputs.incumbent, adapter)
-        return
-    from safetensors.torch import load_file, save_file
-
-    weights = load_file(adapter / "adapter_model.safetensors")
-    changed = {name: value * 0 if "lora_B" in name else value for name, value in weights.items()}
-    save_file(changed, adapter / "adapter_model.safetensors", metadata={"format": "pt"})
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")
+    return finetuning.finetuned(context, config, Trainee, arguments, inputs.incumbent)
 
 
 JOB = Job("finetune_embedder", version=1, config=Config, inputs=Inputs, run=run, check=check)

@@ -18,7 +18,7 @@ import pickle
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -91,8 +91,9 @@ class Trainee(Protocol):
         """Metrics of what is to be beaten. Called on every worker, before training and not when it goes on."""
         ...
 
-    def loss(self, epoch: int, step: int) -> tuple[Tensor, int]:
-        """(this worker's share of the loss, the tokens that it took). The mean over workers is the batch's loss."""
+    def parts(self, epoch: int, step: int) -> Sequence[Callable[[], tuple[Tensor, int]]]:
+        """A step, cut into parts that fit in memory. Each gives (this worker's share of the loss, the tokens that it
+        took); the sum over parts, as a mean over workers, is the batch's loss. All workers have equally many."""
         ...
 
     def evaluate(self) -> dict[str, float]:
@@ -277,10 +278,16 @@ class _Loop:
         """One optimizer step; whether a checkpoint is due."""
         history, options = self.history, self.options
         number = len(history.loss)
-        own, tokens = self.trainee.loss(history.epoch, history.step)
+        own, tokens = 0.0, 0
+        parts = self.trainee.parts(history.epoch, history.step)
+        for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
+            share, count = part()
+            self.engine.set_gradient_accumulation_boundary(left == 0)  # workers' gradients are added up once
+            self.engine.backward(share)
+            own, tokens = own + float(share.detach()), tokens + count
         rare = options.save_steps is None and time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
         first = self.place.rank == 0
-        loss, tokens_of_all, due = self._sum([float(own.detach()) / self.place.workers, tokens, first and rare])
+        loss, tokens_of_all, due = self._sum([own / self.place.workers, tokens, first and rare])
         if not math.isfinite(loss):
             raise BadArtifact(
                 f"step {self.context.step}: the loss is {loss} at step {number + 1}; expected a number; "
@@ -289,7 +296,6 @@ class _Loop:
         now = rate(number, self.total, options)
         for group in self.engine.optimizer.param_groups:
             group["lr"] = now
-        self.engine.backward(own)
         before = self._norm() if options.zero_stage == 0 else None
         self.engine.step()
         norm = self.engine.get_global_grad_norm()

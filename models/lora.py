@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,22 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 
 
-def attach(model: Any, *, rank: int, alpha: float, dropout: float, targets: str | list[str], seed: int) -> PeftModel:
+def attach(
+    model: Any,
+    *,
+    rank: int,
+    alpha: float,
+    dropout: float,
+    targets: str | list[str],
+    seed: int,
+    whole: Sequence[str] = (),
+    task: str = "FEATURE_EXTRACTION",
+) -> PeftModel:
     """The model with a fresh adapter: only the adapter trains. It changes nothing until it is trained (B = 0).
 
-    targets: `all-linear`, or names of layers. Raises ModelError for names that the model does not have.
+    targets: `all-linear`, or names of layers. whole: layers that are trained and saved whole, such as a fresh head.
+    task: PEFT's name for what the model is for, so that `AutoPeftModel...` finds the class. Raises ModelError for names
+    that the model does not have.
     """
     config = LoraConfig(
         r=rank,
@@ -27,7 +40,8 @@ def attach(model: Any, *, rank: int, alpha: float, dropout: float, targets: str 
         lora_dropout=dropout,
         target_modules=targets,
         bias="none",
-        task_type="FEATURE_EXTRACTION",
+        task_type=task,
+        modules_to_save=list(whole) or None,
     )
     state = torch.random.get_rng_state()
     torch.manual_seed(seed)

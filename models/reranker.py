@@ -8,6 +8,7 @@ and only the answers' rows of the head.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,14 @@ def load(
     if decoder:
         _check_head(reranker)
     return reranker
+
+
+def can_score(base: Path) -> bool:
+    """Whether a model folder is a reranker as it is: a decoder, or an encoder with a head of one output."""
+    if pairs.read(base).kind == "yes_no":
+        return True
+    config = json.loads((base / "config.json").read_text())
+    return any("SequenceClassification" in name for name in config.get("architectures") or [])
 
 
 def heads(model: Any) -> list[str]:

@@ -132,7 +132,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["ray::RayTrainWorker", "ray::MapWorker", "ray::_run", "raylet"])
+@pytest.mark.parametrize("victim", ["ray::RayTrainWorker", "ray::MapWorker", "ray::iter0/embed_train", "raylet"])
 def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, undisturbed: dict[str, str], victim: str) -> None:
     store = tmp_path / "killed"
     process = start(store, "run", "quickstart", *SMALL, "--set", "iterations=1")

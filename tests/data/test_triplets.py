@@ -95,3 +95,47 @@ def test_any_number_of_workers_has_the_same_step(seed: int, workers: int, negati
     assert sorted(seen) == sorted(data.batches(seed, 1, 8)[2].tolist())
     sizes = [len(part.query_Q) for part in parts]
     assert max(sizes) - min(sizes) <= 1
+
+
+def scored(change: dict[str, Any] | None = None, without: str = "") -> Triplets:
+    """Every passage's score is its number in the corpus plus a hundredth of the query's."""
+    rows = []
+    for n, row in enumerate(QUERY_ROWS):
+        scores = {
+            name: [int(text[1:]) + n / 100 for text in row[ids]]
+            for ids, name in (("positives", "teacher_positive_scores"), ("negatives", "teacher_negative_scores"))
+        }
+        rows.append(row | scores | (change or {} if n == 9 else {}))
+    ids, numbers = pa.list_(pa.string()), pa.list_(pa.float32())
+    fields = [("text", pa.string()), ("positives", ids), ("negatives", ids)]
+    fields += [(name, numbers) for name in ("teacher_positive_scores", "teacher_negative_scores") if name != without]
+    table = pa.Table.from_pylist(rows, pa.schema(fields))
+    return Triplets(table, pa.Table.from_pylist(CORPUS_ROWS, CORPUS), teacher=True)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_teachers_scores_follow_their_passages(workers: int) -> None:
+    data, plain = scored(), made()
+    for rank in range(workers):
+        step, same = (one.step(5, 2, 1, 8, 3, rank, workers) for one in (data, plain))
+        assert same.teacher_Q is None
+        assert step.teacher_Q is not None
+        assert step.query_Q.tolist() == same.query_Q.tolist()
+        for query, own, teacher in zip(step.query_Q.tolist(), step.own_Q, step.teacher_Q, strict=True):
+            positive, others = plain.draw(5, 2, query, 3)
+            np.testing.assert_allclose(teacher, np.array([positive, *others]) + query / 100, rtol=1e-6)
+            assert len(own) == len(teacher)
+
+
+@pytest.mark.parametrize(
+    ("change", "without", "said"),
+    [
+        ({"teacher_negative_scores": [1.0]}, "", "row 9: 1 teacher_negative_scores for 4 negatives"),
+        ({"teacher_negative_scores": None}, "", "row 9: no teacher_negative_scores for 4 negatives"),
+        ({"teacher_positive_scores": [float("nan")] * 2}, "", "row 9: a score in teacher_positive_scores is no number"),
+        ({}, "teacher_positive_scores", "has no column teacher_positive_scores"),
+    ],
+)
+def test_scores_that_are_missing_or_no_numbers_are_named(change: dict[str, Any], without: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        scored(change, without)

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.tables import CORPUS, MINED, QUERIES, read_shards, write_shards
+from data.tables import read_shards
 from jobs.finetune_embedder import Config, Inputs, check, run
 from jobs.job import BadInput, Context, Progress, Resources, Result
 from jobs.training import rate
@@ -42,48 +42,8 @@ def cluster() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
-    """Each concept has words of its own for questions and others for its text: lexically there is nothing to find."""
-    folder = tmp_path_factory.mktemp("inputs")
-    tiny_bert(folder / "base")
-    random = np.random.default_rng(0)
-    corpus = [{"id": f"c{c}", "text": " ".join(f"t{c}x{w}" for w in range(3 + c % 5))} for c in range(CONCEPTS)]
-    corpus += [{"id": "twin", "text": corpus[0]["text"]}]
-
-    def queries(start: int, count: int) -> list[dict[str, Any]]:
-        made = []
-        for q in range(start, start + count):
-            c = q % CONCEPTS
-            words = [f"q{c}x{w}" for w in random.permutation(6)[:3]] + [f"n{random.integers(40)}" for _ in range(q % 7)]
-            right = [f"c{c}", "twin"] if c == 0 else [f"c{c}"]
-            wrong = [f"c{d}" for d in random.permutation(CONCEPTS)[:6] if d != c]
-            made.append({"id": f"q{q}", "text": " ".join(words), "positives": right, "negatives": wrong})
-        return made
-
-    write_shards(folder / "corpus", corpus, CORPUS, 10)
-    scores = {"positive_scores": [], "negative_scores": []}
-    write_shards(folder / "mined", [row | scores for row in queries(0, 96)], MINED, 50)
-    held_out = [row | {"grades": [1] * len(row["positives"])} for row in queries(96, 36)]
-    write_shards(folder / "valid", held_out, QUERIES, 50)
-    return Inputs(folder / "base", folder / "mined", folder / "corpus", folder / "valid")
-
-
-def tiny_bert(folder: Path) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"n{i}" for i in range(40))]
-    words += [f"{kind}{c}x{w}" for kind in "tq" for c in range(CONCEPTS) for w in range(8)]
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(folder)
-    torch.manual_seed(1)
-    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    shape = BertConfig(vocab_size=len(words), max_position_embeddings=64, initializer_range=0.2, **size)
-    BertModel(shape, add_pooling_layer=False).save_pretrained(folder)
+def inputs(concepts: Path) -> Inputs:
+    return Inputs(concepts / "base", concepts / "mined", concepts / "corpus", concepts / "valid")
 
 
 class Lines:
@@ -275,12 +235,12 @@ ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level
 from jobs.finetune_embedder import run
 import json
 class Lines:
-    def __init__(self, path): self.path = path
+    def __init__(self, path, name): self.path, self.name = path, name
     def __call__(self, progress):
-        with open(self.path, "a") as file: file.write(json.dumps([sys.argv[2], progress.done, progress.stage]) + "\\n")
+        with open(self.path, "a") as file: file.write(json.dumps([self.name, progress.done, progress.stage]) + "\\n")
 context, config, inputs = spec
 from dataclasses import replace
-result = run(replace(context, progress=Lines(sys.argv[3])), config, inputs)
+result = run(replace(context, progress=Lines(sys.argv[3], sys.argv[2])), config, inputs)
 Path(sys.argv[4]).write_bytes(pickle.dumps(result))
 """
 

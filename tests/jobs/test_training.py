@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 from collections.abc import Iterator
@@ -55,16 +56,19 @@ def fresh() -> torch.nn.Module:
 class Regression:
     """Rows are dealt out to the workers; the whole batch's loss is the mean over its 8 rows."""
 
-    def __init__(self, place: Place, fail: str = "") -> None:
-        self.place, self.fail, self.steps, self.model = place, fail, STEPS, fresh()
+    def __init__(self, place: Place, fail: str = "", cut: int = 1) -> None:
+        self.place, self.fail, self.cut, self.steps, self.model = place, fail, cut, STEPS, fresh()
 
     def start(self) -> dict[str, float]:
         if self.fail == "input":
             raise BadInput("rows: none given; expected some; give some")
         return {"goodness": 0.0}
 
-    def loss(self, epoch: int, step: int) -> tuple[torch.Tensor, int]:
-        x, y = (part[self.place.rank :: self.place.workers] for part in rows(epoch, step))
+    def parts(self, epoch: int, step: int) -> list[Any]:
+        return [functools.partial(self.loss, epoch, step, part) for part in range(self.cut)]
+
+    def loss(self, epoch: int, step: int, part: int = 0) -> tuple[torch.Tensor, int]:
+        x, y = (side[self.place.rank :: self.place.workers][part :: self.cut] for side in rows(epoch, step))
         loss = ((self.model(x) - y) ** 2).sum() * self.place.workers / 24
         return (loss * float("nan") if self.fail == "nan" and step == 2 else loss), x.numel()
 
@@ -118,16 +122,17 @@ def check_equal(history: History, best: Path) -> None:
 
 
 def test_two_workers_do_what_one_process_of_plain_torch_does(cluster: None, tmp_path: Path) -> None:
-    history = train(context(tmp_path, 2), OPTIONS, Regression, {}, tmp_path / "best")
+    history = train(context(tmp_path, 2), OPTIONS, Regression, {"cut": 2}, tmp_path / "best")
     check_equal(history, tmp_path / "best")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("stage", [0, 1, 2])
-def test_zero_stages_and_worker_counts_agree(cluster: None, tmp_path: Path, workers: int, stage: int) -> None:
+def test_zero_stages_workers_and_parts_agree(cluster: None, tmp_path: Path, workers: int, stage: int) -> None:
     options = Options(**{**vars(OPTIONS), "zero_stage": stage})
-    check_equal(train(context(tmp_path, workers), options, Regression, {}, tmp_path / "best"), tmp_path / "best")
+    cut = {"cut": 3 - workers}
+    check_equal(train(context(tmp_path, workers), options, Regression, cut, tmp_path / "best"), tmp_path / "best")
 
 
 class Half(Regression):
@@ -135,7 +140,7 @@ class Half(Regression):
         super().__init__(place)
         self.model.to(torch.bfloat16)
 
-    def loss(self, epoch: int, step: int) -> tuple[torch.Tensor, int]:
+    def loss(self, epoch: int, step: int, part: int = 0) -> tuple[torch.Tensor, int]:
         x, y = (part[self.place.rank :: self.place.workers].bfloat16() for part in rows(epoch, step))
         return ((self.model(x) - y).float() ** 2).sum() * self.place.workers / 24, x.numel()
 

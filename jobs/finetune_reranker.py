@@ -1,0 +1,240 @@
+"""finetune_reranker: a LoRA adapter for a reranker, on groups of one positive and mined negatives; the best epoch is
+kept by what reranking does to held-out lists.
+
+Legend: Q queries of a step, G members of a group (the positive first).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs import finetuning
+from jobs.job import BadInput, Context, Job, Resources, Result
+from jobs.training import Place, gathered
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from data.triplets import Step
+
+CPU_TOKENS = 2048
+"""Padded tokens of a forward pass on CPUs: what is larger leaves the caches."""
+
+MICRO_BATCH = 8
+"""Queries whose groups are in memory at once, where the resources name no other number."""
+
+
+@dataclass(frozen=True)
+class Config(finetuning.Settings):
+    negatives: int = 15
+    """Mined negatives per query and step, drawn anew each epoch."""
+    query_max_length: int | None = None
+    """Tokens of the query in a pair; None: the contract's."""
+    depth: int = 25
+    """Of each held-out list, as many documents are reranked."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    base: Path
+    """A Hugging Face model folder: a decoder, a cross-encoder, or an encoder, which gets a classifier's head."""
+    mined: Path
+    """Queries with positives and negatives, as `mine` writes them; with a teacher's scores if it is to distil."""
+    corpus: Path
+    """The texts behind their ids."""
+    valid: Path
+    """Held-out queries with positives."""
+    ranking: Path
+    """Of `valid`, as `evaluate_retrieval` writes it: the lists that are reranked."""
+    incumbent: Path | None = None
+    """The adapter to beat; None: the base as it is, or, where it cannot score yet, the lists as they are."""
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    rules = [
+        ("batch", config.batch >= 1, "1 or more"),
+        ("negatives", config.negatives >= 1, "1 or more; a group of one teaches nothing"),
+        ("depth", config.depth >= 2, "2 or more documents to put in order"),
+    ]
+    finetuning.check("finetune_reranker", config, inputs.base, rules)
+    if inputs.base is not None:
+        from models import pairs
+
+        pairs.read(inputs.base).shortened(config.max_length, config.query_max_length)
+
+
+class Trainee:
+    """A reranker with LoRA; see jobs.training.Trainee."""
+
+    def __init__(self, place: Place, config: Config, inputs: Inputs, resources: Resources) -> None:
+        from data.tables import RANKED, read_shards
+        from data.triplets import Triplets
+        from models import lora, pairs, reranker
+        from models.fused_lora import fuse
+
+        self.place, self.config, self.inputs, self.resources = place, config, inputs, resources
+        corpus = read_shards(inputs.corpus, ["id", "text"])
+        self.text_of = dict(zip(corpus["id"].to_pylist(), corpus["text"].to_pylist(), strict=True))
+        self.valid = read_shards(inputs.valid, ["id", "text", "positives"]).to_pylist()
+        self.lists = read_shards(inputs.ranking, RANKED.names).to_pylist()
+        if [row["id"] for row in self.lists] != [row["id"] for row in self.valid]:
+            raise BadInput(f"{inputs.ranking}: a ranking of other queries than {inputs.valid}; expected the same")
+        self.triplets = Triplets(read_shards(inputs.mined), corpus, teacher=config.distillation != "none")
+        self.steps = self.triplets.steps(config.batch)
+        smallest = len(self.triplets) // self.steps
+        if smallest < place.workers:
+            raise BadInput(
+                f"finetune_reranker.workers: {place.workers} given, for steps of {smallest} queries; expected at "
+                "most one worker per query; lower workers, or raise batch"
+            )
+        self.device = "cpu" if place.device == "cpu" else "cuda"
+        from_incumbent = inputs.incumbent if config.start == "incumbent" else None
+        own = from_incumbent if from_incumbent and (from_incumbent / pairs.FILE).is_file() else inputs.base
+        self.contract = pairs.read(own).shortened(config.max_length, config.query_max_length)
+        self.reranker = reranker.load(
+            inputs.base, dtype=config.dtype, device=self.device, contract=self.contract, training=True, seed=config.seed
+        )
+        plain = self.reranker.model
+        if from_incumbent:
+            self.model = lora.load(plain, from_incumbent, trainable=True)
+        else:
+            self.model = lora.attach(
+                plain,
+                rank=config.rank,
+                alpha=config.alpha,
+                dropout=config.dropout,
+                targets=finetuning.targets(config),
+                seed=config.seed,
+                whole=reranker.heads(plain),
+                task="CAUSAL_LM" if self.contract.kind == "yes_no" else "SEQ_CLS",
+            )
+        self.model.to(plain.dtype)
+        fuse(self.model)
+        self.reranker.model = self.model
+
+    def start(self) -> dict[str, float]:
+        from models import reranker
+
+        incumbent = self.inputs.incumbent
+        if incumbent is None and not reranker.can_score(self.inputs.base):
+            return self._metrics(None)
+        as_it_is = reranker.load(
+            self.inputs.base,
+            incumbent,
+            dtype=self.config.dtype,
+            device=self.device,
+            contract=self.contract if incumbent is None else None,
+        )
+        return self._metrics(as_it_is)
+
+    def evaluate(self) -> dict[str, float]:
+        self.model.eval()
+        try:
+            return self._metrics(self.reranker)
+        finally:
+            self.model.train()
+
+    def save(self, folder: Path) -> None:
+        from models import lora
+
+        lora.save(self.model, folder)
+        self.contract.write(folder)
+
+    def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
+        """Groups know nothing of each other: as many as fit in memory at a time."""
+        import numpy as np
+
+        config, place = self.config, self.place
+        data = (config.seed, epoch, step, config.batch, config.negatives, place.rank, place.workers)
+        batch = self.triplets.step(*data)
+        # The same number on all workers, and none of them empty.
+        least, most = batch.queries // place.workers, -(-batch.queries // place.workers)
+        count = min(least, -(-most // (self.resources.micro_batch or MICRO_BATCH)))
+        return [partial(self._part, batch, own) for own in np.array_split(np.arange(len(batch.query_Q)), count)]
+
+    def _part(self, batch: Step, chosen: np.ndarray) -> tuple[Tensor, int]:
+        import torch
+
+        from data.triplets import padded
+        from models.distillation import kl_div, m3_kd_loss
+        from models.losses import cross_entropy, worker_share
+
+        config, data = self.config, self.triplets
+        queries = data.query_text.take(batch.query_Q[chosen]).to_pylist()
+        passages = [data.corpus_text.take(batch.passage_P[batch.own_Q[q]]).to_pylist() for q in chosen]
+        flat = [pair for own in self.reranker.pairs(queries, passages) for pair in own]
+        scores = torch.split(self._scores(flat), [len(own) for own in passages])
+        score_QG = torch.nn.utils.rnn.pad_sequence(list(scores), batch_first=True)
+        sizes_Q1 = torch.tensor([[len(own)] for own in passages], device=score_QG.device)
+        member_QG = torch.arange(score_QG.shape[1], device=score_QG.device).expand(len(passages), -1)
+        gap_QG = member_QG >= sizes_Q1
+        total = score_QG.new_zeros(())
+        if config.distillation != "m3_kd_loss":
+            first_Q, smoothing = member_QG[:, 0], config.label_smoothing
+            total = cross_entropy(score_QG, first_Q, mask_QP=gap_QG, label_smoothing=smoothing, reduction="sum")
+        if batch.teacher_Q is not None:
+            teacher_QG = torch.from_numpy(padded([batch.teacher_Q[q] for q in chosen], 0.0)).to(score_QG.device)
+            options: dict[str, Any] = {
+                "mask_QG": gap_QG,
+                "teacher_temperature": config.teacher_temperature,
+                "reduction": "sum",
+            }
+            if config.distillation == "kl_div":
+                total = total + kl_div(score_QG, teacher_QG, **options)
+            else:
+                total = m3_kd_loss(score_QG, member_QG, teacher_QG, mask_QP=gap_QG, **options)
+        return worker_share(total, batch.queries, self.place.workers), sum(len(ids) for ids, _ in flat)
+
+    def _scores(self, flat: Sequence[Any]) -> Tensor:
+        """float32 [pairs] with gradient, in batches of like length."""
+        import numpy as np
+        import torch
+
+        from models.length_groups import length_groups
+
+        multiple, tokens = (4, CPU_TOKENS) if self.device == "cpu" else (8, self.resources.batch_tokens)
+        groups = length_groups([len(ids) for ids, _ in flat], tokens, multiple)
+        scores = torch.cat([self.reranker.forward([flat[i] for i in group], multiple) for group in groups])
+        return scores[torch.from_numpy(np.argsort(np.concatenate(groups))).to(scores.device)]
+
+    def _metrics(self, model: Any) -> dict[str, float]:
+        """Of the held-out lists as `model` orders them (None: as they are); each worker scores a part of them."""
+        import numpy as np
+
+        from data.rankings import reranked
+        from models.ranks import Relevant, rank_metrics
+
+        depth = self.config.depth
+        mine = np.array_split(np.arange(len(self.valid)), self.place.workers)[self.place.rank]
+        lists = [self.lists[q]["documents"][:depth] for q in mine]
+        if model is None:
+            scores = [-np.arange(len(documents), dtype=np.float32) for documents in lists]
+        else:
+            texts = [[self.text_of[name] for name in documents] for documents in lists]
+            queries = [self.lists[q]["text"] for q in mine]
+            scores = model.score(queries, texts, batch_tokens=self.resources.batch_tokens)
+        ranks = [
+            reranked(documents, own, self.valid[q]["positives"], self.lists[q]["ranks"])[1]
+            for q, documents, own in zip(mine, lists, scores, strict=True)
+        ]
+        all_ranks = [own for part in gathered(ranks) for own in part]
+        # Which rows are relevant does not matter here: only how many, and their ranks.
+        relevant = Relevant.of([list(range(len(own))) for own in all_ranks])
+        flat_R = np.array([rank for own in all_ranks for rank in own], np.int64)
+        return finetuning.shown(self.config, rank_metrics(flat_R, relevant, finetuning.cut_offs(self.config)).values)
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from models import reranker
+
+    arguments = {"config": config, "inputs": inputs, "resources": context.resources}
+    alone = reranker.can_score(inputs.base)
+    return finetuning.finetuned(context, config, Trainee, arguments, inputs.incumbent, base_can=alone)
+
+
+JOB = Job("finetune_reranker", version=1, config=Config, inputs=Inputs, run=run, check=check)

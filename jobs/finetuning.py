@@ -1,0 +1,219 @@
+"""What the finetunes of embedders and rerankers share: their settings, the adapter, and the ratchet.
+
+The ratchet: each epoch's adapter is measured on held-out queries, the best is kept, and if that is no better than what
+there was before, what there was before is kept instead.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from jobs.job import BadInput, Context, Result
+from jobs.training import History, Options, Schedule, train
+
+Rule = tuple[str, bool, str]
+"""(setting, whether it holds, what is expected)."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What each finetune's Config begins with."""
+
+    epochs: int = 4
+    """Passes over the queries. The best by `metric` is kept."""
+    learning_rate: float = 2e-4
+    """At its highest, after the warm-up."""
+    batch: int = 64
+    """Queries per optimizer step, over all workers; an epoch's steps are nearly equal and hold at most so many."""
+    negatives: int = 4
+    """Mined negatives per query and step, drawn anew each epoch."""
+    rank: int = 32
+    """Of the LoRA matrices."""
+    alpha: float = 64.0
+    """LoRA's update is scaled by alpha / rank."""
+    dropout: float = 0.0
+    """Of LoRA's inputs. On CPUs it costs a third of the speed."""
+    targets: str = "all-linear"
+    """Layers that get LoRA: `all-linear`, or names separated by commas."""
+    warmup_ratio: float = 0.1
+    """Share of all steps over which the rate rises."""
+    schedule: Schedule = "cosine"
+    """How the rate falls after the warm-up."""
+    weight_decay: float = 0.01
+    """AdamW's."""
+    gradient_clipping: float = 1.0
+    """Largest norm of the gradient; 0: not clipped."""
+    label_smoothing: float = 0.0
+    """Share of the target that goes to all passages evenly; of the labels, never of a teacher's targets."""
+    distillation: Literal["none", "kl_div", "m3_kd_loss"] = "none"
+    """Learn from a reranker's scores (see `score`) too: `kl_div` adds its distribution over each query's own passages
+    to the labels; `m3_kd_loss` weighs all passages by it, instead of the labels."""
+    teacher_temperature: float = 1.0
+    """The teacher's scores are divided by it; more is softer."""
+    max_length: int | None = None
+    """Tokens; None: the contract's. Kept in the adapter's contract."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of weights and arithmetic; auto is bfloat16 where the machine multiplies it natively. Master weights: float32."""
+    start: Literal["base", "incumbent"] = "base"
+    """What training goes on from. `incumbent` without one is the base."""
+    metric: str = "map@25"
+    """On `valid`: map@K, r@K, ndcg@K, p@K, hit@K, mrr or map."""
+    allow_regression: bool = False
+    """Keep the best epoch even if it is no better than the incumbent."""
+    save_steps: int | None = None
+    """Steps between checkpoints within an epoch; None: about every five minutes."""
+    zero_stage: int = 1
+    """What workers share of the optimizer: 0 nothing, 1 its state, 2 gradients too."""
+    seed: int = 42
+    """Of the adapter, the order, the drawn positives and negatives."""
+
+
+def check(job: str, config: Settings, base: Path | None, further: Sequence[Rule] = ()) -> None:
+    """Raises BadInput for a setting that cannot work, and for an unusable base."""
+    rules: list[Rule] = [
+        *further,
+        ("epochs", config.epochs >= 1, "1 or more"),
+        ("learning_rate", config.learning_rate > 0, "more than 0; 1e-5 to 1e-3 is usual"),
+        ("negatives", config.negatives >= 0, "0 or more"),
+        ("rank", config.rank >= 1, "1 or more"),
+        ("alpha", config.alpha > 0, "more than 0; twice the rank is usual"),
+        ("dropout", 0 <= config.dropout < 1, "0 up to below 1"),
+        ("warmup_ratio", 0 <= config.warmup_ratio < 1, "0 up to below 1"),
+        ("schedule", config.schedule in ("cosine", "linear", "constant"), "cosine, linear or constant"),
+        ("weight_decay", config.weight_decay >= 0, "0 or more"),
+        ("gradient_clipping", config.gradient_clipping >= 0, "0 (off) or more"),
+        ("label_smoothing", 0 <= config.label_smoothing < 1, "0 up to below 1"),
+        ("distillation", config.distillation in ("none", "kl_div", "m3_kd_loss"), "none, kl_div or m3_kd_loss"),
+        ("teacher_temperature", config.teacher_temperature > 0, "more than 0; 1 leaves the scores alone"),
+        ("max_length", config.max_length is None or config.max_length >= 4, "4 or more tokens"),
+        ("dtype", config.dtype in ("auto", "float32", "bfloat16"), "auto, float32 or bfloat16"),
+        ("start", config.start in ("base", "incumbent"), "base or incumbent"),
+        ("save_steps", config.save_steps is None or config.save_steps >= 1, "1 or more, or none"),
+        (
+            "metric",
+            bool(re.fullmatch(r"(map|r|ndcg|p|hit)@[1-9]\d*|mrr|map", config.metric)),
+            "map@25, r@10, mrr or the like",
+        ),
+        (
+            "zero_stage",
+            config.zero_stage in (0, 1, 2),
+            "0, 1 or 2; stage 3 cuts the frozen base's weights up as well, and the adapter is written from whole ones: "
+            "use 2, and more memory or a smaller base",
+        ),
+    ]
+    for name, holds, expected in rules:
+        if not holds:
+            raise BadInput(f"{job}.{name}: {getattr(config, name)} given; expected {expected}")
+    if base is not None:
+        from models.weights import check_folder
+
+        check_folder(base)
+
+
+def targets(config: Settings) -> str | list[str]:
+    """The layers that get LoRA, as PEFT takes them."""
+    names = config.targets
+    return names if names == "all-linear" else [name.strip() for name in names.split(",")]
+
+
+def cut_offs(config: Settings) -> list[int]:
+    """K of the metrics that are shown, among them the one that `metric` asks for."""
+    wanted = re.search(r"@(\d+)", config.metric)
+    return sorted({25, int(wanted[1]) if wanted else 25})
+
+
+def shown(config: Settings, values: dict[str, float]) -> dict[str, float]:
+    """The metrics of an epoch's line."""
+    return {name: round(values[name], 6) for name in dict.fromkeys((config.metric, "map@25", "r@25"))}
+
+
+def finetuned(
+    context: Context,
+    config: Settings,
+    trainee: type,
+    arguments: dict[str, Any],
+    incumbent: Path | None,
+    *,
+    base_can: bool = True,
+) -> Result:
+    """Trains, keeps the adapter that is best on the held-out queries in `context.out/adapter`, tells how it went.
+
+    base_can: whether the base without an adapter is a model to fall back to; a fresh head is none.
+    """
+    options = Options(
+        epochs=config.epochs,
+        learning_rate=config.learning_rate,
+        schedule=config.schedule,
+        warmup_ratio=config.warmup_ratio,
+        weight_decay=config.weight_decay,
+        gradient_clipping=config.gradient_clipping,
+        zero_stage=config.zero_stage,
+        seed=config.seed,
+        metric=config.metric,
+        save_steps=config.save_steps,
+    )
+    adapter = context.out / "adapter"
+    history = train(context, options, trainee, arguments, adapter)
+    assert history.best is not None
+    before, after = history.start[config.metric], history.epochs[history.best][config.metric]
+    improved = after > before
+    kept = f"epoch {history.best + 1}"
+    if not improved and not config.allow_regression and (incumbent is not None or base_can):
+        kept = "incumbent" if incumbent else "base"
+        _keep(incumbent, adapter)
+    return Result(
+        {
+            "loss": _rounded(history.epochs[-1]["loss"]),
+            f"valid {config.metric}": after if kept.startswith("epoch ") else before,
+            f"valid {config.metric} at the start": before,
+            f"valid {config.metric} of the best epoch": after,
+            "best epoch": history.best + 1,
+            "kept": kept,
+            "improved": improved,
+        },
+        {"epochs": _table(history, kept)},
+        _curves(history),
+    )
+
+
+def _table(history: History, kept: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [{"epoch": "start", "loss": None, **history.start}]
+    rows += [{"epoch": str(number), **entry} for number, entry in enumerate(history.epochs, 1)]
+    chosen = kept.removeprefix("epoch ") if kept.startswith("epoch ") else "start"
+    return [
+        {"epoch": row["epoch"], "loss": row["loss"] and _rounded(row["loss"])}
+        | {f"valid {name}": row[name] for name in history.start}
+        | {"best": row["epoch"] == chosen}
+        for row in rows
+    ]
+
+
+def _curves(history: History) -> dict[str, dict[str, list[float]]]:
+    steps = [float(number) for number in range(1, len(history.loss) + 1)]
+    curves = {"loss": history.loss, "learning rate": history.learning_rate, "gradient norm": history.gradient_norm}
+    return {
+        f"{name} against step": {"x": steps, "y": [_rounded(value) for value in values]}
+        for name, values in curves.items()
+    }
+
+
+def _keep(incumbent: Path | None, adapter: Path) -> None:
+    """Puts the incumbent's files there; for a bare base an adapter that changes nothing: B is 0."""
+    if incumbent is not None:
+        shutil.rmtree(adapter)
+        shutil.copytree(incumbent, adapter)
+        return
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(adapter / "adapter_model.safetensors")
+    changed = {name: value * 0 if "lora_B" in name else value for name, value in weights.items()}
+    save_file(changed, adapter / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
