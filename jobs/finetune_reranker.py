@@ -110,7 +110,7 @@ class Trainee:
                 dropout=config.dropout,
                 targets=finetuning.targets(config),
                 seed=config.seed,
-                whole=reranker.heads(plain),
+                whole=reranker.heads(self.reranker),
                 task="CAUSAL_LM" if self.contract.kind == "yes_no" else "SEQ_CLS",
             )
         self.model.to(plain.dtype)

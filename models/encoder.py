@@ -134,19 +134,20 @@ def load(
     device: str = "auto",
     contract: Contract | None = None,
     training: bool = False,
+    packed: bool = True,
 ) -> Encoder:
     """A model folder as an encoder, a LoRA adapter merged into its weights (in float32, before the cast).
 
     dtype: `float32`, `bfloat16`, or `auto` (bfloat16 on GPUs and on CPUs that multiply it natively). device: `cpu`,
     `cuda`, or `auto`. contract: instead of the folder's (the adapter's, where it has one). training: no dropout, and on
-    CPUs the attention whose backward is fast there; the adapter is not merged. Raises ModelError for an unusable
-    folder.
+    CPUs the attention whose backward is fast there; the adapter is not merged. packed: on CPUs, hold the linear
+    layers as `models.packed` does. Raises ModelError for an unusable folder.
     """
     where = place(device)
     kind = torch_dtype(dtype, where)
     if contract is None:
         contract = contracts.read(adapter if adapter is not None and (adapter / contracts.FILE).exists() else base)
-    model = open_model(
+    model, _ = open_model(
         transformers.AutoModel,
         base,
         dtype=torch.float32 if adapter else kind,
@@ -161,7 +162,7 @@ def load(
         model = lora.merged(model, adapter)
     model = model.to(device=where, dtype=kind)
     model.train(training)
-    if not training:
+    if packed and not training:
         pack(model)
     sides = {"padding_side": contract.padding_side, "truncation_side": "right"}
     tokenizer = transformers.AutoTokenizer.from_pretrained(base, **sides)

@@ -47,8 +47,9 @@ def open_model(
     training: bool,
     may_lack: Callable[[str], bool] = lambda name: False,
     **settings: Any,
-) -> Any:
-    """A model folder as one of transformers' auto classes, on the CPU; the caller moves it.
+) -> tuple[Any, list[str]]:
+    """A model folder as one of transformers' auto classes, on the CPU (the caller moves it), and the names of weights
+    that it lacks.
 
     training: no dropout, and on CPUs the attention whose backward is fast there. may_lack: names of weights that the
     folder need not hold (transformers fills them with random numbers). settings: of the configuration. Raises
@@ -67,12 +68,13 @@ def open_model(
         options["add_pooling_layer"] = False
     with quiet():
         model, found = kind.from_pretrained(base, config=config, dtype=dtype, output_loading_info=True, **options)
-    if missing := sorted(name for name in found["missing_keys"] if not may_lack(name)):
+    missing = sorted(name for name in found["missing_keys"] if not may_lack(name))
+    if missing:
         raise ModelError(
             f"model {base}: {missing[0]} and {len(missing) - 1} more weights are missing; expected all that"
             " config.json asks for; fetch or save the model again"
         )
-    return model
+    return model, sorted(found["missing_keys"])
 
 
 @contextmanager

@@ -42,6 +42,7 @@ def attach(
         bias="none",
         task_type=task,
         modules_to_save=list(whole) or None,
+        exclude_modules=list(whole) or None,
     )
     state = torch.random.get_rng_state()
     torch.manual_seed(seed)

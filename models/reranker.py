@@ -22,6 +22,7 @@ from models import pairs
 from models.batching import MULTIPLE, token_batches
 from models.errors import ModelError
 from models.loading import evaluating, open_model, place, torch_dtype
+from models.packed import pack
 from models.pairs import PairContract, PairTokenizer
 
 CPU_BATCH_TOKENS = 2048
@@ -45,6 +46,8 @@ class Reranker:
         self.contract = contract
         self.device = next(model.parameters()).device
         self.filler: int = tokenizer.pad_token_id
+        self.fresh: list[str] = []
+        """Layers that the folder lacked, filled with random numbers."""
 
     def pairs(self, queries: Sequence[str], passages: Sequence[Sequence[str]]) -> list[list[Pair]]:
         """The pairs of each query with its passages; every different text is tokenised once."""
@@ -85,6 +88,10 @@ class Reranker:
         hidden_BLD = causal.base_model(input_ids=ids_BL, use_cache=False).last_hidden_state
         state_BD = hidden_BLD[torch.arange(len(last_B), device=last_B.device), last_B]
         head = causal.get_output_embeddings()
+        if not isinstance(head, torch.nn.Linear):
+            raise ModelError(
+                f"model: its head is a {type(head).__name__}; expected a plain linear layer; leave it alone"
+            )
         logits_BA = torch.nn.functional.linear(
             state_BD,
             head.weight[self.tokens.answers],
@@ -132,6 +139,7 @@ def load(
     device: str = "auto",
     contract: PairContract | None = None,
     training: bool = False,
+    packed: bool = True,
     seed: int = 0,
 ) -> Reranker:
     """A model folder as a reranker, a LoRA adapter merged into its weights (in float32, before the cast).
@@ -148,7 +156,7 @@ def load(
     state = torch.random.get_rng_state()
     torch.manual_seed(seed)
     try:
-        model = open_model(
+        model, missing = open_model(
             transformers.AutoModelForCausalLM if decoder else transformers.AutoModelForSequenceClassification,
             base,
             dtype=torch.float32 if adapter else kind,
@@ -165,12 +173,11 @@ def load(
         model = lora.merged(model, adapter)
     model = model.to(device=where, dtype=kind)
     model.train(training)
-    if not training and where.type == "cpu":
-        from models.packed import pack
-
+    if packed and not training:
         pack(model)
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     reranker = Reranker(model, tokenizer, contract)
+    reranker.fresh = sorted({name.rpartition(".")[0] for name in missing})
     if decoder:
         _check_head(reranker)
     return reranker
@@ -184,9 +191,10 @@ def can_score(base: Path) -> bool:
     return any("SequenceClassification" in name for name in config.get("architectures") or [])
 
 
-def heads(model: Any) -> list[str]:
-    """Names of the layers of a classifier that are trained whole, for PEFT's `modules_to_save`."""
-    return [name for name in HEADS if hasattr(model, name)]
+def heads(reranker: Reranker) -> list[str]:
+    """The layers that are trained and saved whole: a classifier's, and those that the folder lacked."""
+    model = reranker.model
+    return sorted({*(name for name in HEADS if hasattr(model, name)), *reranker.fresh})
 
 
 def _of_head(name: str) -> bool:

@@ -1,0 +1,134 @@
+"""Merged folders: they compute what base and adapter do, and others' libraries load them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from models import contract, encoder, lora, merging, pairs, reranker
+from models.contract import Contract
+from models.errors import ModelError
+from models.pairs import PairContract
+
+TEXTS = ["Adds the denominators.", "Squares each term of a sum.", "Reads the scale wrongly.", "x"]
+
+
+def trained(model: Any, whole: list[str], task: str, folder: Path) -> None:
+    """Saves an adapter that changes something."""
+    model = lora.attach(model, rank=4, alpha=8, dropout=0.0, targets="all-linear", seed=0, whole=whole, task=task)
+    torch.manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    lora.save(model, folder)
+
+
+def embedder_adapter(base: Path, folder: Path, agreed: Contract | None = None) -> Path:
+    one = encoder.load(base, dtype="float32", device="cpu", training=True)
+    trained(one.model, [], "FEATURE_EXTRACTION", folder)
+    (agreed or one.contract).write(folder)
+    return folder
+
+
+def reranker_adapter(base: Path, folder: Path, agreed: PairContract) -> Path:
+    one = reranker.load(base, dtype="float32", device="cpu", training=True, contract=agreed)
+    task = "CAUSAL_LM" if agreed.kind == "yes_no" else "SEQ_CLS"
+    trained(one.model, reranker.heads(one), task, folder)
+    agreed.write(folder)
+    return folder
+
+
+def merged(base: Path, adapter: Path, folder: Path) -> merging.Check:
+    folder.mkdir()
+    merging.merge(base, adapter, folder)
+    return merging.check(base, adapter, folder, TEXTS)
+
+
+def test_a_merged_embedder_is_one_for_sentence_transformers_too(minilm: Path, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    adapter = embedder_adapter(minilm, tmp_path / "adapter")
+    found = merged(minilm, adapter, tmp_path / "merged")
+    assert found.drift < 1e-5
+    assert found.change > 1e-2
+    expected = encoder.load(minilm, adapter, dtype="float32", device="cpu").encode(TEXTS, "query")
+    theirs = SentenceTransformer(str(tmp_path / "merged"), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(theirs, expected, atol=1e-5)
+    assert contract.read(tmp_path / "merged") == contract.read(adapter)
+    plain = transformers.AutoModel.from_pretrained(tmp_path / "merged", output_loading_info=True)[1]
+    assert not [name for name in plain["missing_keys"] if "pooler" not in name]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_merged_decoder_keeps_its_head(tiny: dict[str, Path], tmp_path: Path, tied: bool) -> None:
+    base = tmp_path / "base"
+    config = transformers.AutoConfig.from_pretrained(tiny["qwen2"], tie_word_embeddings=tied)
+    torch.manual_seed(0)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(base)
+    transformers.AutoTokenizer.from_pretrained(tiny["qwen2"]).save_pretrained(base)
+    agreed = PairContract("yes_no", 64, None, "w1{text}", "w2{text}", "w", "w3", answer="w")
+    adapter = reranker_adapter(base, tmp_path / "adapter", agreed)
+    found = merged(base, adapter, tmp_path / "merged")
+    assert found.drift < 1e-4
+    assert found.change > 1e-3
+    _, info = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert pairs.read(tmp_path / "merged") == agreed
+
+
+def test_a_merged_cross_encoder_has_its_head_and_loads_in_sentence_transformers(minilm: Path, tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    adapter = reranker_adapter(minilm, tmp_path / "adapter", PairContract("cross_encoder", 128))
+    assert not reranker.can_score(minilm)
+    found = merged(minilm, adapter, tmp_path / "merged")
+    assert found.drift < 1e-4
+    assert reranker.can_score(tmp_path / "merged")
+    (ours,) = reranker.load(tmp_path / "merged", dtype="float32", device="cpu").score(["x + 1"], [TEXTS])
+    theirs = CrossEncoder(str(tmp_path / "merged"), device="cpu").predict(
+        [("x + 1", text) for text in TEXTS], activation_fn=torch.nn.Identity()
+    )
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_weights_are_stored_as_the_bases_are(tiny: dict[str, Path], tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    transformers.AutoModel.from_pretrained(tiny["bert"], dtype=torch.bfloat16, add_pooling_layer=False).save_pretrained(
+        base
+    )
+    transformers.AutoTokenizer.from_pretrained(tiny["bert"]).save_pretrained(base)
+    found = merged(base, embedder_adapter(base, tmp_path / "adapter"), tmp_path / "merged")
+    assert merging._stored(tmp_path / "merged") == torch.bfloat16
+    assert 0 < found.drift < 1e-2
+
+
+def test_another_bases_adapter_and_a_changed_folder_are_seen(
+    minilm: Path, tiny: dict[str, Path], tmp_path: Path
+) -> None:
+    adapter = embedder_adapter(minilm, tmp_path / "adapter")
+    with pytest.raises(ModelError, match="does not fit the model"):
+        merged(tiny["bert"], adapter, tmp_path / "merged")
+    assert merged(minilm, adapter, tmp_path / "sound").drift < 1e-5
+    other = embedder_adapter(minilm, tmp_path / "other")
+    weights = (tmp_path / "other" / lora.WEIGHTS).read_bytes()
+    (other / lora.WEIGHTS).write_bytes(weights)
+    from safetensors.torch import load_file, save_file
+
+    changed = {name: 3 * value for name, value in load_file(other / lora.WEIGHTS).items()}
+    save_file(changed, other / lora.WEIGHTS, metadata={"format": "pt"})
+    assert merging.check(minilm, other, tmp_path / "sound", TEXTS).drift > 1e-2
+
+
+def test_an_adapter_that_does_nothing_changes_nothing(minilm: Path, tmp_path: Path) -> None:
+    one = encoder.load(minilm, dtype="float32", device="cpu", training=True)
+    model = lora.attach(one.model, rank=4, alpha=8, dropout=0.0, targets="all-linear", seed=0)
+    lora.save(model, tmp_path / "adapter")
+    one.contract.write(tmp_path / "adapter")
+    found = merged(minilm, tmp_path / "adapter", tmp_path / "merged")
+    assert abs(found.change) < 1e-6
+    assert abs(found.drift) < 1e-6
