@@ -10,6 +10,7 @@ from pathlib import Path
 
 from orchestrator import recipe, screens
 from orchestrator.cluster import Cluster
+from orchestrator.failures import NO_ROOM, sentence
 from orchestrator.journal import last_ids
 from orchestrator.plan import Plan
 from orchestrator.run import Run, begin
@@ -47,6 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         screens.say("stopped; give the same command again to go on")
         return 130
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            error.filename = error.filename or arguments.store
+            screens.complain(sentence(error))
+            return 1
         if not getattr(error, "permanent", False):
             raise
         screens.complain(str(error))

@@ -203,6 +203,7 @@ def undisturbed(cluster: None, inputs: Inputs, tmp_path_factory: pytest.TempPath
     return run(context(tmp_path_factory.mktemp("long")), LONG, inputs)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_goes_on_from_the_middle_of_the_epoch(
     undisturbed: Result, inputs: Inputs, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -85,7 +86,8 @@ class Toy:
         self.trace = folder / "trace"
         (folder / "toy.py").write_text(RECIPE)
 
-    def start(self, *options: str) -> subprocess.Popen[str]:
+    def start(self, *options: str, room: int | None = None) -> subprocess.Popen[str]:
+        """room: bytes that the kernel lets a file have."""
         command = [sys.executable, "-m", "orchestrator", "run", str(self.folder / "toy.py"), "--store", str(self.store)]
         environment = {**os.environ, "TOY_TRACE": str(self.trace), "PYTHONPATH": str(ROOT)}
         environment.pop("RAY_ADDRESS", None)
@@ -97,10 +99,11 @@ class Toy:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=None if room is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
         )
 
-    def run(self, *options: str) -> tuple[int, str]:
-        process = self.start(*options)
+    def run(self, *options: str, room: int | None = None) -> tuple[int, str]:
+        process = self.start(*options, room=room)
         output, _ = process.communicate(timeout=120)
         return process.returncode, output
 
@@ -232,6 +235,18 @@ def test_a_full_disk_in_a_job_is_named_and_not_tried_again(toy: Toy) -> None:
     assert {"a", "other"} == set(toy.results())
 
 
+def test_a_disk_without_room_for_the_runs_own_files_is_named(toy: Toy) -> None:
+    assert toy.run()[0] == 0
+    before = toy.results()
+    status, output = toy.run(room=10)
+    assert status == 1
+    assert "Traceback" not in output
+    assert "File too large; expected room" in output
+    assert str(toy.store) in output
+    assert toy.run()[0] == 0
+    assert toy.results() == before
+
+
 def test_an_interrupt_leaves_the_finished_and_the_same_command_goes_on(toy: Toy, undisturbed: dict[str, str]) -> None:
     process = toy.start("--set", "seconds=0.3")
     wait_for(lambda: "shard b 1" in toy.done())
@@ -258,7 +273,10 @@ def test_code_that_is_edited_under_way_makes_no_result(toy: Toy, undisturbed: di
     assert toy.results() == undisturbed
 
 
-@pytest.mark.parametrize("damage", ["truncated", "deleted", "changed"])
+@pytest.mark.parametrize(
+    "damage",
+    [pytest.param("truncated", marks=pytest.mark.slow), pytest.param("deleted", marks=pytest.mark.slow), "changed"],
+)
 def test_a_damaged_result_is_named_never_served_and_repaired_on_request(toy: Toy, damage: str) -> None:
     assert toy.run()[0] == 0
     before = toy.results()
