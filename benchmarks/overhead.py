@@ -66,7 +66,7 @@ def planning(length: int) -> None:
                 assert isinstance(lease, Lease)
                 staging = store.staging(lease.step_id, 1)
                 (staging / "number.txt").write_text(str(one.config.number))
-                commit = store.commit(lease, staging, Result({}), document, {"seconds": 0.0, "name": one.name})
+                commit = lease.commit(staging, Result({}), document, {"seconds": 0.0, "name": one.name})
                 before = store.manifest(commit.manifest).part_digest(None)
         seconds = timed(lambda: Plan(reachable(steps[-1:]), store))
         assert not Plan(steps, store).missing()
@@ -86,7 +86,7 @@ def committing(files: int) -> None:
                 for number in range(files):
                     (staging / f"{number}.txt").write_text(f"{round_} {number}" * 100)
                 start = time.perf_counter()
-                store.commit(lease, staging, Result({}), {}, {})
+                lease.commit(staging, Result({}), {}, {})
                 taken.append(time.perf_counter() - start)
     print(f"commit of {files} files: {statistics.median(taken):.3f} s (every file and folder synced to disk)")
 

@@ -112,7 +112,7 @@ class Executor:
             "host": platform.node(),
             "versions": versions(),
         }
-        return self.store.commit(lease, staging, result, planned.identity, record)
+        return lease.commit(staging, result, planned.identity, record)
 
 
 def versions() -> dict[str, str]:

@@ -19,13 +19,14 @@ import platform
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from obstore.exceptions import BaseError
 
+from jobs.job import Result
 from orchestrator.errors import Fenced
 from orchestrator.store import Commit, Store
 
@@ -48,13 +49,21 @@ class Lease:
     step_id: str
     epoch: int
 
-    def commit(self, document: Mapping[str, Any]) -> None:
-        """Ends the epoch with a result, which publishes it. Raises Fenced if it was ended by somebody else."""
-        if not self._end({"commit": document}):
-            end = self.leases.store.read(f"{self._key}/end")
-            raise Fenced(
-                f"step {self.step_id[:12]}, attempt {self.epoch}: taken over by {end.get('revoked_by', 'somebody')}"
-            )
+    def commit(self, staging: Path, result: Result, identity: Mapping[str, Any], record: Mapping[str, Any]) -> Commit:
+        """Makes a staged folder the step's result; visible in one step, at the end of the epoch.
+
+        Raises Fenced if the epoch was ended by somebody else, StoreError if the disk is full; then nothing is visible.
+        """
+        store = self.leases.store
+        commit = Commit(self.step_id, store.place(staging, result), self.epoch, identity, record)
+        with store.room(staging):
+            if not self._end({"commit": asdict(commit)}):
+                end = store.read(f"{self._key}/end")
+                raise Fenced(
+                    f"step {self.step_id[:12]}, attempt {self.epoch}: taken over by {end.get('revoked_by', 'somebody')}"
+                )
+        store.clear(self.step_id)
+        return commit
 
     def fail(self, reason: str) -> None:
         """Ends the epoch without a result. If even that cannot be written, it ends by its missing heartbeat."""

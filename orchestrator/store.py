@@ -19,10 +19,11 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, GenericError
@@ -33,9 +34,6 @@ from orchestrator.canonical import canonical_json
 from orchestrator.errors import Damaged, StoreError
 from orchestrator.failures import NO_ROOM
 from orchestrator.manifest import NAME, Manifest, Stamp
-
-if TYPE_CHECKING:
-    from orchestrator.lease import Lease
 
 
 @dataclass(frozen=True)
@@ -168,21 +166,26 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def commit(
-        self, lease: Lease, staging: Path, result: Result, identity: Mapping[str, Any], record: Mapping[str, Any]
-    ) -> Commit:
-        """Makes a staged artifact the step's result.
+    def place(self, staging: Path, result: Result) -> str:
+        """Makes a staged folder an object, synced to disk; returns its address. No step points to it yet.
 
-        Raises Fenced if the lease was taken over, StoreError if the disk is full; then nothing is visible. An error
-        after the lease ended changes nothing: the result stands.
+        Raises StoreError if the disk is full, and for what an artifact cannot hold.
         """
-        manifest = self._on_disk(staging, lambda: self._staged(staging, result))
-        self._on_disk(staging, lambda: self._place(staging, manifest))
-        commit = Commit(lease.step_id, manifest.digest, lease.epoch, identity, record)
-        self._on_disk(staging, lambda: lease.commit(asdict(commit)))
-        shutil.rmtree(self.root / "steps" / lease.step_id / "attempts", ignore_errors=True)
-        shutil.rmtree(self.root / "steps" / lease.step_id / "work", ignore_errors=True)
-        return commit
+        with self.room(staging):
+            canonical_json(result, "result")  # raises for NaN and for what is not plain data
+            manifest = Manifest.build(staging, json.loads(json.dumps(asdict(result))))
+            (staging / NAME).write_bytes(manifest.to_bytes())
+            for folder, _, files in os.walk(staging):
+                for name in files:
+                    _sync(Path(folder, name))
+                _sync(Path(folder))
+            self._move(staging, manifest)
+        return manifest.digest
+
+    def clear(self, step_id: str) -> None:
+        """Removes what a finished step's attempts left."""
+        for name in ("attempts", "work"):
+            shutil.rmtree(self.root / "steps" / step_id / name, ignore_errors=True)
 
     def set_aside(self, step_id: str) -> None:
         """Withdraws a damaged result, so that its step is a miss. Nothing is deleted; `gc` does that.
@@ -195,17 +198,7 @@ class Store:
             if damaged.exists():
                 damaged.rename(_aside(damaged))
 
-    def _staged(self, staging: Path, result: Result) -> Manifest:
-        canonical_json(result, "result")  # raises for NaN and for what is not plain data
-        manifest = Manifest.build(staging, json.loads(json.dumps(asdict(result))))
-        (staging / NAME).write_bytes(manifest.to_bytes())
-        for folder, _, files in os.walk(staging):
-            for name in files:
-                _sync(Path(folder, name))
-            _sync(Path(folder))
-        return manifest
-
-    def _place(self, staging: Path, manifest: Manifest) -> None:
+    def _move(self, staging: Path, manifest: Manifest) -> None:
         """Moves a staged folder to its address, unless a sound copy is there."""
         target = self.root / "objects" / manifest.digest
         if target.exists():
@@ -225,16 +218,17 @@ class Store:
                 raise
         _sync(target.parent)
 
-    def _on_disk(self, staging: Path, write: Callable[[], Any]) -> Any:
-        """Runs `write`; names a full disk."""
+    @contextmanager
+    def room(self, where: Path) -> Iterator[None]:
+        """Names a full disk, as StoreError, that what is inside meets."""
         try:
-            return write()
+            yield
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
             free = shutil.disk_usage(self.root).free
             raise StoreError(
-                f"{error.filename or staging}: {error.strerror}, {free / 1e6:.0f} MB free; nothing was committed;"
+                f"{error.filename or where}: {error.strerror}, {free / 1e6:.0f} MB free; nothing was committed;"
                 " make room (`ratchet gc` shows what can go) and give the same command again"
             ) from None
 

@@ -25,7 +25,7 @@ def made(store: Store, step_id: str, text: str) -> Commit:
         assert isinstance(lease, Lease)
         staging = store.staging(step_id, lease.epoch)
         (staging / "a.txt").write_text(text)
-        return store.commit(lease, staging, Result({}), {}, {})
+        return lease.commit(staging, Result({}), {}, {})
 
 
 def named_by_a_run(store: Store, *step_ids: str, pinned: bool = False) -> None:

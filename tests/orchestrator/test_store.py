@@ -57,7 +57,7 @@ with Leases(store, "run") as leases:
     (staging / "part").mkdir()
     (staging / "part" / "x.txt").write_text("x" * 1000)
     (staging / "y.txt").write_text("y")
-    store.commit(lease, staging, Result({"n": 1}), {"config": {}}, {"seconds": 1.0})
+    lease.commit(staging, Result({"n": 1}), {"config": {}}, {"seconds": 1.0})
 print(seen)
 """
 
@@ -78,7 +78,7 @@ def commit_once(store: Store, run: str = "again", text: str = "y") -> Commit:
         (staging / "part").mkdir()
         (staging / "part" / "x.txt").write_text("x" * 1000)
         (staging / "y.txt").write_text(text)
-        return store.commit(lease, staging, Result({"n": 1}), {"config": {}}, {"seconds": 1.0})
+        return lease.commit(staging, Result({"n": 1}), {"config": {}}, {"seconds": 1.0})
 
 
 def test_killed_at_every_point_of_a_commit_the_store_holds_nothing_or_all(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ with Leases(store, name) as leases:
                 continue
             staging = store.staging(key, lease.epoch)
             (staging / "who.txt").write_text(name)
-            store.commit(lease, staging, Result({}), {}, {"name": name})
+            lease.commit(staging, Result({}), {}, {"name": name})
             print(step)
 """
 
@@ -152,11 +152,11 @@ def test_an_attempt_that_was_taken_over_can_never_commit(tmp_path: Path) -> None
         assert isinstance(second, Lease)
         assert second.epoch == 2
         with pytest.raises(Fenced, match="taken over by run other"):
-            store.commit(lease, staging, Result({}), {}, {})
+            lease.commit(staging, Result({}), {}, {})
         assert store.lookup(STEP) is None
         fresh = store.staging(STEP, second.epoch)
         (fresh / "new.txt").write_text("new")
-        made = store.commit(second, fresh, Result({}), {}, {})
+        made = second.commit(fresh, Result({}), {}, {})
     assert store.lookup(STEP) == made
 
 
@@ -212,7 +212,7 @@ def test_numbers_that_are_none_are_refused_before_anything_is_visible(tmp_path: 
         lease = leases.acquire(STEP)
         assert isinstance(lease, Lease)
         with pytest.raises(TypeError, match=r"metrics.loss"):
-            store.commit(lease, store.staging(STEP, 1), Result({"loss": float("nan")}), {}, {})
+            lease.commit(store.staging(STEP, 1), Result({"loss": float("nan")}), {}, {})
     assert store.lookup(STEP) is None
 
 
@@ -230,7 +230,7 @@ def test_a_full_disk_is_named_and_nothing_is_visible(tmp_path: Path, monkeypatch
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
             with pytest.raises(StoreError, match=r"No space left.*MB free.*nothing was committed"):
-                store.commit(lease, staging, Result({}), {}, {})
+                lease.commit(staging, Result({}), {}, {})
         assert store.lookup(STEP) is None
         lease.fail("full")
     assert commit_once(store).attempt == 2
@@ -262,7 +262,7 @@ def test_an_attempt_from_before_a_withdrawal_can_never_commit(tmp_path: Path) ->
         assert isinstance(second, Lease)
         fresh = store.staging(STEP, second.epoch)
         (fresh / "y.txt").write_text("y")
-        damaged = store.commit(second, fresh, Result({}), {}, {})
+        damaged = second.commit(fresh, Result({}), {}, {})
         (store.path(damaged.manifest) / "y.txt").write_text("z")
         store.set_aside(STEP)
         assert store.lookup(STEP) is None
@@ -272,7 +272,7 @@ def test_an_attempt_from_before_a_withdrawal_can_never_commit(tmp_path: Path) ->
         for old in (stale, second):
             staging = store.staging(STEP, old.epoch)
             with pytest.raises(Fenced):
-                store.commit(old, staging, Result({}), {}, {})
+                old.commit(staging, Result({}), {}, {})
         assert store.lookup(STEP) is None
 
 
@@ -340,7 +340,7 @@ with Leases(store, "run") as leases:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # the kernel refuses longer files
     try:
-        store.commit(lease, staging, Result({}), {"config": "long" * 1000}, {})
+        lease.commit(staging, Result({}), {"config": "long" * 1000}, {})
     except Exception as error:
         print(type(error).__name__, error)
 """
