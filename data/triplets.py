@@ -80,6 +80,24 @@ class Triplets:
         positive, others = self._places(seed, epoch, query, negatives)
         return int(self._positive_rows[positive]), self._negative_rows[others]
 
+    def examples(self, seed: int, epoch: int, query: int, most: int) -> list[tuple[int, int]]:
+        """0 to `most` in-context examples for a query in an epoch: (another query, one of its positives).
+
+        None has the query's own text, or an answer that is one of its own positives.
+        """
+        random = np.random.default_rng([seed, epoch, query + 1, 1])
+        wanted, found = int(random.integers(0, most + 1)), list[tuple[int, int]]()
+        own = set(self.text_of_row[self.positives(query)].tolist())
+        text = self.query_text[query].as_py()
+        # A few more than wanted: most fit. Whoever is unlucky gets fewer.
+        for other in random.permutation(len(self))[: 4 * wanted + 8].tolist():
+            if len(found) == wanted:
+                break
+            answer = int(random.choice(self.positives(other)))
+            if int(self.text_of_row[answer]) not in own and self.query_text[other].as_py() != text:
+                found.append((other, answer))
+        return found
+
     def _places(self, seed: int, epoch: int, query: int, negatives: int) -> tuple[int, np.ndarray]:
         """What `draw` draws, as places in the flat lists."""
         random = np.random.default_rng([seed, epoch, query + 1])

@@ -20,7 +20,16 @@ from jobs.job import BadInput, Context, Job, Resources, Result
 from jobs.training import Place, gathered
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
+
+    from models.contract import Contract
+
+ICL = "<instruct>{task}\n<query>{text}\n<response>"
+"""bge-en-icl's template; with the answer behind it, an example's."""
+
+TEMPLATE_TOKENS = 32
+"""What a template and a task take, about; what they take exactly is looked at when the model is loaded."""
 
 CPU_TOKENS = 2048
 """Padded tokens of a forward pass on CPUs: what is larger leaves the caches."""
@@ -34,6 +43,18 @@ class Config(finetuning.Settings):
     """Whether the passages of all other queries of the step, on all workers, are negatives too."""
     false_negative_mask: bool = True
     """Leave out passages that are known positives of the query, or its own text."""
+    task: str = ""
+    """What is looked for, in a sentence: stands for `{task}` in the templates. Empty: the contract's."""
+    query_template: str = ""
+    """With `{text}`, and `{task}` if wanted. Empty: the contract's; with examples, bge-en-icl's."""
+    query_max_length: int | None = None
+    """Tokens of a query's own text; None: the contract's."""
+    examples: int = 0
+    """In-context examples before a query in training: 0 to so many, from other training queries, anew each epoch."""
+    fixed_examples: int = 0
+    """Examples that are kept in the contract, for mining and evaluation: the same before every query."""
+    example_max_length: int = 128
+    """Tokens of an example's query, and of its answer."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +78,25 @@ def check(config: Config, inputs: Inputs) -> None:
         ("batch", config.batch >= 2, "2 or more; a query learns from the others' passages too"),
         ("negatives", enough, "1 or more where in_batch_negatives is off"),
         ("distillation", enough or config.distillation == "none", "none where there are no negatives"),
+        ("examples", config.examples >= 0, "0 or more"),
+        ("fixed_examples", 0 <= config.fixed_examples <= config.examples, "0 up to examples, which training knows"),
+        ("example_max_length", config.example_max_length >= 1, "1 or more tokens"),
+        ("query_max_length", config.query_max_length is None or config.query_max_length >= 1, "1 or more tokens"),
     ]
     finetuning.check("finetune_embedder", config, inputs.base, rules)
+    if inputs.base is None:
+        return
+    from models import contract
+
+    length = contract.read(inputs.base).shortened(config.max_length).max_length
+    taken = config.examples * (2 * config.example_max_length + TEMPLATE_TOKENS)
+    left = length - taken - TEMPLATE_TOKENS
+    if config.examples and left < (config.query_max_length or 1):
+        raise BadInput(
+            f"finetune_embedder.examples: {config.examples} given, of up to {2 * config.example_max_length} tokens"
+            f" each, with a max_length of {length}; that leaves {max(0, left)} for the query, expected"
+            f" {config.query_max_length or 'some'}; raise max_length, or lower examples or example_max_length"
+        )
 
 
 @dataclass(frozen=True)
@@ -102,7 +140,7 @@ class Trainee:
         self.device = "cpu" if place.device == "cpu" else "cuda"
         from_incumbent = inputs.incumbent if config.start == "incumbent" else None
         own = from_incumbent if from_incumbent and (from_incumbent / contract.FILE).exists() else inputs.base
-        agreed = contract.read(own).shortened(config.max_length)
+        agreed = self._contract(contract.read(own).shortened(config.max_length))
         self.encoder = encoder.load(inputs.base, dtype=config.dtype, device=self.device, contract=agreed, training=True)
         if from_incumbent:
             self.model = lora.load(self.encoder.model, from_incumbent, trainable=True)
@@ -120,6 +158,29 @@ class Trainee:
         self.encoder.model = self.model
         self.ahead: dict[tuple[int, int], Future[Share]] = {}
         self.thread = ThreadPoolExecutor(1)
+
+    def _contract(self, given: Contract) -> Contract:
+        """The base's, with what the settings say; this is what is trained, and kept with the adapter."""
+        from dataclasses import replace
+
+        config, data = self.config, self.triplets
+        changes: dict[str, Any] = {"task": config.task, "query_template": config.query_template}
+        changes = {name: value for name, value in changes.items() if value}
+        changes["query_max_length"] = config.query_max_length or given.query_max_length
+        if config.examples:
+            template = config.query_template or ICL
+            # The first queries in an order of their own: a query may be among its own fixed examples, as in evaluation.
+            fixed = data.batches(config.seed, -1 & 0xFFFF, len(data))[0][: config.fixed_examples].tolist()
+            changes |= {
+                "query_template": template,
+                "example_template": template + "{answer}",
+                "example_max_length": config.example_max_length,
+                "examples": tuple(self._example(query, int(data.positives(query)[0])) for query in fixed),
+            }
+        return replace(given, **changes)
+
+    def _example(self, query: int, answer: int) -> tuple[str, str]:
+        return self.triplets.query_text[query].as_py(), self.triplets.corpus_text[answer].as_py()
 
     def start(self) -> dict[str, float]:
         from models import encoder
@@ -218,7 +279,7 @@ class Trainee:
         passages = data.corpus_text.take(mine).to_pylist()
         tokenize = self.encoder.tokenize
         return Share(
-            tokenize(queries, "query"),
+            tokenize(queries, "query", self._examples(epoch, batch.query_Q)),
             tokenize(passages, "passage"),
             batch.offsets,
             positive_Q,
@@ -227,6 +288,14 @@ class Trainee:
             mask_QP,
             batch.queries,
         )
+
+    def _examples(self, epoch: int, query_Q: np.ndarray) -> list[list[tuple[str, str]]] | None:
+        """For each query its own; None: there are to be none, ever."""
+        config = self.config
+        if not config.examples:
+            return None
+        drawn = [self.triplets.examples(config.seed, epoch, int(query), config.examples) for query in query_Q]
+        return [[self._example(*pair) for pair in own] for own in drawn]
 
     def _embed(self, ids: list[list[int]]) -> Tensor:
         """float32 [rows, D] with gradient, in batches of like length."""

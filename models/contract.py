@@ -12,6 +12,8 @@ from models.errors import ModelError
 
 FILE = "ratchet_contract.json"
 Role = Literal["query", "passage"]
+Example = tuple[str, str]
+"""(a query, its answer), shown before another query of the same task."""
 
 LONGEST = 8192
 """Tokens; longer limits are not taken from model folders: a text of that length fills a machine's memory."""
@@ -36,10 +38,21 @@ class Contract:
     max_length: int = 512
     """Tokens, special ones included; longer texts are cut at the end."""
     query_template: str = "{text}"
+    """`{task}` in it stands for the task; `<instruct>{task}\\n<query>{text}\\n<response>` is that of bge-en-icl."""
     passage_template: str = "{text}"
     padding_side: Literal["left", "right"] = "right"
     add_eos: bool = False
     """Whether the end-of-sequence token is added: decoders are often trained to be pooled there."""
+    task: str = ""
+    """What is looked for, in a sentence."""
+    query_max_length: int | None = None
+    """Tokens of a query's own text; None: what max_length leaves."""
+    examples: tuple[Example, ...] = ()
+    """Shown before every query (in training: before each query others, drawn anew)."""
+    example_template: str = ""
+    """With `{text}` and `{answer}`, such as `<instruct>{task}\\n<query>{text}\\n<response>{answer}`."""
+    example_max_length: int = 128
+    """Tokens of an example's query, and of its answer."""
 
     def __post_init__(self) -> None:
         if self.pooling not in ("cls", "mean", "last_token"):
@@ -51,11 +64,29 @@ class Contract:
         for name in ("query_template", "passage_template"):
             if "{text}" not in getattr(self, name):
                 raise ModelError(f"contract.{name}: '{getattr(self, name)}' given; expected a template with {{text}}")
+        if self.examples and not ("{text}" in self.example_template and "{answer}" in self.example_template):
+            raise ModelError(
+                f"contract.example_template: '{self.example_template}' given; expected {{text}} and {{answer}} in it,"
+                " since there are examples"
+            )
+        if self.example_max_length < 1 or (self.query_max_length is not None and self.query_max_length < 1):
+            raise ModelError(
+                f"contract.example_max_length, query_max_length: {self.example_max_length}, {self.query_max_length}"
+                " given; expected 1 or more tokens"
+            )
 
-    def render(self, texts: Sequence[str], role: Role) -> list[str]:
-        """The texts as the model reads them."""
+    def template(self, role: Role) -> tuple[str, str]:
+        """What stands before and after a text."""
         template = self.query_template if role == "query" else self.passage_template
-        return list(texts) if template == "{text}" else [template.replace("{text}", text) for text in texts]
+        before, _, after = template.partition("{text}")
+        return before.replace("{task}", self.task), after.replace("{task}", self.task)
+
+    def shown(self, examples: Sequence[Example]) -> str:
+        """Examples as they stand before a query."""
+        template = self.example_template.replace("{task}", self.task)
+        before, _, rest = template.partition("{text}")
+        between, _, after = rest.partition("{answer}")
+        return "".join(f"{before}{text}{between}{answer}{after}\n\n" for text, answer in examples)
 
     def shortened(self, max_length: int | None) -> Contract:
         """With another length limit, if one is given."""
@@ -76,7 +107,8 @@ def read(folder: Path) -> Contract:
         known = {field.name for field in fields(Contract)}
         if not isinstance(values, dict) or set(values) - known or "pooling" not in values:
             raise ModelError(f"{own}: fields {', '.join(map(str, values))}; expected {', '.join(sorted(known))}")
-        return Contract(**values)
+        examples = tuple((str(text), str(answer)) for text, answer in values.get("examples", ()))
+        return Contract(**{**values, "examples": examples})
     config = _json(folder / "config.json")
     decoder = _is_decoder(config)
     length = _max_length(folder, config)

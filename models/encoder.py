@@ -17,10 +17,11 @@ from torch import Tensor
 
 from models import contract as contracts
 from models.batching import MULTIPLE, pad, token_batches
-from models.contract import Contract, Role
+from models.contract import Contract, Example, Role
 from models.errors import ModelError
 from models.loading import evaluating, open_model, place, torch_dtype
 from models.packed import pack
+from models.prompts import TextTokenizer
 
 OWN_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "distilbert", "modernbert", "t5", "bloom", "mpt")
 """Model types that count positions from the padding tokens themselves, or take no `position_ids`."""
@@ -41,25 +42,16 @@ class Encoder:
         self.contract = contract
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
+        self.tokens = TextTokenizer(tokenizer, contract)
         self.device = next(model.parameters()).device
         self.dtype: torch.dtype = model.dtype
         self.dim: int = model.config.hidden_size
 
-    def tokenize(self, texts: Sequence[str], role: Role) -> list[list[int]]:
-        """Token ids of each text as the contract has it, special tokens included, cut to its length; never empty."""
-        limit = self.contract.max_length - int(self.contract.add_eos)
-        rendered = self.contract.render(texts, role)
-        if not rendered:
-            return []
-        rows: list[list[int]] = self.tokenizer(
-            rendered, truncation=True, max_length=limit, add_special_tokens=True, return_attention_mask=False
-        )["input_ids"]
-        end = self.tokenizer.eos_token_id
-        if self.contract.add_eos and end is not None:
-            rows = [row if row and row[-1] == end else [*row, end] for row in rows]
-        # A decoder's tokenizer gives nothing for an empty text; its vector is then that of one end (or padding) token.
-        alone = end if end is not None else self.tokenizer.pad_token_id
-        return [row or [alone] for row in rows]
+    def tokenize(
+        self, texts: Sequence[str], role: Role, examples: Sequence[Sequence[Example]] | None = None
+    ) -> list[list[int]]:
+        """See `models.prompts.TextTokenizer`."""
+        return self.tokens(texts, role, examples)
 
     def embed(self, input_ids_BL: Tensor, attention_mask_BL: Tensor) -> Tensor:
         """Pooled (and normalised) vectors [B, D], float32; gradients flow where the model wants them. Padding may

@@ -131,6 +131,8 @@ def reachable(goals: Sequence[Step]) -> list[Step]:
                 order.setdefault(current.name, current)
             elif parent.name not in order:
                 stack.append((parent, iter(parent.parents)))
+            elif order[parent.name] is not parent:
+                raise RecipeError(f"step {parent.name}: two different steps have this name; give each its own")
             if order.get(current.name, current) is not current:
                 raise RecipeError(f"step {current.name}: two different steps have this name; give each its own")
 

@@ -139,3 +139,22 @@ def test_a_teachers_scores_follow_their_passages(workers: int) -> None:
 def test_scores_that_are_missing_or_no_numbers_are_named(change: dict[str, Any], without: str, said: str) -> None:
     with pytest.raises(DataError, match=said):
         scored(change, without)
+
+
+def test_examples_are_never_the_querys_own() -> None:
+    rows = [*QUERY_ROWS, {"text": "query 3", "positives": ["c8"], "negatives": []}]
+    data = made(rows)
+    counts = set()
+    for query in range(len(rows)):
+        own = set(data.text_of_row[data.positives(query)].tolist())
+        for epoch in range(20):
+            found = data.examples(5, epoch, query, 3)
+            assert found == data.examples(5, epoch, query, 3)
+            counts.add(len(found))
+            for other, answer in found:
+                assert rows[other]["text"] != rows[query]["text"]
+                assert answer in data.positives(other)
+                assert data.text_of_row[answer] not in own
+            assert len({other for other, _ in found}) == len(found)
+    assert counts == {0, 1, 2, 3}
+    assert data.examples(5, 0, 1, 0) == []

@@ -228,6 +228,63 @@ def test_a_killed_worker_goes_on_from_the_middle_of_the_epoch(
     assert result.metrics == undisturbed.metrics
 
 
+SHOWN = dataclasses.replace(
+    FAST,
+    examples=3,
+    fixed_examples=2,
+    example_max_length=5,
+    query_template="t0x7 {text} t1x7 ",
+    query_max_length=6,
+    task="t2x7",
+)
+
+
+def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inputs) -> None:
+    from jobs.finetune_embedder import Trainee
+    from jobs.training import Place
+
+    trainee = Trainee(Place(0, 1, "cpu"), SHOWN, inputs, Resources(1, cpus=1.0, gpus=0.0))
+    tokenizer, data = trainee.encoder.tokens.tokenizer, trainee.triplets
+    seen = []
+    for epoch in range(2):
+        batch = data.step(SHOWN.seed, epoch, 0, SHOWN.batch, SHOWN.negatives, 0, 1)
+        rows = trainee._prepare(epoch, 0).query_ids
+        for query, row in zip(batch.query_Q.tolist(), rows, strict=True):
+            words = tokenizer.decode(row, skip_special_tokens=True).split()
+            parts = " ".join(words).split("t0x7 ")[1:]
+            *examples, own = [part.split("t1x7") for part in parts]
+            assert own[0].split() == data.query_text[query].as_py().split()[:6]
+            answers = {data.corpus_text[int(p)].as_py() for p in data.positives(query)}
+            for text, answer in examples:
+                assert " ".join(text.split()) != data.query_text[query].as_py()
+                assert answer.split()
+                assert not any(" ".join(right.split()[:5]) == " ".join(answer.split()) for right in answers)
+            seen.append(len(examples))
+    assert set(seen) == {0, 1, 2, 3}
+    agreed = trainee.encoder.contract
+    assert len(agreed.examples) == 2
+    assert {text for text, _ in agreed.examples} <= set(data.query_text.to_pylist())
+    fixed = tokenizer.decode(trainee.encoder.tokenize(["q1x1"], "query")[0], skip_special_tokens=True)
+    assert fixed.count("t0x7") == 3
+
+
+def test_an_adapter_brings_its_examples_along(cluster: None, inputs: Inputs, tmp_path: Path) -> None:
+    from models import contract, encoder
+
+    result = run(context(tmp_path), dataclasses.replace(SHOWN, epochs=2), inputs)
+    adapter = tmp_path / "out/adapter"
+    agreed = contract.read(adapter)
+    assert len(agreed.examples) == 2
+    assert agreed.example_template == "t0x7 {text} t1x7 {answer}"
+    assert agreed.task == "t2x7"
+    best = next(row for row in result.tables["epochs"] if row["best"])
+    if best["epoch"] != "start":
+        queries = read_shards(inputs.valid)["text"].to_pylist()
+        found = encoder.load(inputs.base, adapter, dtype="float32").encode(queries, "query")
+        plain = encoder.load(inputs.base, adapter, dtype="float32", contract=contract.read(inputs.base))
+        assert np.abs(found - plain.encode(queries, "query")).max() > 1e-3
+
+
 DRIVER = """
 import logging, sys, pickle, ray
 from pathlib import Path
@@ -289,6 +346,11 @@ def test_a_killed_driver_goes_on_too(cluster: None, inputs: Inputs, tmp_path: Pa
         ({"metric": "accuracy"}, "metric: accuracy given"),
         ({"epochs": 0}, "epochs: 0 given"),
         ({"dropout": 1.0}, "dropout: 1.0 given"),
+        ({"examples": 1, "fixed_examples": 2}, "fixed_examples: 2 given; expected 0 up to examples"),
+        (
+            {"examples": 3},
+            "examples: 3 given, of up to 256 tokens each, with a max_length of 64; that leaves 0 for the",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_starts(change: dict[str, Any], says: str, inputs: Inputs) -> None:

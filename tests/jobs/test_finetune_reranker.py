@@ -132,7 +132,7 @@ def test_it_learns_and_the_kept_adapter_is_what_the_table_says(tuned: tuple[Resu
     assert best["valid map@25"] == pytest.approx(float(np.mean(found)), abs=2e-3)
     assert result.metrics["improved"]
     assert result.metrics["valid map@25"] > result.metrics["valid map@25 at the start"] + 0.05
-    with pytest.raises(Exception, match="classifier"):
+    with pytest.raises(Exception, match="weights are missing"):
         reranker.load(inputs.base, dtype="float32", device="cpu")
 
 

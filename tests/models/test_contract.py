@@ -134,8 +134,8 @@ def test_files_that_are_no_contract_are_refused(tmp_path: Path) -> None:
 
 
 def test_templates_are_filled_as_they_are() -> None:
-    agreed = Contract("mean", query_template="Find {text} {other}")
-    assert agreed.render(["a {text} b", "{}"], "query") == ["Find a {text} b {other}", "Find {} {other}"]
-    assert agreed.render(["a"], "passage") == ["a"]
+    agreed = Contract("mean", query_template="Find {text} {other} for {task}", task="{text}")
+    assert agreed.template("query") == ("Find ", " {other} for {text}")
+    assert agreed.template("passage") == ("", "")
     assert agreed.shortened(9).max_length == 9
     assert agreed.shortened(None) is agreed

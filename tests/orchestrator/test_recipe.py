@@ -117,3 +117,20 @@ def test_a_recipe_is_found_by_its_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert [s.config.questions for s in steps] == [7]
     assert isinstance(summary, Summary)
     assert isinstance(summary.rows[0], Row)
+
+
+def test_two_steps_of_one_name_are_refused_wherever_they_are() -> None:
+    from jobs import embed, prepare
+    from orchestrator.step import reachable, step
+
+    data = step("prepare", prepare.JOB)
+    queries, passages = (
+        step("embed", embed.JOB, model=data, texts=data["corpus"], role=role) for role in ("query", "passage")
+    )
+    for goals in ([queries, passages], [step("one", embed.JOB, model=queries, texts=passages)]):
+        with pytest.raises(RecipeError, match="step embed: two different steps have this name"):
+            reachable(goals)
+    other = step("other", embed.JOB, model=queries, texts=data["corpus"])
+    with pytest.raises(RecipeError, match="step embed: two different steps"):
+        reachable([other, step("last", embed.JOB, model=other, texts=passages)])
+    assert [s.name for s in reachable([other])] == ["prepare", "embed", "other"]
