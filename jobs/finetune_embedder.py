@@ -124,6 +124,7 @@ class Trainee:
         from data.triplets import Triplets
         from models import contract, encoder, lora
         from models.fused_lora import fuse
+        from models.loading import moved
 
         self.place, self.config, self.inputs, self.resources = place, config, inputs, resources
         self.corpus = read_shards(inputs.corpus, ["id", "text"])
@@ -141,7 +142,14 @@ class Trainee:
         from_incumbent = inputs.incumbent if config.start == "incumbent" else None
         own = from_incumbent if from_incumbent and (from_incumbent / contract.FILE).exists() else inputs.base
         agreed = self._contract(contract.read(own).shortened(config.max_length))
-        self.encoder = encoder.load(inputs.base, dtype=config.dtype, device=self.device, contract=agreed, training=True)
+        self.encoder = encoder.load(
+            inputs.base,
+            dtype=config.dtype,
+            device=self.device,
+            contract=agreed,
+            training=True,
+            quantization=config.quantization,
+        )
         if from_incumbent:
             self.model = lora.load(self.encoder.model, from_incumbent, trainable=True)
         else:
@@ -153,7 +161,7 @@ class Trainee:
                 targets=finetuning.targets(config),
                 seed=config.seed,
             )
-        self.model.to(self.encoder.model.dtype)
+        moved(self.model, self.encoder.device, self.encoder.dtype)
         fuse(self.model)
         self.encoder.model = self.model
         self.ahead: dict[tuple[int, int], Future[Share]] = {}

@@ -76,6 +76,7 @@ class Trainee:
         from data.triplets import Triplets
         from models import lora, pairs, reranker
         from models.fused_lora import fuse
+        from models.loading import moved
 
         self.place, self.config, self.inputs, self.resources = place, config, inputs, resources
         corpus = read_shards(inputs.corpus, ["id", "text"])
@@ -97,7 +98,13 @@ class Trainee:
         own = from_incumbent if from_incumbent and (from_incumbent / pairs.FILE).is_file() else inputs.base
         self.contract = pairs.read(own).shortened(config.max_length, config.query_max_length)
         self.reranker = reranker.load(
-            inputs.base, dtype=config.dtype, device=self.device, contract=self.contract, training=True, seed=config.seed
+            inputs.base,
+            dtype=config.dtype,
+            device=self.device,
+            contract=self.contract,
+            training=True,
+            quantization=config.quantization,
+            seed=config.seed,
         )
         plain = self.reranker.model
         if from_incumbent:
@@ -113,7 +120,7 @@ class Trainee:
                 whole=reranker.heads(self.reranker),
                 task="CAUSAL_LM" if self.contract.kind == "yes_no" else "SEQ_CLS",
             )
-        self.model.to(plain.dtype)
+        moved(self.model, self.reranker.device, plain.dtype)
         fuse(self.model)
         self.reranker.model = self.model
 

@@ -6,6 +6,7 @@ there was before, what there was before is kept instead.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 from collections.abc import Sequence
@@ -59,6 +60,8 @@ class Settings:
     """Tokens; None: the contract's. Kept in the adapter's contract."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of weights and arithmetic; auto is bfloat16 where the machine multiplies it natively. Master weights: float32."""
+    quantization: Literal["none", "nf4"] = "none"
+    """`nf4` trains over a base in 4 bits, twice quantised (QLoRA): a quarter of the memory, and slower."""
     start: Literal["base", "incumbent"] = "base"
     """What training goes on from. `incumbent` without one is the base."""
     metric: str = "map@25"
@@ -92,6 +95,12 @@ def check(job: str, config: Settings, base: Path | None, further: Sequence[Rule]
         ("teacher_temperature", config.teacher_temperature > 0, "more than 0; 1 leaves the scores alone"),
         ("max_length", config.max_length is None or config.max_length >= 4, "4 or more tokens"),
         ("dtype", config.dtype in ("auto", "float32", "bfloat16"), "auto, float32 or bfloat16"),
+        ("quantization", config.quantization in ("none", "nf4"), "none or nf4"),
+        (
+            "quantization",
+            config.quantization == "none" or importlib.util.find_spec("bitsandbytes") is not None,
+            "the package bitsandbytes to be installed for it",
+        ),
         ("start", config.start in ("base", "incumbent"), "base or incumbent"),
         ("save_steps", config.save_steps is None or config.save_steps >= 1, "1 or more, or none"),
         (

@@ -19,7 +19,7 @@ from models import contract as contracts
 from models.batching import MULTIPLE, pad, token_batches
 from models.contract import Contract, Example, Role
 from models.errors import ModelError
-from models.loading import evaluating, open_model, place, torch_dtype
+from models.loading import evaluating, moved, open_model, place, torch_dtype
 from models.packed import pack
 from models.prompts import TextTokenizer
 
@@ -126,14 +126,15 @@ def load(
     device: str = "auto",
     contract: Contract | None = None,
     training: bool = False,
+    quantization: str = "none",
     packed: bool = True,
 ) -> Encoder:
     """A model folder as an encoder, a LoRA adapter merged into its weights (in float32, before the cast).
 
     dtype: `float32`, `bfloat16`, or `auto` (bfloat16 on GPUs and on CPUs that multiply it natively). device: `cpu`,
     `cuda`, or `auto`. contract: instead of the folder's (the adapter's, where it has one). training: no dropout, and on
-    CPUs the attention whose backward is fast there; the adapter is not merged. packed: on CPUs, hold the linear
-    layers as `models.packed` does. Raises ModelError for an unusable folder.
+    CPUs the attention whose backward is fast there; the adapter is not merged. quantization: as `open_model` has it.
+    packed: on CPUs, hold the linear layers as `models.packed` does. Raises ModelError for an unusable folder.
     """
     where = place(device)
     kind = torch_dtype(dtype, where)
@@ -145,6 +146,7 @@ def load(
         dtype=torch.float32 if adapter else kind,
         device=where,
         training=training,
+        quantization=quantization,
         # Poolers are computed, but never used here.
         may_lack=lambda name: "pooler" in name,
     )
@@ -152,7 +154,7 @@ def load(
         from models import lora
 
         model = lora.merged(model, adapter)
-    model = model.to(device=where, dtype=kind)
+    model = moved(model, where, kind)
     model.train(training)
     if packed and not training:
         pack(model)

@@ -30,6 +30,9 @@ def start(
         os.environ["DS_ACCELERATOR"] = "cpu"  # read when DeepSpeed is imported
     import deepspeed
 
+    # On CPUs DeepSpeed compiles a collective of its own into the user's cache; a process that is killed then leaves
+    # a lock there, for which every later one waits without end. gloo needs no compiler.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     # Without torch's Adam DeepSpeed compiles its own.
     adam = {"lr": learning_rate, "weight_decay": weight_decay, "torch_adam": True, "adam_w_mode": True}

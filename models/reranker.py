@@ -21,7 +21,7 @@ from torch import Tensor
 from models import pairs
 from models.batching import MULTIPLE, token_batches
 from models.errors import ModelError
-from models.loading import evaluating, open_model, place, torch_dtype
+from models.loading import evaluating, moved, open_model, place, torch_dtype
 from models.packed import pack
 from models.pairs import PairContract, PairTokenizer
 
@@ -139,6 +139,7 @@ def load(
     device: str = "auto",
     contract: PairContract | None = None,
     training: bool = False,
+    quantization: str = "none",
     packed: bool = True,
     seed: int = 0,
 ) -> Reranker:
@@ -162,6 +163,7 @@ def load(
             dtype=torch.float32 if adapter else kind,
             device=where,
             training=training,
+            quantization=quantization,
             may_lack=lambda name: not decoder and (training or adapter is not None) and _of_head(name),
             **({} if decoder else {"num_labels": 1}),
         )
@@ -171,7 +173,7 @@ def load(
         from models import lora
 
         model = lora.merged(model, adapter)
-    model = model.to(device=where, dtype=kind)
+    model = moved(model, where, kind)
     model.train(training)
     if packed and not training:
         pack(model)

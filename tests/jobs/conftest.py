@@ -148,3 +148,24 @@ def tiny_bert(folder: Path) -> None:
     size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
     shape = BertConfig(vocab_size=len(words), max_position_embeddings=64, initializer_range=0.2, **size)
     BertModel(shape, add_pooling_layer=False).save_pretrained(folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen2 whose tokens are characters, and the words Yes and No; as wide as a block of 4-bit weights."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+    folder = tmp_path_factory.mktemp("decoder")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {name: i for i, name in enumerate(["<pad>", "<end>", *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<end>")
+    fast.add_tokens(["Yes", "No"])
+    fast.save_pretrained(folder)
+    size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    heads = {"num_key_value_heads": 2, "max_position_embeddings": 512, "initializer_range": 0.2}
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(Qwen2Config(vocab_size=len(fast), pad_token_id=0, **size, **heads)).save_pretrained(folder)
+    return folder

@@ -285,6 +285,36 @@ def test_an_adapter_brings_its_examples_along(cluster: None, inputs: Inputs, tmp
         assert np.abs(found - plain.encode(queries, "query")).max() > 1e-3
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_decoder_in_4_bits_learns_with_examples(
+    cluster: None, inputs: Inputs, tiny_decoder: Path, tmp_path: Path, stage: int
+) -> None:
+    config = Config(
+        epochs=2,
+        batch=16,
+        negatives=3,
+        learning_rate=2e-3,
+        temperature=0.1,
+        quantization="nf4",
+        dtype="bfloat16",
+        zero_stage=stage,
+        examples=2,
+        example_max_length=24,
+        max_length=256,
+        query_max_length=64,
+        task="Find the concept.",
+    )
+    decoder = dataclasses.replace(inputs, base=tiny_decoder)
+    check(config, decoder)
+    result = run(context(tmp_path, workers=2), config, decoder)
+    found = losses(result)
+    assert np.mean(found[-3:]) < np.mean(found[:3]) - 0.05
+    text = (tmp_path / "out/adapter/ratchet_contract.json").read_text()
+    assert "<instruct>{task}" in text
+    assert "Find the concept." in text
+
+
 DRIVER = """
 import logging, sys, pickle, ray
 from pathlib import Path

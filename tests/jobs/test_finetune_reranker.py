@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,6 +151,39 @@ def test_a_fresh_head_that_does_not_help_is_kept_and_said_to_be_no_better(
     assert result.metrics["improved"] is False
     assert result.metrics["kept"] == "epoch 1"
     assert result.metrics["valid map@25"] < 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quantization", ["none", "nf4"])
+def test_a_decoder_learns_to_answer_and_its_adapter_loads_in_peft(
+    cluster: None, inputs: Inputs, tiny_decoder: Path, tmp_path: Path, quantization: str
+) -> None:
+    from peft import AutoPeftModelForCausalLM
+
+    from models import pairs
+
+    config = Config(
+        epochs=2,
+        batch=16,
+        negatives=3,
+        learning_rate=2e-3,
+        dtype="bfloat16",
+        max_length=256,
+        quantization=quantization,  # type: ignore[arg-type]
+        distillation="m3_kd_loss",
+    )
+    decoder = dataclasses.replace(inputs, base=tiny_decoder)
+    check(config, decoder)
+    result = run(context(tmp_path, workers=2), config, decoder)
+    found = losses(result)
+    assert np.mean(found[-3:]) < np.mean(found[:3]) - 0.02
+    adapter = tmp_path / "out/adapter"
+    assert pairs.read(adapter) == dataclasses.replace(pairs.YES_NO, max_length=256)
+    settings = adapter / "adapter_config.json"
+    named = json.loads(settings.read_text()) | {"base_model_name_or_path": str(tiny_decoder)}
+    settings.write_text(json.dumps(named))
+    model = AutoPeftModelForCausalLM.from_pretrained(adapter)
+    assert any("lora_B" in name and bool(weight.any()) for name, weight in model.named_parameters())
 
 
 @pytest.mark.parametrize(
