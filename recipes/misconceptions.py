@@ -1,14 +1,18 @@
-"""Which misunderstanding leads a student to a wrong answer? Retrieval, trained in iterations."""
+"""Which misunderstanding leads a student to a wrong answer? Retrieval and reranking, trained in iterations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from jobs import embed, evaluate_retrieval, finetune_embedder, mine, prepare
+from jobs import embed, evaluate_retrieval, finetune_embedder, finetune_reranker, merge, mine, prepare, score
 from jobs.pretrained import pretrained
 from orchestrator.step import Output, Row, Source, Step, Summary, step
+
+Model = Source | Output
+"""A folder that a job can load: a published model, or what `merge` made."""
 
 
 def misconceptions(
@@ -16,116 +20,196 @@ def misconceptions(
     data: str,
     base: str = "sentence-transformers/all-MiniLM-L6-v2",
     bootstrap: str = "",
+    reranker: str = "none",
     iterations: int = 2,
     window: tuple[int, int] = (2, 200),
+    reranker_window: tuple[int, int] = (2, 100),
     negatives: int = 15,
+    depth: int = 25,
     epochs: int = 2,
     learning_rate: float = 1e-3,
     temperature: float = 0.05,
+    reranker_epochs: int = 1,
+    reranker_learning_rate: float = 5e-4,
     start: Literal["base", "incumbent"] = "incumbent",
+    distillation: Literal["none", "kl_div", "m3_kd_loss"] = "kl_div",
     seed: int = 42,
 ) -> Summary:
-    """Mine hard negatives, finetune the embedder on them, mine again with it; MAP@25 on held-out questions.
+    """Mine hard negatives, finetune the embedder on them, mine again with it; with a reranker that teaches, if wanted.
 
     data        Eedi's CSVs, FlagEmbedding JSONL or a BEIR folder
-    base        the model to finetune: a folder or a hub id
+    base        the embedder to finetune: a folder or a hub id
     bootstrap   the model that mines first; empty: the base
-    iterations  how often to mine and finetune
-    window      candidates by rank that negatives are drawn from
-    negatives   hard negatives per query
-    epochs      of each finetune; the best by held-out MAP@25 is kept
+    reranker    none, or the model to finetune as one (a decoder answers Yes or No, an encoder becomes a
+                cross-encoder): it learns from what the new embedder ranks high, and teaches the next one
+    iterations  how often to go round
+    window      candidates by rank that the embedder's negatives are drawn from
+    reranker_window  the same for the reranker's
+    negatives   hard negatives that are mined per query
+    depth       documents of each list that are reranked
+    epochs      of each finetune of the embedder; the best by held-out MAP@25 is kept
     learning_rate, temperature  good for small encoders; a large model wants a rate of 1e-4 or less
+    reranker_epochs  of each finetune of the reranker; the best by MAP@25 of reranked held-out lists is kept
+    reranker_learning_rate  good for small encoders
     start       each finetune goes on from the last model (incumbent), or begins anew (base)
+    distillation  how the reranker of one iteration teaches the finetunes of the next
     seed        of the split, of mining and of training
     """
     prepared = step("prepare", prepare.JOB, data=Source(Path(data), label=data), seed=seed)
-    return iterate(
+    common = {"start": start, "distillation": distillation}
+    return Loop(
         prepared,
-        Embedder(pretrained(base)),
-        Embedder(pretrained(bootstrap or base)),
-        iterations=iterations,
+        embedder=pretrained(base),
+        reranker=None if reranker == "none" else pretrained(reranker),
         window=window,
+        reranker_window=reranker_window,
         negatives=negatives,
+        depth=depth,
         seed=seed,
-        training={"epochs": epochs, "learning_rate": learning_rate, "temperature": temperature, "start": start},
-    )
+        embedder_training={
+            "epochs": epochs,
+            "learning_rate": learning_rate,
+            "temperature": temperature,
+            **common,
+        },
+        reranker_training={
+            "epochs": reranker_epochs,
+            "learning_rate": reranker_learning_rate,
+            "label_smoothing": 0.2,
+            **common,
+        },
+    ).summary(pretrained(bootstrap or base), iterations)
 
 
-class Embedder(NamedTuple):
-    """A base model, and the adapter that finetuning added."""
+@dataclass(frozen=True)
+class Loop:
+    """The loop itself, over a step with the folders corpus, train, valid and test."""
 
-    base: Source
-    adapter: Output | None = None
+    prepared: Step
+    embedder: Source
+    """What is finetuned."""
+    reranker: Source | None
+    """None: the embedder's half alone."""
+    window: tuple[int, int]
+    reranker_window: tuple[int, int]
+    negatives: int
+    depth: int
+    seed: int
+    embedder_training: Mapping[str, Any]
+    reranker_training: Mapping[str, Any]
+    vectors: dict[str, Step] = field(default_factory=dict)
+    """Several steps look at the same ones."""
 
+    def summary(self, bootstrap: Source, iterations: int) -> Summary:
+        """`bootstrap` mines first; it is also what the iterations are compared with."""
+        bm25 = step("bm25/evaluate", evaluate_retrieval.JOB, **self.asked("test"), system="bm25", tag="bm25")
+        zero_shot = self.evaluated("zero_shot", bootstrap, "test")
+        rows = [row("BM25", bm25), row("zero-shot", zero_shot)]
 
-def iterate(
-    prepared: Step,
-    first: Embedder,
-    miner: Embedder,
-    *,
-    iterations: int,
-    window: tuple[int, int],
-    negatives: int,
-    seed: int,
-    training: Mapping[str, Any],
-) -> Summary:
-    """The loop itself, over a step with the folders corpus, train, valid and test.
+        miner_at = "zero_shot"
+        miner: Model = bootstrap
+        embedder: Output | None = None
+        reranker: Output | None = None
+        teacher: Output | None = None
+        for i in range(iterations):
+            at = f"iter{i}"
+            mined = self.mined(f"{at}/mine", miner_at, miner, self.window, i)
+            tuned = step(
+                f"{at}/finetune_embedder",
+                finetune_embedder.JOB,
+                base=self.embedder,
+                mined=self.taught(f"{at}/score_mined", mined, teacher),
+                corpus=self.prepared["corpus"],
+                valid=self.prepared["valid"],
+                incumbent=embedder,
+                seed=self.seed + i,
+                **self.training(self.embedder_training, teacher),
+            )
+            embedder = tuned["adapter"]
+            miner_at, miner = at, self.merged(f"{at}/merge_embedder", self.embedder, embedder)
+            evaluation = self.evaluated(at, miner, "test", before=zero_shot)
+            rows.append(row(f"iteration {i}", evaluation, tuned, mined))
+            if self.reranker is None:
+                continue
 
-    first: what is finetuned. miner: what mines first. training: settings of the finetunes.
-    """
-    corpus, train, valid, test = (prepared[part] for part in ("corpus", "train", "valid", "test"))
+            hard = self.mined(f"{at}/mine_hard", miner_at, miner, self.reranker_window, i)
+            ordering = step(
+                f"{at}/finetune_reranker",
+                finetune_reranker.JOB,
+                base=self.reranker,
+                mined=self.taught(f"{at}/score_hard", hard, teacher),
+                corpus=self.prepared["corpus"],
+                valid=self.prepared["valid"],
+                ranking=self.evaluated(at, miner, "valid")["ranking"],
+                incumbent=reranker,
+                depth=self.depth,
+                seed=self.seed + i,
+                **self.training(self.reranker_training, teacher),
+            )
+            reranker = ordering["adapter"]
+            teacher = self.merged(f"{at}/merge_reranker", self.reranker, reranker)
+            scored = self.scored(f"{at}/score_test", evaluation["ranking"], teacher, depth=self.depth)
+            reranked = step(
+                f"{at}/evaluate_reranked",
+                evaluate_retrieval.JOB,
+                **self.asked("test"),
+                scored=scored,
+                before=evaluation,
+                system="reranked",
+                tag=f"{at}_reranked",
+            )
+            rows.append(row(f"iteration {i}, reranked", reranked, ordering, hard))
+        return Summary(rows)
 
-    def embedded(name: str, model: Embedder, texts: Output, role: str) -> Step:
-        return step(name, embed.JOB, model=model.base, adapter=model.adapter, texts=texts, role=role)
+    def asked(self, split: str) -> dict[str, Any]:
+        return {"queries": self.prepared[split], "corpus": self.prepared["corpus"]}
 
-    def evaluated(at: str, model: Embedder, vectors: Step, before: Step | None) -> Step:
+    def training(self, settings: Mapping[str, Any], teacher: Output | None) -> dict[str, Any]:
+        """Without a teacher there is nothing to distil."""
+        return dict(settings) if teacher else {**settings, "distillation": "none"}
+
+    def embedded(self, at: str, model: Model, texts: str) -> Step:
+        name, role = f"{at}/embed_{texts}", "passage" if texts == "corpus" else "query"
+        if name not in self.vectors:
+            self.vectors[name] = step(name, embed.JOB, model=model, texts=self.prepared[texts], role=role)
+        return self.vectors[name]
+
+    def evaluated(self, at: str, model: Model, split: str, before: Step | None = None) -> Step:
         return step(
-            f"{at}/evaluate",
+            f"{at}/evaluate" if split == "test" else f"{at}/evaluate_{split}",
             evaluate_retrieval.JOB,
-            queries=test,
-            corpus=corpus,
-            query_embeddings=embedded(f"{at}/embed_test", model, test, "query"),
-            corpus_embeddings=vectors,
+            **self.asked(split),
+            query_embeddings=self.embedded(at, model, split),
+            corpus_embeddings=self.embedded(at, model, "corpus"),
             before=before,
             tag=at,
         )
 
-    bm25 = step("bm25/evaluate", evaluate_retrieval.JOB, queries=test, corpus=corpus, system="bm25", tag="bm25")
-    vectors = embedded("zero_shot/embed_corpus", miner, corpus, "passage")
-    zero_shot = evaluated("zero_shot", miner, vectors, None)
-    rows = [row("BM25", bm25), row("zero-shot", zero_shot)]
-
-    incumbent = first.adapter
-    for i in range(iterations):
-        at = f"iter{i}"
-        mined = step(
-            f"{at}/mine",
+    def mined(self, name: str, at: str, model: Model, window: tuple[int, int], i: int) -> Step:
+        """Negatives for the training queries, from what a model ranks high."""
+        return step(
+            name,
             mine.JOB,
-            queries=train,
-            corpus=corpus,
-            query_embeddings=embedded(f"{at}/embed_train", miner, train, "query"),
-            corpus_embeddings=vectors,
+            **self.asked("train"),
+            query_embeddings=self.embedded(at, model, "train"),
+            corpus_embeddings=self.embedded(at, model, "corpus"),
             window=window,
-            negatives=negatives,
-            seed=seed + i,
+            negatives=self.negatives,
+            seed=self.seed + i,
         )
-        tuned = step(
-            f"{at}/finetune_embedder",
-            finetune_embedder.JOB,
-            base=first.base,
-            mined=mined,
-            corpus=corpus,
-            valid=valid,
-            incumbent=incumbent,
-            seed=seed + i,
-            **training,
-        )
-        incumbent = tuned["adapter"]
-        miner = Embedder(first.base, incumbent)
-        vectors = embedded(f"{at}/embed_corpus", miner, corpus, "passage")
-        evaluation = evaluated(at, miner, vectors, before=zero_shot)
-        rows.append(row(f"iteration {i}", evaluation, tuned, mined))
-    return Summary(rows)
+
+    def scored(self, name: str, lists: Step | Output, reranker: Model, depth: int | None = None) -> Step:
+        return step(name, score.JOB, model=reranker, lists=lists, corpus=self.prepared["corpus"], depth=depth)
+
+    def taught(self, name: str, mined: Step, teacher: Output | None) -> Step:
+        """With a teacher's scores, where there is a teacher that anybody listens to."""
+        listens = self.embedder_training.get("distillation", "none") != "none"
+        return self.scored(name, mined, teacher) if teacher and listens else mined
+
+    def merged(self, name: str, base: Source, adapter: Output) -> Output:
+        """A finetune that did not get better than its base keeps the base: such an adapter changes nothing."""
+        corpus = self.prepared["corpus"]
+        return step(name, merge.JOB, base=base, adapter=adapter, corpus=corpus, allow_unchanged=True)["model"]
 
 
 def row(label: str, evaluation: Step, tuned: Step | None = None, mined: Step | None = None) -> Row:

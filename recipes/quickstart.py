@@ -5,7 +5,7 @@ from __future__ import annotations
 from jobs import prepare
 from jobs.pretrained import pretrained
 from orchestrator.step import Summary, step
-from recipes.misconceptions import Embedder, iterate
+from recipes.misconceptions import Loop
 
 
 def quickstart(
@@ -18,33 +18,45 @@ def quickstart(
     epochs: int = 2,
     learning_rate: float = 1e-3,
     temperature: float = 0.05,
+    reranker: bool = False,
     seed: int = 42,
 ) -> Summary:
     """Two iterations of mine, finetune, evaluate on generated students' mistakes; minutes on two CPU cores.
 
     questions   multiple-choice questions to generate; each wrong option is computed by a wrong procedure
-    base        the model to finetune: a folder or a hub id
-    iterations  how often to mine and finetune
+    base        the model that becomes embedder and reranker: a folder or a hub id
+    iterations  how often to go round
     window      candidates by rank that negatives are drawn from
-    negatives   hard negatives per query
-    epochs      of each finetune; the best by held-out MAP@25 is kept
-    learning_rate, temperature  of each finetune
+    negatives   hard negatives that are mined per query
+    epochs      of each finetune of the embedder; the best by held-out MAP@25 is kept
+    learning_rate, temperature  of each finetune of the embedder
+    reranker    also train a reranker, and let it teach the next embedder; as long again
     seed        of the questions, of the split, of mining and of training
     """
-    prepared = step("prepare", prepare.JOB, questions=questions, seed=seed)
-    model = Embedder(pretrained(base))
-    return iterate(
-        prepared,
-        model,
-        model,
-        iterations=iterations,
+    model = pretrained(base)
+    return Loop(
+        step("prepare", prepare.JOB, questions=questions, seed=seed),
+        embedder=model,
+        reranker=model if reranker else None,
         window=window,
+        reranker_window=window,
         negatives=negatives,
+        depth=25,
         seed=seed,
-        training={
+        embedder_training={
             "epochs": epochs,
             "learning_rate": learning_rate,
             "temperature": temperature,
             "start": "incumbent",
+            "distillation": "kl_div",
         },
-    )
+        reranker_training={
+            "epochs": 1,
+            "learning_rate": 1e-3,
+            "negatives": 4,
+            "batch": 32,
+            "start": "incumbent",
+            "distillation": "kl_div",
+            "label_smoothing": 0.2,
+        },
+    ).summary(model, iterations)

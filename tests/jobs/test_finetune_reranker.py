@@ -171,6 +171,7 @@ def test_a_decoder_learns_to_answer_and_its_adapter_loads_in_peft(
         max_length=256,
         quantization=quantization,  # type: ignore[arg-type]
         distillation="m3_kd_loss",
+        allow_regression=True,
     )
     decoder = dataclasses.replace(inputs, base=tiny_decoder)
     check(config, decoder)
