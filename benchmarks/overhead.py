@@ -14,7 +14,7 @@ from pathlib import Path
 
 from jobs.job import Context, Job, Result
 from orchestrator.cluster import Cluster
-from orchestrator.identity import identity, step_id
+from orchestrator.identity import code_of, identity, step_id
 from orchestrator.journal import Journal
 from orchestrator.lease import Lease, Leases
 from orchestrator.plan import Plan
@@ -61,7 +61,7 @@ def planning(length: int) -> None:
         with Leases(store, "bench") as leases:
             before = None
             for one in steps:
-                document = identity(NOTHING, one.config, {"before": before})
+                document = identity(NOTHING, code_of(NOTHING), one.config, {"before": before})
                 lease = leases.acquire(step_id(document))
                 assert isinstance(lease, Lease)
                 staging = store.staging(lease.step_id, 1)
