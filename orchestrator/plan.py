@@ -69,8 +69,8 @@ class Plan:
                 planned.step_id = step_id(planned.identity)
             assert planned.step_id is not None
             commit = self.store.use(planned.step_id)
-            if commit is not None and self._sound(planned.step_id, commit):
-                self.done(name, commit)
+            manifest = None if commit is None else self._sound(planned.step_id, commit)
+            planned.commit, planned.manifest = (commit, manifest) if manifest else (None, None)
         return planned
 
     def done(self, name: str, commit: Commit) -> None:
@@ -78,16 +78,15 @@ class Plan:
         self.steps[name].manifest = self.store.manifest(commit.manifest)
         self.steps[name].commit = commit
 
-    def _sound(self, step_id: str, commit: Commit) -> bool:
-        """Whether the artifact's files are there, and of the right size; their contents are checked when read."""
+    def _sound(self, step_id: str, commit: Commit) -> Manifest | None:
+        """The artifact's manifest, if its files are there and of the right size; contents are checked when read."""
         try:
-            self.store.path(commit.manifest, full=self.repair)
+            return self.store.verified(commit.manifest, full=self.repair)
         except Damaged:
             if not self.repair:
                 raise
             self.store.set_aside(step_id)
-            return False
-        return True
+            return None
 
     def inputs(self, name: str, *, verified: bool) -> Any:
         """The job's `Inputs` with a folder for each input; None for what is not made yet.

@@ -149,10 +149,15 @@ class Store:
 
         Raises Damaged, and StoreError if there is no such part.
         """
+        self.verified(digest, part, full=full)
         folder = self.root / "objects" / digest
-        manifest = self.manifest(digest)
-        manifest.verify(folder, part=part, full=full, known=self._verified)
         return folder if part is None else folder / part
+
+    def verified(self, digest: str, part: str | None = None, *, full: bool = False) -> Manifest:
+        """The manifest at an address whose files are there: as `path`."""
+        manifest = self.manifest(digest)
+        manifest.verify(self.root / "objects" / digest, part=part, full=full, known=self._verified)
+        return manifest
 
     def staging(self, step_id: str, attempt: int) -> Path:
         """A fresh, empty folder for an attempt's output."""
