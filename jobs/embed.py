@@ -48,8 +48,7 @@ class Worker:
     def __init__(self, model: Path, adapter: Path | None, config: Config, batch_tokens: int) -> None:
         from models import contract, encoder
 
-        own = adapter if adapter is not None and (adapter / contract.FILE).exists() else model
-        agreed = contract.read(own).shortened(config.max_length)
+        agreed = contract.read(contract.home(model, adapter)).shortened(config.max_length)
         self.encoder = encoder.load(model, adapter, dtype=config.dtype, contract=agreed)
         self.config = config
         self.batch_tokens = batch_tokens

@@ -140,8 +140,8 @@ class Trainee:
             )
         self.device = "cpu" if place.device == "cpu" else "cuda"
         from_incumbent = inputs.incumbent if config.start == "incumbent" else None
-        own = from_incumbent if from_incumbent and (from_incumbent / contract.FILE).exists() else inputs.base
-        agreed = self._contract(contract.read(own).shortened(config.max_length))
+        own = contract.read(contract.home(inputs.base, from_incumbent))
+        agreed = self._contract(own.shortened(config.max_length))
         self.encoder = encoder.load(
             inputs.base,
             dtype=config.dtype,

@@ -75,6 +75,7 @@ class Trainee:
         from data.tables import RANKED, read_shards
         from data.triplets import Triplets
         from models import lora, pairs, reranker
+        from models.contract import home
         from models.fused_lora import fuse
         from models.loading import moved
 
@@ -95,8 +96,9 @@ class Trainee:
             )
         self.device = "cpu" if place.device == "cpu" else "cuda"
         from_incumbent = inputs.incumbent if config.start == "incumbent" else None
-        own = from_incumbent if from_incumbent and (from_incumbent / pairs.FILE).is_file() else inputs.base
-        self.contract = pairs.read(own).shortened(config.max_length, config.query_max_length)
+        self.contract = pairs.read(home(inputs.base, from_incumbent)).shortened(
+            config.max_length, config.query_max_length
+        )
         self.reranker = reranker.load(
             inputs.base,
             dtype=config.dtype,

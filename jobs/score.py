@@ -61,9 +61,9 @@ class Worker:
     def __init__(self, model: Path, adapter: Path | None, corpus: Path, config: Config, batch_tokens: int) -> None:
         from data.tables import read_shards
         from models import pairs, reranker
+        from models.contract import home
 
-        own = adapter if adapter is not None and (adapter / pairs.FILE).is_file() else model
-        contract = pairs.read(own).shortened(config.max_length, config.query_max_length)
+        contract = pairs.read(home(model, adapter)).shortened(config.max_length, config.query_max_length)
         self.reranker = reranker.load(model, adapter, dtype=config.dtype, contract=contract)
         table = read_shards(corpus, ["id", "text"])
         self.text_of = dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))

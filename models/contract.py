@@ -97,6 +97,11 @@ class Contract:
         (folder / FILE).write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
 
 
+def home(base: Path, adapter: Path | None) -> Path:
+    """The folder whose contract holds: the adapter's, where it brings one, else the base's."""
+    return adapter if adapter is not None and (adapter / FILE).is_file() else base
+
+
 def read(folder: Path) -> Contract:
     """A model folder's contract: its own file, else from the sentence-transformers layout, else by architecture
     (decoders pool the last token, encoders the mean). Raises ModelError for a file that is no contract, and for

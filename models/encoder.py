@@ -139,7 +139,7 @@ def load(
     where = place(device)
     kind = torch_dtype(dtype, where)
     if contract is None:
-        contract = contracts.read(adapter if adapter is not None and (adapter / contracts.FILE).exists() else base)
+        contract = contracts.read(contracts.home(base, adapter))
     model, _ = open_model(
         transformers.AutoModel,
         base,

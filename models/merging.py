@@ -48,11 +48,11 @@ def merge(base: Path, adapter: Path, target: Path) -> None:
     """
     kind = _stored(base)
     if is_reranker(base, adapter):
-        agreed = pairs.read(adapter if (adapter / contracts.FILE).is_file() else base)
+        agreed = pairs.read(contracts.home(base, adapter))
         model = reranker.load(base, adapter, dtype="float32", device="cpu", contract=agreed, packed=False).model
         agreed.write(target)
     else:
-        contract = contracts.read(adapter if (adapter / contracts.FILE).is_file() else base)
+        contract = contracts.read(contracts.home(base, adapter))
         model = encoder.load(base, adapter, dtype="float32", device="cpu", contract=contract, packed=False).model
         contract.write(target)
         _sentence_transformers(contract, model.config.hidden_size, target)

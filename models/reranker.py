@@ -20,6 +20,7 @@ from torch import Tensor
 
 from models import pairs
 from models.batching import MULTIPLE, token_batches
+from models.contract import home
 from models.errors import ModelError
 from models.loading import evaluating, moved, open_model, place, torch_dtype
 from models.packed import pack
@@ -152,7 +153,7 @@ def load(
     where = place(device)
     kind = torch_dtype(dtype, where)
     if contract is None:
-        contract = pairs.read(adapter if adapter is not None and (adapter / pairs.FILE).is_file() else base)
+        contract = pairs.read(home(base, adapter))
     decoder = contract.kind == "yes_no"
     state = torch.random.get_rng_state()
     torch.manual_seed(seed)

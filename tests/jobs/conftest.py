@@ -1,4 +1,4 @@
-"""A small local Ray for a file of tests, and contexts to run jobs in."""
+"""One small local Ray for all of these tests, and contexts to run jobs in."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ MakeContext = Callable[..., Context]
 CONCEPTS = 12
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
+    """One for the whole session: Ray ends the process, without a word, when a cluster of a process that has already
+    had some cannot be reached in time."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 

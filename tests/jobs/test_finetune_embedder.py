@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import os
 import pickle
 import signal
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +28,6 @@ CONCEPTS = 12
 FAST = Config(
     epochs=5, batch=16, negatives=3, rank=16, alpha=32.0, learning_rate=5e-3, temperature=0.1, dtype="float32", seed=3
 )
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    import ray
-
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +61,7 @@ def losses(result: Result) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def tuned(cluster: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+def tuned(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     folder = tmp_path_factory.mktemp("tuned")
     return run(context(folder), FAST, inputs), folder / "out/adapter"
 
@@ -182,7 +171,7 @@ def test_the_same_step_gives_the_same_bytes_and_an_incumbent_that_is_not_beaten_
 
 @pytest.mark.slow
 def test_a_base_that_is_not_beaten_gets_an_adapter_that_changes_nothing(
-    cluster: None, inputs: Inputs, tmp_path: Path
+    local_ray: None, inputs: Inputs, tmp_path: Path
 ) -> None:
     from models import encoder
 
@@ -199,7 +188,7 @@ LONG = dataclasses.replace(FAST, epochs=1, batch=2, save_steps=8, learning_rate=
 
 
 @pytest.fixture(scope="module")
-def undisturbed(cluster: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Result:
+def undisturbed(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Result:
     return run(context(tmp_path_factory.mktemp("long")), LONG, inputs)
 
 
@@ -268,7 +257,7 @@ def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inp
     assert fixed.count("t0x7") == 3
 
 
-def test_an_adapter_brings_its_examples_along(cluster: None, inputs: Inputs, tmp_path: Path) -> None:
+def test_an_adapter_brings_its_examples_along(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
     from models import contract, encoder
 
     result = run(context(tmp_path), dataclasses.replace(SHOWN, epochs=2), inputs)
@@ -288,7 +277,7 @@ def test_an_adapter_brings_its_examples_along(cluster: None, inputs: Inputs, tmp
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [1, 2])
 def test_a_decoder_in_4_bits_learns_with_examples(
-    cluster: None, inputs: Inputs, tiny_decoder: Path, tmp_path: Path, stage: int
+    local_ray: None, inputs: Inputs, tiny_decoder: Path, tmp_path: Path, stage: int
 ) -> None:
     config = Config(
         epochs=2,
@@ -334,7 +323,7 @@ Path(sys.argv[4]).write_bytes(pickle.dumps(result))
 
 
 @pytest.mark.slow
-def test_a_killed_driver_goes_on_too(cluster: None, inputs: Inputs, tmp_path: Path) -> None:
+def test_a_killed_driver_goes_on_too(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
     """What the first driver started dies with it within a second or so: the run must be longer than that. (And few
     checkpoints: Ray Train takes one every two seconds.)"""
     longer = dataclasses.replace(LONG, epochs=6, save_steps=40)
@@ -397,7 +386,7 @@ def test_a_base_without_weights_is_refused(inputs: Inputs, tmp_path: Path) -> No
     check(Config(), Inputs(None, None, None, None))  # type: ignore[arg-type]  # not made yet
 
 
-def test_more_workers_than_queries_are_refused_with_the_fix(cluster: None, inputs: Inputs, tmp_path: Path) -> None:
+def test_more_workers_than_queries_are_refused_with_the_fix(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
     from jobs.finetune_embedder import Trainee
     from jobs.training import Place
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +19,6 @@ from jobs.job import BadInput, Context, Resources, Result
 from jobs.training import Options, rate
 
 FAST = Config(epochs=8, batch=16, negatives=3, rank=16, alpha=32.0, learning_rate=1e-2, dtype="float32", seed=3)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    import ray
-
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +52,7 @@ def losses(result: Result) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def tuned(cluster: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+def tuned(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     folder = tmp_path_factory.mktemp("tuned")
     config = dataclasses.replace(FAST, distillation="kl_div", label_smoothing=0.2)
     check(config, inputs)
@@ -138,7 +127,7 @@ def test_it_learns_and_the_kept_adapter_is_what_the_table_says(tuned: tuple[Resu
 
 
 def test_a_fresh_head_that_does_not_help_is_kept_and_said_to_be_no_better(
-    cluster: None, inputs: Inputs, tmp_path: Path
+    local_ray: None, inputs: Inputs, tmp_path: Path
 ) -> None:
     perfect = read_shards(inputs.ranking).to_pylist()
     for row, query in zip(perfect, read_shards(inputs.valid).to_pylist(), strict=True):
@@ -156,7 +145,7 @@ def test_a_fresh_head_that_does_not_help_is_kept_and_said_to_be_no_better(
 @pytest.mark.slow
 @pytest.mark.parametrize("quantization", ["none", "nf4"])
 def test_a_decoder_learns_to_answer_and_its_adapter_loads_in_peft(
-    cluster: None, inputs: Inputs, tiny_decoder: Path, tmp_path: Path, quantization: str
+    local_ray: None, inputs: Inputs, tiny_decoder: Path, tmp_path: Path, quantization: str
 ) -> None:
     from peft import AutoPeftModelForCausalLM
 
@@ -202,7 +191,7 @@ def test_wrong_settings_are_named(inputs: Inputs, change: dict[str, Any], said: 
         check(dataclasses.replace(FAST, **change), inputs)
 
 
-def test_a_teacher_without_scores_and_other_lists_are_named(cluster: None, inputs: Inputs, tmp_path: Path) -> None:
+def test_a_teacher_without_scores_and_other_lists_are_named(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
     plain = read_shards(inputs.mined).select(MINED.names)
     write_table(tmp_path / "mined" / "shard-00000.parquet", plain)
     config = dataclasses.replace(FAST, distillation="m3_kd_loss")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import logging
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +30,11 @@ STEPS = 4
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    import ray
+def cluster(local_ray: None) -> None:
+    """Workers cannot import this file by the name that pytest gives it."""
+    from ray import cloudpickle
 
-    # Workers cannot import a test module by its name.
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    yield
-    ray.shutdown()
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def rows(epoch: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
