@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from data.errors import DataError
 from data.retrieval import Document, Query, Retrieval
+from data.tables import SCORED
 from data.text_files import field_of, jsonl_rows, scores_of, texts_of
 
 POOL = "candidate_pool.jsonl"
@@ -62,20 +64,41 @@ def write(path: Path, items: Iterable[Row]) -> None:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
+def row_of(mined: Mapping[str, Any], text_of: Mapping[str, str]) -> Row:
+    """A row of a table with positives and negatives (ids), as a line: with a teacher's scores, where it has them."""
+    return Row(
+        mined["text"],
+        pos=[text_of[name] for name in mined["positives"]],
+        neg=[text_of[name] for name in mined["negatives"]],
+        pos_scores=mined.get(SCORED["positives"]),
+        neg_scores=mined.get(SCORED["negatives"]),
+    )
+
+
 def read(path: Path) -> Retrieval:
     """A training file as retrieval data.
 
     The corpus is every text named as `pos` or `neg`, and the `candidate_pool.jsonl` (objects with `text`) beside the
     file, if there is one; documents get their ids in the order of appearance. Queries that are about one question
-    (`Question: ...` up to `Hint:`) stay on one side of a split.
+    (`Question: ...` up to `Hint:`) stay on one side of a split. Scores become the queries' `teacher`; DataError names
+    the first line that has none where another has some.
     """
     ids: dict[str, str] = {}
     queries: list[Query] = []
     prompt = ""
     seen: dict[tuple[str, tuple[str, ...]], str] = {}
     repeated = 0
-    for row in rows(path):
+    scored: Row | None = None
+    for number, row in enumerate(rows(path)):
         prompt = prompt or row.prompt
+        scored = row if number == 0 else scored
+        assert scored is not None
+        if _has_scores(row) != _has_scores(scored):
+            without, with_scores = sorted((row, scored), key=_has_scores)
+            raise DataError(
+                f"{without.where}: no pos_scores and neg_scores, but {with_scores.where} has them; expected them on all"
+                " lines or on none; score the rest, or remove them"
+            )
         names = [
             tuple(dict.fromkeys(ids.setdefault(text, f"d{len(ids)}") for text in texts)) for texts in (row.pos, row.neg)
         ]
@@ -83,8 +106,9 @@ def read(path: Path) -> Retrieval:
             repeated += 1
             continue
         group = row.query.split("\nHint:")[0]
+        grades, teacher = (1,) * len(names[0]), _teacher(row)
         queries.append(
-            Query(f"q{len(queries)}", row.query, names[0], (1,) * len(names[0]), names[1], group, where=row.where)
+            Query(f"q{len(queries)}", row.query, names[0], grades, names[1], group, where=row.where, teacher=teacher)
         )
     pool = path.parent / POOL
     if pool.exists():
@@ -92,3 +116,21 @@ def read(path: Path) -> Retrieval:
             ids.setdefault(field_of(where, line, "text", str), f"d{len(ids)}")
     corpus = [Document(name, text) for text, name in ids.items()]
     return Retrieval(corpus, queries, prompt, {"lines that repeat an earlier one, left out": repeated})
+
+
+def _has_scores(row: Row) -> bool:
+    """A line without negatives needs no scores of them."""
+    return row.pos_scores is not None and (row.neg_scores is not None or not row.neg)
+
+
+def _teacher(row: Row) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """The scores of each text once: a text that is repeated keeps its first."""
+    if not _has_scores(row):
+        return None
+    positives, negatives = (
+        dict(reversed(list(zip(texts, scores or (), strict=True))))
+        for texts, scores in ((row.pos, row.pos_scores), (row.neg, row.neg_scores))
+    )
+    return tuple(positives[text] for text in dict.fromkeys(row.pos)), tuple(
+        negatives[text] for text in dict.fromkeys(row.neg)
+    )

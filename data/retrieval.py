@@ -22,7 +22,8 @@ class Query:
     """A query with its relevant documents.
 
     group: what must not be torn apart by a split (a question with several wrong answers). split: where the source
-    itself says so. where: `file:line`, for errors.
+    itself says so. where: `file:line`, for errors. teacher: a reranker's scores of the positives and of the negatives,
+    where the source brings them.
     """
 
     id: str
@@ -33,6 +34,7 @@ class Query:
     group: str = ""
     split: str | None = None
     where: str = ""
+    teacher: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
 
 @dataclass(frozen=True)

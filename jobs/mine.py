@@ -234,7 +234,7 @@ def _written(folder: Path, text_of: dict[str, str]) -> tuple[float, float, list[
     negatives, cards of the hardest queries)."""
     import pyarrow.parquet as pq
 
-    from data.flag_embedding import Row, write
+    from data.flag_embedding import Row, row_of, write
     from data.tables import shard_paths
 
     sums = [0.0, 0, 0.0, 0]
@@ -257,11 +257,7 @@ def _written(folder: Path, text_of: dict[str, str]) -> tuple[float, float, list[
                         heapq.heappop(hardest)
                 if row["suspects"]:
                     suspects.write(json.dumps(_suspected(row, text_of), ensure_ascii=False) + "\n")
-                yield Row(
-                    row["text"],
-                    [text_of[name] for name in row["positives"]],
-                    [text_of[name] for name in row["negatives"]],
-                )
+                yield row_of(row, text_of)
 
     with (folder / "suspects.jsonl").open("w", encoding="utf-8") as suspects:
         write(folder / "flag_embedding.jsonl", rows())

@@ -1,4 +1,8 @@
-"""prepare: data of any known format, or generated questions -> corpus/, train/, valid/, test/ as Parquet shards."""
+"""prepare: data of any known format, or generated questions -> corpus/, train/, valid/, test/ as Parquet shards.
+
+Where the data brings negatives, and a teacher's scores of all passages (FlagEmbedding's `pos_scores`, `neg_scores`),
+`train` has them too, in the columns of `data.tables.SCORED`, and a finetune can begin with it.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +42,16 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    from data.tables import CORPUS, QUERIES, write_shards
+    import pyarrow as pa
+
+    from data.tables import CORPUS, QUERIES, SCORED, write_shards
 
     data = _load(config, inputs)
     splits = _splits(config, data)
     corpus = [{"id": document.id, "text": document.text} for document in data.corpus]
     write_shards(context.out / "corpus", corpus, CORPUS, config.shard_rows)
+    beside = [SCORED["positives"], SCORED["negatives"]] if all(query.teacher for query in data.queries) else []
+    schema = pa.schema([*QUERIES, *((name, pa.list_(pa.float32())) for name in beside)])
     for name, queries in splits.items():
         rows = [
             {
@@ -52,10 +60,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
                 "positives": list(query.positives),
                 "grades": list(query.grades),
                 "negatives": list(query.negatives),
+                **dict(zip(beside, query.teacher or (), strict=False)),
             }
             for query in queries
         ]
-        write_shards(context.out / name, rows, QUERIES, config.shard_rows)
+        write_shards(context.out / name, rows, schema, config.shard_rows)
     context.progress(Progress(len(data.queries), len(data.queries), "queries"))
     counts = {f"{name} queries": len(queries) for name, queries in splits.items()}
     return Result(

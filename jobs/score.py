@@ -4,6 +4,8 @@ The input's columns stay; for each column of passages' ids one of scores comes b
 
     positives, negatives  ->  teacher_positive_scores, teacher_negative_scores
     documents             ->  teacher_scores
+
+Positives and negatives are written as FlagEmbedding's JSONL too, with `pos_scores` and `neg_scores`.
 """
 
 from __future__ import annotations
@@ -77,6 +79,7 @@ class Worker:
         from data.tables import SCORED, write_table
 
         table = pq.read_table(source)
+        table = table.drop_columns([name for name in SCORED.values() if name in table.column_names])
         columns = [name for name in SCORED if name in table.column_names]
         if "documents" in columns and self.config.depth is not None:
             for name in ("documents", "scores"):
@@ -119,11 +122,13 @@ class Worker:
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     import pyarrow.parquet as pq
 
-    from data.tables import SCORED, shard_paths
+    from data.flag_embedding import row_of, write
+    from data.tables import SCORED, read_shards, shard_paths
 
     shards = shard_paths(inputs.lists)
     rows = rows_of(shards, ["id", "text"])
-    if not set(SCORED) & set(pq.read_schema(shards[0]).names):
+    columns = set(SCORED) & set(pq.read_schema(shards[0]).names)
+    if not columns:
         raise BadInput(f"{inputs.lists}: has none of the columns {', '.join(SCORED)}; expected lists of ids to score")
     arguments: dict[str, Any] = {
         "model": inputs.model,
@@ -135,6 +140,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=rows)
     if counts["rows"] != rows:
         raise BadArtifact(f"step {context.step}: {counts['rows']} rows for {rows} queries; expected one each")
+    if {"positives", "negatives"} <= columns:
+        corpus = read_shards(inputs.corpus, ["id", "text"])
+        text_of = dict(zip(corpus["id"].to_pylist(), corpus["text"].to_pylist(), strict=True))
+        scored = (row for path in shard_paths(context.out) for row in pq.read_table(path).to_pylist())
+        write(context.out / "flag_embedding.jsonl", (row_of(row, text_of) for row in scored))
     return Result({"queries": rows, "pairs": counts.get("pairs", 0), "tokens": counts.get("tokens", 0)})
 
 

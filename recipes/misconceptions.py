@@ -22,6 +22,7 @@ def misconceptions(
     bootstrap: str = "",
     reranker: str = "none",
     iterations: int = 2,
+    mining: Literal["each", "given", "given_scored"] = "each",
     window: tuple[int, int] = (2, 200),
     reranker_window: tuple[int, int] = (2, 100),
     negatives: int = 15,
@@ -29,8 +30,8 @@ def misconceptions(
     epochs: int = 2,
     learning_rate: float = 1e-3,
     temperature: float = 0.05,
-    reranker_epochs: int = 1,
-    reranker_learning_rate: float = 5e-4,
+    reranker_epochs: int = 3,
+    reranker_learning_rate: float = 1e-3,
     start: Literal["base", "incumbent"] = "incumbent",
     distillation: Literal["none", "kl_div", "m3_kd_loss"] = "kl_div",
     seed: int = 42,
@@ -43,6 +44,8 @@ def misconceptions(
     reranker    none, or the model to finetune as one (a decoder answers Yes or No, an encoder becomes a
                 cross-encoder): it learns from what the new embedder ranks high, and teaches the next one
     iterations  how often to go round
+    mining      where negatives come from: mined anew in each iteration (each), the data's own, if any (given), or
+                these with the teacher's scores that the data brings (given_scored)
     window      candidates by rank that the embedder's negatives are drawn from
     reranker_window  the same for the reranker's
     negatives   hard negatives that are mined per query
@@ -61,6 +64,7 @@ def misconceptions(
         prepared,
         embedder=pretrained(base),
         reranker=None if reranker == "none" else pretrained(reranker),
+        mining=mining,
         window=window,
         reranker_window=reranker_window,
         negatives=negatives,
@@ -90,6 +94,7 @@ class Loop:
     """What is finetuned."""
     reranker: Source | None
     """None: the embedder's half alone."""
+    mining: Literal["each", "given", "given_scored"]
     window: tuple[int, int]
     reranker_window: tuple[int, int]
     negatives: int
@@ -165,8 +170,8 @@ class Loop:
         return {"queries": self.prepared[split], "corpus": self.prepared["corpus"]}
 
     def training(self, settings: Mapping[str, Any], teacher: Output | None) -> dict[str, Any]:
-        """Without a teacher there is nothing to distil."""
-        return dict(settings) if teacher else {**settings, "distillation": "none"}
+        """Without a teacher's scores there is nothing to distil."""
+        return dict(settings) if teacher or self.mining == "given_scored" else {**settings, "distillation": "none"}
 
     def embedded(self, at: str, model: Model, texts: str) -> Step:
         name, role = f"{at}/embed_{texts}", "passage" if texts == "corpus" else "query"
@@ -185,8 +190,10 @@ class Loop:
             tag=at,
         )
 
-    def mined(self, name: str, at: str, model: Model, window: tuple[int, int], i: int) -> Step:
+    def mined(self, name: str, at: str, model: Model, window: tuple[int, int], i: int) -> Step | Output:
         """Negatives for the training queries, from what a model ranks high."""
+        if self.mining != "each":
+            return self.prepared["train"]
         return step(
             name,
             mine.JOB,
@@ -201,9 +208,9 @@ class Loop:
     def scored(self, name: str, lists: Step | Output, reranker: Model, depth: int | None = None) -> Step:
         return step(name, score.JOB, model=reranker, lists=lists, corpus=self.prepared["corpus"], depth=depth)
 
-    def taught(self, name: str, mined: Step, teacher: Output | None) -> Step:
+    def taught(self, name: str, mined: Step | Output, teacher: Output | None) -> Step | Output:
         """With a teacher's scores, where there is a teacher that anybody listens to."""
-        listens = self.embedder_training.get("distillation", "none") != "none"
+        listens = self.embedder_training.get("distillation", "none") != "none" and self.mining != "given_scored"
         return self.scored(name, mined, teacher) if teacher and listens else mined
 
     def merged(self, name: str, base: Source, adapter: Output) -> Output:
@@ -212,8 +219,8 @@ class Loop:
         return step(name, merge.JOB, base=base, adapter=adapter, corpus=corpus, allow_unchanged=True)["model"]
 
 
-def row(label: str, evaluation: Step, tuned: Step | None = None, mined: Step | None = None) -> Row:
+def row(label: str, evaluation: Step, tuned: Step | None = None, mined: Step | Output | None = None) -> Row:
     """One line of the final table."""
     columns = {"loss": tuned.metric("loss")} if tuned else {}
     columns |= {"MAP@25": evaluation.metric("map@25"), "R@25": evaluation.metric("r@25")}
-    return Row(label, columns, steps=[s for s in (mined, tuned, evaluation) if s])
+    return Row(label, columns, steps=[s for s in (mined, tuned, evaluation) if isinstance(s, Step)])

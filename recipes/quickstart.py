@@ -10,7 +10,7 @@ from recipes.misconceptions import Loop
 
 def quickstart(
     *,
-    questions: int = 500,
+    questions: int = 400,
     base: str = "sentence-transformers/all-MiniLM-L6-v2",
     iterations: int = 2,
     window: tuple[int, int] = (1, 40),
@@ -18,10 +18,11 @@ def quickstart(
     epochs: int = 2,
     learning_rate: float = 1e-3,
     temperature: float = 0.05,
-    reranker: bool = False,
+    reranker: bool = True,
+    reranker_epochs: int = 3,
     seed: int = 42,
 ) -> Summary:
-    """Two iterations of mine, finetune, evaluate on generated students' mistakes; minutes on two CPU cores.
+    """Two iterations of mine, finetune, rerank, teach, evaluate on generated students' mistakes; on two CPU cores.
 
     questions   multiple-choice questions to generate; each wrong option is computed by a wrong procedure
     base        the model that becomes embedder and reranker: a folder or a hub id
@@ -30,7 +31,8 @@ def quickstart(
     negatives   hard negatives that are mined per query
     epochs      of each finetune of the embedder; the best by held-out MAP@25 is kept
     learning_rate, temperature  of each finetune of the embedder
-    reranker    also train a reranker, and let it teach the next embedder; as long again
+    reranker    also train a reranker, and let it teach the next embedder; it takes most of the time
+    reranker_epochs  of each of its finetunes: a fresh cross-encoder needs three to beat the lists it reranks
     seed        of the questions, of the split, of mining and of training
     """
     model = pretrained(base)
@@ -38,6 +40,7 @@ def quickstart(
         step("prepare", prepare.JOB, questions=questions, seed=seed),
         embedder=model,
         reranker=model if reranker else None,
+        mining="each",
         window=window,
         reranker_window=window,
         negatives=negatives,
@@ -51,7 +54,7 @@ def quickstart(
             "distillation": "kl_div",
         },
         reranker_training={
-            "epochs": 1,
+            "epochs": reranker_epochs,
             "learning_rate": 1e-3,
             "negatives": 4,
             "batch": 32,

@@ -124,3 +124,37 @@ def test_equal_texts_have_equal_ids() -> None:
     ids, known = text_ids(["a", "b", "a"])
     assert ids.tolist() == [0, 1, 0]
     assert known == {"a": 0, "b": 1}
+
+
+@pytest.mark.parametrize(("lo", "hi"), [(2, 200), (0, 30), (10, 400)])
+def test_the_candidates_are_those_of_flag_embeddings_hn_mine(lo: int, hi: int) -> None:
+    """Written from what `scripts/hn_mine.py` does with its index: search as deep as the range ends, cut the range, then
+    drop positives and the query's own text. Its pool has each text once."""
+    import faiss
+
+    from models.search import top_k
+
+    random = np.random.default_rng(lo)
+    corpus = [f"text {i}" for i in range(300)]
+    queries = [f"text {i}" if i % 3 == 0 else f"query {i}" for i in range(40)]
+    positives = [[corpus[i] for i in random.choice(300, 3, replace=False)] for _ in queries]
+    corpus_ND, query_QD = (random.standard_normal((n, 16)).astype(np.float32) for n in (300, 40))
+    index = faiss.IndexFlatIP(16)
+    index.add(corpus_ND)
+    found_QK = index.search(query_QD, hi)[1]
+
+    scores_QK, rows_QK = top_k(query_QD, [(0, corpus_ND)], hi, exact_scores=True)
+    texts, known = text_ids(corpus)
+    for q, query in enumerate(queries):
+        theirs = {
+            i for i in found_QK[q, lo:hi].tolist() if i >= 0 and corpus[i] not in positives[q] and corpus[i] != query
+        }
+        forbidden = {known[text] for text in [*positives[q], query] if text in known}
+        everything = Window(lo, hi, max(1, len(theirs)), "top")
+        ours = choose(everything, rows_QK[q], scores_QK[q], np.inf, forbidden, texts, 0, query)
+        assert set(ours.rows.tolist()) == theirs
+        assert ours.filled == 0
+        one_more = Window(lo, hi, len(theirs) + 1, "top")
+        assert choose(one_more, rows_QK[q], scores_QK[q], np.inf, forbidden, texts, 0, query).filled == min(
+            1, len(corpus) - len(theirs) - len(forbidden)
+        )

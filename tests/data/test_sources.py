@@ -138,6 +138,12 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
         lambda p: edit(p, '"prompt"', '"neg_scores": [NaN], "prompt"'),
         r"train\.jsonl:1: .*expected finite numbers",
     ),
+    (
+        flag,
+        "scores on one line only",
+        lambda p: edit(p, '"prompt"', '"pos_scores": [1], "neg_scores": [0.5], "prompt"'),
+        r"train\.jsonl:2: no pos_scores and neg_scores, but .*train\.jsonl:1 has them",
+    ),
     (flag, "empty file", lambda p: p.write_text(""), "the corpus is empty"),
     (
         beir,

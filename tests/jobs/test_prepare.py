@@ -76,6 +76,34 @@ def test_a_file_that_is_given_is_what_is_split(tmp_path: Path, context: MakeCont
     assert seen == {str(i) for i in range(50)}
 
 
+def test_scores_that_a_file_brings_can_be_learned_from(tmp_path: Path, context: MakeContext) -> None:
+    from data.triplets import Triplets
+
+    rows = [
+        {
+            "query": f"question {i}",
+            "pos": [f"answer {i}", f"reply {i}", f"answer {i}"],
+            "neg": [f"answer {i + 1}"],
+            "pos_scores": [i + 0.5, i + 0.25, -9],
+            "neg_scores": [-i],
+        }
+        for i in range(50)
+    ]
+    file = tmp_path / "scored.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out, _ = made(context, Config(), Inputs(file))
+    train, corpus = read_shards(out / "train"), read_shards(out / "corpus")
+    for row in train.to_pylist():
+        i = int(row["text"].removeprefix("question "))
+        assert (row["teacher_positive_scores"], row["teacher_negative_scores"]) == ([i + 0.5, i + 0.25], [-i])
+    step = Triplets(train, corpus, teacher=True).step(0, 0, 0, batch=8, negatives=1, rank=0, workers=1)
+    assert step.teacher_Q is not None
+    assert len(step.teacher_Q) == 8
+
+    plain, _ = made(context, Config(questions=60))
+    assert "teacher_positive_scores" not in read_shards(plain / "train").column_names
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [

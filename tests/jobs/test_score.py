@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 
+from data import flag_embedding
 from data.tables import MINED, read_shards, write_shards
 from jobs import evaluate_retrieval, score
 from jobs.job import BadInput, Context
@@ -72,8 +73,13 @@ def test_each_list_gets_the_scores_of_its_pairs(
             np.testing.assert_allclose(row[scores], values, atol=1e-4)
     assert result.metrics["pairs"] == sum(len(row["positives"]) + len(row["negatives"]) for row in rows)
 
+    lines = list(flag_embedding.rows(ctx.out / "flag_embedding.jsonl"))
+    for row, line in zip(found, lines, strict=True):
+        assert (line.query, line.neg) == (row["text"], [text_of[name] for name in row["negatives"]])
+        assert (line.pos_scores, line.neg_scores) == (row["teacher_positive_scores"], row["teacher_negative_scores"])
+
     again = context(workers=2, cpus=1.0, batch_tokens=300)
-    score.run(again, config, inputs)
+    score.run(again, config, Inputs(model, ctx.out, problem.corpus))  # scores that are there already are replaced
     for one, other in zip(found, read_shards(again.out).to_pylist(), strict=True):
         np.testing.assert_allclose(one["teacher_positive_scores"], other["teacher_positive_scores"], atol=1e-4)
 
