@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from data.triplets import Step
+    from models.pair_rows import Row
 
 CPU_TOKENS = 2048
 """Padded tokens of a forward pass on CPUs: what is larger leaves the caches."""
@@ -176,8 +177,8 @@ class Trainee:
         config, data = self.config, self.triplets
         queries = data.query_text.take(batch.query_Q[chosen]).to_pylist()
         passages = [data.corpus_text.take(batch.passage_P[batch.own_Q[q]]).to_pylist() for q in chosen]
-        flat = [pair for own in self.reranker.pairs(queries, passages) for pair in own]
-        scores = torch.split(self._scores(flat), [len(own) for own in passages])
+        rows = self.reranker.rows(queries, passages)
+        scores = torch.split(self._scores(rows), [len(own) for own in passages])
         score_QG = torch.nn.utils.rnn.pad_sequence(list(scores), batch_first=True)
         sizes_Q1 = torch.tensor([[len(own)] for own in passages], device=score_QG.device)
         member_QG = torch.arange(score_QG.shape[1], device=score_QG.device).expand(len(passages), -1)
@@ -197,19 +198,22 @@ class Trainee:
                 total = total + kl_div(score_QG, teacher_QG, **options)
             else:
                 total = m3_kd_loss(score_QG, member_QG, teacher_QG, mask_QP=gap_QG, **options)
-        return worker_share(total, batch.queries, self.place.workers), sum(len(ids) for ids, _ in flat)
+        return worker_share(total, batch.queries, self.place.workers), sum(len(row.ids) for row in rows)
 
-    def _scores(self, flat: Sequence[Any]) -> Tensor:
+    def _scores(self, rows: Sequence[Row]) -> Tensor:
         """float32 [pairs] with gradient, in batches of like length."""
         import numpy as np
         import torch
 
         from models.length_groups import length_groups
+        from models.pair_rows import places
 
         multiple, tokens = (4, CPU_TOKENS) if self.device == "cpu" else (8, self.resources.batch_tokens)
-        groups = length_groups([len(ids) for ids, _ in flat], tokens, multiple)
-        scores = torch.cat([self.reranker.forward([flat[i] for i in group], multiple) for group in groups])
-        return scores[torch.from_numpy(np.argsort(np.concatenate(groups))).to(scores.device)]
+        groups = length_groups([len(row.ids) for row in rows], tokens, multiple)
+        scores = torch.cat([self.reranker.forward([rows[i] for i in group], multiple) for group in groups])
+        places_of = places(rows)
+        order = np.argsort(np.concatenate([places_of[i] for group in groups for i in group]))
+        return scores[torch.from_numpy(order).to(scores.device)]
 
     def _metrics(self, model: Any) -> dict[str, float]:
         """Of the held-out lists as `model` orders them (None: as they are); each worker scores a part of them."""

@@ -133,12 +133,9 @@ class PairTokenizer:
         )["input_ids"]
         return [list(row) for row in ids]
 
-    def join(self, query: Sequence[int], passage: Sequence[int]) -> tuple[list[int], list[int] | None]:
-        """(the pair's ids, its token types or None)."""
-        first = [*self.before, *query, *self.between]
-        second = [*passage[: self.room - len(query)], *self.after]
-        types = None if self.types is None else [self.types[0]] * len(first) + [self.types[1]] * len(second)
-        return first + second, types
+    def parts(self, query: Sequence[int], passage: Sequence[int]) -> tuple[list[int], list[int]]:
+        """A pair's ids: what it has in common with the query's other pairs, and the rest."""
+        return [*self.before, *query, *self.between], [*passage[: self.room - len(query)], *self.after]
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []

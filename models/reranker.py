@@ -3,7 +3,7 @@
 Legend: B pairs, L tokens (padded), D dimensions, A answers (one or two), V vocabulary.
 
 A decoder's head would give [B, L, V] logits; of these [B, A] are wanted. So only the last position's state is taken,
-and only the answers' rows of the head.
+and only the answers' rows of the head. And a query's tokens are computed once for many of its pairs (models.pair_rows).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from models.contract import home
 from models.errors import ModelError
 from models.loading import evaluating, moved, open_model, place, torch_dtype
 from models.packed import pack
+from models.pair_rows import Row, can_share, places, together, tree, whole
 from models.pairs import PairContract, PairTokenizer
 
 CPU_BATCH_TOKENS = 2048
@@ -31,9 +32,6 @@ CPU_BATCH_TOKENS = 2048
 
 HEADS = ("classifier", "score", "pre_classifier")
 """What transformers call the layers that a sequence classifier has on top; they are trained whole."""
-
-Pair = tuple[list[int], list[int] | None]
-"""Token ids and token types."""
 
 
 class Reranker:
@@ -47,58 +45,69 @@ class Reranker:
         self.contract = contract
         self.device = next(model.parameters()).device
         self.filler: int = tokenizer.pad_token_id
+        self.shares = contract.kind == "yes_no" and can_share(model)
+        """Whether the pairs of a query share rows."""
         self.fresh: list[str] = []
         """Layers that the folder lacked, filled with random numbers."""
 
-    def pairs(self, queries: Sequence[str], passages: Sequence[Sequence[str]]) -> list[list[Pair]]:
-        """The pairs of each query with its passages; every different text is tokenised once."""
+    def rows(self, queries: Sequence[str], passages: Sequence[Sequence[str]]) -> list[Row]:
+        """The pairs of each query with its passages, in their order; every different text is tokenised once."""
         distinct = list(dict.fromkeys(text for own in passages for text in own))
         ids_of = dict(zip(distinct, self.tokens.texts(distinct, "passage"), strict=True))
-        query_ids = self.tokens.texts(queries, "query")
-        return [
-            [self.tokens.join(query, ids_of[text]) for text in own]
-            for query, own in zip(query_ids, passages, strict=True)
-        ]
+        rows: list[Row] = []
+        for query, own in zip(self.tokens.texts(queries, "query"), passages, strict=True):
+            parts = [self.tokens.parts(query, ids_of[text]) for text in own]
+            if self.shares and parts:
+                rows += together(parts[0][0], [second for _, second in parts])
+            else:
+                rows += [whole(first, second, self.tokens.types) for first, second in parts]
+        return rows
 
-    def forward(self, batch: Sequence[Pair], multiple: int = 1) -> Tensor:
-        """Scores [B], float32; gradients flow where the model wants them."""
-        length = -(-max(len(ids) for ids, _ in batch) // multiple) * multiple
-        ids_BL = np.full((len(batch), length), self.filler, np.int64)
+    def forward(self, rows: Sequence[Row], multiple: int = 1) -> Tensor:
+        """Scores [pairs of all rows], float32; gradients flow where the model wants them."""
+        length = -(-max(len(row.ids) for row in rows) // multiple) * multiple
+        ids_BL = np.full((len(rows), length), self.filler, np.int64)
         types_BL = np.zeros_like(ids_BL)
-        lengths_B = np.array([len(ids) for ids, _ in batch])
-        for row, (ids, types) in enumerate(batch):
-            ids_BL[row, : len(ids)] = ids
-            if types is not None:
-                types_BL[row, : len(ids)] = types
+        for number, row in enumerate(rows):
+            ids_BL[number, : len(row.ids)] = row.ids
+            if row.types is not None:
+                types_BL[number, : len(row.ids)] = row.types
         given = torch.from_numpy(ids_BL).to(self.device)
-        last_B = torch.from_numpy(lengths_B - 1).to(self.device)
         if self.contract.kind == "yes_no":
-            return self._answers(given, last_B)
+            return self._answers(given, rows)
         options: dict[str, Tensor] = {}
-        if not bool((lengths_B == length).all()):
-            mask_BL = torch.arange(length, device=self.device) <= last_B[:, None]
-            options["attention_mask"] = mask_BL.long()
-        if batch[0][1] is not None:
+        lengths_B1 = torch.tensor([[len(row.ids)] for row in rows], device=self.device)
+        if not bool((lengths_B1 == length).all()):
+            options["attention_mask"] = (torch.arange(length, device=self.device) < lengths_B1).long()
+        if rows[0].types is not None:
             options["token_type_ids"] = torch.from_numpy(types_BL).to(self.device)
         logits_B1 = self.model(input_ids=given, **options).logits
         return logits_B1[:, 0].float()
 
-    def _answers(self, ids_BL: Tensor, last_B: Tensor) -> Tensor:
-        # Padding stands on the right, where a decoder's earlier tokens never look: no mask is needed.
+    def _answers(self, ids_BL: Tensor, rows: Sequence[Row]) -> Tensor:
+        # Padding stands on the right, where a decoder's earlier tokens never look: single pairs need no mask.
+        options: dict[str, Tensor] = {}
+        if any(len(row.ends) > 1 for row in rows):
+            positions_BL, mask_B1LL = tree(rows, ids_BL.shape[1])
+            options["position_ids"] = torch.from_numpy(positions_BL).to(self.device)
+            seen_B1LL = torch.from_numpy(mask_B1LL).to(self.device)
+            by_hand = self.model.config._attn_implementation == "eager"  # which adds the mask to the logits
+            options["attention_mask"] = torch.where(seen_B1LL, 0.0, -1e9) if by_hand else seen_B1LL
         causal = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        hidden_BLD = causal.base_model(input_ids=ids_BL, use_cache=False).last_hidden_state
-        state_BD = hidden_BLD[torch.arange(len(last_B), device=last_B.device), last_B]
+        hidden_BLD = causal.base_model(input_ids=ids_BL, use_cache=False, **options).last_hidden_state
+        row_P = torch.tensor([b for b, row in enumerate(rows) for _ in row.ends], device=hidden_BLD.device)
+        last_P = torch.tensor([end - 1 for row in rows for end in row.ends], device=hidden_BLD.device)
         head = causal.get_output_embeddings()
         if not isinstance(head, torch.nn.Linear):
             raise ModelError(
                 f"model: its head is a {type(head).__name__}; expected a plain linear layer; leave it alone"
             )
-        logits_BA = torch.nn.functional.linear(
-            state_BD,
+        logits_PA = torch.nn.functional.linear(
+            hidden_BLD[row_P, last_P],
             head.weight[self.tokens.answers],
             None if head.bias is None else head.bias[self.tokens.answers],
         ).float()
-        return logits_BA[:, 0] if len(self.tokens.answers) == 1 else logits_BA[:, 0] - logits_BA[:, 1]
+        return logits_PA[:, 0] if len(self.tokens.answers) == 1 else logits_PA[:, 0] - logits_PA[:, 1]
 
     @torch.inference_mode()
     def score(
@@ -112,18 +121,20 @@ class Reranker:
         """float32 scores of each query's passages, in their order; the higher, the more relevant.
 
         batch_tokens: tokens with padding per forward pass, of which CPUs take CPU_BATCH_TOKENS at most.
-        progress(pairs done, tokens done) is called per batch. Raises ModelError for a score that is not finite.
+        progress(pairs done, tokens done) is called per batch; tokens that pairs share count once. Raises
+        ModelError for a score that is not finite.
         """
         cpu = self.device.type == "cpu"
         multiple, budget = (1, min(batch_tokens, CPU_BATCH_TOKENS)) if cpu else (MULTIPLE, batch_tokens)
-        flat = [pair for own in self.pairs(queries, passages) for pair in own]
-        lengths = np.array([len(ids) for ids, _ in flat], dtype=np.int64)
-        scores = np.zeros(len(flat), np.float32)
+        rows = self.rows(queries, passages)
+        lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
+        scores, places_of = np.zeros(sum(map(len, passages)), np.float32), places(rows)
         pairs_done = tokens_done = 0
         with evaluating(self.model):
-            for batch in token_batches(lengths, budget, multiple) if len(flat) else []:
-                scores[batch] = self.forward([flat[i] for i in batch], multiple).cpu().numpy()
-                pairs_done, tokens_done = pairs_done + len(batch), tokens_done + int(lengths[batch].sum())
+            for batch in token_batches(lengths, budget, multiple) if rows else []:
+                own = np.concatenate([places_of[i] for i in batch])
+                scores[own] = self.forward([rows[i] for i in batch], multiple).cpu().numpy()
+                pairs_done, tokens_done = pairs_done + len(own), tokens_done + int(lengths[batch].sum())
                 if progress:
                     progress(pairs_done, tokens_done)
         if not np.isfinite(scores).all():
@@ -207,9 +218,10 @@ def _of_head(name: str) -> bool:
 @torch.inference_mode()
 def _check_head(reranker: Reranker) -> None:
     """Raises ModelError for a decoder that does more to its logits than a linear layer (soft caps, scales)."""
-    ids_BL = torch.tensor([[reranker.tokens.answers[0]]], device=reranker.device)
+    row = whole([], reranker.tokens.answers[:1], None)
+    ids_BL = torch.tensor([row.ids], device=reranker.device)
     with evaluating(reranker.model):
-        ours = reranker._answers(ids_BL, torch.zeros(1, dtype=torch.int64, device=reranker.device))
+        ours = reranker.forward([row])
         logits_V = reranker.model(input_ids=ids_BL, use_cache=False).logits[0, -1].float()
     answers = logits_V[reranker.tokens.answers]
     theirs = answers[0] if len(answers) == 1 else answers[0] - answers[1]

@@ -83,8 +83,8 @@ def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], in
             total = torch.zeros(())
             for query, own, teacher in zip(step.query_Q, step.own_Q, step.teacher_Q, strict=True):
                 texts = [data.corpus_text[int(row)].as_py() for row in step.passage_P[own]]
-                (pairs,) = ours.pairs([data.query_text[int(query)].as_py()], [texts])
-                log_G = torch.log_softmax(torch.cat([ours.forward([pair]) for pair in pairs]), 0)
+                rows = ours.rows([data.query_text[int(query)].as_py()], [texts])
+                log_G = torch.log_softmax(torch.cat([ours.forward([row]) for row in rows]), 0)
                 smooth_G = torch.full((len(own),), 0.2 / len(own))
                 smooth_G[0] += 0.8
                 total = total - (log_G * (smooth_G + torch.softmax(torch.from_numpy(teacher), 0))).sum()

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from models import pairs, reranker
+from models import pair_rows, pairs, reranker
 from models.errors import ModelError
 from models.pairs import PairContract
 
@@ -108,7 +108,7 @@ def test_a_text_that_is_in_many_pairs_is_tokenised_once(tiny: dict[str, Path]) -
             return tokenizer(texts, **options)
 
     ours.tokens.tokenizer = Counting()
-    ours.pairs(QUERIES, PASSAGES)
+    ours.rows(QUERIES, PASSAGES)
     assert sorted(seen) == sorted(
         ["w1" + query for query in QUERIES] + ["w2" + text for text in {t for own in PASSAGES for t in own}]
     )
@@ -117,26 +117,52 @@ def test_a_text_that_is_in_many_pairs_is_tokenised_once(tiny: dict[str, Path]) -
 def test_what_is_too_long_is_cut_and_the_prompt_stays(tiny: dict[str, Path]) -> None:
     tokens = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", contract=ASK).tokens
     (query,), (passage,) = tokens.texts(["7" * 500], "query"), tokens.texts(["8" * 500], "passage")
-    ids, types = tokens.join(query, passage)
+    first, second = tokens.parts(query, passage)
+    ids = [*first, *second]
     assert len(ids) == 64
-    assert types is None
     prompt = tokens.tokenizer("w" + "w3w3", add_special_tokens=False)["input_ids"]
     assert ids[-len(prompt) :] == prompt
     seven, eight = (tokens.tokenizer(digit, add_special_tokens=False)["input_ids"][0] for digit in "78")
     assert ids.count(seven) == 32 - 2
     assert ids.count(eight) == 64 - 32 - 1 - 5 - 2
-    short, _ = tokens.join(query[:3], passage)
-    assert len(short) == 64, "what the query leaves, the passage gets"
+    assert sum(map(len, tokens.parts(query[:3], passage))) == 64, "what the query leaves, the passage gets"
 
 
-def test_gradients_reach_the_model_and_batches_do_not_matter(tiny: dict[str, Path]) -> None:
+@pytest.mark.parametrize("most", [1, 30, 10_000])
+def test_pairs_that_share_a_row_have_the_scores_and_gradients_of_pairs_alone(
+    tiny: dict[str, Path], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pair_rows.together, "__defaults__", (most,))
     ours = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", contract=ASK, training=True)
-    batch = [pair for own in ours.pairs(QUERIES, PASSAGES) for pair in own]
-    whole = ours.forward(batch)
-    apart = torch.cat([ours.forward([pair]) for pair in batch])
-    torch.testing.assert_close(whole, apart, atol=1e-4, rtol=1e-4)
-    whole.sum().backward()
-    assert all(parameter.grad is not None for name, parameter in ours.model.named_parameters() if "lm_head" not in name)
+    assert ours.shares
+    rows = ours.rows(QUERIES, PASSAGES)
+    assert len(rows) == {1: 6, 30: 5, 10_000: 3}[most]
+    assert sum(len(row.ends) for row in rows) == 6
+    together = ours.forward(rows, 4)
+    weights = torch.arange(1.0, 7.0)
+    (together * weights).sum().backward()
+    found = {name: parameter.grad.clone() for name, parameter in ours.model.named_parameters() if "lm_h" not in name}
+    ours.model.zero_grad()
+
+    ours.shares = False
+    alone = torch.cat([ours.forward([row]) for row in ours.rows(QUERIES, PASSAGES)])
+    (alone * weights).sum().backward()
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+    for name, gradient in found.items():
+        expected = ours.model.get_parameter(name).grad
+        assert float((gradient - expected).norm() / expected.norm()) < 1e-4, name
+
+
+def test_models_whose_attention_looks_back_only_so_far_do_not_share(tiny: dict[str, Path], tmp_path: Path) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny["qwen2"])
+    model.config.use_sliding_window, model.config.sliding_window, model.config.max_window_layers = True, 4, 0
+    model.config.layer_types = ["sliding_attention"] * 2
+    model.save_pretrained(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(tiny["qwen2"]).save_pretrained(tmp_path)
+    ours = reranker.load(tmp_path, dtype="float32", device="cpu", contract=ASK)
+    assert not ours.shares
+    expected = [plain_yes_no(tmp_path, ASK, QUERIES[0], passage) for passage in PASSAGES[0]]
+    np.testing.assert_allclose(ours.score(QUERIES, PASSAGES)[0], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_fresh_head_is_drawn_by_its_seed_and_only_to_be_trained(minilm: Path) -> None:
