@@ -77,6 +77,11 @@ def checked(data: Retrieval, source: str) -> Retrieval:
         for name in (*query.positives, *query.negatives):
             if name not in known:
                 raise DataError(f"{where}: query '{query.id}' names document '{name}', which the corpus does not hold")
+        if both := set(query.positives) & set(query.negatives):
+            raise DataError(
+                f"{where}: query '{query.id}' has document '{min(both)}' as a positive and as a negative; expected one"
+                " of the two; remove it from the negatives"
+            )
     return data
 
 

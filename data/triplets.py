@@ -26,10 +26,8 @@ class Step:
     """Corpus rows, each text once, the first worker's first: a duplicate would count twice as a negative."""
     offsets: list[int]
     """Where each worker's passages begin, and the end."""
-    positive_Q: np.ndarray
-    """The place in passage_P of each query's positive."""
     own_Q: list[np.ndarray]
-    """The places of each query's positive and negatives."""
+    """The places in passage_P of each query's positive, and of its negatives."""
     teacher_Q: list[np.ndarray] | None
     """A teacher's scores of each query's positive and negatives, float32, where they are asked for."""
     queries: int
@@ -126,7 +124,6 @@ class Triplets:
             queries[mine],
             passages[np.concatenate(dealt)],
             [0, *np.cumsum([len(part) for part in dealt]).tolist()],
-            np.array([places[i][0] for i in mine], np.int64),
             [places[i] for i in mine],
             teacher,
             len(queries),

@@ -107,7 +107,6 @@ class Share:
     passage_ids: list[list[int]]
     offsets: list[int]
     """Where each worker's passages begin among all."""
-    positive_Q: Tensor
     member_QG: Tensor
     """The place of each query's positive and negatives among all passages; -1 where a query has fewer."""
     teacher_QG: Tensor | None
@@ -122,22 +121,14 @@ class Trainee:
     def __init__(self, place: Place, config: Config, inputs: Inputs, resources: Resources) -> None:
         from data.tables import read_shards
         from data.triplets import Triplets
-        from models import contract, encoder, lora
-        from models.fused_lora import fuse
-        from models.loading import moved
+        from models import contract, encoder
 
         self.place, self.config, self.inputs, self.resources = place, config, inputs, resources
         self.corpus = read_shards(inputs.corpus, ["id", "text"])
         self.valid = read_shards(inputs.valid, ["id", "text", "positives"])
         taught = config.distillation != "none"
         self.triplets = Triplets(read_shards(inputs.mined), self.corpus, teacher=taught)
-        self.steps = self.triplets.steps(config.batch)
-        smallest = len(self.triplets) // self.steps
-        if smallest < place.workers:
-            raise BadInput(
-                f"finetune_embedder.workers: {place.workers} given, for steps of {smallest} queries; expected at "
-                "most one worker per query; lower workers, or raise batch"
-            )
+        self.steps = finetuning.steps("finetune_embedder", self.triplets, config, place)
         self.device = "cpu" if place.device == "cpu" else "cuda"
         from_incumbent = inputs.incumbent if config.start == "incumbent" else None
         own = contract.read(contract.home(inputs.base, from_incumbent))
@@ -150,19 +141,7 @@ class Trainee:
             training=True,
             quantization=config.quantization,
         )
-        if from_incumbent:
-            self.model = lora.load(self.encoder.model, from_incumbent, trainable=True)
-        else:
-            self.model = lora.attach(
-                self.encoder.model,
-                rank=config.rank,
-                alpha=config.alpha,
-                dropout=config.dropout,
-                targets=finetuning.targets(config),
-                seed=config.seed,
-            )
-        moved(self.model, self.encoder.device, self.encoder.dtype)
-        fuse(self.model)
+        self.model = finetuning.adapted(self.encoder.model, config, from_incumbent)
         self.encoder.model = self.model
         self.ahead: dict[tuple[int, int], Future[Share]] = {}
         self.thread = ThreadPoolExecutor(1)
@@ -221,31 +200,23 @@ class Trainee:
         return [partial(self.loss, epoch, step)]
 
     def loss(self, epoch: int, step: int) -> tuple[Tensor, int]:
-        from models.distillation import kl_div, m3_kd_loss
-        from models.losses import cross_entropy, gather_with_gradient, worker_share
+        from models.distillation import objective
+        from models.losses import gather_with_gradient, worker_share
 
         share, config = self._prepared(epoch, step), self.config
         query_QD = self._embed(share.query_ids)
         passage_PD = gather_with_gradient(self._embed(share.passage_ids), offsets=share.offsets)
         logits_QP = query_QD.float() @ passage_PD.float().T / config.temperature
         mask_QP = None if share.mask_QP is None else share.mask_QP.to(self.device)
-        total = logits_QP.new_zeros(())
-        if config.distillation != "m3_kd_loss":
-            positive_Q = share.positive_Q.to(self.device)
-            smoothing = config.label_smoothing
-            total = cross_entropy(logits_QP, positive_Q, mask_QP=mask_QP, label_smoothing=smoothing, reduction="sum")
-        if share.teacher_QG is not None:
-            member_QG, teacher_QG = share.member_QG.to(self.device), share.teacher_QG.to(self.device)
-            gap_QG = member_QG < 0
-            options: dict[str, Any] = {
-                "mask_QG": gap_QG if bool(gap_QG.any()) else None,
-                "teacher_temperature": config.teacher_temperature,
-                "reduction": "sum",
-            }
-            if config.distillation == "kl_div":
-                total = total + kl_div(logits_QP.gather(1, member_QG.clamp(min=0)), teacher_QG, **options)
-            else:
-                total = m3_kd_loss(logits_QP, member_QG, teacher_QG, mask_QP=mask_QP, **options)
+        total = objective(
+            config.distillation,
+            logits_QP,
+            share.member_QG.to(self.device),
+            None if share.teacher_QG is None else share.teacher_QG.to(self.device),
+            mask_QP=mask_QP,
+            label_smoothing=config.label_smoothing,
+            teacher_temperature=config.teacher_temperature,
+        )
         tokens = sum(map(len, share.query_ids)) + sum(map(len, share.passage_ids))
         return worker_share(total, share.queries, self.place.workers), tokens
 
@@ -266,13 +237,13 @@ class Trainee:
 
         config, data, place = self.config, self.triplets, self.place
         batch = data.step(config.seed, epoch, step, config.batch, config.negatives, place.rank, place.workers)
-        positive_Q = torch.from_numpy(batch.positive_Q)
+        member_QG = torch.from_numpy(padded(batch.own_Q, -1))
         mask_QP = None
         if config.false_negative_mask:
             known = [data.text_of_row[data.positives(int(query))] for query in batch.query_Q]
             mask_QP = false_negative_mask(
                 torch.from_numpy(data.text_of_row[batch.passage_P]),
-                positive_Q,
+                member_QG[:, 0],
                 torch.from_numpy(np.cumsum([0, *map(len, known)])),
                 torch.from_numpy(np.concatenate(known)),
                 query_text_Q=torch.from_numpy(data.text_of_query[batch.query_Q]),
@@ -290,8 +261,7 @@ class Trainee:
             tokenize(queries, "query", self._examples(epoch, batch.query_Q)),
             tokenize(passages, "passage"),
             batch.offsets,
-            positive_Q,
-            torch.from_numpy(padded(batch.own_Q, -1)),
+            member_QG,
             None if batch.teacher_Q is None else torch.from_numpy(padded(batch.teacher_Q, 0.0)),
             mask_QP,
             batch.queries,

@@ -75,10 +75,8 @@ class Trainee:
     def __init__(self, place: Place, config: Config, inputs: Inputs, resources: Resources) -> None:
         from data.tables import RANKED, read_shards
         from data.triplets import Triplets
-        from models import lora, pairs, reranker
+        from models import pairs, reranker
         from models.contract import home
-        from models.fused_lora import fuse
-        from models.loading import moved
 
         self.place, self.config, self.inputs, self.resources = place, config, inputs, resources
         corpus = read_shards(inputs.corpus, ["id", "text"])
@@ -88,13 +86,7 @@ class Trainee:
         if [row["id"] for row in self.lists] != [row["id"] for row in self.valid]:
             raise BadInput(f"{inputs.ranking}: a ranking of other queries than {inputs.valid}; expected the same")
         self.triplets = Triplets(read_shards(inputs.mined), corpus, teacher=config.distillation != "none")
-        self.steps = self.triplets.steps(config.batch)
-        smallest = len(self.triplets) // self.steps
-        if smallest < place.workers:
-            raise BadInput(
-                f"finetune_reranker.workers: {place.workers} given, for steps of {smallest} queries; expected at "
-                "most one worker per query; lower workers, or raise batch"
-            )
+        self.steps = finetuning.steps("finetune_reranker", self.triplets, config, place)
         self.device = "cpu" if place.device == "cpu" else "cuda"
         from_incumbent = inputs.incumbent if config.start == "incumbent" else None
         self.contract = pairs.read(home(inputs.base, from_incumbent)).shortened(
@@ -109,22 +101,13 @@ class Trainee:
             quantization=config.quantization,
             seed=config.seed,
         )
-        plain = self.reranker.model
-        if from_incumbent:
-            self.model = lora.load(plain, from_incumbent, trainable=True)
-        else:
-            self.model = lora.attach(
-                plain,
-                rank=config.rank,
-                alpha=config.alpha,
-                dropout=config.dropout,
-                targets=finetuning.targets(config),
-                seed=config.seed,
-                whole=reranker.heads(self.reranker),
-                task="CAUSAL_LM" if self.contract.kind == "yes_no" else "SEQ_CLS",
-            )
-        moved(self.model, self.reranker.device, plain.dtype)
-        fuse(self.model)
+        self.model = finetuning.adapted(
+            self.reranker.model,
+            config,
+            from_incumbent,
+            whole=reranker.heads(self.reranker),
+            task="CAUSAL_LM" if self.contract.kind == "yes_no" else "SEQ_CLS",
+        )
         self.reranker.model = self.model
 
     def start(self) -> dict[str, float]:
@@ -171,8 +154,8 @@ class Trainee:
         import torch
 
         from data.triplets import padded
-        from models.distillation import kl_div, m3_kd_loss
-        from models.losses import cross_entropy, worker_share
+        from models.distillation import objective
+        from models.losses import worker_share
 
         config, data = self.config, self.triplets
         queries = data.query_text.take(batch.query_Q[chosen]).to_pylist()
@@ -183,21 +166,18 @@ class Trainee:
         sizes_Q1 = torch.tensor([[len(own)] for own in passages], device=score_QG.device)
         member_QG = torch.arange(score_QG.shape[1], device=score_QG.device).expand(len(passages), -1)
         gap_QG = member_QG >= sizes_Q1
-        total = score_QG.new_zeros(())
-        if config.distillation != "m3_kd_loss":
-            first_Q, smoothing = member_QG[:, 0], config.label_smoothing
-            total = cross_entropy(score_QG, first_Q, mask_QP=gap_QG, label_smoothing=smoothing, reduction="sum")
+        teacher_QG = None
         if batch.teacher_Q is not None:
             teacher_QG = torch.from_numpy(padded([batch.teacher_Q[q] for q in chosen], 0.0)).to(score_QG.device)
-            options: dict[str, Any] = {
-                "mask_QG": gap_QG,
-                "teacher_temperature": config.teacher_temperature,
-                "reduction": "sum",
-            }
-            if config.distillation == "kl_div":
-                total = total + kl_div(score_QG, teacher_QG, **options)
-            else:
-                total = m3_kd_loss(score_QG, member_QG, teacher_QG, mask_QP=gap_QG, **options)
+        total = objective(
+            config.distillation,
+            score_QG,
+            member_QG.masked_fill(gap_QG, -1),
+            teacher_QG,
+            mask_QP=gap_QG,
+            label_smoothing=config.label_smoothing,
+            teacher_temperature=config.teacher_temperature,
+        )
         return worker_share(total, batch.queries, self.place.workers), sum(len(row.ids) for row in rows)
 
     def _scores(self, rows: Sequence[Row]) -> Tensor:

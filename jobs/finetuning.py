@@ -12,10 +12,13 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from jobs.job import BadInput, Context, Result
-from jobs.training import History, Options, Schedule, train
+from jobs.training import History, Options, Place, Schedule, train
+
+if TYPE_CHECKING:
+    from data.triplets import Triplets
 
 Rule = tuple[str, bool, str]
 """(setting, whether it holds, what is expected)."""
@@ -128,6 +131,44 @@ def targets(config: Settings) -> str | list[str]:
     """The layers that get LoRA, as PEFT takes them."""
     names = config.targets
     return names if names == "all-linear" else [name.strip() for name in names.split(",")]
+
+
+def steps(job: str, triplets: Triplets, config: Settings, place: Place) -> int:
+    """Steps of an epoch. Raises BadInput where a worker would have no query in one."""
+    count = triplets.steps(config.batch)
+    smallest = len(triplets) // count
+    if smallest < place.workers:
+        raise BadInput(
+            f"{job}.workers: {place.workers} given, for steps of {smallest} queries; expected at most one worker per"
+            " query; lower workers, or raise batch"
+        )
+    return count
+
+
+def adapted(model: Any, config: Settings, incumbent: Path | None, **kind: Any) -> Any:
+    """A loaded model with the adapter that is trained: a fresh one, or the incumbent's to go on from.
+
+    kind: `whole` and `task` of `models.lora.attach`."""
+    from models import lora
+    from models.fused_lora import fuse
+    from models.loading import moved
+
+    device, dtype = model.device, model.dtype
+    if incumbent is not None:
+        with_adapter = lora.load(model, incumbent, trainable=True)
+    else:
+        with_adapter = lora.attach(
+            model,
+            rank=config.rank,
+            alpha=config.alpha,
+            dropout=config.dropout,
+            targets=targets(config),
+            seed=config.seed,
+            **kind,
+        )
+    moved(with_adapter, device, dtype)
+    fuse(with_adapter)
+    return with_adapter
 
 
 def cut_offs(config: Settings) -> list[int]:

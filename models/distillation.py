@@ -8,14 +8,48 @@ so `models.losses.worker_share` makes it the same for any number of workers.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from models.errors import ModelError
-from models.losses import reduce
+from models.losses import cross_entropy, reduce
 
 KINDS = ("kl_div", "m3_kd_loss")
 """FlagEmbedding's names."""
+
+
+def objective(
+    distillation: str,
+    score_QP: Tensor,
+    member_QG: Tensor,
+    teacher_QG: Tensor | None,
+    *,
+    mask_QP: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    teacher_temperature: float = 1.0,
+) -> Tensor:
+    """What a finetune minimises, summed over queries, float32: the labels' cross-entropy over all passages (`none`),
+    with the teacher's over the group added (`kl_div`), or the teacher's alone over all (`m3_kd_loss`).
+
+    member_QG: int64, each member's place in P, the positive's first; -1 where a group has fewer. The rest: as below.
+    """
+    gap_QG = member_QG < 0
+    total = score_QP.new_zeros(())
+    if distillation != "m3_kd_loss":
+        positive_Q = member_QG[:, 0]
+        total = cross_entropy(score_QP, positive_Q, mask_QP=mask_QP, label_smoothing=label_smoothing, reduction="sum")
+    if teacher_QG is None:
+        return total
+    options: dict[str, Any] = {
+        "mask_QG": gap_QG if bool(gap_QG.any()) else None,
+        "teacher_temperature": teacher_temperature,
+        "reduction": "sum",
+    }
+    if distillation == "kl_div":
+        return total + kl_div(score_QP.gather(1, member_QG.clamp(min=0)), teacher_QG, **options)
+    return m3_kd_loss(score_QP, member_QG, teacher_QG, mask_QP=mask_QP, **options)
 
 
 def teacher_targets(teacher_QG: Tensor, mask_QG: Tensor | None = None, temperature: float = 1.0) -> Tensor:

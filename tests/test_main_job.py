@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = ("--set", "questions=80", "--set", "epochs=1")
+SMALL = ("--set", "questions=80", "--set", "epochs=1", "--set", "reranker=false")
 DETERMINISTIC = (
     "prepare",
     "bm25/evaluate",
@@ -110,7 +110,7 @@ def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path
     newest = sorted(tmp_path.glob("runs/*"))[-1]
     page = (newest / "report.html").read_text()
     assert "iteration 1" in page
-    assert "loss against step" in page or "loss" in page
+    assert "loss" in page
 
     status, again = run(tmp_path, "run", "quickstart", *SMALL)
     assert status == 0
@@ -121,6 +121,24 @@ def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path
     assert "setting negatives: 8 -> 3" in explained
     status, shown = run(tmp_path, "status")
     assert "finished" in shown
+
+
+@pytest.mark.slow
+def test_the_whole_loop_with_a_reranker_that_teaches(tmp_path: Path) -> None:
+    arguments = (*SMALL[:4], "--set", "reranker_epochs=1", "--set", "finetune_reranker.negatives=2")
+    status, output = run(tmp_path, "run", "quickstart", *arguments)
+    assert status == 0, output
+    found = committed(tmp_path)
+    for name in ("score_mined", "finetune_embedder", "score_hard", "finetune_reranker", "evaluate_reranked"):
+        assert f"iter1/{name}" in found
+    assert {"iter0/score_mined", "iter0/score_hard"}.isdisjoint(found), "there is no teacher yet"
+    for label in ("iteration 0, reranked", "iteration 1, reranked"):
+        assert label in output
+    scored = (tmp_path / "objects" / found["iter1/score_mined"] / "flag_embedding.jsonl").read_text().splitlines()
+    assert all({"pos_scores", "neg_scores"} <= set(json.loads(line)) for line in scored)
+    page = (sorted(tmp_path.glob("runs/*"))[-1] / "report.html").read_text()
+    assert page.count('class="line s0" points=') >= 1
+    assert page.count('class="line s1" points=') >= 1, "reranked lists are a line of their own"
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from orchestrator.report.parts import Chart, Series, best, is_baseline, is_round
+from orchestrator.report.parts import Chart, Series, best, family, is_baseline, is_round
 from orchestrator.show import NOTHING, clean, compact, shortened
 
 WIDTH, HEIGHT = 440, 270
@@ -36,7 +36,7 @@ def ticks(low: float, high: float, about: int = 4) -> list[float]:
 
 
 def rows_chart(rows: Mapping[str, Mapping[str, float | None]], column: str) -> str:
-    """One column of the summary over its rows: rounds joined by a line, baselines as levels to beat."""
+    """One column of the summary over its rows: rounds of a kind joined by a line, baselines as levels to beat."""
     labels = list(rows)
     values = [rows[label].get(column) for label in labels]
     known = [float(v) for v in values if v is not None and math.isfinite(v)]
@@ -56,17 +56,24 @@ def rows_chart(rows: Mapping[str, Mapping[str, float | None]], column: str) -> s
     parts = [_grid(marks, y, left, right)]
     winners = best(values, column)
     sparse = len(labels) > 9
-    joined = [(x(i), y(v)) for i, v in enumerate(values) if v is not None and math.isfinite(v) and is_round(labels[i])]
+    families = list(dict.fromkeys(family(label) for label in labels if is_round(label)))
+    colour = {name: f"s{i}" if i < COLOURS else "rest" for i, name in enumerate(families)}
+    joined: dict[str, list[tuple[float, float]]] = {name: [] for name in colour}
+    for i, v in enumerate(values):
+        if v is not None and math.isfinite(v) and is_round(labels[i]):
+            joined[family(labels[i])].append((x(i), y(v)))
     for i, value in enumerate(values):
         if value is not None and math.isfinite(value) and is_baseline(labels[i]):
             parts.append(f'<path class="level" d="M{x(i):.1f} {y(value):.1f}H{right:.1f}"/>')
-    if len(joined) > 1:
-        parts.append('<polyline class="line s0" points="' + " ".join(f"{a:.1f},{b:.1f}" for a, b in joined) + '"/>')
+    for name, points in joined.items():
+        if len(points) > 1:
+            path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
+            parts.append(f'<polyline class="line {colour[name]}" points="{path}"/>')
     for i, (label, value) in enumerate(zip(labels, values, strict=True)):
         if value is None or not math.isfinite(value):
             parts.append(_text("missing", x(i), bottom - 8, NOTHING))
             continue
-        kind = "dot base" if is_baseline(label) else "dot s0"
+        kind = "dot base" if is_baseline(label) else f"dot {colour.get(family(label), 's0')}"
         tip = f"<title>{_e(label)}: {_e(column)} {value:.4f}</title>"
         parts.append(
             f'<circle class="{kind}" cx="{x(i):.1f}" cy="{y(value):.1f}" r="{6 if i in winners else 5}">{tip}</circle>'

@@ -58,6 +58,11 @@ def is_round(label: str) -> bool:
     return bool(_ROUND.search(label))
 
 
+def family(label: str) -> str:
+    """What the rows of one sequence have in common: `iteration 0, reranked` is of another one than `iteration 0`."""
+    return _ROUND.sub("", label)
+
+
 def is_baseline(label: str) -> bool:
     """Whether a row of the summary is what others are measured against: BM25, zero-shot, ..."""
     return bool(_BASELINE.search(label)) and not is_round(label)

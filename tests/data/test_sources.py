@@ -144,6 +144,12 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
         lambda p: edit(p, '"prompt"', '"pos_scores": [1], "neg_scores": [0.5], "prompt"'),
         r"train\.jsonl:2: no pos_scores and neg_scores, but .*train\.jsonl:1 has them",
     ),
+    (
+        flag,
+        "positive and negative",
+        lambda p: edit(p, '"neg": ["p 1"]', '"neg": ["p 1", "p 0"]'),
+        r"train\.jsonl:1: .*'d0' as a positive and as a negative",
+    ),
     (flag, "empty file", lambda p: p.write_text(""), "the corpus is empty"),
     (
         beir,
