@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from jobs import embed, evaluate_retrieval, finetune_embedder, finetune_reranker, merge, mine, prepare, score
+from jobs.job import Job
 from jobs.pretrained import pretrained
 from orchestrator.step import Output, Row, Source, Step, Summary, step
+
+BASELINES = ("BM25", "zero-shot")
 
 Model = Source | Output
 """A folder that a job can load: a published model, or what `merge` made."""
@@ -34,6 +37,7 @@ def misconceptions(
     reranker_learning_rate: float = 1e-3,
     start: Literal["base", "incumbent"] = "incumbent",
     distillation: Literal["none", "kl_div", "m3_kd_loss"] = "kl_div",
+    ablations: bool = False,
     seed: int = 42,
 ) -> Summary:
     """Mine hard negatives, finetune the embedder on them, mine again with it; with a reranker that teaches, if wanted.
@@ -42,7 +46,8 @@ def misconceptions(
     base        the embedder to finetune: a folder or a hub id
     bootstrap   the model that mines first; empty: the base
     reranker    none, or the model to finetune as one (a decoder answers Yes or No, an encoder becomes a
-                cross-encoder): it learns from what the new embedder ranks high, and teaches the next one
+                cross-encoder): it learns from what the new embedder ranks high, and teaches the next one;
+                `embedder` is what the first iteration made of the embedder, a good beginning for small encoders
     iterations  how often to go round
     mining      where negatives come from: mined anew in each iteration (each), the data's own, if any (given), or
                 these with the teacher's scores that the data brings (given_scored)
@@ -56,14 +61,15 @@ def misconceptions(
     reranker_learning_rate  good for small encoders
     start       each finetune goes on from the last model (incumbent), or begins anew (base)
     distillation  how the reranker of one iteration teaches the finetunes of the next
+    ablations   also iterate without a teacher, and without mining, in the same table
     seed        of the split, of mining and of training
     """
     prepared = step("prepare", prepare.JOB, data=Source(Path(data), label=data), seed=seed)
     common = {"start": start, "distillation": distillation}
-    return Loop(
+    loop = Loop(
         prepared,
         embedder=pretrained(base),
-        reranker=None if reranker == "none" else pretrained(reranker),
+        reranker=None if reranker == "none" else "embedder" if reranker == "embedder" else pretrained(reranker),
         mining=mining,
         window=window,
         reranker_window=reranker_window,
@@ -82,7 +88,15 @@ def misconceptions(
             "label_smoothing": 0.2,
             **common,
         },
-    ).summary(pretrained(bootstrap or base), iterations)
+    )
+    variants = [loop]
+    if ablations:
+        variants += [
+            replace(loop, variant="no teacher", reranker=None),
+            replace(loop, variant="no mining", reranker=None, mining="given"),
+        ]
+    summaries = [variant.summary(pretrained(bootstrap or base), iterations) for variant in variants]
+    return Summary([*summaries[0].rows, *(row for other in summaries[1:] for row in other.rows[len(BASELINES) :])])
 
 
 @dataclass(frozen=True)
@@ -92,8 +106,8 @@ class Loop:
     prepared: Step
     embedder: Source
     """What is finetuned."""
-    reranker: Source | None
-    """None: the embedder's half alone."""
+    reranker: Source | Literal["embedder"] | None
+    """What is finetuned as one; `embedder`: what the first iteration made of it. None: the embedder's half alone."""
     mining: Literal["each", "given", "given_scored"]
     window: tuple[int, int]
     reranker_window: tuple[int, int]
@@ -102,22 +116,27 @@ class Loop:
     seed: int
     embedder_training: Mapping[str, Any]
     reranker_training: Mapping[str, Any]
-    vectors: dict[str, Step] = field(default_factory=dict)
-    """Several steps look at the same ones."""
+    variant: str = ""
+    """Told in the names of its steps and rows."""
+    made: dict[str, Step] = field(default_factory=dict)
+    """Vectors and evaluations by name: several steps, and variants, look at the same ones."""
 
     def summary(self, bootstrap: Source, iterations: int) -> Summary:
         """`bootstrap` mines first; it is also what the iterations are compared with."""
-        bm25 = step("bm25/evaluate", evaluate_retrieval.JOB, **self.asked("test"), system="bm25", tag="bm25")
+        bm25 = self.once("bm25/evaluate", evaluate_retrieval.JOB, **self.asked("test"), system="bm25", tag="bm25")
         zero_shot = self.evaluated("zero_shot", bootstrap, "test")
-        rows = [row("BM25", bm25), row("zero-shot", zero_shot)]
+        rows = [row(label, baseline) for label, baseline in zip(BASELINES, (bm25, zero_shot), strict=True)]
+        before = f"{self.variant.replace(' ', '_')}/" if self.variant else ""
+        behind = f", {self.variant}" if self.variant else ""
 
         miner_at = "zero_shot"
         miner: Model = bootstrap
         embedder: Output | None = None
         reranker: Output | None = None
         teacher: Output | None = None
+        reranker_base: Model | None = None
         for i in range(iterations):
-            at = f"iter{i}"
+            at = f"{before}iter{i}"
             mined = self.mined(f"{at}/mine", miner_at, miner, self.window, i)
             tuned = step(
                 f"{at}/finetune_embedder",
@@ -133,15 +152,16 @@ class Loop:
             embedder = tuned["adapter"]
             miner_at, miner = at, self.merged(f"{at}/merge_embedder", self.embedder, embedder)
             evaluation = self.evaluated(at, miner, "test", before=zero_shot)
-            rows.append(row(f"iteration {i}", evaluation, tuned, mined))
+            rows.append(row(f"iteration {i}{behind}", evaluation, tuned, mined))
             if self.reranker is None:
                 continue
+            reranker_base = reranker_base or (miner if self.reranker == "embedder" else self.reranker)
 
             hard = self.mined(f"{at}/mine_hard", miner_at, miner, self.reranker_window, i)
             ordering = step(
                 f"{at}/finetune_reranker",
                 finetune_reranker.JOB,
-                base=self.reranker,
+                base=reranker_base,
                 mined=self.taught(f"{at}/score_hard", hard, teacher),
                 corpus=self.prepared["corpus"],
                 valid=self.prepared["valid"],
@@ -152,7 +172,7 @@ class Loop:
                 **self.training(self.reranker_training, teacher),
             )
             reranker = ordering["adapter"]
-            teacher = self.merged(f"{at}/merge_reranker", self.reranker, reranker)
+            teacher = self.merged(f"{at}/merge_reranker", reranker_base, reranker)
             scored = self.scored(f"{at}/score_test", evaluation["ranking"], teacher, depth=self.depth)
             reranked = step(
                 f"{at}/evaluate_reranked",
@@ -163,7 +183,7 @@ class Loop:
                 system="reranked",
                 tag=f"{at}_reranked",
             )
-            rows.append(row(f"iteration {i}, reranked", reranked, ordering, hard))
+            rows.append(row(f"iteration {i}, reranked{behind}", reranked, ordering, hard))
         return Summary(rows)
 
     def asked(self, split: str) -> dict[str, Any]:
@@ -173,14 +193,17 @@ class Loop:
         """Without a teacher's scores there is nothing to distil."""
         return dict(settings) if teacher or self.mining == "given_scored" else {**settings, "distillation": "none"}
 
+    def once(self, name: str, job: Job, **inputs: Any) -> Step:
+        if name not in self.made:
+            self.made[name] = step(name, job, **inputs)
+        return self.made[name]
+
     def embedded(self, at: str, model: Model, texts: str) -> Step:
-        name, role = f"{at}/embed_{texts}", "passage" if texts == "corpus" else "query"
-        if name not in self.vectors:
-            self.vectors[name] = step(name, embed.JOB, model=model, texts=self.prepared[texts], role=role)
-        return self.vectors[name]
+        role = "passage" if texts == "corpus" else "query"
+        return self.once(f"{at}/embed_{texts}", embed.JOB, model=model, texts=self.prepared[texts], role=role)
 
     def evaluated(self, at: str, model: Model, split: str, before: Step | None = None) -> Step:
-        return step(
+        return self.once(
             f"{at}/evaluate" if split == "test" else f"{at}/evaluate_{split}",
             evaluate_retrieval.JOB,
             **self.asked(split),
@@ -213,7 +236,7 @@ class Loop:
         listens = self.embedder_training.get("distillation", "none") != "none" and self.mining != "given_scored"
         return self.scored(name, mined, teacher) if teacher and listens else mined
 
-    def merged(self, name: str, base: Source, adapter: Output) -> Output:
+    def merged(self, name: str, base: Model, adapter: Output) -> Output:
         """A finetune that did not get better than its base keeps the base: such an adapter changes nothing."""
         corpus = self.prepared["corpus"]
         return step(name, merge.JOB, base=base, adapter=adapter, corpus=corpus, allow_unchanged=True)["model"]

@@ -19,7 +19,7 @@ def quickstart(
     learning_rate: float = 1e-3,
     temperature: float = 0.05,
     reranker: bool = True,
-    reranker_epochs: int = 3,
+    reranker_epochs: int = 2,
     seed: int = 42,
 ) -> Summary:
     """Two iterations of mine, finetune, rerank, teach, evaluate on generated students' mistakes; on two CPU cores.
@@ -32,14 +32,14 @@ def quickstart(
     epochs      of each finetune of the embedder; the best by held-out MAP@25 is kept
     learning_rate, temperature  of each finetune of the embedder
     reranker    also train a reranker, and let it teach the next embedder; it takes most of the time
-    reranker_epochs  of each of its finetunes: a fresh cross-encoder needs three to beat the lists it reranks
+    reranker_epochs  of each of its finetunes; the first begins with what the embedder has learned
     seed        of the questions, of the split, of mining and of training
     """
     model = pretrained(base)
     return Loop(
         step("prepare", prepare.JOB, questions=questions, seed=seed),
         embedder=model,
-        reranker=model if reranker else None,
+        reranker="embedder" if reranker else None,
         mining="each",
         window=window,
         reranker_window=window,

@@ -14,9 +14,9 @@ import torch
 
 from data.tables import CORPUS, MINED, RANKED, SCORED, read_shards, write_shards, write_table
 from data.triplets import Triplets
-from jobs.finetune_reranker import Config, Inputs, check, run
+from jobs.finetune_reranker import Config, Inputs, Trainee, check, run
 from jobs.job import BadInput, Context, Resources, Result
-from jobs.training import Options, rate
+from jobs.training import Options, Place, rate
 
 FAST = Config(epochs=8, batch=16, negatives=3, rank=16, alpha=32.0, learning_rate=1e-2, dtype="float32", seed=3)
 
@@ -191,12 +191,15 @@ def test_wrong_settings_are_named(inputs: Inputs, change: dict[str, Any], said: 
         check(dataclasses.replace(FAST, **change), inputs)
 
 
-def test_a_teacher_without_scores_and_other_lists_are_named(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
+def test_a_teacher_without_scores_and_other_lists_are_named(inputs: Inputs, tmp_path: Path) -> None:
+    def made(config: Config, inputs: Inputs) -> None:
+        Trainee(Place(0, 1, "cpu"), config, inputs, Resources(1, cpus=1.0, gpus=0.0))
+
     plain = read_shards(inputs.mined).select(MINED.names)
     write_table(tmp_path / "mined" / "shard-00000.parquet", plain)
     config = dataclasses.replace(FAST, distillation="m3_kd_loss")
     with pytest.raises(Exception, match="has no column teacher_positive_scores"):
-        run(context(tmp_path / "a"), config, dataclasses.replace(inputs, mined=tmp_path / "mined"))
+        made(config, dataclasses.replace(inputs, mined=tmp_path / "mined"))
     write_shards(tmp_path / "ranking", read_shards(inputs.ranking).to_pylist()[:-1], RANKED, 50)
     with pytest.raises(BadInput, match="a ranking of other queries"):
-        run(context(tmp_path / "b"), FAST, dataclasses.replace(inputs, ranking=tmp_path / "ranking"))
+        made(FAST, dataclasses.replace(inputs, ranking=tmp_path / "ranking"))

@@ -57,8 +57,8 @@ def test_an_adapter_learns_over_a_base_in_4_bits_that_stays(base: Path, tmp_path
             vectors = torch.cat([one.embed(torch.tensor([row]), torch.ones(1, len(row)).long()) for row in rows])
             loss = (vectors @ vectors.T)[0, 1:].sum()
         else:
-            (pairs,) = one.pairs(["w1"], [texts])
-            loss = torch.nn.functional.cross_entropy(one.forward(pairs)[None], torch.tensor([2]))
+            scores = one.forward(one.rows(["w1"], [texts]))
+            loss = torch.nn.functional.cross_entropy(scores[None], torch.tensor([2]))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
