@@ -61,6 +61,11 @@ class Triplets:
     def __len__(self) -> int:
         return len(self.query_text)
 
+    @property
+    def negatives(self) -> int:
+        """Of all queries together."""
+        return len(self._negative_rows)
+
     def positives(self, query: int) -> np.ndarray:
         """All positives of a query."""
         return self._positive_rows[self._positive_ends[query] : self._positive_ends[query + 1]]

@@ -86,6 +86,10 @@ class Trainee:
         if [row["id"] for row in self.lists] != [row["id"] for row in self.valid]:
             raise BadInput(f"{inputs.ranking}: a ranking of other queries than {inputs.valid}; expected the same")
         self.triplets = Triplets(read_shards(inputs.mined), corpus, teacher=config.distillation != "none")
+        if not self.triplets.negatives:
+            raise BadInput(
+                f"{inputs.mined}: no query has a negative; expected some to tell from the positives; mine them"
+            )
         self.steps = finetuning.steps("finetune_reranker", self.triplets, config, place)
         self.device = "cpu" if place.device == "cpu" else "cuda"
         from_incumbent = inputs.incumbent if config.start == "incumbent" else None

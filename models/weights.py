@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import socket
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -66,8 +67,8 @@ def resolve(name: str) -> Path:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises ModelError for a folder that lacks a configuration, a tokenizer or any of its weights, or whose weights
-    were cut short. Reads the weights' headers only."""
+    """Raises ModelError for a folder that lacks a configuration, a tokenizer or any of its weights, whose weights were
+    cut short, or whose tokenizer knows more tokens than the model. Reads the weights' headers only."""
     if not (folder / "config.json").is_file():
         raise ModelError(f"model {folder}: no config.json; expected a Hugging Face model folder; check the path")
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "tokenizer.model", "vocab.json")):
@@ -95,6 +96,30 @@ def check_folder(folder: Path) -> None:
                 f"model {folder}: {name} is cut short, or only a pointer to the file; expected all of its tensors;"
                 " fetch or save the model again"
             )
+    _check_vocabulary(folder)
+
+
+def _check_vocabulary(folder: Path) -> None:
+    """A tokenizer of another model names rows that the embedding does not have."""
+    rows = json.loads((folder / "config.json").read_text()).get("vocab_size")
+    file = folder / "tokenizer.json"
+    if not isinstance(rows, int) or not file.is_file():
+        return
+    largest = _largest_id(file, file.stat().st_mtime_ns)
+    if largest >= rows:
+        raise ModelError(
+            f"model {folder}: tokenizer.json has ids up to {largest}, config.json says vocab_size {rows}; expected a"
+            " tokenizer of this model; save the two together again"
+        )
+
+
+@lru_cache(maxsize=32)
+def _largest_id(file: Path, _: int) -> int:
+    """Of a tokenizer.json; the second argument is the file's time of change. Large ones take a tenth of a second."""
+    tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    vocabulary = tokenizer.get("model", {}).get("vocab") or []
+    ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
+    return max([*ids, *(token["id"] for token in tokenizer.get("added_tokens", []))], default=-1)
 
 
 def _is_whole(path: Path) -> bool:

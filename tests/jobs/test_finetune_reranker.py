@@ -203,3 +203,7 @@ def test_a_teacher_without_scores_and_other_lists_are_named(inputs: Inputs, tmp_
     write_shards(tmp_path / "ranking", read_shards(inputs.ranking).to_pylist()[:-1], RANKED, 50)
     with pytest.raises(BadInput, match="a ranking of other queries"):
         made(FAST, dataclasses.replace(inputs, ranking=tmp_path / "ranking"))
+    empty = plain.set_column(3, "negatives", pa.array([[]] * len(plain), MINED.field("negatives").type))
+    write_table(tmp_path / "bare" / "shard-00000.parquet", empty)
+    with pytest.raises(BadInput, match="no query has a negative"):
+        made(FAST, dataclasses.replace(inputs, mined=tmp_path / "bare"))

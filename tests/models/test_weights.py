@@ -58,6 +58,13 @@ def test_folders_that_lack_something_are_refused(folder: Path) -> None:
         check_folder(folder)
 
 
+def test_a_tokenizer_of_another_model_is_named(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 42}))
+    with pytest.raises(ModelError, match=r"ids up to 42, config\.json says vocab_size 42"):
+        check_folder(folder)
+
+
 def test_every_shard_of_an_index_is_needed(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     model = transformers.BertModel(transformers.BertConfig.from_pretrained(folder))
