@@ -10,7 +10,7 @@ from typing import Any, Literal
 from jobs import embed, evaluate_retrieval, finetune_embedder, finetune_reranker, merge, mine, prepare, score
 from jobs.job import Job
 from jobs.pretrained import pretrained
-from orchestrator.step import Output, Row, Source, Step, Summary, step
+from orchestrator.step import Output, RecipeError, Row, Source, Step, Summary, step
 
 BASELINES = ("BM25", "zero-shot")
 
@@ -33,7 +33,7 @@ def misconceptions(
     epochs: int = 2,
     learning_rate: float = 1e-3,
     temperature: float = 0.05,
-    reranker_epochs: int = 3,
+    reranker_epochs: tuple[int, ...] = (3, 1),
     reranker_learning_rate: float = 1e-3,
     start: Literal["base", "incumbent"] = "incumbent",
     distillation: Literal["none", "kl_div", "m3_kd_loss"] = "kl_div",
@@ -57,7 +57,8 @@ def misconceptions(
     depth       documents of each list that are reranked
     epochs      of each finetune of the embedder; the best by held-out MAP@25 is kept
     learning_rate, temperature  good for small encoders; a large model wants a rate of 1e-4 or less
-    reranker_epochs  of each finetune of the reranker; the best by MAP@25 of reranked held-out lists is kept
+    reranker_epochs  of the reranker's finetune in each iteration, the last number in all that follow: a fresh head
+                needs more; the best by MAP@25 of reranked held-out lists is kept
     reranker_learning_rate  good for small encoders
     start       each finetune goes on from the last model (incumbent), or begins anew (base)
     distillation  how the reranker of one iteration teaches the finetunes of the next
@@ -82,8 +83,8 @@ def misconceptions(
             "temperature": temperature,
             **common,
         },
+        reranker_epochs=reranker_epochs,
         reranker_training={
-            "epochs": reranker_epochs,
             "learning_rate": reranker_learning_rate,
             "label_smoothing": 0.2,
             **common,
@@ -115,11 +116,17 @@ class Loop:
     depth: int
     seed: int
     embedder_training: Mapping[str, Any]
+    reranker_epochs: tuple[int, ...]
+    """In each iteration; the last number in all that follow."""
     reranker_training: Mapping[str, Any]
     variant: str = ""
     """Told in the names of its steps and rows."""
     made: dict[str, Step] = field(default_factory=dict)
     """Vectors and evaluations by name: several steps, and variants, look at the same ones."""
+
+    def __post_init__(self) -> None:
+        if not self.reranker_epochs:
+            raise RecipeError("reranker_epochs: nothing given; expected a number for each iteration, as in 3,1")
 
     def summary(self, bootstrap: Source, iterations: int) -> Summary:
         """`bootstrap` mines first; it is also what the iterations are compared with."""
@@ -168,6 +175,7 @@ class Loop:
                 ranking=self.evaluated(at, miner, "valid")["ranking"],
                 incumbent=reranker,
                 depth=self.depth,
+                epochs=self.reranker_epochs[min(i, len(self.reranker_epochs) - 1)],
                 seed=self.seed + i,
                 **self.training(self.reranker_training, teacher),
             )

@@ -19,7 +19,7 @@ def quickstart(
     learning_rate: float = 1e-3,
     temperature: float = 0.05,
     reranker: bool = True,
-    reranker_epochs: int = 2,
+    reranker_epochs: tuple[int, ...] = (3, 1),
     seed: int = 42,
 ) -> Summary:
     """Two iterations of mine, finetune, rerank, teach, evaluate on generated students' mistakes; on two CPU cores.
@@ -32,7 +32,7 @@ def quickstart(
     epochs      of each finetune of the embedder; the best by held-out MAP@25 is kept
     learning_rate, temperature  of each finetune of the embedder
     reranker    also train a reranker, and let it teach the next embedder; it takes most of the time
-    reranker_epochs  of each of its finetunes; the first begins with what the embedder has learned
+    reranker_epochs  of its finetune in each iteration; the first begins with what the embedder has learned
     seed        of the questions, of the split, of mining and of training
     """
     model = pretrained(base)
@@ -53,8 +53,8 @@ def quickstart(
             "start": "incumbent",
             "distillation": "kl_div",
         },
+        reranker_epochs=reranker_epochs,
         reranker_training={
-            "epochs": reranker_epochs,
             "learning_rate": 1e-3,
             "negatives": 4,
             "batch": 32,

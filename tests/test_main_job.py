@@ -126,7 +126,7 @@ def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path
 
 @pytest.mark.slow
 def test_the_whole_loop_with_a_reranker_that_teaches(tmp_path: Path) -> None:
-    options = ("questions=50", "epochs=1", "reranker_epochs=1", "finetune_reranker.negatives=2")
+    options = ("questions=50", "epochs=1", "reranker_epochs=1,1", "finetune_reranker.negatives=2")
     status, output = run(tmp_path, "run", "quickstart", *(part for option in options for part in ("--set", option)))
     assert status == 0, output
     found = committed(tmp_path)
