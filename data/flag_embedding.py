@@ -39,12 +39,15 @@ def rows(path: Path) -> Iterator[Row]:
             raise DataError(
                 f"{where}: {'query' if not query.strip() else 'pos'} is empty; expected text; mend or remove the line"
             )
+        scores = scores_of(where, row, "pos_scores", pos), scores_of(where, row, "neg_scores", neg)
+        if neg and (scores[0] is None) != (scores[1] is None):
+            there, missing = ("pos_scores", "neg_scores") if scores[1] is None else ("neg_scores", "pos_scores")
+            raise DataError(f"{where}: has {there} but no {missing}; expected both or none; score the line again")
         yield Row(
             query,
             pos,
             neg,
-            scores_of(where, row, "pos_scores", pos),
-            scores_of(where, row, "neg_scores", neg),
+            *scores,
             field_of(where, row, "prompt", str, ""),
             field_of(where, row, "type", str, ""),
             where,

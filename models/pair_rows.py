@@ -15,7 +15,6 @@ Legend: B rows, L tokens (padded).
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -81,13 +80,16 @@ def tree(rows: Sequence[Row], length: int) -> tuple[np.ndarray, np.ndarray]:
     return positions_BL, seen[:, None]
 
 
-def can_share(model: Any) -> bool:
-    """Whether a decoder takes such a mask and such positions: full attention in all layers, by torch or by hand."""
+SHARING = ("gemma", "llama", "mistral", "qwen2", "qwen3")
+"""Architectures whose scores are tested to be the same. Others may build masks or positions of their own."""
+
+
+def can_share(model: Any, max_length: int) -> bool:
+    """Whether a decoder sees all of a pair of `max_length` tokens, and takes such a mask and such positions."""
     config = model.config
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    window = getattr(config, "sliding_window", None)
     return (
-        kinds == {"full_attention"}
-        and not getattr(config, "sliding_window", None)
+        config.model_type in SHARING
         and config._attn_implementation in ("sdpa", "eager")
-        and "position_ids" in inspect.signature(model.base_model.forward).parameters
+        and (not window or window >= max_length)
     )

@@ -45,7 +45,7 @@ class Reranker:
         self.contract = contract
         self.device = next(model.parameters()).device
         self.filler: int = tokenizer.pad_token_id
-        self.shares = contract.kind == "yes_no" and can_share(model)
+        self.shares = contract.kind == "yes_no" and can_share(model, contract.max_length)
         """Whether the pairs of a query share rows."""
         self.fresh: list[str] = []
         """Layers that the folder lacked, filled with random numbers."""

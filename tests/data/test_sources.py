@@ -146,6 +146,12 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
     ),
     (
         flag,
+        "one list scored",
+        lambda p: edit(p, '"prompt"', '"pos_scores": [1], "prompt"'),
+        r"train\.jsonl:1: has pos_scores but no neg_scores",
+    ),
+    (
+        flag,
         "positive and negative",
         lambda p: edit(p, '"neg": ["p 1"]', '"neg": ["p 1", "p 0"]'),
         r"train\.jsonl:1: .*'d0' as a positive and as a negative",

@@ -153,14 +153,42 @@ def test_pairs_that_share_a_row_have_the_scores_and_gradients_of_pairs_alone(
         assert float((gradient - expected).norm() / expected.norm()) < 1e-4, name
 
 
-def test_models_whose_attention_looks_back_only_so_far_do_not_share(tiny: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", pair_rows.SHARING)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_every_architecture_that_shares_gives_the_scores_of_pairs_alone(
+    tiny: dict[str, Path], tmp_path: Path, kind: str, attention: str
+) -> None:
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    heads = {"num_key_value_heads": 2, "head_dim": 8, "vocab_size": 43, "pad_token_id": 0}
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **size, **heads))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(8)
+    model.save_pretrained(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny["qwen2"])
+    plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=attention).eval()
+    ours = reranker.Reranker(plain, tokenizer, ASK)
+    assert ours.shares
+    together = np.concatenate(ours.score(QUERIES, PASSAGES))
+    ours.shares = False
+    alone = np.concatenate(ours.score(QUERIES, PASSAGES))
+    np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-4)
+    assert np.ptp(alone) > 0.1
+
+
+@pytest.mark.parametrize(("window", "shares"), [(4, False), (64, True)])
+def test_models_whose_attention_looks_back_less_than_a_pair_do_not_share(
+    tiny: dict[str, Path], tmp_path: Path, window: int, shares: bool
+) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(tiny["qwen2"])
-    model.config.use_sliding_window, model.config.sliding_window, model.config.max_window_layers = True, 4, 0
+    model.config.use_sliding_window, model.config.sliding_window, model.config.max_window_layers = True, window, 0
     model.config.layer_types = ["sliding_attention"] * 2
     model.save_pretrained(tmp_path)
     transformers.AutoTokenizer.from_pretrained(tiny["qwen2"]).save_pretrained(tmp_path)
     ours = reranker.load(tmp_path, dtype="float32", device="cpu", contract=ASK)
-    assert not ours.shares
+    assert ours.shares == shares
     expected = [plain_yes_no(tmp_path, ASK, QUERIES[0], passage) for passage in PASSAGES[0]]
     np.testing.assert_allclose(ours.score(QUERIES, PASSAGES)[0], expected, rtol=1e-4, atol=1e-4)
 
