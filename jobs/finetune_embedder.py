@@ -122,6 +122,7 @@ class Trainee:
         from data.tables import read_shards
         from data.triplets import Triplets
         from models import contract, encoder
+        from models.lockstep import Lockstep
 
         self.place, self.config, self.inputs, self.resources = place, config, inputs, resources
         self.corpus = read_shards(inputs.corpus, ["id", "text"])
@@ -143,6 +144,7 @@ class Trainee:
         )
         self.model = finetuning.adapted(self.encoder.model, config, from_incumbent)
         self.encoder.model = self.model
+        self.lockstep = Lockstep(self.model, self.device, needed=config.zero_stage == 3)
         self.ahead: dict[tuple[int, int], Future[Share]] = {}
         self.thread = ThreadPoolExecutor(1)
 
@@ -173,14 +175,9 @@ class Trainee:
         from models import encoder
 
         incumbent = self.inputs.incumbent
-        as_it_is = encoder.load(
-            self.inputs.base,
-            incumbent,
-            dtype=self.config.dtype,
-            device=self.device,
-            contract=self.encoder.contract if incumbent is None else None,
-        )
-        return self._metrics(as_it_is)
+        if incumbent is None or self.config.start == "incumbent":
+            return self.evaluate()  # training begins as what is to be beaten
+        return self._metrics(encoder.load(self.inputs.base, incumbent, dtype=self.config.dtype, device=self.device))
 
     def evaluate(self) -> dict[str, float]:
         self.model.eval()
@@ -204,8 +201,9 @@ class Trainee:
         from models.losses import gather_with_gradient, worker_share
 
         share, config = self._prepared(epoch, step), self.config
-        query_QD = self._embed(share.query_ids)
-        passage_PD = gather_with_gradient(self._embed(share.passage_ids), offsets=share.offsets)
+        query_QD, own_PD = self._embed(share.query_ids), self._embed(share.passage_ids)
+        zero = self.lockstep.finish(self._blank)
+        passage_PD = gather_with_gradient(own_PD, offsets=share.offsets)
         logits_QP = query_QD.float() @ passage_PD.float().T / config.temperature
         mask_QP = None if share.mask_QP is None else share.mask_QP.to(self.device)
         total = objective(
@@ -218,7 +216,13 @@ class Trainee:
             teacher_temperature=config.teacher_temperature,
         )
         tokens = sum(map(len, share.query_ids)) + sum(map(len, share.passage_ids))
-        return worker_share(total, share.queries, self.place.workers), tokens
+        return worker_share(total, share.queries, self.place.workers) + zero, tokens
+
+    def _blank(self) -> Tensor:
+        import torch
+
+        ids_BL = torch.zeros((1, 2), dtype=torch.int64, device=self.device)
+        return self.encoder.embed(ids_BL, torch.ones_like(ids_BL))
 
     def _prepared(self, epoch: int, step: int) -> Share:
         """The step's share; the next step's is made meanwhile."""
@@ -297,6 +301,7 @@ class Trainee:
     def _metrics(self, model: Any) -> dict[str, float]:
         """Exact metrics on `valid`: each worker embeds and counts a part of the corpus; ranks add."""
         import numpy as np
+        import torch
 
         from data.triplets import rows_of
         from models.ranks import RankCounter, Relevant, rank_metrics, relevant_scores
@@ -306,9 +311,13 @@ class Trainee:
         held = np.array_split(np.arange(len(self.corpus)), place.workers)[place.rank]
         budget = self.resources.batch_tokens
         texts = self.valid["text"].take(asked).to_pylist()
-        query_QD = np.concatenate(gathered(model.encode(texts, "query", batch_tokens=budget)))
+        own_QD = model.encode(texts, "query", batch_tokens=budget)
         first = int(held[0]) if len(held) else 0
         block_ND = model.encode(self.corpus["text"].take(held).to_pylist(), "passage", batch_tokens=budget)
+        if model is self.encoder:
+            with torch.no_grad():
+                self.lockstep.finish(self._blank)
+        query_QD = np.concatenate(gathered(own_QD))
         rows, ends = rows_of(self.valid, "positives", self.corpus)
         relevant = Relevant(ends, rows)
         scores_R = np.fmax.reduce(gathered(relevant_scores(query_QD, relevant, [(first, block_ND)])))

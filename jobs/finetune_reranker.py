@@ -77,6 +77,7 @@ class Trainee:
         from data.triplets import Triplets
         from models import pairs, reranker
         from models.contract import home
+        from models.lockstep import Lockstep
 
         self.place, self.config, self.inputs, self.resources = place, config, inputs, resources
         corpus = read_shards(inputs.corpus, ["id", "text"])
@@ -113,6 +114,7 @@ class Trainee:
             task="CAUSAL_LM" if self.contract.kind == "yes_no" else "SEQ_CLS",
         )
         self.reranker.model = self.model
+        self.lockstep = Lockstep(self.reranker.called, self.device, needed=config.zero_stage == 3)
 
     def start(self) -> dict[str, float]:
         from models import reranker
@@ -120,14 +122,9 @@ class Trainee:
         incumbent = self.inputs.incumbent
         if incumbent is None and not reranker.can_score(self.inputs.base):
             return self._metrics(None)
-        as_it_is = reranker.load(
-            self.inputs.base,
-            incumbent,
-            dtype=self.config.dtype,
-            device=self.device,
-            contract=self.contract if incumbent is None else None,
-        )
-        return self._metrics(as_it_is)
+        if incumbent is None or self.config.start == "incumbent":
+            return self.evaluate()  # training begins as what is to be beaten
+        return self._metrics(reranker.load(self.inputs.base, incumbent, dtype=self.config.dtype, device=self.device))
 
     def evaluate(self) -> dict[str, float]:
         self.model.eval()
@@ -182,7 +179,13 @@ class Trainee:
             label_smoothing=config.label_smoothing,
             teacher_temperature=config.teacher_temperature,
         )
-        return worker_share(total, batch.queries, self.place.workers), sum(len(row.ids) for row in rows)
+        zero = self.lockstep.finish(self._blank)
+        return worker_share(total, batch.queries, self.place.workers) + zero, sum(len(row.ids) for row in rows)
+
+    def _blank(self) -> Tensor:
+        from models.pair_rows import whole
+
+        return self.reranker.forward([whole([], [0, 0], None)])
 
     def _scores(self, rows: Sequence[Row]) -> Tensor:
         """float32 [pairs] with gradient, in batches of like length."""
@@ -202,6 +205,7 @@ class Trainee:
     def _metrics(self, model: Any) -> dict[str, float]:
         """Of the held-out lists as `model` orders them (None: as they are); each worker scores a part of them."""
         import numpy as np
+        import torch
 
         from data.rankings import reranked
         from models.ranks import Relevant, rank_metrics
@@ -215,6 +219,9 @@ class Trainee:
             texts = [[self.text_of[name] for name in documents] for documents in lists]
             queries = [self.lists[q]["text"] for q in mine]
             scores = model.score(queries, texts, batch_tokens=self.resources.batch_tokens)
+        if model is self.reranker:
+            with torch.no_grad():
+                self.lockstep.finish(self._blank)
         ranks = [
             reranked(documents, own, self.valid[q]["positives"], self.lists[q]["ranks"])[1]
             for q, documents, own in zip(mine, lists, scores, strict=True)

@@ -74,7 +74,8 @@ class Settings:
     save_steps: int | None = None
     """Steps between checkpoints within an epoch; None: about every five minutes."""
     zero_stage: int = 1
-    """What workers share of the optimizer: 0 nothing, 1 its state, 2 gradients too."""
+    """What workers share: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 all weights too, the base's among
+    them: slow, for bases that leave no room beside them; not with nf4."""
     seed: int = 42
     """Of the adapter, the order, the drawn positives and negatives."""
 
@@ -111,11 +112,11 @@ def check(job: str, config: Settings, base: Path | None, further: Sequence[Rule]
             bool(re.fullmatch(r"(map|r|ndcg|p|hit)@[1-9]\d*|mrr|map", config.metric)),
             "map@25, r@10, mrr or the like",
         ),
+        ("zero_stage", config.zero_stage in (0, 1, 2, 3), "0, 1, 2 or 3"),
         (
             "zero_stage",
-            config.zero_stage in (0, 1, 2),
-            "0, 1 or 2; stage 3 cuts the frozen base's weights up as well, and the adapter is written from whole ones: "
-            "use 2, and more memory or a smaller base",
+            config.zero_stage < 3 or config.quantization == "none",
+            "2 or less with nf4, whose 4-bit blocks cannot be cut up; or quantization=none",
         ),
     ]
     for name, holds, expected in rules:
@@ -167,7 +168,8 @@ def adapted(model: Any, config: Settings, incumbent: Path | None, **kind: Any) -
             **kind,
         )
     moved(with_adapter, device, dtype)
-    fuse(with_adapter)
+    if config.zero_stage < 3:  # which gathers the weights of the layers that PEFT calls, not of what is fused
+        fuse(with_adapter)
     return with_adapter
 
 

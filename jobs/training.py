@@ -62,7 +62,7 @@ class Options:
     gradient_clipping: float
     """Largest norm of the gradient; 0: not clipped."""
     zero_stage: int
-    """What workers share of the optimizer: 0 nothing, 1 its state, 2 gradients too."""
+    """What workers share: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 all weights too."""
     seed: int
     metric: str
     """Of `Trainee.evaluate`; larger is better."""
@@ -253,6 +253,8 @@ class _Loop:
 
     def _epoch(self) -> None:
         """The steps that are left of an epoch, its evaluation, its checkpoint."""
+        from models.engine import whole_weights
+
         history, steps = self.history, self.trainee.steps
         self.trainee.model.train()
         self.saved_at = self.told_at = time.monotonic()
@@ -268,10 +270,11 @@ class _Loop:
         history.epoch, history.step = history.epoch + 1, 0
         if history.best is None or scores[-1] > scores[history.best]:
             history.best = len(scores) - 1
-            if self.place.rank == 0:
-                shutil.rmtree(self.scratch / "best", ignore_errors=True)
-                (self.scratch / "best").mkdir()
-                self.trainee.save(self.scratch / "best")
+            with whole_weights(self.trainee.model):
+                if self.place.rank == 0:
+                    shutil.rmtree(self.scratch / "best", ignore_errors=True)
+                    (self.scratch / "best").mkdir()
+                    self.trainee.save(self.scratch / "best")
         self._save()
 
     def _step(self) -> bool:

@@ -67,7 +67,7 @@ class Encoder:
         pooled_BD = pool(hidden_BLD, attention_mask_BL, self.contract.pooling)
         return torch.nn.functional.normalize(pooled_BD, dim=-1) if self.contract.normalize else pooled_BD
 
-    @torch.inference_mode()
+    @torch.no_grad()  # inference mode would leave weights that ZeRO-3 gathers unfit for training
     def encode(
         self,
         texts: Sequence[str],

@@ -6,6 +6,8 @@ import ctypes
 import logging
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,9 +24,9 @@ def start(
 ) -> Any:
     """The engine over AdamW for the parameters that require a gradient, all of one dtype: float32, or bfloat16.
 
-    Master weights and moments are float32 either way. gradient_clipping: largest norm, 0 for none. zero_stage 0, 1 or
-    2. Rates are set by the caller, step by step, in `engine.optimizer.param_groups`. torch.distributed must be
-    initialised, with LOCAL_RANK in the environment.
+    Master weights and moments are float32 either way. gradient_clipping: largest norm, 0 for none. zero_stage 0 to 3;
+    from 3 on, workers must run equally many forward passes (models.lockstep). Rates are set by the caller, step by
+    step, in `engine.optimizer.param_groups`. torch.distributed must be initialised, with LOCAL_RANK in the environment.
     """
     if device == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"  # read when DeepSpeed is imported
@@ -52,6 +54,16 @@ def start(
         },
     )
     return engine
+
+
+@contextmanager
+def whole_weights(model: Any) -> Iterator[None]:
+    """What is trained, whole on every worker, wherever ZeRO-3 has cut it up. Collective."""
+    import deepspeed
+
+    cut = [weight for weight in model.parameters() if weight.requires_grad and hasattr(weight, "ds_id")]
+    with deepspeed.zero.GatheredParameters(cut, enabled=bool(cut)):
+        yield
 
 
 def keep_memory() -> None:

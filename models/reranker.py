@@ -47,8 +47,17 @@ class Reranker:
         self.filler: int = tokenizer.pad_token_id
         self.shares = contract.kind == "yes_no" and can_share(model, contract.max_length)
         """Whether the pairs of a query share rows."""
+        self.head = _rows_of_head(model, self.tokens.answers) if contract.kind == "yes_no" else None
         self.fresh: list[str] = []
         """Layers that the folder lacked, filled with random numbers."""
+
+    @property
+    def called(self) -> Any:
+        """What a forward pass calls: of a decoder all but its head."""
+        if self.head is None:
+            return self.model
+        causal = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        return causal.base_model
 
     def rows(self, queries: Sequence[str], passages: Sequence[Sequence[str]]) -> list[Row]:
         """The pairs of each query with its passages, in their order; every different text is tokenised once."""
@@ -81,7 +90,7 @@ class Reranker:
             options["attention_mask"] = (torch.arange(length, device=self.device) < lengths_B1).long()
         if rows[0].types is not None:
             options["token_type_ids"] = torch.from_numpy(types_BL).to(self.device)
-        logits_B1 = self.model(input_ids=given, **options).logits
+        logits_B1 = self.called(input_ids=given, **options).logits
         return logits_B1[:, 0].float()
 
     def _answers(self, ids_BL: Tensor, rows: Sequence[Row]) -> Tensor:
@@ -93,23 +102,14 @@ class Reranker:
             seen_B1LL = torch.from_numpy(mask_B1LL).to(self.device)
             by_hand = self.model.config._attn_implementation == "eager"  # which adds the mask to the logits
             options["attention_mask"] = torch.where(seen_B1LL, 0.0, -1e9) if by_hand else seen_B1LL
-        causal = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        hidden_BLD = causal.base_model(input_ids=ids_BL, use_cache=False, **options).last_hidden_state
+        hidden_BLD = self.called(input_ids=ids_BL, use_cache=False, **options).last_hidden_state
         row_P = torch.tensor([b for b, row in enumerate(rows) for _ in row.ends], device=hidden_BLD.device)
         last_P = torch.tensor([end - 1 for row in rows for end in row.ends], device=hidden_BLD.device)
-        head = causal.get_output_embeddings()
-        if not isinstance(head, torch.nn.Linear):
-            raise ModelError(
-                f"model: its head is a {type(head).__name__}; expected a plain linear layer; leave it alone"
-            )
-        logits_PA = torch.nn.functional.linear(
-            hidden_BLD[row_P, last_P],
-            head.weight[self.tokens.answers],
-            None if head.bias is None else head.bias[self.tokens.answers],
-        ).float()
+        assert self.head is not None
+        logits_PA = torch.nn.functional.linear(hidden_BLD[row_P, last_P], *self.head).float()
         return logits_PA[:, 0] if len(self.tokens.answers) == 1 else logits_PA[:, 0] - logits_PA[:, 1]
 
-    @torch.inference_mode()
+    @torch.no_grad()  # inference mode would leave weights that ZeRO-3 gathers unfit for training
     def score(
         self,
         queries: Sequence[str],
@@ -209,6 +209,15 @@ def heads(reranker: Reranker) -> list[str]:
     """The layers that are trained and saved whole: a classifier's, and those that the folder lacked."""
     model = reranker.model
     return sorted({*(name for name in HEADS if hasattr(model, name)), *reranker.fresh})
+
+
+def _rows_of_head(model: Any, answers: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+    """The answers' rows [A, D] of a decoder's head, which is never trained, and of its bias [A]."""
+    head = model.get_output_embeddings()
+    if not isinstance(head, torch.nn.Linear):
+        raise ModelError(f"model: its head is a {type(head).__name__}; expected a plain linear layer; leave it alone")
+    bias = head.bias
+    return head.weight.detach()[answers].clone(), None if bias is None else bias.detach()[answers].clone()
 
 
 def _of_head(name: str) -> bool:

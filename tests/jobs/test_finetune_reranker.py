@@ -176,6 +176,20 @@ def test_a_decoder_learns_to_answer_and_its_adapter_loads_in_peft(
     assert any("lora_B" in name and bool(weight.any()) for name, weight in model.named_parameters())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("decoder", [False, True])
+def test_weights_that_are_cut_up_give_the_same_losses_and_metrics(
+    local_ray: None, inputs: Inputs, tiny_decoder: Path, tmp_path: Path, decoder: bool
+) -> None:
+    """ZeRO-3, on two workers; the decoder's batches are of many lengths."""
+    inputs = dataclasses.replace(inputs, base=tiny_decoder) if decoder else inputs
+    config = dataclasses.replace(FAST, epochs=2, learning_rate=2e-3, max_length=256, distillation="kl_div")
+    whole = run(context(tmp_path / "whole"), config, inputs)
+    cut = run(context(tmp_path / "cut", workers=2), dataclasses.replace(config, zero_stage=3), inputs)
+    assert losses(cut) == pytest.approx(losses(whole), rel=1e-3)
+    assert cut.metrics["valid map@25"] == pytest.approx(whole.metrics["valid map@25"], abs=1e-2)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
