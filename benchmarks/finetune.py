@@ -33,32 +33,43 @@ WAYS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    given = arguments(__doc__ or "", WAYS, batch=64, negatives=4)
+    if given.way:
+        print(json.dumps(ours(given) if given.way.startswith("ours") else peer(given)))
+    else:
+        alternate("benchmarks.finetune", WAYS, given)
+
+
+def arguments(about: str, ways: dict[str, str], *, batch: int, negatives: int) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--steps", type=int, default=5, help="counted; one more is done before")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--negatives", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=batch)
+    parser.add_argument("--negatives", type=int, default=negatives)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--ways", default=",".join(ways))
     parser.add_argument("--way", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.way:
         import torch
 
         torch.set_num_threads(given.threads)
-        print(json.dumps(ours(given) if given.way.startswith("ours") else peer(given)))
-        return
+    return given
+
+
+def alternate(module: str, ways: dict[str, str], given: argparse.Namespace) -> None:
+    """Runs each way as a process of its own, round by round, and prints the table."""
     found: dict[str, list[dict[str, float]]] = {way: [] for way in given.ways.split(",")}
     for _ in range(given.rounds):
         for way in found:
-            command = [sys.executable, "-W", "ignore", "-m", "benchmarks.finetune", *sys.argv[1:], "--way", way]
+            command = [sys.executable, "-W", "ignore", "-m", module, *sys.argv[1:], "--way", way]
             done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[1])
             if done.returncode:
-                print(f"{WAYS[way]}: {(done.stderr.strip() or 'failed').splitlines()[-1]}", file=sys.stderr)
+                print(f"{ways[way]}: {(done.stderr.strip() or 'failed').splitlines()[-1]}", file=sys.stderr)
                 continue
             found[way].append(json.loads(done.stdout.strip().splitlines()[-1]))
-            print(f"{WAYS[way]}: {found[way][-1]['tokens_per_s']:,.0f} tokens/s", file=sys.stderr)
+            print(f"{ways[way]}: {found[way][-1]['tokens_per_s']:,.0f} tokens/s", file=sys.stderr)
     best = {way: max(run["tokens_per_s"] for run in runs) for way, runs in found.items() if runs}
     print(f"{'':44}{'tokens/s':>10}{'best':>10}{'a CPU-s':>10}{'peak MiB':>10}{'loss':>9}{'of ours':>9}")
     for way, runs in found.items():
@@ -66,9 +77,8 @@ def main() -> None:
             names = ("tokens_per_s", "tokens_per_cpu_s", "peak_mib")
             speed, each, memory = (median(run[name] for run in runs) for name in names)
             share = f"{best[way] / best['ours']:.2f}" if "ours" in best else ""
-            print(
-                f"{WAYS[way]:44}{speed:10,.0f}{best[way]:10,.0f}{each:10,.0f}{memory:10,.0f}{runs[-1]['loss']:9.4f}{share:>9}"
-            )
+            numbers = f"{speed:10,.0f}{best[way]:10,.0f}{each:10,.0f}{memory:10,.0f}{runs[-1]['loss']:9.4f}{share:>9}"
+            print(f"{ways[way]:44}{numbers}")
 
 
 def triplets(given: argparse.Namespace) -> list[tuple[str, str, list[str]]]:
@@ -93,7 +103,7 @@ def triplets(given: argparse.Namespace) -> list[tuple[str, str, list[str]]]:
 
 
 def tokens_of(rows: list[tuple[str, str, list[str]]]) -> int:
-    """Of all texts, cut at MiniLM's 256."""
+    """Of all texts, each by itself, cut at MiniLM's 256."""
     from transformers import AutoTokenizer
 
     from models.weights import MINILM, resolve
@@ -104,11 +114,10 @@ def tokens_of(rows: list[tuple[str, str, list[str]]]) -> int:
 
 
 def ours(given: argparse.Namespace) -> dict[str, float]:
-    """The job's trainee and DeepSpeed's engine, as a worker of Ray Train runs them."""
+    """The job's trainee."""
     os.environ["LOCAL_RANK"] = "0"
     import torch
 
-    from data.tables import CORPUS, MINED, QUERIES, write_shards
     from jobs.finetune_embedder import Config, Inputs, Trainee
     from jobs.job import Resources
     from jobs.training import Place
@@ -126,32 +135,50 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
     )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        texts = sorted({text for _, right, wrong in rows for text in (right, *wrong)})
-        number = {text: str(n) for n, text in enumerate(texts)}
-        write_shards(folder / "corpus", [{"id": number[text], "text": text} for text in texts], CORPUS, 100_000)
-        mined: list[dict[str, Any]] = [
-            {"id": str(n), "text": query, "positives": [number[right]], "negatives": [number[text] for text in wrong]}
-            for n, (query, right, wrong) in enumerate(rows)
-        ]
-        scores: dict[str, Any] = {"positive_scores": [], "negative_scores": []}
-        write_shards(folder / "mined", [row | scores for row in mined], MINED, 100_000)
-        write_shards(folder / "valid", [row | {"grades": [1]} for row in mined[:1]], QUERIES, 100_000)
+        write(folder, rows)
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
         trainee = Trainee(Place(0, 1, "cpu"), config, inputs, Resources(1, float(given.threads), 0.0))
-        engine = engines.start(
-            trainee.model, learning_rate=2e-5, weight_decay=0.0, gradient_clipping=1.0, zero_stage=1, device="cpu"
-        )
-        losses: list[float] = []
-        started = clocks()
-        for step in range(trainee.steps):
-            if step == 1:
-                started = clocks()
-            loss, _ = trainee.loss(0, step)
-            engine.backward(loss)
-            engine.step()
-            losses.append(float(loss.detach()))
-        return summary(rows, started, clocks(), trainee.steps, losses)
+        return steps(trainee, tokens_of(rows))
+
+
+def write(folder: Path, rows: list[tuple[str, str, list[str]]]) -> None:
+    """The shards corpus, mined and valid (one query), as the jobs want them."""
+    from data.tables import CORPUS, MINED, QUERIES, write_shards
+
+    texts = sorted({text for _, right, wrong in rows for text in (right, *wrong)})
+    number = {text: str(n) for n, text in enumerate(texts)}
+    write_shards(folder / "corpus", [{"id": number[text], "text": text} for text in texts], CORPUS, 100_000)
+    mined: list[dict[str, Any]] = [
+        {"id": str(n), "text": query, "positives": [number[right]], "negatives": [number[text] for text in wrong]}
+        for n, (query, right, wrong) in enumerate(rows)
+    ]
+    scores: dict[str, Any] = {"positive_scores": [], "negative_scores": []}
+    write_shards(folder / "mined", [row | scores for row in mined], MINED, 100_000)
+    write_shards(folder / "valid", [row | {"grades": [1]} for row in mined[:1]], QUERIES, 100_000)
+
+
+def steps(trainee: Any, tokens: int) -> dict[str, float]:
+    """An epoch of a job's trainee under DeepSpeed's engine, as a worker of Ray Train runs it."""
+    from models import engine as engines
+
+    engine = engines.start(
+        trainee.model, learning_rate=2e-5, weight_decay=0.0, gradient_clipping=1.0, zero_stage=1, device="cpu"
+    )
+    losses: list[float] = []
+    started = clocks()
+    for step in range(trainee.steps):
+        if step == 1:
+            started = clocks()
+        total, parts = 0.0, trainee.parts(0, step)
+        for number, part in enumerate(parts, 1):
+            share, _ = part()
+            engine.set_gradient_accumulation_boundary(number == len(parts))
+            engine.backward(share)
+            total += float(share.detach())
+        engine.step()
+        losses.append(total)
+    return summary(tokens, started, clocks(), trainee.steps, losses)
 
 
 def peer(given: argparse.Namespace) -> dict[str, float]:
@@ -209,7 +236,7 @@ def peer(given: argparse.Namespace) -> dict[str, float]:
             loss=Kept(model, scale=20.0),
             callbacks=[Clock()],
         ).train()
-    return summary(rows, ends[0], ends[-1], len(ends), losses)
+    return summary(tokens_of(rows), ends[0], ends[-1], len(ends), losses)
 
 
 def clocks() -> tuple[float, float]:
@@ -218,17 +245,17 @@ def clocks() -> tuple[float, float]:
 
 
 def summary(
-    rows: list[tuple[str, str, list[str]]],
+    tokens: int,
     started: tuple[float, float],
     ended: tuple[float, float],
     steps: int,
     losses: list[float],
 ) -> dict[str, float]:
     """The first step is neither in the clocks nor, by its share, in the tokens."""
-    tokens = tokens_of(rows) * (steps - 1) / steps
+    counted = tokens * (steps - 1) / steps
     return {
-        "tokens_per_s": tokens / (ended[0] - started[0]),
-        "tokens_per_cpu_s": tokens / (ended[1] - started[1]),
+        "tokens_per_s": counted / (ended[0] - started[0]),
+        "tokens_per_cpu_s": counted / (ended[1] - started[1]),
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "loss": sum(losses) / len(losses),
     }

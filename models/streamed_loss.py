@@ -1,0 +1,124 @@
+"""Symmetric InfoNCE over a global batch of any size, and its gradient, without ever holding the similarities.
+
+Legend: N pairs of this worker, P pairs of all workers, D dimensions. With s_ij = left_i . right_j / temperature:
+
+    loss            = 1/(2P) sum_i (row_i + column_i - 2 s_ii)        row_i = log sum_j exp s_ij,  column_j: over i
+    dloss/dleft_i   = 1/(2P temperature) [sum_j (exp(s_ij - row_i) + exp(s_ij - column_j)) right_j - 2 right_i]
+
+and the right's gradient is the same with the sides exchanged. So two functions over tiles of s are enough: `normalisers`
+and, once these are known, `soft_sums`. Each worker makes those of its own pairs. What travels is each embedding once and
+two numbers per pair; what is held is O(P D) and one tile. (Flash attention's two passes, Dao et al. 2022; the loss:
+Radford et al. 2021, CLIP.)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from models.errors import ModelError
+from models.losses import gather_with_gradient, row_offsets
+
+KEYS = 4096
+"""Columns of a tile: with 256 rows, 4 MiB of similarities."""
+
+
+def symmetric_info_nce_gradient(
+    left_ND: Tensor, right_ND: Tensor, *, temperature: float, group_N: Tensor | None = None, chunk: int = 256
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(loss over all workers' pairs, its gradient with respect to this worker's left_ND, and right_ND), all float32.
+
+    The loss is the same number on all workers; the gradients are whole, nothing is to be added over workers. Workers
+    may hold different numbers of pairs, or none. group_N: int64; pairs of one group are no negatives of each other.
+    chunk: rows of a tile. Collective. Raises ModelError for shapes that do not fit and a temperature <= 0.
+    """
+    if left_ND.shape != right_ND.shape or (group_N is not None and len(group_N) != len(left_ND)):
+        raise ModelError(
+            f"symmetric_info_nce_gradient: left {tuple(left_ND.shape)}, right {tuple(right_ND.shape)},"
+            f" {'no' if group_N is None else len(group_N)} groups; expected pairs row by row; give as many of each"
+        )
+    if not temperature > 0:
+        raise ModelError(f"temperature: {temperature} given; expected more than 0; 0.01 to 0.1 is usual")
+    with torch.no_grad():
+        offsets = row_offsets(len(left_ND), left_ND.device)
+        left_PD, right_PD = (gather_with_gradient(side.float(), offsets=offsets) for side in (left_ND, right_ND))
+        pairs = len(left_PD)
+        if not pairs:
+            raise ModelError("symmetric_info_nce_gradient: no pairs on any worker; expected some")
+        group_P = None if group_N is None else gather_with_gradient(group_N, offsets=offsets)
+        own = _own_slice(offsets, len(left_ND))
+        sides = ((left_PD[own], right_PD), (right_PD[own], left_PD))
+        row_N, column_N = (
+            normalisers(query, key, temperature, offset=own.start, group_P=group_P, chunk=chunk) for query, key in sides
+        )
+        row_P, column_P = (gather_with_gradient(own_N, offsets=offsets) for own_N in (row_N, column_N))
+        diagonal_P = torch.linalg.vecdot(left_PD, right_PD) / temperature
+        loss = (row_P.double() + column_P.double() - 2 * diagonal_P.double()).sum() / (2 * pairs)
+        gradients = []
+        for (query, key), own_lse_P, other_lse_P in zip(sides, (row_P, column_P), (column_P, row_P), strict=True):
+            sums_ND = soft_sums(
+                query, key, own_lse_P[own], other_lse_P, temperature, offset=own.start, group_P=group_P, chunk=chunk
+            )
+            gradients.append((sums_ND - 2 * key[own]) / (2 * pairs * temperature))
+        return loss.float(), gradients[0], gradients[1]
+
+
+def normalisers(
+    query_ND: Tensor,
+    key_PD: Tensor,
+    temperature: float,
+    *,
+    offset: int = 0,
+    group_P: Tensor | None = None,
+    chunk: int = 256,
+) -> Tensor:
+    """log sum_j exp(query_i . key_j / temperature), float32 [N]. Query i belongs to key offset + i."""
+    out_N = torch.full((len(query_ND),), -torch.inf, device=query_ND.device)
+    for start in range(0, len(query_ND), chunk):
+        rows = slice(start, start + chunk)
+        for tile, _ in _tiles(query_ND, key_PD, temperature, rows, offset, group_P):
+            out_N[rows] = torch.logaddexp(out_N[rows], tile.logsumexp(dim=1))
+    return out_N
+
+
+def soft_sums(
+    query_ND: Tensor,
+    key_PD: Tensor,
+    own_N: Tensor,
+    other_P: Tensor,
+    temperature: float,
+    *,
+    offset: int = 0,
+    group_P: Tensor | None = None,
+    chunk: int = 256,
+) -> Tensor:
+    """sum_j (exp(s_ij - own_i) + exp(s_ij - other_j)) key_j, float32 [N, D]."""
+    out_ND = torch.zeros_like(query_ND)
+    for start in range(0, len(query_ND), chunk):
+        rows = slice(start, start + chunk)
+        for tile, keys in _tiles(query_ND, key_PD, temperature, rows, offset, group_P):
+            weight = torch.exp(tile - own_N[rows, None])
+            weight += tile.sub_(other_P[keys]).exp_()
+            out_ND[rows].addmm_(weight, key_PD[keys])
+    return out_ND
+
+
+def _tiles(query_ND: Tensor, key_PD: Tensor, temperature: float, rows: slice, offset: int, group_P: Tensor | None):  # type: ignore[no-untyped-def]
+    """(similarities of these rows with some keys, the keys' slice), for all keys."""
+    scaled = query_ND[rows] / temperature
+    for start in range(0, len(key_PD), KEYS):
+        keys = slice(start, start + KEYS)
+        tile = scaled @ key_PD[keys].T
+        if group_P is not None:
+            own_P = torch.arange(rows.start + offset, rows.start + offset + len(scaled), device=tile.device)
+            same = group_P[own_P, None] == group_P[keys]
+            same &= own_P[:, None] != torch.arange(start, start + tile.shape[1], device=tile.device)
+            tile.masked_fill_(same, -torch.inf)
+        yield tile, keys
+
+
+def _own_slice(offsets: list[int], rows: int) -> slice:
+    import torch.distributed as dist
+
+    rank = dist.get_rank() if len(offsets) > 2 else 0
+    return slice(offsets[rank], offsets[rank] + rows)
