@@ -167,7 +167,7 @@ def steps(trainee: Any, tokens: int) -> dict[str, float]:
     )
     losses: list[float] = []
     started = clocks()
-    for step in range(trainee.steps):
+    for step in range(trainee.steps[0]):
         if step == 1:
             started = clocks()
         total, parts = 0.0, trainee.parts(0, step)
@@ -178,7 +178,7 @@ def steps(trainee: Any, tokens: int) -> dict[str, float]:
             total += float(share.detach())
         engine.step()
         losses.append(total)
-    return summary(tokens, started, clocks(), trainee.steps, losses)
+    return summary(tokens, started, clocks(), trainee.steps[0], losses)
 
 
 def peer(given: argparse.Namespace) -> dict[str, float]:

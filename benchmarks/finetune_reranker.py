@@ -2,9 +2,9 @@
 
     python -m benchmarks.finetune_reranker [--data PATH] [--steps 5] [--rounds 2]
 
-Both get the same groups: `--batch` queries a step with one positive and `--negatives` random negatives each, the softmax
-of a group's scores as loss (ListNetLoss with one relevant document is that), a fresh head, LoRA of rank 32 on all other
-linear layers, AdamW. Otherwise as `benchmarks.finetune`; a query's tokens count once for each of its pairs.
+Both get the same groups: `--batch` queries a step with one positive and `--negatives` random negatives each, the
+softmax of a group's scores as loss (ListNetLoss with one relevant document is that), a fresh head, LoRA of rank 32 on
+all other linear layers, AdamW. Otherwise as `benchmarks.finetune`; a query's tokens count once for each of its pairs.
 """
 
 from __future__ import annotations

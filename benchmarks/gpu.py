@@ -158,7 +158,7 @@ def finetuning(
     trained = [p for p in trainee.model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=config.learning_rate)
     tokens, start = 0, time.perf_counter()
-    count = min(steps, trainee.steps - 1)
+    count = min(steps, trainee.steps[0] - 1)
     for step in range(count + 1):
         if step == 1:
             if device == "cuda":

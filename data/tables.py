@@ -90,6 +90,38 @@ def write_shards(folder: Path, rows: Sequence[dict[str, Any]], schema: pa.Schema
     return paths
 
 
+def write_mapped(path: Path, table: pa.Table) -> None:
+    """Writes one Arrow file, not compressed: `open_mapped` takes no memory for it. Elsewhere first, then renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with fresh.open("wb") as file:
+            with pa.ipc.new_file(file, table.schema) as writer:
+                writer.write_table(table)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def open_mapped(folder: Path) -> pa.Table:
+    """All `shard-*.arrow` of a folder as one table that stays on the disk; processes share what they read. Raises
+    DataError if there are none, or one is cut short."""
+    paths = sorted(folder.glob("shard-*.arrow"))
+    if not paths:
+        raise DataError(f"{folder}: no shard-*.arrow in it; expected a folder that a step made; check the path")
+    tables = []
+    for path in paths:
+        try:
+            tables.append(pa.ipc.open_file(pa.memory_map(str(path))).read_all())
+        except (pa.ArrowInvalid, OSError) as error:
+            raise DataError(
+                f"{path}: cannot be read as Arrow ({error}); expected a shard; make the step again"
+            ) from None
+    return pa.concat_tables(tables)
+
+
 def shard_paths(folder: Path) -> list[Path]:
     """The shards of a folder, in order. Raises DataError if there are none."""
     paths = sorted(folder.glob("shard-*.parquet"))

@@ -36,7 +36,7 @@ CPU_TOKENS = 2048
 
 
 @dataclass(frozen=True)
-class Config(finetuning.Settings):
+class Config(finetuning.Lists):
     temperature: float = 0.02
     """Similarities are divided by it (tau)."""
     in_batch_negatives: bool = True
@@ -83,7 +83,7 @@ def check(config: Config, inputs: Inputs) -> None:
         ("example_max_length", config.example_max_length >= 1, "1 or more tokens"),
         ("query_max_length", config.query_max_length is None or config.query_max_length >= 1, "1 or more tokens"),
     ]
-    finetuning.check("finetune_embedder", config, inputs.base, rules)
+    finetuning.check("finetune_embedder", config, inputs.base, [*config.rules(), *rules])
     if inputs.base is None:
         return
     from models import contract
@@ -228,7 +228,7 @@ class Trainee:
         """The step's share; the next step's is made meanwhile."""
         share = self.ahead.pop((epoch, step), None)
         now = share.result() if share is not None else self._prepare(epoch, step)
-        if step + 1 < self.steps:
+        if step + 1 < self.steps[epoch]:
             self.ahead[epoch, step + 1] = self.thread.submit(self._prepare, epoch, step + 1)
         return now
 
@@ -324,8 +324,7 @@ class Trainee:
         counter = RankCounter(relevant, scores_R, query_QD=query_QD)
         counter.add(first, block_ND)
         ranks_R = 1 + np.sum(gathered(counter.before_R), axis=0)
-        values = rank_metrics(ranks_R, relevant, finetuning.cut_offs(self.config)).values
-        return finetuning.shown(self.config, values)
+        return finetuning.shown(self.config, partial(rank_metrics, ranks_R, relevant), "map@25", "r@25")
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -31,7 +31,7 @@ MICRO_BATCH = 8
 
 
 @dataclass(frozen=True)
-class Config(finetuning.Settings):
+class Config(finetuning.Lists):
     negatives: int = 15
     """Mined negatives per query and step, drawn anew each epoch."""
     query_max_length: int | None = None
@@ -62,7 +62,7 @@ def check(config: Config, inputs: Inputs) -> None:
         ("negatives", config.negatives >= 1, "1 or more; a group of one teaches nothing"),
         ("depth", config.depth >= 2, "2 or more documents to put in order"),
     ]
-    finetuning.check("finetune_reranker", config, inputs.base, rules)
+    finetuning.check("finetune_reranker", config, inputs.base, [*rules, *config.rules()])
     if inputs.base is not None:
         from models import pairs
 
@@ -230,7 +230,7 @@ class Trainee:
         # Which rows are relevant does not matter here: only how many, and their ranks.
         relevant = Relevant.of([list(range(len(own))) for own in all_ranks])
         flat_R = np.array([rank for own in all_ranks for rank in own], np.int64)
-        return finetuning.shown(self.config, rank_metrics(flat_R, relevant, finetuning.cut_offs(self.config)).values)
+        return finetuning.shown(self.config, partial(rank_metrics, flat_R, relevant), "map@25", "r@25")
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +19,7 @@ from jobs.training import History, Options, Place, Schedule, train
 
 if TYPE_CHECKING:
     from data.triplets import Triplets
+    from models.ranks import RankMetrics
 
 Rule = tuple[str, bool, str]
 """(setting, whether it holds, what is expected)."""
@@ -32,10 +33,6 @@ class Settings:
     """Passes over the queries. The best by `metric` is kept."""
     learning_rate: float = 2e-4
     """At its highest, after the warm-up."""
-    batch: int = 64
-    """Queries per optimizer step, over all workers; an epoch's steps are nearly equal and hold at most so many."""
-    negatives: int = 4
-    """Mined negatives per query and step, drawn anew each epoch."""
     rank: int = 32
     """Of the LoRA matrices."""
     alpha: float = 64.0
@@ -46,19 +43,14 @@ class Settings:
     """Layers that get LoRA: `all-linear`, or names separated by commas."""
     warmup_ratio: float = 0.1
     """Share of all steps over which the rate rises."""
+    warmup_steps: int | None = None
+    """Steps over which the rate rises, instead of a share of all."""
     schedule: Schedule = "cosine"
     """How the rate falls after the warm-up."""
     weight_decay: float = 0.01
     """AdamW's."""
     gradient_clipping: float = 1.0
     """Largest norm of the gradient; 0: not clipped."""
-    label_smoothing: float = 0.0
-    """Share of the target that goes to all passages evenly; of the labels, never of a teacher's targets."""
-    distillation: Literal["none", "kl_div", "m3_kd_loss"] = "none"
-    """Learn from a reranker's scores (see `score`) too: `kl_div` adds its distribution over each query's own passages
-    to the labels; `m3_kd_loss` weighs all passages by it, instead of the labels."""
-    teacher_temperature: float = 1.0
-    """The teacher's scores are divided by it; more is softer."""
     max_length: int | None = None
     """Tokens; None: the contract's. Kept in the adapter's contract."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -73,11 +65,40 @@ class Settings:
     """Keep the best epoch even if it is no better than the incumbent."""
     save_steps: int | None = None
     """Steps between checkpoints within an epoch; None: about every five minutes."""
+    eval_steps: int | None = None
+    """Steps between evaluations, of which the best is kept; None: after each epoch."""
+    gradient_checkpointing: bool = False
+    """Keep a layer's input only, and compute the layer again on the way back: a third slower, for far less memory."""
     zero_stage: int = 1
     """What workers share: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 all weights too, the base's among
     them: slow, for bases that leave no room beside them; not with nf4."""
     seed: int = 42
-    """Of the adapter, the order, the drawn positives and negatives."""
+    """Of the adapter, of the order, and of what is drawn."""
+
+
+@dataclass(frozen=True)
+class Lists(Settings):
+    """Of finetunes on queries with positives and negatives."""
+
+    batch: int = 64
+    """Queries per optimizer step, over all workers; an epoch's steps are nearly equal and hold at most so many."""
+    negatives: int = 4
+    """Mined negatives per query and step, drawn anew each epoch."""
+    label_smoothing: float = 0.0
+    """Share of the target that goes to all passages evenly; of the labels, never of a teacher's targets."""
+    distillation: Literal["none", "kl_div", "m3_kd_loss"] = "none"
+    """Learn from a reranker's scores (see `score`) too: `kl_div` adds its distribution over each query's own passages
+    to the labels; `m3_kd_loss` weighs all passages by it, instead of the labels."""
+    teacher_temperature: float = 1.0
+    """The teacher's scores are divided by it; more is softer."""
+
+    def rules(self) -> list[Rule]:
+        return [
+            ("negatives", self.negatives >= 0, "0 or more"),
+            ("label_smoothing", 0 <= self.label_smoothing < 1, "0 up to below 1"),
+            ("distillation", self.distillation in ("none", "kl_div", "m3_kd_loss"), "none, kl_div or m3_kd_loss"),
+            ("teacher_temperature", self.teacher_temperature > 0, "more than 0; 1 leaves the scores alone"),
+        ]
 
 
 def check(job: str, config: Settings, base: Path | None, further: Sequence[Rule] = ()) -> None:
@@ -86,17 +107,14 @@ def check(job: str, config: Settings, base: Path | None, further: Sequence[Rule]
         *further,
         ("epochs", config.epochs >= 1, "1 or more"),
         ("learning_rate", config.learning_rate > 0, "more than 0; 1e-5 to 1e-3 is usual"),
-        ("negatives", config.negatives >= 0, "0 or more"),
         ("rank", config.rank >= 1, "1 or more"),
         ("alpha", config.alpha > 0, "more than 0; twice the rank is usual"),
         ("dropout", 0 <= config.dropout < 1, "0 up to below 1"),
         ("warmup_ratio", 0 <= config.warmup_ratio < 1, "0 up to below 1"),
+        ("warmup_steps", config.warmup_steps is None or config.warmup_steps >= 0, "0 or more, or none"),
         ("schedule", config.schedule in ("cosine", "linear", "constant"), "cosine, linear or constant"),
         ("weight_decay", config.weight_decay >= 0, "0 or more"),
         ("gradient_clipping", config.gradient_clipping >= 0, "0 (off) or more"),
-        ("label_smoothing", 0 <= config.label_smoothing < 1, "0 up to below 1"),
-        ("distillation", config.distillation in ("none", "kl_div", "m3_kd_loss"), "none, kl_div or m3_kd_loss"),
-        ("teacher_temperature", config.teacher_temperature > 0, "more than 0; 1 leaves the scores alone"),
         ("max_length", config.max_length is None or config.max_length >= 4, "4 or more tokens"),
         ("dtype", config.dtype in ("auto", "float32", "bfloat16"), "auto, float32 or bfloat16"),
         ("quantization", config.quantization in ("none", "nf4"), "none or nf4"),
@@ -107,6 +125,7 @@ def check(job: str, config: Settings, base: Path | None, further: Sequence[Rule]
         ),
         ("start", config.start in ("base", "incumbent"), "base or incumbent"),
         ("save_steps", config.save_steps is None or config.save_steps >= 1, "1 or more, or none"),
+        ("eval_steps", config.eval_steps is None or config.eval_steps >= 1, "1 or more, or none"),
         (
             "metric",
             bool(re.fullmatch(r"(map|r|ndcg|p|hit)@[1-9]\d*|mrr|map", config.metric)),
@@ -134,8 +153,8 @@ def targets(config: Settings) -> str | list[str]:
     return names if names == "all-linear" else [name.strip() for name in names.split(",")]
 
 
-def steps(job: str, triplets: Triplets, config: Settings, place: Place) -> int:
-    """Steps of an epoch. Raises BadInput where a worker would have no query in one."""
+def steps(job: str, triplets: Triplets, config: Lists, place: Place) -> list[int]:
+    """Steps of each epoch. Raises BadInput where a worker would have no query in one."""
     count = triplets.steps(config.batch)
     smallest = len(triplets) // count
     if smallest < place.workers:
@@ -143,7 +162,7 @@ def steps(job: str, triplets: Triplets, config: Settings, place: Place) -> int:
             f"{job}.workers: {place.workers} given, for steps of {smallest} queries; expected at most one worker per"
             " query; lower workers, or raise batch"
         )
-    return count
+    return [count] * config.epochs
 
 
 def adapted(model: Any, config: Settings, incumbent: Path | None, **kind: Any) -> Any:
@@ -170,18 +189,17 @@ def adapted(model: Any, config: Settings, incumbent: Path | None, **kind: Any) -
     moved(with_adapter, device, dtype)
     if config.zero_stage < 3:  # which gathers the weights of the layers that PEFT calls, not of what is fused
         fuse(with_adapter)
+    if config.gradient_checkpointing:
+        with_adapter.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return with_adapter
 
 
-def cut_offs(config: Settings) -> list[int]:
-    """K of the metrics that are shown, among them the one that `metric` asks for."""
-    wanted = re.search(r"@(\d+)", config.metric)
-    return sorted({25, int(wanted[1]) if wanted else 25})
-
-
-def shown(config: Settings, values: dict[str, float]) -> dict[str, float]:
-    """The metrics of an epoch's line."""
-    return {name: round(values[name], 6) for name in dict.fromkeys((config.metric, "map@25", "r@25"))}
+def shown(config: Settings, metrics_at: Callable[[list[int]], RankMetrics], *names: str) -> dict[str, float]:
+    """The metrics of an evaluation's line: the one that decides, and `names`. metrics_at: them all, for these K."""
+    wanted = list(dict.fromkeys((config.metric, *names)))
+    cut_offs = sorted({int(name.partition("@")[2]) for name in wanted if "@" in name})
+    values = metrics_at(cut_offs or [1]).values
+    return {name: round(values[name], 6) for name in wanted}
 
 
 def finetuned(
@@ -202,45 +220,50 @@ def finetuned(
         learning_rate=config.learning_rate,
         schedule=config.schedule,
         warmup_ratio=config.warmup_ratio,
+        warmup_steps=config.warmup_steps,
         weight_decay=config.weight_decay,
         gradient_clipping=config.gradient_clipping,
         zero_stage=config.zero_stage,
         seed=config.seed,
         metric=config.metric,
         save_steps=config.save_steps,
+        eval_steps=config.eval_steps,
     )
     adapter = context.out / "adapter"
     history = train(context, options, trainee, arguments, adapter)
     assert history.best is not None
-    before, after = history.start[config.metric], history.epochs[history.best][config.metric]
+    before, after = history.start[config.metric], history.evaluations[history.best][config.metric]
     improved = after > before
-    kept = f"epoch {history.best + 1}"
+    best = history.best + 1 if config.eval_steps is None else history.evaluated_at[history.best]
+    unit = "epoch" if config.eval_steps is None else "step"
+    kept = f"{unit} {best}"
     if not improved and not config.allow_regression and (incumbent is not None or base_can):
         kept = "incumbent" if incumbent else "base"
         _keep(incumbent, adapter)
     return Result(
         {
-            "loss": _rounded(history.epochs[-1]["loss"]),
-            f"valid {config.metric}": after if kept.startswith("epoch ") else before,
+            "loss": _rounded(history.evaluations[-1]["loss"]),
+            f"valid {config.metric}": after if kept == f"{unit} {best}" else before,
             f"valid {config.metric} at the start": before,
-            f"valid {config.metric} of the best epoch": after,
-            "best epoch": history.best + 1,
+            f"valid {config.metric} of the best {unit}": after,
+            f"best {unit}": best,
             "kept": kept,
             "improved": improved,
         },
-        {"epochs": _table(history, kept)},
+        {f"{unit}s": _table(history, unit, kept)},
         _curves(history),
     )
 
 
-def _table(history: History, kept: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = [{"epoch": "start", "loss": None, **history.start}]
-    rows += [{"epoch": str(number), **entry} for number, entry in enumerate(history.epochs, 1)]
-    chosen = kept.removeprefix("epoch ") if kept.startswith("epoch ") else "start"
+def _table(history: History, unit: str, kept: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [{unit: "start", "loss": None, **history.start}]
+    at = range(1, len(history.evaluations) + 1) if unit == "epoch" else history.evaluated_at
+    rows += [{unit: str(number), **entry} for number, entry in zip(at, history.evaluations, strict=True)]
+    chosen = kept.removeprefix(f"{unit} ") if kept.startswith(unit) else "start"
     return [
-        {"epoch": row["epoch"], "loss": row["loss"] and _rounded(row["loss"])}
+        {unit: row[unit], "loss": row["loss"] and _rounded(row["loss"])}
         | {f"valid {name}": row[name] for name in history.start}
-        | {"best": row["epoch"] == chosen}
+        | {"best": row[unit] == chosen}
         for row in rows
     ]
 

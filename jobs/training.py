@@ -68,6 +68,10 @@ class Options:
     """Of `Trainee.evaluate`; larger is better."""
     save_steps: int | None = None
     """Steps between checkpoints within an epoch; None: about every CHECKPOINT_SECONDS."""
+    eval_steps: int | None = None
+    """Steps between evaluations; None: after each epoch."""
+    warmup_steps: int | None = None
+    """Steps over which the rate rises, instead of a share of all."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +88,8 @@ class Trainee(Protocol):
 
     model: Any
     """A torch module; what requires a gradient is trained, in float32 or (with float32 master weights) bfloat16."""
-    steps: int
-    """Optimizer steps in an epoch."""
+    steps: Sequence[int]
+    """Optimizer steps of each epoch."""
 
     def start(self) -> dict[str, float]:
         """Metrics of what is to be beaten. Called on every worker, before training and not when it goes on."""
@@ -113,10 +117,12 @@ class History:
     step: int = 0
     """Steps done of that epoch."""
     start: dict[str, float] = field(default_factory=dict)
-    epochs: list[dict[str, float]] = field(default_factory=list)
-    """`loss` (mean over the epoch's steps) and the metrics, one entry per finished epoch."""
+    evaluations: list[dict[str, float]] = field(default_factory=list)
+    """`loss` (mean over the steps since the one before) and the metrics."""
+    evaluated_at: list[int] = field(default_factory=list)
+    """Steps done in all, for each of them."""
     best: int | None = None
-    """Index into `epochs`."""
+    """Index into `evaluations`."""
     loss: list[float] = field(default_factory=list)
     learning_rate: list[float] = field(default_factory=list)
     gradient_norm: list[float] = field(default_factory=list)
@@ -126,7 +132,7 @@ class History:
 
 def rate(step: int, steps: int, options: Options) -> float:
     """The learning rate of step 0 <= step < steps: rises linearly over the warm-up, then falls to 0 (or stays)."""
-    warmup = math.ceil(options.warmup_ratio * steps)
+    warmup = math.ceil(options.warmup_ratio * steps) if options.warmup_steps is None else options.warmup_steps
     if step < warmup:
         return options.learning_rate * ((step + 1) / warmup)
     if options.schedule == "constant":
@@ -136,7 +142,7 @@ def rate(step: int, steps: int, options: Options) -> float:
 
 
 def train(context: Context, options: Options, trainee: type, arguments: Mapping[str, Any], best: Path) -> History:
-    """Trains, or goes on training, and puts what `trainee.save` wrote after the best epoch into the folder `best`.
+    """Trains, or goes on training, and puts what `trainee.save` wrote at the best evaluation into the folder `best`.
 
     Raises what the trainee raised, and an error of ray.train where workers were lost more often than
     `context.resources.retries`.
@@ -231,7 +237,7 @@ class _Loop:
             zero_stage=options.zero_stage,
             device=device.type,
         )
-        self.total = options.epochs * self.trainee.steps
+        self.total = sum(self.trainee.steps[: options.epochs])
         self.history = History()
         self.scratch = Path(tempfile.mkdtemp(prefix="ratchet-train-"))
         # Names of checkpoints differ between lives of the workers: a folder half written by an earlier one stays apart.
@@ -246,28 +252,36 @@ class _Loop:
             if not history.start:
                 self._tell("evaluating the start", 0.0)
                 history.start = self.trainee.start()
+            self.trainee.model.train()
+            self.saved_at = self.told_at = time.monotonic()
             while history.epoch < self.options.epochs:
-                self._epoch()
+                due = self._step()
+                ended = history.step == self.trainee.steps[history.epoch]
+                if ended:
+                    history.epoch, history.step = history.epoch + 1, 0
+                evaluate = self._evaluation_due(ended)
+                if evaluate:
+                    self._evaluate()
+                if evaluate or due:
+                    self._save()
         finally:
             shutil.rmtree(self.scratch, ignore_errors=True)
 
-    def _epoch(self) -> None:
-        """The steps that are left of an epoch, its evaluation, its checkpoint."""
+    def _evaluation_due(self, ended: bool) -> bool:
+        every, done = self.options.eval_steps, len(self.history.loss)
+        return ended if every is None else done % every == 0 or done == self.total
+
+    def _evaluate(self) -> None:
+        """Measures the model as it is, and keeps it if it is the best so far."""
         from models.engine import whole_weights
 
-        history, steps = self.history, self.trainee.steps
-        self.trainee.model.train()
-        self.saved_at = self.told_at = time.monotonic()
-        self.tokens = 0.0
-        while history.step < steps:
-            due = self._step()
-            if due and history.step < steps:
-                self._save()
-        self._tell(f"evaluating epoch {history.epoch + 1}", history.loss[-1])
+        history = self.history
+        self._tell(f"evaluating after step {len(history.loss)}", history.loss[-1])
         metrics = self.trainee.evaluate()
-        history.epochs.append({"loss": sum(history.loss[-steps:]) / steps, **metrics})
-        scores = [entry[self.options.metric] for entry in history.epochs]
-        history.epoch, history.step = history.epoch + 1, 0
+        since = history.loss[history.evaluated_at[-1] if history.evaluated_at else 0 :]
+        history.evaluations.append({"loss": sum(since) / len(since), **metrics})
+        history.evaluated_at.append(len(history.loss))
+        scores = [entry[self.options.metric] for entry in history.evaluations]
         if history.best is None or scores[-1] > scores[history.best]:
             history.best = len(scores) - 1
             with whole_weights(self.trainee.model):
@@ -275,7 +289,6 @@ class _Loop:
                     shutil.rmtree(self.scratch / "best", ignore_errors=True)
                     (self.scratch / "best").mkdir()
                     self.trainee.save(self.scratch / "best")
-        self._save()
 
     def _step(self) -> bool:
         """One optimizer step; whether a checkpoint is due."""

@@ -5,10 +5,10 @@ Legend: N pairs of this worker, P pairs of all workers, D dimensions. With s_ij 
     loss            = 1/(2P) sum_i (row_i + column_i - 2 s_ii)        row_i = log sum_j exp s_ij,  column_j: over i
     dloss/dleft_i   = 1/(2P temperature) [sum_j (exp(s_ij - row_i) + exp(s_ij - column_j)) right_j - 2 right_i]
 
-and the right's gradient is the same with the sides exchanged. So two functions over tiles of s are enough: `normalisers`
-and, once these are known, `soft_sums`. Each worker makes those of its own pairs. What travels is each embedding once and
-two numbers per pair; what is held is O(P D) and one tile. (Flash attention's two passes, Dao et al. 2022; the loss:
-Radford et al. 2021, CLIP.)
+and the right's gradient is the same with the sides exchanged. So two functions over tiles of s are enough:
+`normalisers` and, once these are known, `soft_sums`. Each worker makes those of its own pairs. What travels is each
+embedding once and two numbers per pair; what is held is O(P D) and one tile. (Flash attention's two passes, Dao et al.
+2022; the loss: Radford et al. 2021, CLIP.)
 """
 
 from __future__ import annotations

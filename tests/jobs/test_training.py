@@ -52,7 +52,7 @@ class Regression:
     """Rows are dealt out to the workers; the whole batch's loss is the mean over its 8 rows."""
 
     def __init__(self, place: Place, fail: str = "", cut: int = 1) -> None:
-        self.place, self.fail, self.cut, self.steps, self.model = place, fail, cut, STEPS, fresh()
+        self.place, self.fail, self.cut, self.steps, self.model = place, fail, cut, [STEPS] * 9, fresh()
 
     def start(self) -> dict[str, float]:
         if self.fail == "input":

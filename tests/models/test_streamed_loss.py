@@ -1,4 +1,4 @@
-"""The streamed loss and gradient caching, against the naive loss under autograd, over workers, chunks and micro batches."""
+"""The streamed loss and gradient caching against the naive loss under autograd: workers, chunks, micro batches."""
 
 from __future__ import annotations
 

@@ -1,0 +1,106 @@
+"""Statements grouped by paper: JSONL with one paper a line, `lemmas` and `theorems` each a list of strings.
+
+Files are read as streams, twice: once to count the papers and see that every line can be used, once to write them. What
+is held is a shard and a number per paper.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from data.errors import DataError
+
+KINDS = ("lemmas", "theorems")
+
+STATEMENTS = pa.schema([("id", pa.string()), ("text", pa.string()), ("paper", pa.string())])
+"""Statements; those of a paper stand one after the other. `id` is `paper#number`."""
+
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class Paper:
+    id: str
+    statements: tuple[str, ...]
+    """Each different text once, in the order of the file."""
+    empty: int
+    """Statements that were blank."""
+    repeated: int
+    """Statements that had stood before."""
+
+
+def files(path: Path) -> list[Path]:
+    """The .jsonl files of a folder in the order of their names, or the one file. Raises DataError if there is none."""
+    found = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.is_file() else []
+    if not found:
+        raise DataError(
+            f"{path}: no .jsonl file; expected papers, one a line, with lemmas and theorems; check the path"
+        )
+    return found
+
+
+def read(path: Path) -> Iterator[Paper]:
+    """The papers, one at a time. Raises DataError naming file and line."""
+    seen: dict[str, str] = {}
+    for file in files(path):
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield _paper(line, f"{file}:{number}", seen)
+
+
+def _paper(line: bytes, where: str, seen: dict[str, str]) -> Paper:
+    try:
+        row: Any = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{where}: not JSON ({error}); expected an object a line; correct the line") from None
+    if not isinstance(row, dict) or not any(kind in row for kind in KINDS):
+        raise DataError(f"{where}: no {' or '.join(KINDS)}; expected an object with lists of statements; add one")
+    texts: list[str] = []
+    for kind in KINDS:
+        own = row.get(kind) or []
+        if not isinstance(own, list) or not all(isinstance(text, str) for text in own):
+            raise DataError(f"{where}: {kind} is not a list of strings; expected one string per statement; correct it")
+        texts += own
+    name = str(row.get("arxiv_id") or row.get("id") or where.rsplit("/", 1)[-1])
+    if name in seen:
+        raise DataError(f"{where}: paper '{name}' is also {seen[name]}; expected each paper once; put the two together")
+    seen[name] = where
+    kept = [text.strip() for text in texts if text.strip()]
+    different = tuple(dict.fromkeys(kept))
+    return Paper(name, different, len(texts) - len(kept), len(kept) - len(different))
+
+
+def assign(papers: int, test_fraction: float, validation_fraction: float, seed: int) -> np.ndarray:
+    """Each paper's split as an index into SPLITS, int8 [papers]: `test_fraction` of all for test, and of the others
+    `validation_fraction` for validation; at least one paper in each. Raises DataError for fewer than three papers."""
+    if papers < len(SPLITS):
+        raise DataError(f"{papers} papers; expected at least three, one for each of {', '.join(SPLITS)}; give more")
+    test = min(papers - 2, max(1, round(test_fraction * papers)))
+    valid = min(papers - test - 1, max(1, round(validation_fraction * (papers - test))))
+    split = np.zeros(papers, np.int8)
+    order = np.random.default_rng(seed).permutation(papers)
+    split[order[:test]] = SPLITS.index("test")
+    split[order[test : test + valid]] = SPLITS.index("valid")
+    return split
+
+
+def relevant_rows(statements: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Of each statement, the rows of the others of its paper: (where each one's begin and the last ends int64 [S + 1],
+    rows int64, ascending). Raises DataError where a paper's statements are apart."""
+    paper_S = statements["paper"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    if np.any(np.diff(paper_S.astype(np.int64)) < 0):
+        raise DataError("statements: a paper's statements are apart; expected them one after the other; prepare anew")
+    first_S = np.searchsorted(paper_S, paper_S, side="left")
+    others_S = np.searchsorted(paper_S, paper_S, side="right") - first_S - 1
+    ends = np.r_[0, np.cumsum(others_S)]
+    rows = np.repeat(first_S, others_S) + np.arange(ends[-1]) - np.repeat(ends[:-1], others_S)
+    rows += rows >= np.repeat(np.arange(len(paper_S)), others_S)  # without itself
+    return ends.astype(np.int64), rows.astype(np.int64)
