@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data.errors import DataError
+from data.papers import numbers
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,8 @@ class Pairing:
 
     def __init__(self, statements: pa.Table, batch: Sequence[int], *, drop_last: bool) -> None:
         self.text: pa.ChunkedArray = statements["text"]
-        paper_S = statements["paper"].combine_chunks().dictionary_encode()
-        self._paper_S = paper_S.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        if np.any(np.diff(self._paper_S) < 0):
-            raise DataError(
-                "statements: a paper's statements are apart; expected them one after the other; prepare anew"
-            )
-        counts = np.bincount(self._paper_S, minlength=len(paper_S.dictionary))
+        self._paper_S = numbers(statements)
+        counts = np.bincount(self._paper_S)
         self._usable_U = np.flatnonzero(counts[self._paper_S] >= 2)
         """Rows of papers that have pairs."""
         self._length_S = pc.utf8_length(self.text).to_numpy()

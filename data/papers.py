@@ -92,15 +92,20 @@ def assign(papers: int, test_fraction: float, validation_fraction: float, seed: 
     return split
 
 
-def relevant_rows(statements: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Of each statement, the rows of the others of its paper: (where each one's begin and the last ends int64 [S + 1],
-    rows int64, ascending). Raises DataError where a paper's statements are apart."""
-    paper_S = statements["paper"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
-    if np.any(np.diff(paper_S.astype(np.int64)) < 0):
+def numbers(statements: pa.Table) -> np.ndarray:
+    """Each statement's paper as a number, int64 [S], rising from 0. Raises DataError where a paper's are apart."""
+    paper_S = statements["paper"].combine_chunks().dictionary_encode().indices
+    found = paper_S.to_numpy(zero_copy_only=False).astype(np.int64)
+    if np.any(np.diff(found) < 0):
         raise DataError("statements: a paper's statements are apart; expected them one after the other; prepare anew")
-    first_S = np.searchsorted(paper_S, paper_S, side="left")
-    others_S = np.searchsorted(paper_S, paper_S, side="right") - first_S - 1
-    ends = np.r_[0, np.cumsum(others_S)]
-    rows = np.repeat(first_S, others_S) + np.arange(ends[-1]) - np.repeat(ends[:-1], others_S)
-    rows += rows >= np.repeat(np.arange(len(paper_S)), others_S)  # without itself
-    return ends.astype(np.int64), rows.astype(np.int64)
+    return found
+
+
+def others(paper_S: np.ndarray, row_Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each of the rows Q, the rows of the others of its paper, ascending: (where each one's begin and the last ends,
+    int64 [Q + 1]; the rows, int64). paper_S: `numbers`."""
+    first_Q = np.searchsorted(paper_S, paper_S[row_Q], side="left")
+    count_Q = np.searchsorted(paper_S, paper_S[row_Q], side="right") - first_Q - 1
+    ends = np.r_[0, np.cumsum(count_Q)].astype(np.int64)
+    rows = np.repeat(first_Q, count_Q) + np.arange(ends[-1]) - np.repeat(ends[:-1], count_Q)
+    return ends, rows + (rows >= np.repeat(row_Q, count_Q))  # without itself

@@ -175,7 +175,7 @@ class Trainee:
         import numpy as np
         import torch
 
-        from data.papers import relevant_rows
+        from data.papers import numbers, others
         from models.ranks import RankCounter, Relevant, rank_metrics, relevant_scores
 
         held = np.array_split(np.arange(len(self.valid)), self.place.workers)[self.place.rank]
@@ -186,9 +186,10 @@ class Trainee:
                 self.lockstep.finish(self._blank)
         all_ND = np.concatenate(gathered(block_ND))
         first = int(held[0]) if len(held) else 0
-        relevant = Relevant(*relevant_rows(self.valid))
+        every = np.arange(len(all_ND))
+        relevant = Relevant(*others(numbers(self.valid), every))
         scores_R = np.fmax.reduce(gathered(relevant_scores(all_ND, relevant, [(first, block_ND)])))
-        counter = RankCounter(relevant, scores_R, query_QD=all_ND, exclude_Q=np.arange(len(all_ND)))
+        counter = RankCounter(relevant, scores_R, query_QD=all_ND, exclude_Q=every)
         counter.add(first, block_ND)
         ranks_R = 1 + np.sum(gathered(counter.before_R), axis=0)
         return finetuning.shown(self.config, partial(rank_metrics, ranks_R, relevant), "mrr", "p@1", "r@10", "r@100")

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from jobs.job import BadArtifact, Context, Progress
+from jobs.job import BadArtifact, BadInput, Context, Progress
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -238,6 +238,11 @@ class _Loop:
             device=device.type,
         )
         self.total = sum(self.trainee.steps[: options.epochs])
+        if (options.warmup_steps or 0) >= self.total:
+            raise BadInput(
+                f"step {context.step}: warmup_steps: {options.warmup_steps} given, of {self.total} steps in all;"
+                " expected fewer; lower it, or leave it out for a share of the steps"
+            )
         self.history = History()
         self.scratch = Path(tempfile.mkdtemp(prefix="ratchet-train-"))
         # Names of checkpoints differ between lives of the workers: a folder half written by an earlier one stays apart.
