@@ -10,18 +10,20 @@ Legend: N pairs of this worker, R = 2 N texts (all left ones first), D dimension
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs import finetuning
-from jobs.job import Context, Job, Resources, Result
+from jobs.job import BadInput, Context, Job, Resources, Result
 from jobs.training import Place, gathered
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
+
+    from models.contract import Contract
 
 CPU_TOKENS = 2048
 """Padded tokens of a forward pass on CPUs: what is larger leaves the caches."""
@@ -39,6 +41,8 @@ class Config(finetuning.Settings):
     """Whether other statements of the same paper are no negatives."""
     chunk: int = 256
     """Rows of a tile of the streamed loss."""
+    projection: int | None = None
+    """Dimensions of the vectors, by a linear layer that is trained too; None: as the base has it."""
     metric: str = "mrr"
     """On `valid`: mrr, map, or p@K, r@K, map@K, ndcg@K, hit@K."""
 
@@ -60,8 +64,20 @@ def check(config: Config, inputs: Inputs) -> None:
         ("batch", bool(config.batch) and min(config.batch, default=0) >= 2, "2 pairs or more, for each epoch"),
         ("temperature", config.temperature > 0, "more than 0; 0.01 to 0.1 is usual"),
         ("chunk", config.chunk >= 1, "1 or more"),
+        ("projection", config.projection is None or config.projection >= 1, "1 or more dimensions, or none"),
     ]
     finetuning.check("finetune_pairs", config, inputs.base, rules)
+    if inputs.base is None or config.projection is None:
+        return
+    from models import contract, projection
+
+    if own := contract.read(inputs.base).projection:
+        dim = projection.dimensions(inputs.base / own)
+        if dim != config.projection:
+            raise BadInput(
+                f"finetune_pairs.projection: {config.projection} given; the base projects to {dim} already;"
+                " expected that number, or none"
+            )
 
 
 class Trainee:
@@ -88,15 +104,36 @@ class Trainee:
             contract=agreed,
             training=True,
             quantization=config.quantization,
+            home=contract.home(inputs.base, from_incumbent),
         )
         self.model = finetuning.adapted(self.encoder.model, config, from_incumbent)
         self.encoder.model = self.model
+        self._project(contract.read(inputs.base))
         self.lockstep = Lockstep(self.model, self.device, needed=config.zero_stage == 3)
+
+    def _project(self, base: Contract) -> None:
+        """Adds a fresh projection where the base has none and one is asked for, or takes the incumbent's; trains it."""
+        from models import projection
+
+        one, dim = self.encoder, self.config.projection
+        self.projects = dim is not None and not base.projection
+        self.is_fresh = self.projects and one.projection is None
+        if self.is_fresh and dim is not None:
+            one.projection = projection.fresh(one.dim, dim, self.config.seed).to(one.device, one.dtype)
+            one.contract = replace(one.contract, projection=projection.FOLDER)
+        if self.projects and one.projection is not None:
+            self.model.projection = one.projection.requires_grad_()  # one module holds all that is trained
 
     def start(self) -> dict[str, float]:
         from models import encoder
 
         incumbent = self.inputs.incumbent
+        if incumbent is None and self.is_fresh:
+            fresh, self.encoder.projection = self.encoder.projection, None
+            try:
+                return self.evaluate()
+            finally:
+                self.encoder.projection = fresh
         if incumbent is None or self.config.start == "incumbent":
             return self.evaluate()  # training begins as what is to be beaten
         return self._metrics(encoder.load(self.inputs.base, incumbent, dtype=self.config.dtype, device=self.device))
@@ -109,10 +146,12 @@ class Trainee:
             self.model.train()
 
     def save(self, folder: Path) -> None:
-        from models import lora
+        from models import lora, projection
 
         lora.save(self.model, folder)
         self.encoder.contract.write(folder)
+        if self.projects and self.encoder.projection is not None:
+            projection.save(self.encoder.projection, folder / self.encoder.contract.projection)
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
         """Embeds all of this worker's texts without a graph; a part does so with one, for a micro batch."""
@@ -200,8 +239,11 @@ def _counted(part: Callable[[], Tensor], tokens: int) -> tuple[Tensor, int]:
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from models import contract
+
     arguments = {"config": config, "inputs": inputs, "resources": context.resources}
-    return finetuning.finetuned(context, config, Trainee, arguments, inputs.incumbent)
+    alone = config.projection is None or bool(contract.read(inputs.base).projection)
+    return finetuning.finetuned(context, config, Trainee, arguments, inputs.incumbent, base_can=alone)
 
 
 JOB = Job("finetune_pairs", version=1, config=Config, inputs=Inputs, run=run, check=check)

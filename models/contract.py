@@ -53,6 +53,8 @@ class Contract:
     """With `{text}` and `{answer}`, such as `<instruct>{task}\\n<query>{text}\\n<response>{answer}`."""
     example_max_length: int = 128
     """Tokens of an example's query, and of its answer."""
+    projection: str = ""
+    """The folder, beside this file, of a linear layer behind the pooling (`models.projection`); empty: none."""
 
     def __post_init__(self) -> None:
         if self.pooling not in ("cls", "mean", "last_token"):
@@ -126,9 +128,9 @@ def read(folder: Path) -> Contract:
             add_eos=decoder,
         )
     paths = {str(module["type"]).rsplit(".", 1)[-1]: module["path"] for module in _json(folder / "modules.json")}
-    if others := sorted(set(paths) - {"Transformer", "Pooling", "Normalize"}):
+    if others := sorted(set(paths) - {"Transformer", "Pooling", "Dense", "Normalize"}):
         raise ModelError(
-            f"model {folder}: has the layers {', '.join(others)}; expected Transformer, Pooling and Normalize;"
+            f"model {folder}: has the layers {', '.join(others)}; expected Transformer, Pooling, Dense and Normalize;"
             " others are not read yet"
         )
     pooling: dict[str, Any] = _json(folder / paths["Pooling"] / "config.json") if "Pooling" in paths else {}
@@ -140,6 +142,7 @@ def read(folder: Path) -> Contract:
         query + "{text}",
         passage + "{text}",
         padding_side="left" if decoder else "right",
+        projection=paths.get("Dense", ""),
     )
 
 

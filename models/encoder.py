@@ -16,6 +16,7 @@ import transformers
 from torch import Tensor
 
 from models import contract as contracts
+from models import projection
 from models.batching import MULTIPLE, pad, token_batches
 from models.contract import Contract, Example, Role
 from models.errors import ModelError
@@ -36,8 +37,11 @@ WINDOW = 2048
 class Encoder:
     """A model, its tokenizer and its contract."""
 
-    def __init__(self, model: Any, tokenizer: Any, contract: Contract) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, contract: Contract, projection: torch.nn.Linear | None = None
+    ) -> None:
         self.model = model
+        self.projection = projection
         self.tokenizer = tokenizer
         self.contract = contract
         if tokenizer.pad_token_id is None:
@@ -45,7 +49,11 @@ class Encoder:
         self.tokens = TextTokenizer(tokenizer, contract)
         self.device = next(model.parameters()).device
         self.dtype: torch.dtype = model.dtype
-        self.dim: int = model.config.hidden_size
+
+    @property
+    def dim(self) -> int:
+        """Of the vectors."""
+        return self.projection.out_features if self.projection is not None else self.model.config.hidden_size
 
     def tokenize(
         self, texts: Sequence[str], role: Role, examples: Sequence[Sequence[Example]] | None = None
@@ -65,6 +73,8 @@ class Encoder:
                 options["position_ids"] = (attention_mask_BL.cumsum(dim=1) - 1).clamp(min=0)
         hidden_BLD = self.model(input_ids=input_ids_BL, **options).last_hidden_state
         pooled_BD = pool(hidden_BLD, attention_mask_BL, self.contract.pooling)
+        if self.projection is not None:
+            pooled_BD = self.projection(pooled_BD.to(self.projection.weight.dtype)).float()
         return torch.nn.functional.normalize(pooled_BD, dim=-1) if self.contract.normalize else pooled_BD
 
     @torch.no_grad()  # inference mode would leave weights that ZeRO-3 gathers unfit for training
@@ -128,18 +138,21 @@ def load(
     training: bool = False,
     quantization: str = "none",
     packed: bool = True,
+    home: Path | None = None,
 ) -> Encoder:
     """A model folder as an encoder, a LoRA adapter merged into its weights (in float32, before the cast).
 
     dtype: `float32`, `bfloat16`, or `auto` (bfloat16 on GPUs and on CPUs that multiply it natively). device: `cpu`,
     `cuda`, or `auto`. contract: instead of the folder's (the adapter's, where it has one). training: no dropout, and on
     CPUs the attention whose backward is fast there; the adapter is not merged. quantization: as `open_model` has it.
-    packed: on CPUs, hold the linear layers as `models.packed` does. Raises ModelError for an unusable folder.
+    packed: on CPUs, hold the linear layers as `models.packed` does. home: where the contract's projection is, if not
+    where the contract would be looked for. Raises ModelError for an unusable folder.
     """
     where = place(device)
     kind = torch_dtype(dtype, where)
+    home = home or contracts.home(base, adapter)
     if contract is None:
-        contract = contracts.read(contracts.home(base, adapter))
+        contract = contracts.read(home)
     model, _ = open_model(
         transformers.AutoModel,
         base,
@@ -160,7 +173,11 @@ def load(
         pack(model)
     sides = {"padding_side": contract.padding_side, "truncation_side": "right"}
     tokenizer = transformers.AutoTokenizer.from_pretrained(base, **sides)
-    return Encoder(model, tokenizer, contract)
+    layer = None
+    if contract.projection:
+        found = projection.find(contract.projection, home, base)
+        layer = projection.load(found, model.config.hidden_size).to(where, kind)
+    return Encoder(model, tokenizer, contract, layer)
 
 
 def pool(hidden_BLD: Tensor, attention_mask_BL: Tensor, pooling: str) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 
 from models import contract as contracts
-from models import encoder, lora, pairs, reranker
+from models import encoder, lora, pairs, projection, reranker
 from models.contract import Contract
 from models.errors import ModelError
 from models.loading import quiet
@@ -54,6 +54,9 @@ def merge(base: Path, adapter: Path, target: Path) -> None:
     else:
         contract = contracts.read(contracts.home(base, adapter))
         model = encoder.load(base, adapter, dtype="float32", device="cpu", contract=contract, packed=False).model
+        if contract.projection:
+            shutil.copytree(projection.find(contract.projection, adapter, base), target / projection.FOLDER)
+            contract = replace(contract, projection=projection.FOLDER)
         contract.write(target)
         _sentence_transformers(contract, model.config.hidden_size, target)
     with quiet():
@@ -78,11 +81,15 @@ def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> Chec
         change = np.inf if plain is None else float(np.abs(expected - plain).max()) / spread
         return Check(float(np.abs(expected - found).max()) / spread, change)
     contract = contracts.read(merged)
-    with_adapter = encoder.load(base, **CPU, contract=contract, training=True)
+    with_adapter = encoder.load(base, **CPU, contract=contract, training=True, home=merged)
     with_adapter.model = lora.load(with_adapter.model, adapter)
     vectors = [
         _unit(one.encode(texts, "passage"))
-        for one in (encoder.load(base, **CPU, contract=contract), with_adapter, encoder.load(merged, **CPU))
+        for one in (
+            encoder.load(base, **CPU, contract=contract, home=merged),
+            with_adapter,
+            encoder.load(merged, **CPU),
+        )
     ]
     plain_ND, expected_ND, found_ND = vectors
     return Check(float((1 - (expected_ND * found_ND).sum(1)).max()), float((1 - (expected_ND * plain_ND).sum(1)).max()))
@@ -120,7 +127,9 @@ def _same_vocabulary(base: Path, target: Path) -> None:
 
 def _sentence_transformers(contract: Contract, dim: int, target: Path) -> None:
     """The files that `SentenceTransformer(folder)` reads."""
-    layers = [("Transformer", ""), ("Pooling", "1_Pooling")] + ([("Normalize", "2_Normalize")] * contract.normalize)
+    layers = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    layers += [("Dense", contract.projection)] * bool(contract.projection)
+    layers += [("Normalize", f"{len(layers)}_Normalize")] * contract.normalize
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
         for i, (name, path) in enumerate(layers)

@@ -25,7 +25,7 @@ IDENTITY_FILES = (
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
     "*_Pooling/config.json",
-    "*_Dense/config.json",
+    "*_Dense/*",
     "ratchet_contract.json",
     "tokenizer*.json",
     "tokenizer.model",

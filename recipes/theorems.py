@@ -30,6 +30,7 @@ def theorems(
     dropout: float = 0.0,
     targets: str = "all-linear",
     max_length: int = 256,
+    projection: int | None = None,
     quantization: Literal["none", "nf4"] = "none",
     gradient_checkpointing: bool = False,
     baselines: tuple[str, ...] = ("bm25", "jaccard"),
@@ -40,7 +41,7 @@ def theorems(
 
     The published run: --set base=Qwen/Qwen2.5-Math-7B --set batch=16384 --set dropout=0.05
     --set targets=q_proj,k_proj,v_proj,o_proj --set quantization=nf4 --set gradient_checkpointing=true
-    --set warmup_steps=200 --set mask_paper=false --set finetune_pairs.micro_batch=8
+    --set warmup_steps=200 --set projection=2048 --set mask_paper=false --set finetune_pairs.micro_batch=8
 
     data        JSONL with a paper a line (`lemmas`, `theorems`, `arxiv_id`), or a folder of such files
     base        the embedder to finetune: a folder or a hub id
@@ -54,6 +55,7 @@ def theorems(
     learning_rate, warmup_steps, weight_decay  AdamW's; a cosine follows the warm-up (a tenth, if no steps are given)
     rank, alpha, dropout, targets  LoRA's
     max_length  tokens of a statement
+    projection  dimensions of the vectors, by a linear layer that is trained too
     quantization  nf4: the base in 4 bits (QLoRA)
     gradient_checkpointing  less memory, a third slower
     baselines   rows by words: bm25, jaccard; each asks `baseline_queries` of the statements, against all
@@ -103,6 +105,7 @@ def theorems(
         dropout=dropout,
         targets=targets,
         max_length=max_length,
+        projection=projection,
         quantization=quantization,
         gradient_checkpointing=gradient_checkpointing,
         seed=seed,

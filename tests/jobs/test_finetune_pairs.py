@@ -149,13 +149,26 @@ def test_it_learns_and_the_table_is_what_brute_force_finds(tuned: tuple[Result, 
 def test_a_decoder_in_4_bits_learns_with_dropout(
     local_ray: None, inputs: Inputs, tiny_decoder: Path, tmp_path: Path
 ) -> None:
+    from models import encoder, projection
+
     config = dataclasses.replace(
-        FAST, quantization="nf4", dtype="bfloat16", dropout=0.05, gradient_checkpointing=True, learning_rate=2e-3
+        FAST,
+        quantization="nf4",
+        dtype="bfloat16",
+        dropout=0.05,
+        gradient_checkpointing=True,
+        learning_rate=2e-3,
+        projection=24,
     )
     decoder = dataclasses.replace(inputs, base=tiny_decoder)
     result = run(context(tmp_path, workers=2, micro_batch=8), config, decoder)
     found = losses(result)
     assert np.mean(found[-3:]) < np.mean(found[:2])
+    assert result.metrics["kept"].startswith("epoch")  # without its projection the base is another model
+    one = encoder.load(tiny_decoder, tmp_path / "out/adapter", dtype="float32")
+    assert one.encode(["t1x1"], "passage").shape == (1, 24)
+    start = projection.fresh(64, 24, config.seed).weight
+    assert (one.projection.weight - start).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize(

@@ -109,9 +109,9 @@ def test_layers_that_are_not_computed_are_refused(minilm: Path, tmp_path: Path) 
     folder = tmp_path / "dense"
     shutil.copytree(minilm, folder, ignore=shutil.ignore_patterns("*.safetensors"))
     modules = json.loads((folder / "modules.json").read_text())
-    modules.append({"idx": 3, "name": "3", "path": "3_Dense", "type": "sentence_transformers.models.Dense"})
+    modules.append({"idx": 3, "name": "3", "path": "3_CNN", "type": "sentence_transformers.models.CNN"})
     (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ModelError, match="Dense"):
+    with pytest.raises(ModelError, match="CNN"):
         contract.read(folder)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 import transformers
 
-from models import contract, encoder, lora, merging, pairs, reranker
+from models import contract, encoder, lora, merging, pairs, projection, reranker
 from models.contract import Contract
 from models.errors import ModelError
 from models.pairs import PairContract
@@ -62,6 +64,29 @@ def test_a_merged_embedder_is_one_for_sentence_transformers_too(minilm: Path, tm
     assert contract.read(tmp_path / "merged") == contract.read(adapter)
     plain = transformers.AutoModel.from_pretrained(tmp_path / "merged", output_loading_info=True)[1]
     assert not [name for name in plain["missing_keys"] if "pooler" not in name]
+
+
+def test_a_projection_goes_along(minilm: Path, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    adapter = embedder_adapter(minilm, tmp_path / "adapter", replace(contract.read(minilm), projection="2_Dense"))
+    projection.save(projection.fresh(384, 100, 0), adapter / "2_Dense")
+    found = merged(minilm, adapter, tmp_path / "merged")
+    assert found.drift < 1e-5
+    expected = encoder.load(minilm, adapter, dtype="float32", device="cpu").encode(TEXTS, "query")
+    assert expected.shape == (len(TEXTS), 100)
+    theirs = SentenceTransformer(str(tmp_path / "merged"), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(theirs, expected, atol=1e-5)
+    again = encoder.load(tmp_path / "merged", dtype="float32", device="cpu").encode(TEXTS, "query")
+    np.testing.assert_allclose(again, expected, atol=1e-5)
+    # An adapter without one leaves the base's in place.
+    plain = embedder_adapter(tmp_path / "merged", tmp_path / "second")
+    assert contract.read(plain).projection == "2_Dense"
+    assert merged(tmp_path / "merged", plain, tmp_path / "third").drift < 1e-5
+    about = json.loads((adapter / "2_Dense/config.json").read_text())
+    (adapter / "2_Dense/config.json").write_text(json.dumps(about | {"in_features": 7}))
+    with pytest.raises(ModelError, match="from 7 dimensions"):
+        encoder.load(minilm, adapter)
 
 
 @pytest.mark.parametrize("tied", [False, True])
