@@ -143,6 +143,32 @@ def test_the_whole_loop_with_a_reranker_that_teaches(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_theorems_rank_all_held_out_statements(tmp_path: Path) -> None:
+    """Papers of generated questions about one mistake each: MiniLM learns what the questions of a mistake share."""
+    from data.mistakes import query_text, questions
+
+    of_rule: dict[str, list[str]] = {}
+    for question in questions(150, 1):
+        for n, rule in enumerate(question.rules):
+            if rule:
+                of_rule.setdefault(rule, []).append(query_text(question, n))
+    with (tmp_path / "papers.jsonl").open("w") as file:
+        for rule, texts in sorted(of_rule.items()):
+            file.write(json.dumps({"arxiv_id": rule, "theorems": texts}) + "\n")
+    settings = ("batch=32", "epochs=2", "max_length=64", "prepare_papers.validation_fraction=0.2")
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    code, output = run(tmp_path / "store", "run", "theorems", "--set", f"data={tmp_path}", *arguments)
+    assert code == 0, output
+    (newest,) = (tmp_path / "store").glob("runs/*/report.md")
+    report = newest.read_text()
+    rows = {line.split("|")[1].strip(): line.split("|")[2:] for line in report.splitlines() if line.startswith("| ")}
+    assert {"bm25", "jaccard", "zero-shot", "finetuned"} <= set(rows)
+    mrr = {name: float(rows[name][0].strip(" *")) for name in ("bm25", "zero-shot", "finetuned")}
+    assert mrr["finetuned"] > mrr["zero-shot"]
+    assert "true positives within the first k" in report
+
+
+@pytest.mark.slow
 def test_ablations_share_what_they_have_in_common(tmp_path: Path) -> None:
     from data.mistakes import RULES, query_text, questions
 
