@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from jobs.job import BadInput, Context, Result
-from jobs.training import History, Options, Place, Schedule, train
+from jobs.optimization import Options, Schedule
+from jobs.training import History, Place, train
 
 if TYPE_CHECKING:
     from data.triplets import Triplets

@@ -98,6 +98,8 @@ class Context:
     """Resolved: no None in workers, cpus, gpus."""
     progress: Callable[[Progress], None] = field(default=lambda progress: None)
     """Tells the person at the screen; cheap, never fails, may be called from any worker."""
+    logs: Path | None = None
+    """A folder for what others' viewers show (TensorBoard); kept while the step is, no part of the artifact."""
 
 
 @dataclass(frozen=True)

@@ -21,14 +21,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from jobs.job import BadArtifact, BadInput, Context, Progress
+from jobs.job import BadArtifact, Context, Progress
+from jobs.optimization import Options, rate
+from jobs.tracking import Tracker
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Schedule = Literal["cosine", "linear", "constant"]
 
 CHECKPOINT_SECONDS = 300.0
 """Between checkpoints within an epoch, unless a number of steps was given: what a kill can lose."""
@@ -46,32 +46,6 @@ RETRYABLE = (
     "EOFError",
 )
 """What a worker may raise because another one was lost."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to optimize. Every value changes the result."""
-
-    epochs: int
-    learning_rate: float
-    """At its highest."""
-    schedule: Schedule
-    warmup_ratio: float
-    """Share of all steps over which the rate rises from 0."""
-    weight_decay: float
-    gradient_clipping: float
-    """Largest norm of the gradient; 0: not clipped."""
-    zero_stage: int
-    """What workers share: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 all weights too."""
-    seed: int
-    metric: str
-    """Of `Trainee.evaluate`; larger is better."""
-    save_steps: int | None = None
-    """Steps between checkpoints within an epoch; None: about every CHECKPOINT_SECONDS."""
-    eval_steps: int | None = None
-    """Steps between evaluations; None: after each epoch."""
-    warmup_steps: int | None = None
-    """Steps over which the rate rises, instead of a share of all."""
 
 
 @dataclass(frozen=True)
@@ -128,17 +102,6 @@ class History:
     gradient_norm: list[float] = field(default_factory=list)
     resumed: list[int] = field(default_factory=list)
     """Steps done in all when workers took up a checkpoint."""
-
-
-def rate(step: int, steps: int, options: Options) -> float:
-    """The learning rate of step 0 <= step < steps: rises linearly over the warm-up, then falls to 0 (or stays)."""
-    warmup = math.ceil(options.warmup_ratio * steps) if options.warmup_steps is None else options.warmup_steps
-    if step < warmup:
-        return options.learning_rate * ((step + 1) / warmup)
-    if options.schedule == "constant":
-        return options.learning_rate
-    done = (step - warmup) / max(1, steps - warmup)
-    return options.learning_rate * (0.5 * (1 + math.cos(math.pi * done)) if options.schedule == "cosine" else 1 - done)
 
 
 def train(context: Context, options: Options, trainee: type, arguments: Mapping[str, Any], best: Path) -> History:
@@ -238,11 +201,7 @@ class _Loop:
             device=device.type,
         )
         self.total = sum(self.trainee.steps[: options.epochs])
-        if (options.warmup_steps or 0) >= self.total:
-            raise BadInput(
-                f"step {context.step}: warmup_steps: {options.warmup_steps} given, of {self.total} steps in all;"
-                " expected fewer; lower it, or leave it out for a share of the steps"
-            )
+        rate(0, self.total, options)  # raises before anything is computed
         self.history = History()
         self.scratch = Path(tempfile.mkdtemp(prefix="ratchet-train-"))
         # Names of checkpoints differ between lives of the workers: a folder half written by an earlier one stays apart.
@@ -253,24 +212,30 @@ class _Loop:
     def run(self) -> None:
         try:
             self._restore()
-            history = self.history
-            if not history.start:
-                self._tell("evaluating the start", 0.0)
-                history.start = self.trainee.start()
-            self.trainee.model.train()
-            self.saved_at = self.told_at = time.monotonic()
-            while history.epoch < self.options.epochs:
-                due = self._step()
-                ended = history.step == self.trainee.steps[history.epoch]
-                if ended:
-                    history.epoch, history.step = history.epoch + 1, 0
-                evaluate = self._evaluation_due(ended)
-                if evaluate:
-                    self._evaluate()
-                if evaluate or due:
-                    self._save()
+            logs = self.context.logs if self.place.rank == 0 else None
+            with Tracker(logs, self.context.step, len(self.history.loss) + 1) as self.tracker:
+                self._train()
         finally:
             shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def _train(self) -> None:
+        history = self.history
+        if not history.start:
+            self._tell("evaluating the start", 0.0)
+            history.start = self.trainee.start()
+            self.tracker.log(0, {f"valid/{name}": value for name, value in history.start.items()})
+        self.trainee.model.train()
+        self.saved_at = self.told_at = time.monotonic()
+        while history.epoch < self.options.epochs:
+            due = self._step()
+            ended = history.step == self.trainee.steps[history.epoch]
+            if ended:
+                history.epoch, history.step = history.epoch + 1, 0
+            evaluate = self._evaluation_due(ended)
+            if evaluate:
+                self._evaluate()
+            if evaluate or due:
+                self._save()
 
     def _evaluation_due(self, ended: bool) -> bool:
         every, done = self.options.eval_steps, len(self.history.loss)
@@ -286,6 +251,7 @@ class _Loop:
         since = history.loss[history.evaluated_at[-1] if history.evaluated_at else 0 :]
         history.evaluations.append({"loss": sum(since) / len(since), **metrics})
         history.evaluated_at.append(len(history.loss))
+        self.tracker.log(len(history.loss), {f"valid/{name}": value for name, value in metrics.items()})
         scores = [entry[self.options.metric] for entry in history.evaluations]
         if history.best is None or scores[-1] > scores[history.best]:
             history.best = len(scores) - 1
@@ -324,6 +290,8 @@ class _Loop:
         history.loss.append(loss)
         history.learning_rate.append(now)
         history.gradient_norm.append(float(norm) if norm is not None else 0.0)
+        numbers = {"loss": loss, "learning_rate": now, "gradient_norm": history.gradient_norm[-1]}
+        self.tracker.log(number + 1, {f"train/{name}": value for name, value in numbers.items()})
         history.step += 1
         self.tokens += tokens_of_all
         if time.monotonic() - self.told_at > 0.5 or number + 1 == self.total:

@@ -101,6 +101,7 @@ class Executor:
             out=staging,
             work=self.store.work(step_id),
             resources=self.cluster.resolved(step.resources),
+            logs=self.store.logs(step_id),
         )
         result = self.cluster.run(step.job, self.plan.code[step.job], context, step.config, inputs, self.stopping)
         self.plan.sources_unchanged(name)

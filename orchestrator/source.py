@@ -69,6 +69,8 @@ def _files(source: Source) -> Iterable[tuple[str, Path]]:
         return
     for path in source.path.rglob("*"):
         name = path.relative_to(source.path).as_posix()
+        if name.startswith(".") or "/." in name:  # the store itself, or .git: they change while a run is under way
+            continue
         if path.is_file() and any(glob == "**" or fnmatch.fnmatch(name, glob) for glob in source.only):
             yield name, path
 

@@ -5,6 +5,7 @@
                                  the one truth about a step: if it says "commit", it points to the step's object
     steps/<step id>/attempts/    staging, one folder per attempt
     steps/<step id>/work/        finished shards and checkpoints, for the next attempt after a kill
+    steps/<step id>/logs/        curves for TensorBoard
     runs/<run id>/               plan, events, report
 
 Small control objects go through obstore (exclusive creation on disks and object storage alike); files are plain files.
@@ -170,6 +171,10 @@ class Store:
         folder = self.root / "steps" / step_id / "work"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+    def logs(self, step_id: str) -> Path:
+        """The folder for what viewers of training runs read; it stays as long as the step."""
+        return self.root / "steps" / step_id / "logs"
 
     def place(self, staging: Path, result: Result) -> str:
         """Makes a staged folder an object, synced to disk; returns its address. No step points to it yet.

@@ -13,7 +13,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("orchestrator", "jobs", "models", "data", "recipes")
 CONTRACT = ("jobs.job", "jobs.values", "jobs.progress")
-SHARED_BY_JOBS = ("jobs.job", "jobs.values", "jobs.progress", "jobs.shards", "jobs.training", "jobs.finetuning")
+SHARED_BY_JOBS = (
+    *CONTRACT,
+    "jobs.shards",
+    "jobs.training",
+    "jobs.optimization",
+    "jobs.tracking",
+    "jobs.finetuning",
+)
 
 
 def modules() -> Iterator[tuple[str, Path]]:

@@ -148,7 +148,7 @@ def test_theorems_rank_all_held_out_statements(tmp_path: Path) -> None:
     from data.mistakes import query_text, questions
 
     of_rule: dict[str, list[str]] = {}
-    for question in questions(150, 1):
+    for question in questions(120, 1):
         for n, rule in enumerate(question.rules):
             if rule:
                 of_rule.setdefault(rule, []).append(query_text(question, n))
@@ -157,7 +157,7 @@ def test_theorems_rank_all_held_out_statements(tmp_path: Path) -> None:
             file.write(json.dumps({"arxiv_id": rule, "theorems": texts}) + "\n")
     settings = ("batch=32", "epochs=2", "max_length=64", "prepare_papers.validation_fraction=0.2")
     arguments = [part for setting in settings for part in ("--set", setting)]
-    code, output = run(tmp_path / "store", "run", "theorems", "--set", f"data={tmp_path}", *arguments)
+    code, output = run(tmp_path / "store", "run", "theorems", "--set", f"data={tmp_path / 'papers.jsonl'}", *arguments)
     assert code == 0, output
     (newest,) = (tmp_path / "store").glob("runs/*/report.md")
     report = newest.read_text()
@@ -175,7 +175,7 @@ def test_ablations_share_what_they_have_in_common(tmp_path: Path) -> None:
     sentence = {rule.id: rule.sentence for rule in RULES}
     rows = [
         {"query": query_text(question, option), "pos": [sentence[rule]], "neg": []}
-        for question in questions(50, 1)
+        for question in questions(30, 1)
         for option, rule in enumerate(question.rules)
         if rule is not None
     ]
@@ -207,9 +207,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.parametrize("victim", ["ray::RayTrainWorker", "ray::MapWorker", "raylet"])
 def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, undisturbed: dict[str, str], victim: str) -> None:
     store = tmp_path / "killed"
-    process = start(store, "run", "quickstart", *SMALL, "--set", "iterations=1")
-    step = "iter0/finetune_embedder" if victim == "ray::RayTrainWorker" else "zero_shot/embed_train"
-    wait_for(store, "started", step)
+    training = victim == "ray::RayTrainWorker"
+    command = ("run", "quickstart", *SMALL, "--set", f"iterations={1 if training else 0}")
+    process = start(store, *command)
+    wait_for(store, "started", "iter0/finetune_embedder" if training else "zero_shot/embed_test")
     end = time.monotonic() + 120
     while not (pids := processes(victim, process.pid)):
         assert time.monotonic() < end, f"no {victim} to kill"
@@ -222,10 +223,11 @@ def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, undisturbed: dict
             continue
     output, _ = process.communicate(timeout=580)
     if process.returncode != 0:  # Ray itself was lost with its last process: the same command goes on
-        status, output = run(store, "run", "quickstart", *SMALL, "--set", "iterations=1")
+        status, output = run(store, *command)
         assert status == 0, output
     after = committed(store)
-    assert {name: after[name] for name in DETERMINISTIC} == {name: undisturbed[name] for name in DETERMINISTIC}
+    expected = DETERMINISTIC if training else DETERMINISTIC[:4]  # what runs without an iteration
+    assert {name: after[name] for name in expected} == {name: undisturbed[name] for name in expected}
 
 
 def broken(folder: Path, what: str) -> Sequence[str]:

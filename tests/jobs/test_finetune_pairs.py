@@ -16,7 +16,7 @@ from data.tables import open_mapped, read_shards
 from jobs import prepare_papers
 from jobs.finetune_pairs import Config, Inputs, check, run
 from jobs.job import BadInput, Context, Resources, Result
-from jobs.training import Options, rate
+from jobs.optimization import Options, rate
 
 FAST = Config(
     epochs=3,

@@ -16,7 +16,8 @@ from data.tables import CORPUS, MINED, RANKED, SCORED, read_shards, write_shards
 from data.triplets import Triplets
 from jobs.finetune_reranker import Config, Inputs, Trainee, check, run
 from jobs.job import BadInput, Context, Resources, Result
-from jobs.training import Options, Place, rate
+from jobs.optimization import Options, rate
+from jobs.training import Place
 
 FAST = Config(epochs=8, batch=16, negatives=3, rank=16, alpha=32.0, learning_rate=1e-2, dtype="float32", seed=3)
 

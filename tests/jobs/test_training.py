@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.job import BadArtifact, BadInput, Context, Resources
-from jobs.training import History, Options, Place, rate, train
+from jobs.optimization import Options, rate
+from jobs.training import History, Place, train
 
 OPTIONS = Options(
     epochs=2,
@@ -86,6 +87,7 @@ def context(folder: Path, workers: int) -> Context:
         folder / "out",
         folder / "work",
         Resources(workers, cpus=2 / workers, gpus=0.0, retries=1),
+        logs=folder / "logs",
     )
 
 
@@ -119,6 +121,34 @@ def check_equal(history: History, best: Path) -> None:
 def test_two_workers_do_what_one_process_of_plain_torch_does(cluster: None, tmp_path: Path) -> None:
     history = train(context(tmp_path, 2), OPTIONS, Regression, {"cut": 2}, tmp_path / "best")
     check_equal(history, tmp_path / "best")
+    curves = tensorboard(tmp_path / "logs/train")
+    assert curves["train/loss"] == {n: pytest.approx(loss, rel=1e-6) for n, loss in enumerate(history.loss, 1)}
+    assert curves["train/gradient_norm"][1] == pytest.approx(history.gradient_norm[0], rel=1e-6)
+    assert curves["train/learning_rate"][8] == pytest.approx(history.learning_rate[-1], rel=1e-6)
+    goodness = [0.0, *(entry["goodness"] for entry in history.evaluations)]
+    assert curves["valid/goodness"] == {n: pytest.approx(value) for n, value in zip((0, 4, 8), goodness, strict=True)}
+
+
+def tensorboard(folder: Path) -> dict[str, dict[int, float]]:
+    """Scalars by name and step, from the records of TensorBoard's files."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    curves: dict[str, dict[int, float]] = {}
+    for file in sorted(folder.iterdir()):
+        content, start = file.read_bytes(), 0
+        while start < len(content):
+            size = int.from_bytes(content[start : start + 8], "little")
+            event = Event.FromString(content[start + 12 : start + 12 + size])
+            for value in event.summary.value:
+                curves.setdefault(value.tag, {})[event.step] = value.simple_value
+            start += 16 + size
+    return curves
+
+
+def test_a_warm_up_longer_than_the_run_is_refused() -> None:
+    options = Options(**{**vars(OPTIONS), "warmup_steps": 8})
+    with pytest.raises(BadInput, match="warmup_steps: 8 given, of 8 steps"):
+        rate(0, 8, options)
 
 
 @pytest.mark.slow

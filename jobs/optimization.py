@@ -1,0 +1,54 @@
+"""How a finetune optimizes: its options, and the learning rate of each step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from jobs.job import BadInput
+
+Schedule = Literal["cosine", "linear", "constant"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to optimize. Every value changes the result."""
+
+    epochs: int
+    learning_rate: float
+    """At its highest."""
+    schedule: Schedule
+    warmup_ratio: float
+    """Share of all steps over which the rate rises from 0."""
+    weight_decay: float
+    gradient_clipping: float
+    """Largest norm of the gradient; 0: not clipped."""
+    zero_stage: int
+    """What workers share: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 all weights too."""
+    seed: int
+    metric: str
+    """Of `Trainee.evaluate`; larger is better."""
+    save_steps: int | None = None
+    """Steps between checkpoints within an epoch; None: about every CHECKPOINT_SECONDS."""
+    eval_steps: int | None = None
+    """Steps between evaluations; None: after each epoch."""
+    warmup_steps: int | None = None
+    """Steps over which the rate rises, instead of a share of all."""
+
+
+def rate(step: int, steps: int, options: Options) -> float:
+    """The learning rate of step 0 <= step < steps: rises linearly over the warm-up, then falls to 0 (or stays). Raises
+    BadInput for a warm-up that the run does not outlast."""
+    warmup = math.ceil(options.warmup_ratio * steps) if options.warmup_steps is None else options.warmup_steps
+    if warmup >= steps and options.warmup_steps is not None:
+        raise BadInput(
+            f"warmup_steps: {warmup} given, of {steps} steps in all; expected fewer; lower it, or leave it out for a"
+            " share of the steps"
+        )
+    if step < warmup:
+        return options.learning_rate * ((step + 1) / warmup)
+    if options.schedule == "constant":
+        return options.learning_rate
+    done = (step - warmup) / max(1, steps - warmup)
+    return options.learning_rate * (0.5 * (1 + math.cos(math.pi * done)) if options.schedule == "cosine" else 1 - done)
