@@ -281,7 +281,7 @@ def test_an_adapter_brings_its_examples_along(local_ray: None, inputs: Inputs, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("stage", [2])
 def test_a_decoder_in_4_bits_learns_with_examples(
     local_ray: None, inputs: Inputs, tiny_decoder: Path, tmp_path: Path, stage: int
 ) -> None:

@@ -152,7 +152,7 @@ def test_a_warm_up_longer_than_the_run_is_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("stage", "workers"), [(0, 1), (1, 1), (0, 2), (2, 2)])
+@pytest.mark.parametrize(("stage", "workers"), [(0, 2), (2, 2)])
 def test_zero_stages_workers_and_parts_agree(cluster: None, tmp_path: Path, workers: int, stage: int) -> None:
     options = Options(**{**vars(OPTIONS), "zero_stage": stage})
     cut = {"cut": 3 - workers}
@@ -173,7 +173,7 @@ class Half(Regression):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [0, 2])
+@pytest.mark.parametrize("stage", [2])
 def test_bfloat16_weights_move_by_less_than_their_own_precision(cluster: None, tmp_path: Path, stage: int) -> None:
     """16 steps of 2e-4 each: less than half of bfloat16's spacing near 0.3, so weights alone would stand still."""
     change = {"zero_stage": stage, "learning_rate": 2e-4, "schedule": "constant", "warmup_ratio": 0.0, "epochs": 4}
