@@ -168,9 +168,9 @@ class Trainee:
         group_N = torch.from_numpy(drawn.paper_N).to(self.device) if config.mask_paper else None
 
         def gradient(vector_RD: Tensor) -> tuple[Tensor, Tensor]:
-            left_ND, right_ND = vector_RD.split(len(drawn.left_N))
+            sides = vector_RD[: len(drawn.left_N)], vector_RD[len(drawn.left_N) :]
             options: dict[str, Any] = {"temperature": config.temperature, "group_N": group_N, "chunk": config.chunk}
-            loss, *gradients = symmetric_info_nce_gradient(left_ND, right_ND, **options)
+            loss, *gradients = symmetric_info_nce_gradient(*sides, **options)
             return loss, torch.cat(gradients)
 
         batches = self._batches([len(ids) for ids in ids_R])
@@ -203,12 +203,6 @@ class Trainee:
         ids_BL, mask_BL = pad(chosen, filler, side, 4 if self.device == "cpu" else 8)
         return self.encoder.embed(ids_BL.to(self.device), mask_BL.to(self.device)).float()[: len(rows)]
 
-    def _blank(self) -> Tensor:
-        import torch
-
-        ids_BL = torch.zeros((1, 2), dtype=torch.int64, device=self.device)
-        return self.encoder.embed(ids_BL, torch.ones_like(ids_BL))
-
     def _metrics(self, model: Any) -> dict[str, float]:
         """Exact metrics on `valid`, each statement against all others: each worker embeds and counts a part."""
         import numpy as np
@@ -222,7 +216,7 @@ class Trainee:
         block_ND = model.encode(texts, "passage", batch_tokens=self.resources.batch_tokens)
         if model is self.encoder:
             with torch.no_grad():
-                self.lockstep.finish(self._blank)
+                self.lockstep.finish(partial(self._embed, [], np.zeros(0, np.int64)))
         all_ND = np.concatenate(gathered(block_ND))
         first = int(held[0]) if len(held) else 0
         every = np.arange(len(all_ND))

@@ -152,8 +152,11 @@ class RankCounter:
 
                 def count(query_q: np.ndarray, offset: int = offset, piece_ND: torch.Tensor = piece_ND) -> None:
                     chunk_QD = query_QD[torch.from_numpy(query_q).to(self.device)]
-                    scores = multiply(chunk_QD, piece_ND, kept).cpu().numpy()
-                    self._count(query_q, scores, offset, corpus.slack(query_q), corpus.scores)
+                    scores = multiply(chunk_QD, piece_ND, kept)
+                    if scores.device.type == "cpu":
+                        self._count(query_q, scores.numpy(), offset, corpus.slack(query_q), corpus.scores)
+                    else:
+                        self._count_there(query_q, scores, offset, corpus.slack(query_q), corpus.scores)
 
                 list(executor.map(count, self._chunks))
         self.rows += len(block_ND)
@@ -221,6 +224,32 @@ class RankCounter:
             self.before_R[pair] += above
             near = np.flatnonzero(reach > above)
             self._near(pair[near], near + sorting, query_q, scores, offset, slack_q, exact)
+
+    def _count_there(
+        self,
+        query_q: np.ndarray,
+        scores: torch.Tensor,
+        offset: int,
+        slack_q: np.ndarray,
+        exact: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    ) -> None:
+        """As `_count`, on the scores' own device: of each tile only counts, and rows with near ties, come back."""
+        away = self.exclude_Q[query_q] - offset
+        inside = np.flatnonzero((away >= 0) & (away < scores.shape[1]))
+        scores[torch.from_numpy(inside), torch.from_numpy(away[inside])] = -torch.inf
+        first_q, count_q = self.relevant.indptr[query_q], np.diff(self.relevant.indptr)[query_q]
+        for j in range(int(count_q.max(initial=0))):
+            stop = int(np.searchsorted(-count_q, -(j + 1), side="right"))
+            pair, part = first_q[:stop] + j, scores[:stop]
+            bounds = np.stack([self.scores_R[pair] + slack_q[:stop], self.scores_R[pair] - slack_q[:stop]])
+            high, low = torch.from_numpy(bounds).to(scores.device)
+            above, reach = torch.stack([(part > high[:, None]).sum(1), (part >= low[:, None]).sum(1)]).cpu().numpy()
+            self.before_R[pair] += above
+            near = np.flatnonzero(reach > above)
+            if len(near):
+                rows = part[torch.from_numpy(near).to(scores.device)].cpu().numpy()
+                every = np.arange(len(near))
+                self._near(pair[near], every, query_q[near], rows, offset, slack_q[near], exact)
 
     def _near(
         self,

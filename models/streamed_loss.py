@@ -13,6 +13,9 @@ embedding once and two numbers per pair; what is held is O(P D) and one tile. (F
 
 from __future__ import annotations
 
+import importlib.util
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -30,7 +33,8 @@ def symmetric_info_nce_gradient(
 
     The loss is the same number on all workers; the gradients are whole, nothing is to be added over workers. Workers
     may hold different numbers of pairs, or none. group_N: int64; pairs of one group are no negatives of each other.
-    chunk: rows of a tile. Collective. Raises ModelError for shapes that do not fit and a temperature <= 0.
+    chunk: rows of a tile. On GPUs with Triton the tiles are `models.streamed_kernel`'s, of the vectors in their own
+    dtype. Collective. Raises ModelError for shapes that do not fit and a temperature <= 0.
     """
     if left_ND.shape != right_ND.shape or (group_N is not None and len(group_N) != len(left_ND)):
         raise ModelError(
@@ -41,25 +45,24 @@ def symmetric_info_nce_gradient(
         raise ModelError(f"temperature: {temperature} given; expected more than 0; 0.01 to 0.1 is usual")
     with torch.no_grad():
         offsets = row_offsets(len(left_ND), left_ND.device)
-        left_PD, right_PD = (gather_with_gradient(side.float(), offsets=offsets) for side in (left_ND, right_ND))
+        if _kernels(left_ND) is None:
+            left_ND, right_ND = left_ND.float(), right_ND.float()
+        left_PD, right_PD = (gather_with_gradient(side, offsets=offsets) for side in (left_ND, right_ND))
         pairs = len(left_PD)
         if not pairs:
             raise ModelError("symmetric_info_nce_gradient: no pairs on any worker; expected some")
         group_P = None if group_N is None else gather_with_gradient(group_N, offsets=offsets)
         own = _own_slice(offsets, len(left_ND))
         sides = ((left_PD[own], right_PD), (right_PD[own], left_PD))
-        row_N, column_N = (
-            normalisers(query, key, temperature, offset=own.start, group_P=group_P, chunk=chunk) for query, key in sides
-        )
+        options: dict[str, Any] = {"offset": own.start, "group_P": group_P, "chunk": chunk}
+        row_N, column_N = (normalisers(query, key, temperature, **options) for query, key in sides)
         row_P, column_P = (gather_with_gradient(own_N, offsets=offsets) for own_N in (row_N, column_N))
-        diagonal_P = torch.linalg.vecdot(left_PD, right_PD) / temperature
+        diagonal_P = torch.linalg.vecdot(left_PD.float(), right_PD.float()) / temperature
         loss = (row_P.double() + column_P.double() - 2 * diagonal_P.double()).sum() / (2 * pairs)
         gradients = []
         for (query, key), own_lse_P, other_lse_P in zip(sides, (row_P, column_P), (column_P, row_P), strict=True):
-            sums_ND = soft_sums(
-                query, key, own_lse_P[own], other_lse_P, temperature, offset=own.start, group_P=group_P, chunk=chunk
-            )
-            gradients.append((sums_ND - 2 * key[own]) / (2 * pairs * temperature))
+            sums_ND = soft_sums(query, key, own_lse_P[own], other_lse_P, temperature, **options)
+            gradients.append((sums_ND - 2 * key[own].float()) / (2 * pairs * temperature))
         return loss.float(), gradients[0], gradients[1]
 
 
@@ -73,6 +76,8 @@ def normalisers(
     chunk: int = 256,
 ) -> Tensor:
     """log sum_j exp(query_i . key_j / temperature), float32 [N]. Query i belongs to key offset + i."""
+    if (kernels := _kernels(query_ND)) is not None:
+        return kernels.normalisers(query_ND, key_PD, temperature, offset=offset, group_P=group_P)
     out_N = torch.full((len(query_ND),), -torch.inf, device=query_ND.device)
     for start in range(0, len(query_ND), chunk):
         rows = slice(start, start + chunk)
@@ -93,6 +98,8 @@ def soft_sums(
     chunk: int = 256,
 ) -> Tensor:
     """sum_j (exp(s_ij - own_i) + exp(s_ij - other_j)) key_j, float32 [N, D]."""
+    if (kernels := _kernels(query_ND)) is not None:
+        return kernels.soft_sums(query_ND, key_PD, own_N, other_P, temperature, offset=offset, group_P=group_P)
     out_ND = torch.zeros_like(query_ND)
     for start in range(0, len(query_ND), chunk):
         rows = slice(start, start + chunk)
@@ -115,6 +122,15 @@ def _tiles(query_ND: Tensor, key_PD: Tensor, temperature: float, rows: slice, of
             same &= own_P[:, None] != torch.arange(start, start + tile.shape[1], device=tile.device)
             tile.masked_fill_(same, -torch.inf)
         yield tile, keys
+
+
+def _kernels(vectors: Tensor) -> Any:
+    """The module of Triton kernels, where they can run; None elsewhere."""
+    if not vectors.is_cuda or importlib.util.find_spec("triton") is None:
+        return None
+    from models import streamed_kernel
+
+    return streamed_kernel
 
 
 def _own_slice(offsets: list[int], rows: int) -> slice:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytrec_eval
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,6 +70,12 @@ def test_ranks_are_those_of_a_full_sort(
     one.merge(two)
     np.testing.assert_array_equal(one.ranks(), expected)
     assert one.rows == rows
+
+    # What GPUs do, on the CPU.
+    there = ranks.RankCounter(relevant, own, **options, block_rows=block)
+    there._count = lambda query_q, tile, *more: there._count_there(query_q, torch.from_numpy(tile), *more)  # type: ignore[method-assign]
+    there.add(0, corpus)
+    np.testing.assert_array_equal(there.ranks(), expected)
 
     dense = ranks.RankCounter(relevant, own, exclude_Q=exclude, query_rows=chunk)
     half = len(lists) // 2
