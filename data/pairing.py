@@ -37,12 +37,13 @@ class Pairing:
     """
 
     def __init__(self, statements: pa.Table, batch: Sequence[int], *, drop_last: bool) -> None:
-        self.text: pa.ChunkedArray = statements["text"]
+        self._text: pa.ChunkedArray = statements["text"]
+        self._starts = np.cumsum([0, *(len(chunk) for chunk in self._text.chunks)])[:-1]
         self._paper_S = numbers(statements)
         counts = np.bincount(self._paper_S)
         self._usable_U = np.flatnonzero(counts[self._paper_S] >= 2)
         """Rows of papers that have pairs."""
-        self._length_S = pc.utf8_length(self.text).to_numpy()
+        self._length_S = pc.utf8_length(self._text).to_numpy()
         self.pairs = int(((counts[counts >= 2] + 1) // 2).sum())
         """Of an epoch."""
         self.batch, self.drop_last = tuple(batch), drop_last
@@ -54,6 +55,16 @@ class Pairing:
                 f"batch: {max(self.batch)} given, for {self.pairs} pairs in an epoch, where drop_last leaves out"
                 " batches that are not full; expected at least one full batch; lower batch, or drop_last=false"
             )
+
+    def texts(self, row_N: np.ndarray) -> list[str]:
+        """Shard by shard: Arrow would put all of them together first, and so read the whole disk."""
+        texts = np.empty(len(row_N), object)
+        shard_N = np.searchsorted(self._starts, row_N, side="right") - 1
+        for shard in np.unique(shard_N):
+            here = np.flatnonzero(shard_N == shard)
+            rows = pa.array(row_N[here] - self._starts[shard])
+            texts[here] = self._text.chunk(int(shard)).take(rows).to_pylist()
+        return texts.tolist()
 
     def of_epoch(self, epoch: int) -> int:
         """The batch of an epoch."""

@@ -163,7 +163,7 @@ class Trainee:
 
         config, place = self.config, self.place
         drawn = self.pairing.step(config.seed, epoch, step, place.rank, place.workers)
-        texts = self.pairing.text.take(np.concatenate([drawn.left_N, drawn.right_N])).to_pylist()
+        texts = self.pairing.texts(np.concatenate([drawn.left_N, drawn.right_N]))
         ids_R = self.encoder.tokenize(texts, "passage")
         group_N = torch.from_numpy(drawn.paper_N).to(self.device) if config.mask_paper else None
 

@@ -31,7 +31,7 @@ class Settings:
     """What each finetune's Config begins with."""
 
     epochs: int = 4
-    """Passes over the queries. The best by `metric` is kept."""
+    """Passes over the training data. The best by `metric` is kept."""
     learning_rate: float = 2e-4
     """At its highest, after the warm-up."""
     rank: int = 32
