@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from orchestrator import recipe, screens
 from orchestrator.cluster import Cluster
@@ -62,7 +61,7 @@ def _run(arguments: argparse.Namespace) -> int:
     store = Store.open(arguments.store)
     found = recipe.find(arguments.recipe)
     steps, summary, parameters = recipe.build(found, recipe.Settings.read(arguments.set))
-    plan, journal = begin(found, steps, store, parameters, [Path(sys.argv[0]).name, *sys.argv[1:]], arguments.repair)
+    plan, journal = begin(found, steps, store, parameters, ["ratchet", *sys.argv[1:]], arguments.repair)
     cluster = Cluster(arguments.address)
     try:
         with screens.live(plan, found.name, journal.run_id) as view:
