@@ -52,13 +52,15 @@ def theorems(
     temperature  similarities are divided by it
     mask_paper  other statements of the same paper are no negatives
     epochs      of the finetune; the best by MRR on validation papers is kept
-    learning_rate, warmup_steps, weight_decay  AdamW's; a cosine follows the warm-up (a tenth, if no steps are given)
-    rank, alpha, dropout, targets  LoRA's
+    learning_rate, weight_decay  AdamW's
+    warmup_steps  until the rate is at its highest; a cosine follows; none: a tenth of all steps
+    rank, alpha  LoRA's: its update is scaled by alpha / rank
+    dropout, targets  LoRA's: share of its inputs, and names of the layers that get it, or all-linear
     max_length  tokens of a statement
     projection  dimensions of the vectors, by a linear layer that is trained too
     quantization  nf4: the base in 4 bits (QLoRA)
     gradient_checkpointing  less memory, a third slower
-    baselines   rows by words: bm25, jaccard; each asks `baseline_queries` of the statements, against all
+    baselines, baseline_queries  rows by words (bm25, jaccard), and how many statements each asks, against all
     seed        of the samples, of the split and of training
     """
     prepared = step(

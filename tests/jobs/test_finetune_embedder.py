@@ -151,6 +151,7 @@ def test_the_table_is_what_brute_force_finds_for_the_adapter(tuned: tuple[Result
     assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] is None
 
 
+@pytest.mark.slow
 def test_the_same_step_gives_the_same_bytes_and_an_incumbent_that_is_not_beaten_stays(
     tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
 ) -> None:
