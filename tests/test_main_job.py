@@ -198,7 +198,7 @@ def test_ablations_share_what_they_have_in_common(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     store = tmp_path_factory.mktemp("undisturbed")
-    status, output = run(store, "run", "quickstart", *SMALL, "--set", "iterations=1")
+    status, output = run(store, "run", "quickstart", *SMALL, "--set", "iterations=0")
     assert status == 0, output
     return committed(store)
 
@@ -226,8 +226,8 @@ def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, undisturbed: dict
         status, output = run(store, *command)
         assert status == 0, output
     after = committed(store)
-    expected = DETERMINISTIC if training else DETERMINISTIC[:4]  # what runs without an iteration
-    assert {name: after[name] for name in expected} == {name: undisturbed[name] for name in expected}
+    assert undisturbed.items() <= after.items()
+    assert not training or "iter0/evaluate" in after
 
 
 def broken(folder: Path, what: str) -> Sequence[str]:
