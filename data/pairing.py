@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from data.errors import DataError
 from data.papers import numbers
+from data.triplets import deal
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,5 @@ class Pairing:
         """Step `number` of an epoch. Each worker gets about as many pairs of each length."""
         batch = self.of_epoch(epoch)
         pairs = self.all_pairs(seed, epoch)[number * batch : (number + 1) * batch]
-        order = np.argsort(-self._length_S[pairs].sum(axis=1), kind="stable")
-        mine = pairs[order[rank::workers]]
+        mine = pairs[deal(self._length_S[pairs].sum(axis=1), workers)[rank]]
         return PairStep(mine[:, 0], mine[:, 1], self._paper_S[mine[:, 0]], len(pairs))

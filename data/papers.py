@@ -6,7 +6,6 @@ is held is a shard and a number per paper.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from data.errors import DataError
+from data.text_files import json_lines
 
 KINDS = ("lemmas", "theorems")
 
@@ -50,17 +50,11 @@ def read(path: Path) -> Iterator[Paper]:
     """The papers, one at a time. Raises DataError naming file and line."""
     seen: dict[str, str] = {}
     for file in files(path):
-        with file.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield _paper(line, f"{file}:{number}", seen)
+        for where, row in json_lines(file):
+            yield _paper(row, where, seen)
 
 
-def _paper(line: bytes, where: str, seen: dict[str, str]) -> Paper:
-    try:
-        row: Any = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{where}: not JSON ({error}); expected an object a line; correct the line") from None
+def _paper(row: Any, where: str, seen: dict[str, str]) -> Paper:
     if not isinstance(row, dict) or not any(kind in row for kind in KINDS):
         raise DataError(f"{where}: no {' or '.join(KINDS)}; expected an object with lists of statements; add one")
     texts: list[str] = []

@@ -6,9 +6,10 @@ The same rows give the same bytes, and a shard is there whole or not at all.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -68,16 +69,8 @@ def embeddings_schema(dim: int) -> pa.Schema:
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Writes one Parquet file: elsewhere first, synced, then renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with fresh.open("wb") as file:
-            pq.write_table(table, file, compression="zstd", row_group_size=65_536)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    with _replacing(path) as file:
+        pq.write_table(table, file, compression="zstd", row_group_size=65_536)
 
 
 def write_shards(folder: Path, rows: Sequence[dict[str, Any]], schema: pa.Schema, rows_per_shard: int) -> list[Path]:
@@ -92,12 +85,18 @@ def write_shards(folder: Path, rows: Sequence[dict[str, Any]], schema: pa.Schema
 
 def write_mapped(path: Path, table: pa.Table) -> None:
     """Writes one Arrow file, not compressed: `open_mapped` takes no memory for it. Elsewhere first, then renamed."""
+    with _replacing(path) as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write that takes the path's place, synced, when all is written; left early, nothing has happened."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with fresh.open("wb") as file:
-            with pa.ipc.new_file(file, table.schema) as writer:
-                writer.write_table(table)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(path)
@@ -108,11 +107,8 @@ def write_mapped(path: Path, table: pa.Table) -> None:
 def open_mapped(folder: Path) -> pa.Table:
     """All `shard-*.arrow` of a folder as one table that stays on the disk; processes share what they read. Raises
     DataError if there are none, or one is cut short."""
-    paths = sorted(folder.glob("shard-*.arrow"))
-    if not paths:
-        raise DataError(f"{folder}: no shard-*.arrow in it; expected a folder that a step made; check the path")
     tables = []
-    for path in paths:
+    for path in shard_paths(folder, "arrow"):
         try:
             tables.append(pa.ipc.open_file(pa.memory_map(str(path))).read_all())
         except (pa.ArrowInvalid, OSError) as error:
@@ -122,11 +118,11 @@ def open_mapped(folder: Path) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def shard_paths(folder: Path) -> list[Path]:
+def shard_paths(folder: Path, suffix: str = "parquet") -> list[Path]:
     """The shards of a folder, in order. Raises DataError if there are none."""
-    paths = sorted(folder.glob("shard-*.parquet"))
+    paths = sorted(folder.glob(f"shard-*.{suffix}"))
     if not paths:
-        raise DataError(f"{folder}: no shard-*.parquet in it; expected a folder that a step made; check the path")
+        raise DataError(f"{folder}: no shard-*.{suffix} in it; expected a folder that a step made; check the path")
     return paths
 
 

@@ -19,10 +19,15 @@ def text_of(path: Path) -> str:
         raw = path.read_bytes()
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; expected one; check the path") from None
+    return _decoded(path, raw, 1)
+
+
+def _decoded(path: Path, raw: bytes, first: int) -> str:
+    """Lines from the `first` on as text, without the mark that some editors put before a file's first."""
     try:
-        return raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig" if first == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
+        line = first + raw.count(b"\n", 0, error.start)
         raise DataError(
             f"{path}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; expected UTF-8;"
             " convert the file (iconv -t utf-8)"
@@ -51,18 +56,31 @@ def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
         raise DataError(f"{path}:{reader.line_num}: {error}; expected CSV; check the quotes") from None
 
 
+def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """(`file:line`, value) of each line that is not blank, one line held at a time. Raises DataError for what is no
+    JSON, no UTF-8, or no file."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; expected one; check the path") from None
+    with file:
+        for number, raw in enumerate(file, start=1):
+            line = _decoded(path, raw.removesuffix(b"\n"), number)
+            if not line.strip():
+                continue
+            where = f"{path}:{number}"
+            try:
+                value = json.loads(line)
+            except ValueError as error:
+                raise DataError(
+                    f"{where}: not JSON ({error}); expected one JSON object a line; mend or remove the line"
+                ) from None
+            yield where, value
+
+
 def jsonl_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(`file:line`, object) of each line that is not blank. Raises DataError for what is no JSON object."""
-    for number, line in enumerate(text_of(path).split("\n"), start=1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            value = json.loads(line)
-        except ValueError as error:
-            raise DataError(
-                f"{where}: not JSON ({error}); expected one JSON object a line; mend or remove the line"
-            ) from None
+    for where, value in json_lines(path):
         if not isinstance(value, dict):
             raise DataError(f"{where}: {type(value).__name__} given; expected a JSON object")
         yield where, value

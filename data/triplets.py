@@ -116,11 +116,11 @@ class Triplets:
         rows = [np.array([self._positive_rows[one], *self._negative_rows[others]], np.int64) for one, others in drawn]
         _, first, text_of = np.unique(self.text_of_row[np.concatenate(rows)], return_index=True, return_inverse=True)
         passages = np.concatenate(rows)[first]
-        dealt = _deal(self._lengths[0][passages], workers)
+        dealt = deal(self._lengths[0][passages], workers)
         place_of = np.empty(len(passages), np.int64)
         place_of[np.concatenate(dealt)] = np.arange(len(passages))
         places = np.split(place_of[text_of], np.cumsum([len(part) for part in rows])[:-1])
-        mine = _deal(self._lengths[1][queries], workers)[rank]
+        mine = deal(self._lengths[1][queries], workers)[rank]
         teacher = None
         if self._teacher is not None:
             right, wrong = self._teacher
@@ -135,7 +135,8 @@ class Triplets:
         )
 
 
-def _deal(lengths: Sequence[int] | np.ndarray, workers: int) -> list[np.ndarray]:
+def deal(lengths: Sequence[int] | np.ndarray, workers: int) -> list[np.ndarray]:
+    """Rows for each worker, the longest first: about as many of each length for everyone."""
     order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
     return [order[worker::workers] for worker in range(workers)]
 

@@ -187,6 +187,8 @@ def _vectors(context: Context, config: Config, inputs: Inputs) -> Path | None:
 
     names = read_shards(inputs.statements, ["id"])["id"].to_pylist()
     target, fresh = context.work / "vectors.npy", context.work / f"vectors-{context.attempt}.npy"
+    if target.exists():  # an earlier attempt's: it is there whole or not at all
+        return target
     all_SD: Any = None
     for start, block_ND in blocks(inputs.embeddings, names):
         if all_SD is None:

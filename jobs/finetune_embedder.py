@@ -180,11 +180,10 @@ class Trainee:
         return self._metrics(encoder.load(self.inputs.base, incumbent, dtype=self.config.dtype, device=self.device))
 
     def evaluate(self) -> dict[str, float]:
-        self.model.eval()
-        try:
+        from models.loading import evaluating
+
+        with evaluating(self.model):
             return self._metrics(self.encoder)
-        finally:
-            self.model.train()
 
     def save(self, folder: Path) -> None:
         from models import lora

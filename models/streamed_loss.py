@@ -14,6 +14,7 @@ embedding once and two numbers per pair; what is held is O(P D) and one tile. (F
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -79,10 +80,8 @@ def normalisers(
     if (kernels := _kernels(query_ND)) is not None:
         return kernels.normalisers(query_ND, key_PD, temperature, offset=offset, group_P=group_P)
     out_N = torch.full((len(query_ND),), -torch.inf, device=query_ND.device)
-    for start in range(0, len(query_ND), chunk):
-        rows = slice(start, start + chunk)
-        for tile, _ in _tiles(query_ND, key_PD, temperature, rows, offset, group_P):
-            out_N[rows] = torch.logaddexp(out_N[rows], tile.logsumexp(dim=1))
+    for rows, _, tile in _tiles(query_ND, key_PD, temperature, offset, group_P, chunk):
+        out_N[rows] = torch.logaddexp(out_N[rows], tile.logsumexp(dim=1))
     return out_N
 
 
@@ -101,27 +100,29 @@ def soft_sums(
     if (kernels := _kernels(query_ND)) is not None:
         return kernels.soft_sums(query_ND, key_PD, own_N, other_P, temperature, offset=offset, group_P=group_P)
     out_ND = torch.zeros_like(query_ND)
-    for start in range(0, len(query_ND), chunk):
-        rows = slice(start, start + chunk)
-        for tile, keys in _tiles(query_ND, key_PD, temperature, rows, offset, group_P):
-            weight = torch.exp(tile - own_N[rows, None])
-            weight += tile.sub_(other_P[keys]).exp_()
-            out_ND[rows].addmm_(weight, key_PD[keys])
+    for rows, keys, tile in _tiles(query_ND, key_PD, temperature, offset, group_P, chunk):
+        weight = torch.exp(tile - own_N[rows, None])
+        weight += tile.sub_(other_P[keys]).exp_()
+        out_ND[rows].addmm_(weight, key_PD[keys])
     return out_ND
 
 
-def _tiles(query_ND: Tensor, key_PD: Tensor, temperature: float, rows: slice, offset: int, group_P: Tensor | None):  # type: ignore[no-untyped-def]
-    """(similarities of these rows with some keys, the keys' slice), for all keys."""
-    scaled = query_ND[rows] / temperature
-    for start in range(0, len(key_PD), KEYS):
-        keys = slice(start, start + KEYS)
-        tile = scaled @ key_PD[keys].T
-        if group_P is not None:
-            own_P = torch.arange(rows.start + offset, rows.start + offset + len(scaled), device=tile.device)
-            same = group_P[own_P, None] == group_P[keys]
-            same &= own_P[:, None] != torch.arange(start, start + tile.shape[1], device=tile.device)
-            tile.masked_fill_(same, -torch.inf)
-        yield tile, keys
+def _tiles(
+    query_ND: Tensor, key_PD: Tensor, temperature: float, offset: int, group_P: Tensor | None, chunk: int
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """(some queries, some keys, their similarities), until each query has met each key."""
+    number_P = torch.arange(len(key_PD), device=key_PD.device)
+    for first in range(0, len(query_ND), chunk):
+        rows = slice(first, min(first + chunk, len(query_ND)))
+        scaled = query_ND[rows] / temperature
+        for start in range(0, len(key_PD), KEYS):
+            keys = slice(start, start + KEYS)
+            tile = scaled @ key_PD[keys].T
+            if group_P is not None:
+                own = number_P[rows.start + offset : rows.stop + offset]
+                same = group_P[own, None] == group_P[keys]
+                tile.masked_fill_(same & (own[:, None] != number_P[keys]), -torch.inf)
+            yield rows, keys, tile
 
 
 def _kernels(vectors: Tensor) -> Any:
