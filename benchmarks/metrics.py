@@ -79,7 +79,8 @@ def measure(way: str, rows: int, dim: int, threads: int) -> dict[str, float]:
 
 def ours(vectors_SD: np.ndarray, paper_S: np.ndarray) -> tuple[float, float]:
     from data.papers import others
-    from models.ranks import RankCounter, Relevant, rank_metrics, relevant_scores
+    from models.rank_metrics import rank_metrics
+    from models.ranks import RankCounter, Relevant, relevant_scores
 
     every = np.arange(len(paper_S))
     relevant = Relevant(*others(paper_S, every))

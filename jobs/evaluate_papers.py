@@ -16,7 +16,8 @@ from jobs.shards import Tell, map_shards, rows_of
 if TYPE_CHECKING:
     import numpy as np
 
-    from models.ranks import RankMetrics, Relevant
+    from models.rank_metrics import RankMetrics
+    from models.ranks import Relevant
 
 BYTES_AT_ONCE = 1 << 28
 """Of the words' scores that a worker holds at a time."""
@@ -124,7 +125,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     from data.papers import numbers
     from data.tables import read_shards, shard_paths
-    from models.ranks import Relevant, rank_metrics
+    from models.rank_metrics import rank_metrics
+    from models.ranks import Relevant
 
     shards = shard_paths(inputs.statements)
     total = rows_of(shards, ["id", "text", "paper"])

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from models.ranks import RankMetrics, Relevant
+    from models.rank_metrics import RankMetrics
+    from models.ranks import Relevant
 
 BYTES_AT_ONCE = 1 << 30
 """Of the corpus' vectors or of scores that a worker holds at a time."""
@@ -156,7 +157,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     from data.tables import read_shards, shard_paths, write_table
     from data.trec import write_qrels, write_run
-    from models.ranks import Relevant, rank_metrics
+    from models.rank_metrics import rank_metrics
+    from models.ranks import Relevant
 
     if config.system == "dense" and (inputs.query_embeddings is None or inputs.corpus_embeddings is None):
         raise BadInput(

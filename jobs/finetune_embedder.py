@@ -303,7 +303,8 @@ class Trainee:
         import torch
 
         from data.triplets import rows_of
-        from models.ranks import RankCounter, Relevant, rank_metrics, relevant_scores
+        from models.rank_metrics import rank_metrics
+        from models.ranks import RankCounter, Relevant, relevant_scores
 
         place = self.place
         asked = np.array_split(np.arange(len(self.valid)), place.workers)[place.rank]

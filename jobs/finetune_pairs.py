@@ -208,7 +208,8 @@ class Trainee:
         import torch
 
         from data.papers import numbers, others
-        from models.ranks import RankCounter, Relevant, rank_metrics, relevant_scores
+        from models.rank_metrics import rank_metrics
+        from models.ranks import RankCounter, Relevant, relevant_scores
 
         held = np.array_split(np.arange(len(self.valid)), self.place.workers)[self.place.rank]
         texts = self.valid["text"].take(held).to_pylist()

@@ -207,7 +207,8 @@ class Trainee:
         import torch
 
         from data.rankings import reranked
-        from models.ranks import Relevant, rank_metrics
+        from models.rank_metrics import rank_metrics
+        from models.ranks import Relevant
 
         depth = self.config.depth
         mine = np.array_split(np.arange(len(self.valid)), self.place.workers)[self.place.rank]

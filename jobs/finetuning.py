@@ -20,7 +20,7 @@ from jobs.training import History, Place, train
 
 if TYPE_CHECKING:
     from data.triplets import Triplets
-    from models.ranks import RankMetrics
+    from models.rank_metrics import RankMetrics
 
 Rule = tuple[str, bool, str]
 """(setting, whether it holds, what is expected)."""

@@ -1,4 +1,4 @@
-"""Exact retrieval metrics over the full ranking, without sorting it and without holding it.
+"""Exact ranks of the relevant documents in the full ranking, without sorting it and without holding it.
 
 The rank of a relevant document is 1 + the number of documents that stand before it: those that score higher, and those
 of equal score in a lower row. That is the order of `search.py`, score for score. Counts over parts of the corpus add,
@@ -25,6 +25,8 @@ from models.errors import ModelError
 from models.search import Array, Blocks, Corpus, finite_rows, multiply, one_thread_each
 
 _SORT_FROM = 40  # relevant documents per query from which sorting a block's scores beats comparing with each; measured
+ONE_SIDE = np.float32(0.52)
+"""Of the slack between two multiplied scores, where one of them is exact but for its last bit."""
 
 
 @dataclass(frozen=True)
@@ -153,10 +155,11 @@ class RankCounter:
                 def count(query_q: np.ndarray, offset: int = offset, piece_ND: torch.Tensor = piece_ND) -> None:
                     chunk_QD = query_QD[torch.from_numpy(query_q).to(self.device)]
                     scores = multiply(chunk_QD, piece_ND, kept)
+                    slack_q = ONE_SIDE * corpus.slack(query_q)
                     if scores.device.type == "cpu":
-                        self._count(query_q, scores.numpy(), offset, corpus.slack(query_q), corpus.scores)
+                        self._count(query_q, scores.numpy(), offset, slack_q, corpus.scores)
                     else:
-                        self._count_there(query_q, scores, offset, corpus.slack(query_q), corpus.scores)
+                        self._count_there(query_q, scores, offset, slack_q, corpus.scores)
 
                 list(executor.map(count, self._chunks))
         self.rows += len(block_ND)
@@ -214,16 +217,18 @@ class RankCounter:
                 self.before_R[pairs] += above
                 close = np.flatnonzero(near)
                 self._near(close + first_q[i], np.full(len(close), i), query_q, scores, offset, slack_q, exact)
+        masks = np.zeros((2, len(query_q) - sorting, -(-rows // 8) * 8), bool)
         for j in range(int(count_q[sorting:].max(initial=0))):
             stop = int(np.searchsorted(-count_q, -(j + 1), side="right"))
             here = slice(sorting, stop)
-            pair = first_q[here] + j
-            own, slack, part = self.scores_R[pair], slack_q[here], scores[here]
-            above = np.count_nonzero(part > (own + slack)[:, None], axis=1)
-            reach = np.count_nonzero(part >= (own - slack)[:, None], axis=1)
-            self.before_R[pair] += above
-            near = np.flatnonzero(reach > above)
-            self._near(pair[near], near + sorting, query_q, scores, offset, slack_q, exact)
+            pair, part = first_q[here] + j, scores[here]
+            own, slack = self.scores_R[pair], slack_q[here]
+            above, reach = masks[0, : len(pair)], masks[1, : len(pair)]
+            np.greater(part, (own + slack)[:, None], out=above[:, :rows])
+            np.greater_equal(part, (own - slack)[:, None], out=reach[:, :rows])
+            self.before_R[pair] += _true_in_each(above)
+            p, column = np.divmod(np.flatnonzero(np.not_equal(above, reach, out=reach)), masks.shape[2])
+            self._settle(pair, query_q[here], p, column, part, offset, exact)
 
     def _count_there(
         self,
@@ -267,13 +272,40 @@ class RankCounter:
         own_p, slack_p = self.scores_R[pair_p, None], slack_q[at_p, None]
         part = scores[at_p]
         p, column = np.nonzero((part >= own_p - slack_p) & (part <= own_p + slack_p))
+        self._settle(pair_p, query_q[at_p], p, column, part, offset, exact)
+
+    def _settle(
+        self,
+        pair_p: np.ndarray,
+        query_p: np.ndarray,
+        p: np.ndarray,
+        column: np.ndarray,
+        scores: np.ndarray,
+        offset: int,
+        exact: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
+    ) -> None:
+        """Adds those documents (at scores[p, column]) that stand before the pairs pair_p[p] in the exact order."""
         row = column + offset
         other = row != self.relevant.indices[pair_p[p]]  # its own column never counts, however it was rounded
         p, column, row = p[other], column[other], row[other]
-        score = part[p, column] if exact is None else exact(query_q[at_p[p]], row)
+        score = scores[p, column] if exact is None else exact(query_p[p], row)
         own = self.scores_R[pair_p[p]]
         before = (score > own) | ((score == own) & (row < self.relevant.indices[pair_p[p]]))
         self.before_R[pair_p] += np.bincount(p[before], minlength=len(pair_p))
+
+
+def _true_in_each(mask_PN: np.ndarray) -> np.ndarray:
+    """How many are true in each row; N divisible by 8. Eight bytes at a time, no more of them than a byte can count:
+    numpy's own count along an axis takes ten times as long."""
+    eights_PM = mask_PN.view(np.uint64)
+    starts = range(0, eights_PM.shape[1], 255)
+    return sum(
+        (
+            eights_PM[:, at : at + 255].sum(axis=1).view(np.uint8).reshape(-1, 8).sum(axis=1, dtype=np.int64)
+            for at in starts
+        ),
+        np.zeros(len(mask_PN), np.int64),
+    )
 
 
 def ranks_of_relevant(
@@ -298,94 +330,3 @@ def ranks_of_relevant(
     for offset, block in blocks():
         counter.add(offset, block)
     return counter.ranks(), counter.rows
-
-
-@dataclass(frozen=True)
-class RankMetrics:
-    """Means over queries, and what they are means of."""
-
-    values: dict[str, float]
-    """`mrr`, `map`, and per k `map@k`, `p@k`, `r@k`, `ndcg@k`, `hit@k`, each in [0, 1]."""
-    per_query: dict[str, np.ndarray]
-    """The same by name, float64 [Q]; NaN for a query that was skipped."""
-    queries: int
-    """All queries, those without a relevant document among them."""
-    empty: int
-    """Queries without a relevant document: left out of the means, or counted as 0, as `empty=` said."""
-    relevant: dict[str, float]
-    """Relevant documents per query, over all queries: min, mean, p50, p90, p99, max."""
-    ranks: dict[str, float]
-    """Rank of each query's first relevant document, over queries that have one: mean, p10, p50, p90, p99, max."""
-
-
-def rank_metrics(
-    ranks_R: np.ndarray,
-    relevant: Relevant,
-    ks: Sequence[int] = (1, 5, 10, 25, 100),
-    *,
-    empty: str = "skip",
-    map_cut: str = "trec",
-) -> RankMetrics:
-    """Metrics from the ranks of all relevant documents, as trec_eval defines them.
-
-    p@k divides by k even if the corpus is smaller; ndcg@k has gain grade / log2(rank + 1) (linear, not 2**grade - 1)
-    and the ideal order of all grades cut at k. map@k sums precision at the relevant documents within k and divides by
-    R, all that are relevant (`map_cut="trec"`, trec_eval's map_cut_k), or by min(k, R) (`"kaggle"`, the competition's
-    MAP@25). With one relevant document both are the reciprocal rank, 0 beyond k.
-    empty: what a query without relevant documents does: "skip" leaves it out of the means (as trec_eval does), "zero"
-    counts it as 0.
-    """
-    if empty not in ("skip", "zero") or map_cut not in ("trec", "kaggle") or not all(k >= 1 for k in ks):
-        raise ModelError(
-            f"rank_metrics: empty={empty!r}, map_cut={map_cut!r}, ks={tuple(ks)}; expected 'skip' or 'zero', 'trec' or "
-            "'kaggle', and each k at least 1; correct the value"
-        )
-    queries, query_R, count_Q = len(relevant.indptr) - 1, relevant.query_R, np.diff(relevant.indptr)
-    if len(ranks_R) != len(query_R) or np.any(ranks_R < 1):
-        raise ModelError(
-            f"rank_metrics: {len(ranks_R)} ranks for {len(query_R)} relevant documents; expected one each, from 1"
-        )
-    order = np.lexsort((ranks_R, query_R))
-    rank = ranks_R[order].astype(np.float64)
-    place = np.arange(len(rank)) - relevant.indptr[query_R] + 1.0  # the how-manieth relevant one this is
-    precision = place / rank
-    grade = np.ones(len(rank)) if relevant.grades is None else relevant.grades[order]
-    ideal = np.ones(len(rank)) if relevant.grades is None else relevant.grades[np.lexsort((-relevant.grades, query_R))]
-    divisor_Q = np.maximum(count_Q, 1)
-
-    def total(value_R: np.ndarray) -> np.ndarray:
-        return np.bincount(query_R, value_R, minlength=queries)
-
-    per_query = {"mrr": total((place == 1) / rank), "map": total(precision) / divisor_Q}
-    for k in ks:
-        within, found_Q = rank <= k, total(rank <= k)
-        dcg_Q = total(np.where(within, grade / np.log2(rank + 1), 0.0))
-        best_Q = total(np.where(place <= k, ideal / np.log2(place + 1), 0.0))
-        per_query[f"map@{k}"] = total(precision * within) / (
-            divisor_Q if map_cut == "trec" else np.minimum(divisor_Q, k)
-        )
-        per_query[f"p@{k}"] = found_Q / k
-        per_query[f"r@{k}"] = found_Q / divisor_Q
-        per_query[f"ndcg@{k}"] = dcg_Q / np.where(best_Q > 0, best_Q, 1.0)
-        per_query[f"hit@{k}"] = np.minimum(found_Q, 1.0)
-    none_Q = count_Q == 0
-    if empty == "skip":
-        per_query = {name: np.where(none_Q, np.nan, value_Q) for name, value_Q in per_query.items()}
-    counted = ~none_Q if empty == "skip" else np.ones(queries, bool)
-    return RankMetrics(
-        values={name: float(value[counted].mean()) if counted.any() else 0.0 for name, value in per_query.items()},
-        per_query=per_query,
-        queries=queries,
-        empty=int(none_Q.sum()),
-        relevant={"min": float(count_Q.min()) if queries else 0.0} | _spread(count_Q, (50, 90, 99)),
-        ranks=_spread(rank[place == 1], (10, 50, 90, 99)),
-    )
-
-
-def _spread(values: np.ndarray, percentiles: Sequence[int]) -> dict[str, float]:
-    if not len(values):
-        values = np.zeros(1)
-    spread = {"mean": float(values.mean())}
-    for percent in percentiles:
-        spread[f"p{percent}"] = float(np.percentile(values, percent))
-    return spread | {"max": float(values.max())}

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import ranks, search
+from models import rank_metrics, ranks, search
 from models.errors import ModelError
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -123,7 +123,7 @@ def test_metrics_are_trec_evals(case: tuple[int, int, list[list[int]], np.ndarra
     query, corpus = vectors(seed, len(lists), rows, 6)
     relevant = ranks.Relevant.of(lists, grades)
     found, _ = ranks.ranks_of_relevant(query, relevant, corpus)
-    got = ranks.rank_metrics(found, relevant, KS)
+    got = rank_metrics.rank_metrics(found, relevant, KS)
     expected = trec(lists, grades, np.argsort(-exact_scores(query, corpus), axis=1, kind="stable"))
     names = {"mrr": "recip_rank", "map": "map"}
     for k in KS:
@@ -160,7 +160,7 @@ def test_metrics_on_a_real_ranking() -> None:
     relevant = ranks.Relevant.of(lists)
     counter = ranks.RankCounter(relevant, scores[relevant.query_R, relevant.indices])
     counter.add_scores(0, scores)
-    got = ranks.rank_metrics(counter.ranks(), relevant, KS)
+    got = rank_metrics.rank_metrics(counter.ranks(), relevant, KS)
     expected = trec(lists, [[1] * len(rows) for rows in lists], np.argsort(-scores, axis=1, kind="stable"))
     kept = [expected[f"q{q}"] for q, rows in enumerate(lists) if rows]
     assert got.empty == 1
@@ -172,8 +172,8 @@ def test_metrics_on_a_real_ranking() -> None:
 def test_one_relevant_document_is_kaggles_metric_and_more_are_not() -> None:
     relevant = ranks.Relevant.of([[3], [4], [0, 1, 2]])
     found = np.array([2, 26, 1, 2, 30])
-    kaggle = ranks.rank_metrics(found, relevant, (2, 25), map_cut="kaggle")
-    by_trec = ranks.rank_metrics(found, relevant, (2, 25))
+    kaggle = rank_metrics.rank_metrics(found, relevant, (2, 25), map_cut="kaggle")
+    by_trec = rank_metrics.rank_metrics(found, relevant, (2, 25))
     assert kaggle.per_query["map@25"].tolist() == pytest.approx([1 / 2, 0, 2 / 3])
     assert kaggle.per_query["map@2"].tolist() == pytest.approx([1 / 2, 0, 1])
     assert by_trec.per_query["map@2"].tolist() == pytest.approx([1 / 2, 0, 2 / 3])
@@ -181,13 +181,13 @@ def test_one_relevant_document_is_kaggles_metric_and_more_are_not() -> None:
 
 def test_queries_without_relevant_documents_are_reported() -> None:
     relevant = ranks.Relevant.of([[5], [], []])
-    skipped = ranks.rank_metrics(np.array([1]), relevant, (1,))
-    zero = ranks.rank_metrics(np.array([1]), relevant, (1,), empty="zero")
+    skipped = rank_metrics.rank_metrics(np.array([1]), relevant, (1,))
+    zero = rank_metrics.rank_metrics(np.array([1]), relevant, (1,), empty="zero")
     assert (skipped.queries, skipped.empty, zero.empty) == (3, 2, 2)
     assert skipped.values["mrr"] == 1
     assert zero.values["mrr"] == pytest.approx(1 / 3)
     assert skipped.relevant == {"min": 0, "mean": pytest.approx(1 / 3), "p50": 0, "p90": 0.8, "p99": 0.98, "max": 1}
-    nothing = ranks.rank_metrics(np.empty(0, np.int64), ranks.Relevant.of([[], []]), (1,))
+    nothing = rank_metrics.rank_metrics(np.empty(0, np.int64), ranks.Relevant.of([[], []]), (1,))
     assert nothing.values["map"] == 0
     assert nothing.empty == 2
 
@@ -212,4 +212,4 @@ def test_refusals_say_what_to_do() -> None:
     with pytest.raises(ModelError, match="query_QD"):
         counter.add(0, rows)
     with pytest.raises(ModelError, match="'average'"):
-        ranks.rank_metrics(np.array([1]), ranks.Relevant.of([[1]]), empty="average")
+        rank_metrics.rank_metrics(np.array([1]), ranks.Relevant.of([[1]]), empty="average")
