@@ -47,6 +47,8 @@ class Pairing:
         self._length_S = pc.utf8_length(self._text).to_numpy()
         self.pairs = int(((counts[counts >= 2] + 1) // 2).sum())
         """Of an epoch."""
+        self.papers = int((counts >= 2).sum())
+        """With pairs."""
         self.batch, self.drop_last = tuple(batch), drop_last
         self._kept: tuple[tuple[int, int], np.ndarray] = ((-1, -1), np.zeros((0, 2), np.int64))
         if not self.pairs:

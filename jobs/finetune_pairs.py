@@ -92,6 +92,11 @@ class Trainee:
 
         self.place, self.config, self.inputs, self.resources = place, config, inputs, resources
         self.pairing = Pairing(open_mapped(inputs.train), config.batch, drop_last=config.drop_last)
+        if config.mask_paper and self.pairing.papers < 2:
+            raise BadInput(
+                f"finetune_pairs.mask_paper: true given, for {inputs.train} where only one paper has pairs; expected"
+                " two, one to be told from the other; give more papers, or mask_paper=false"
+            )
         self.valid = read_shards(inputs.valid, STATEMENTS.names)
         self.steps = [self.pairing.steps(epoch) for epoch in range(config.epochs)]
         self.device = "cpu" if place.device == "cpu" else "cuda"

@@ -213,7 +213,7 @@ class _Loop:
         try:
             self._restore()
             logs = self.context.logs if self.place.rank == 0 else None
-            with Tracker(logs, self.context.step, len(self.history.loss) + 1) as self.tracker:
+            with Tracker(logs, self.context.step, len(self.history.loss) + 1, self.context.step_id) as self.tracker:
                 self._train()
         finally:
             shutil.rmtree(self.scratch, ignore_errors=True)

@@ -79,6 +79,15 @@ def test_batches_by_epoch_and_the_last_one() -> None:
     assert kept.step(0, 0, 2, 0, 1).pairs == 2
 
 
+def test_a_paper_larger_than_a_batch_is_spread_over_many() -> None:
+    made = Pairing(table([200, 6, 6, 6]), [8], drop_last=False)
+    assert made.papers == 4
+    steps = [made.step(3, 0, number, 0, 1) for number in range(made.steps(0))]
+    assert sum(len(step.left_N) for step in steps) == 100 + 9
+    assert max(int((step.paper_N == 0).sum()) for step in steps) <= 8
+    assert sum(len(set(step.paper_N.tolist())) > 1 for step in steps) >= 4  # the others are not all in one step
+
+
 def test_what_cannot_be_paired_is_named() -> None:
     with pytest.raises(DataError, match="no paper has two"):
         Pairing(table([1, 1, 0]), [2], drop_last=False)

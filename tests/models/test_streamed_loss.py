@@ -80,6 +80,14 @@ class Net(torch.nn.Module):
         return torch.nn.functional.normalize(self.layers(x), dim=1)
 
 
+def test_a_batch_of_one_group_has_nothing_to_learn() -> None:
+    left, right = torch.nn.functional.normalize(torch.randn(2, 7, 5, dtype=torch.float64), dim=-1)
+    group = torch.zeros(7, dtype=torch.int64)
+    loss, *both = symmetric_info_nce_gradient(left, right, temperature=0.1, group_N=group, chunk=3)
+    assert float(loss) == pytest.approx(0, abs=1e-6)
+    assert all(bool((gradient.abs() < 1e-6).all()) for gradient in both)
+
+
 def inputs() -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(5)
     left, right = (torch.randn(PAIRS, 5, generator=generator) for _ in range(2))
