@@ -32,6 +32,8 @@ IDENTITY_FILES = (
     "special_tokens_map.json",
     "vocab.*",
     "merges.txt",
+    "chat_template.*",
+    "generation_config.json",
 )
 """What makes a model what it is. A README or a picture does not."""
 

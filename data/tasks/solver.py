@@ -1,0 +1,92 @@
+"""Countdown tasks made anew: all values that a few numbers reach, and one expression for each.
+
+Values are built as players do: take two, put their result back, until one is left. Negative results in between reach
+nothing more (c + (a - b) is c - (b - a)); fractions do (8 / (3 - 8 / 3)), and are searched for only where asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from itertools import combinations
+
+import numpy as np
+
+
+def solve(numbers: Sequence[int], target: int) -> str | None:
+    """An expression that uses every number once and equals the target, without fractions on the way where that can
+    be; None where there is none."""
+    own = tuple(sorted(numbers))
+    return reachable(own).get(target) or reachable(own, fractions=True).get(target)
+
+
+@lru_cache(maxsize=4096)
+def reachable(numbers: tuple[int, ...], *, fractions: bool = False) -> dict[int, str]:
+    """Whole value from 0 -> the first expression found, over all ways of combining all of the sorted `numbers`.
+    fractions: results in between may be such."""
+    found = _combined(tuple(map(Fraction, numbers)) if fractions else numbers, fractions)
+    return {int(value): _bare(text) for value, text in found.items() if value == int(value)}
+
+
+@lru_cache(maxsize=65_536)
+def _combined(numbers: tuple[int | Fraction, ...], fractions: bool) -> dict[int | Fraction, str]:
+    # `fractions` is said again for the cache, to which 3 and Fraction(3) are the same
+    if len(numbers) == 1:
+        return {numbers[0]: str(numbers[0])}
+    found: dict[int | Fraction, str] = {}
+    places = range(len(numbers))
+    for size in range(1, len(numbers) // 2 + 1):
+        for chosen in combinations(places, size):
+            one = _combined(tuple(numbers[place] for place in chosen), fractions)
+            other = _combined(tuple(numbers[place] for place in places if place not in chosen), fractions)
+            for a, left in one.items():
+                for b, right in other.items():
+                    for value, text in _results(a, left, b, right):
+                        found.setdefault(value, text)
+    return found
+
+
+def _results(a: int | Fraction, left: str, b: int | Fraction, right: str) -> Iterator[tuple[int | Fraction, str]]:
+    yield a + b, f"({left} + {right})"
+    yield a * b, f"({left} * {right})"
+    if a >= b:
+        yield a - b, f"({left} - {right})"
+    else:
+        yield b - a, f"({right} - {left})"
+    for over, above, under, below in ((a, left, b, right), (b, right, a, left)):
+        if under and isinstance(over, Fraction):
+            yield over / under, f"({above} / {below})"
+        elif under and over % under == 0:
+            yield over // under, f"({above} / {below})"
+
+
+def _bare(text: str) -> str:
+    return text[1:-1] if text.startswith("(") else text
+
+
+def generate(
+    count: int, sizes: Sequence[int], largest: int, targets: tuple[int, int], seed: int
+) -> list[tuple[tuple[int, ...], int, str]]:
+    """`count` different (numbers, target, solution); sizes: how many numbers, drawn evenly; numbers from 1 to
+    `largest`; targets between the two, themselves included. Different as sorted numbers and target, so that any cut
+    of the list is disjoint. Raises ValueError where so many cannot be found."""
+    random = np.random.default_rng(seed)
+    made: dict[tuple[tuple[int, ...], int], tuple[tuple[int, ...], int, str]] = {}
+    tries = 0
+    while len(made) < count:
+        tries += 1
+        if tries > 50 * count + 1000:
+            raise ValueError(
+                f"countdown: {count} tasks asked for, {len(made)} found among numbers up to {largest} and targets"
+                f" {targets[0]} to {targets[1]}; expected fewer, or wider bounds"
+            )
+        size = int(random.choice(sizes))
+        numbers = tuple(int(n) for n in random.integers(1, largest + 1, size))
+        reached = reachable(tuple(sorted(numbers)))
+        within = sorted(value for value in reached if targets[0] <= value <= targets[1])
+        if within:
+            target = int(within[int(random.integers(len(within)))])
+            key = (tuple(sorted(numbers)), target)
+            made.setdefault(key, (numbers, target, reached[target]))
+    return list(made.values())

@@ -1,0 +1,225 @@
+"""generate: a model's answers to a task's questions, several samples each; conversations turn by turn.
+
+Shards of prompts are dealt to workers. An answer's randomness follows from (seed, example, sample, turn): the samples
+are the same for any number of workers, and a run that was killed goes on shard by shard.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from jobs.job import BadInput, Context, Job, Result
+from jobs.shards import Tell, map_shards, rows_of
+
+if TYPE_CHECKING:
+    from data.tasks.task import Example
+
+
+@dataclass(frozen=True)
+class Config:
+    samples: int = 1
+    """Answers to each question."""
+    temperature: float = 0.0
+    """0: the likeliest token always (then one sample says it all)."""
+    top_p: float = 1.0
+    """Draw from the likeliest tokens that together have this probability."""
+    top_k: int = 0
+    """Draw from so many of the likeliest tokens; 0: from all."""
+    max_new_tokens: int = 512
+    """Of an answer."""
+    max_prompt: int = 4096
+    """Tokens; a longer prompt is an error, never cut."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of weights and arithmetic."""
+    timed: bool = False
+    """Answer a group at a time and note the seconds it took: for latency, not for speed. The result then differs from
+    run to run."""
+    seed: int = 42
+    """Of the samples."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    model: Path
+    """A Hugging Face folder of a causal language model."""
+    examples: Path
+    """As `prepare_tasks` writes them."""
+    adapter: Path | None = None
+    """A LoRA adapter for it."""
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    rules = [
+        ("samples", config.samples >= 1, "1 or more"),
+        ("temperature", config.temperature >= 0, "0 (the likeliest token) or more"),
+        ("samples", config.samples == 1 or config.temperature > 0, "1 at temperature 0, where all would be the same"),
+        ("top_p", 0 < config.top_p <= 1, "more than 0, up to 1"),
+        ("top_k", config.top_k >= 0, "0 (all) or more"),
+        ("max_new_tokens", config.max_new_tokens >= 1, "1 or more"),
+        ("max_prompt", config.max_prompt >= 1, "1 or more"),
+    ]
+    for name, holds, expected in rules:
+        if not holds:
+            raise BadInput(f"generate.{name}: {getattr(config, name)} given; expected {expected}")
+    if inputs.model is not None:
+        from models import decoder
+        from models.weights import check_folder
+
+        check_folder(inputs.model)
+        decoder.check(inputs.model)
+
+
+@dataclass
+class _Talk:
+    """A sample of one example's conversation, as far as it is."""
+
+    example: Example
+    answers: list[str] = field(default_factory=list)
+    prompt_tokens: int = 0
+    new_prompt_tokens: int = 0
+    generated_tokens: int = 0
+    length: int = 0
+    """Tokens up to the end of the last answer."""
+
+    def add(self, prompt: int, generated: int, answer: str) -> None:
+        self.prompt_tokens += prompt
+        self.new_prompt_tokens += prompt - self.length
+        self.generated_tokens += generated
+        self.length = prompt + generated
+        self.answers.append(answer)
+
+
+class Worker:
+    """Answers shards of examples. Writes data.tasks.answers.COMPLETIONS."""
+
+    def __init__(self, config: Config, inputs: Inputs, batch_tokens: int, device: str) -> None:
+        from data.tasks import named
+        from data.tasks.task import read_name
+        from models import decoder
+        from models.sampling import Sampling
+
+        self.config, self.batch_tokens = config, batch_tokens
+        self.decoder = decoder.load(inputs.model, inputs.adapter, dtype=config.dtype, device=device)
+        self.sampling = Sampling(
+            temperature=config.temperature,
+            top_p=config.top_p,
+            top_k=config.top_k,
+            max_new_tokens=config.max_new_tokens,
+            stop=named(read_name(inputs.examples)).stop,
+            seed=config.seed,
+        )
+
+    def __call__(self, source: Path, target: Path, tell: Tell) -> dict[str, int]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from data.tables import write_table
+        from data.tasks.answers import COMPLETIONS
+        from data.tasks.task import example_of
+
+        examples = [example_of(row) for row in pq.read_table(source).to_pylist()]
+        rows: list[dict[str, Any]] = []
+        tokens = 0
+        for part in self._parts(examples):
+            start = time.perf_counter()
+            made = self._answered(part)
+            seconds = time.perf_counter() - start
+            tokens += sum(sum(row["generated_tokens"]) for row in made)
+            rows += [row | {"seconds": seconds / len(part) if self.config.timed else None} for row in made]
+            tell(len(rows), tokens)
+        write_table(target, pa.Table.from_pylist(rows, COMPLETIONS))
+        return {"rows": len(rows), "tokens": tokens}
+
+    def _parts(self, examples: list[Example]) -> list[list[Example]]:
+        """All at once, or what belongs together by itself."""
+        if not self.config.timed:
+            return [examples] if examples else []
+        groups: dict[str, list[Example]] = {}
+        for example in examples:
+            groups.setdefault(example.group, []).append(example)
+        return list(groups.values())
+
+    def _answered(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        """Rows of COMPLETIONS. A turn of all conversations is answered before the next is asked."""
+        from models.sampling import generate
+
+        talks = [[_Talk(example) for _ in range(self.config.samples)] for example in examples]
+        for turn in range(max((len(example.turns) for example in examples), default=0)):
+            asked = {
+                f"{talk.example.id}/{sample}/{turn}": talk
+                for own in talks
+                for sample, talk in enumerate(own)
+                if turn < len(talk.example.turns)
+            }
+            prompts = [self._prompt(talk, turn) for talk in asked.values()]
+            found = generate(self.decoder, prompts, list(asked), self.sampling, batch_tokens=self.batch_tokens)
+            for talk, prompt, ids in zip(asked.values(), prompts, found, strict=True):
+                talk.add(len(prompt), len(ids), self.decoder.conversations.text(ids))
+        return [
+            {
+                "id": example.id,
+                "group": example.group,
+                "questions": [question for question, _ in example.turns],
+                "gold": json.dumps(example.gold, ensure_ascii=False, sort_keys=True),
+                "answers": [talk.answers for talk in own],
+                "prompt_tokens": [talk.prompt_tokens for talk in own],
+                "new_prompt_tokens": [talk.new_prompt_tokens for talk in own],
+                "shared_tokens": self._shared(example),
+                "generated_tokens": [talk.generated_tokens for talk in own],
+            }
+            for example, own in zip(examples, talks, strict=True)
+        ]
+
+    def _prompt(self, talk: _Talk, turn: int) -> list[int]:
+        example = talk.example
+        questions = [question for question, _ in example.turns[: turn + 1]]
+        ids = self.decoder.conversations.prompt(example.system, questions, talk.answers)
+        if len(ids) > self.config.max_prompt:
+            raise BadInput(
+                f"generate.max_prompt: example {example.id} has {len(ids)} tokens; expected at most"
+                f" {self.config.max_prompt}; raise max_prompt, or leave the example out"
+            )
+        return ids
+
+    def _shared(self, example: Example) -> int:
+        """Tokens of what stands before the last line of the first question: a passage, asked about more than once."""
+        head, newline, _ = example.turns[0][0].rpartition("\n\n")
+        return len(self.decoder.tokenizer(head + newline, add_special_tokens=False)["input_ids"])
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from data.tables import shard_paths
+    from data.tasks.task import EXAMPLES, read_name, write_name
+
+    task = read_name(inputs.examples)
+    _same_task(inputs.adapter, task)
+    shards = shard_paths(inputs.examples)
+    total = rows_of(shards, EXAMPLES.names)
+    device = "cuda" if context.resources.gpus else "cpu"
+    arguments = {"config": config, "inputs": inputs, "batch_tokens": context.resources.batch_tokens, "device": device}
+    counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
+    write_name(context.out, task)
+    (context.out / "sampling.json").write_text(json.dumps(asdict(config), indent=2, sort_keys=True) + "\n")
+    return Result({"examples": counts["rows"], "samples": config.samples, "tokens": counts.get("tokens", 0)})
+
+
+def _same_task(adapter: Path | None, task: str) -> None:
+    """Raises BadInput for an adapter that learned another task's format."""
+    from data.tasks.task import TASK_FILE, read_name
+
+    if adapter is None or not (adapter / TASK_FILE).exists():
+        return
+    learned = read_name(adapter)
+    if learned != task:
+        raise BadInput(
+            f"generate.examples: of task {task} given, for an adapter trained on {learned}; expected the same, or"
+            f" answers are judged in a format that was never learned; prepare the examples as {learned}"
+        )
+
+
+JOB = Job("generate", version=1, config=Config, inputs=Inputs, run=run, check=check)

@@ -1,0 +1,87 @@
+"""A causal language model with its tokenizer: opened for training or for answering.
+
+Legend: B rows, L tokens (padded), D dimensions, V vocabulary, T tokens that are labels.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from models.conversation import Conversations
+from models.errors import ModelError
+from models.loading import moved, open_model, place, torch_dtype
+
+
+class Decoder:
+    """A model, its conversations, and where it is."""
+
+    def __init__(self, model: Any, conversations: Conversations) -> None:
+        self.model, self.conversations = model, conversations
+        self.device = next(model.parameters()).device
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.conversations.tokenizer
+
+    @property
+    def causal(self) -> Any:
+        """The model without an adapter's wrapping."""
+        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+
+    def hidden(self, ids_BL: Tensor, **options: Any) -> Tensor:
+        """The last layer's states [B, L, D], before the head."""
+        return self.causal.base_model(input_ids=ids_BL, use_cache=False, **options).last_hidden_state
+
+    def logits(self, hidden_TD: Tensor) -> Tensor:
+        """[T, V], as wide as the head's weights."""
+        return self.causal.get_output_embeddings()(hidden_TD)
+
+
+def load(
+    base: Path,
+    adapter: Path | None = None,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    training: bool = False,
+    quantization: str = "none",
+) -> Decoder:
+    """A model folder, a LoRA adapter merged into its weights (in float32, before the cast; not where it is trained).
+
+    Raises ModelError for an unusable folder, or a tokenizer without an end of sequence.
+    """
+    where = place(device)
+    kind = torch_dtype(dtype, where)
+    merging = adapter is not None and not training
+    model, _ = open_model(
+        transformers.AutoModelForCausalLM,
+        base,
+        dtype=torch.float32 if merging else kind,
+        device=where,
+        training=training,
+        quantization=quantization,
+        may_lack=lambda name: False,
+    )
+    if merging and adapter is not None:
+        from models import lora
+
+        model = lora.merged(model, adapter)
+    model = moved(model, where, kind)
+    model.train(training)
+    return Decoder(model, Conversations(transformers.AutoTokenizer.from_pretrained(base)))
+
+
+def check(base: Path) -> None:
+    """Raises ModelError for a folder whose model does not answer, or whose tokenizer has no end of sequence; reads no
+    weights."""
+    config = transformers.AutoConfig.from_pretrained(base)
+    if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelError(
+            f"model {base}: {config.model_type} is no causal language model; expected one that writes, such as Qwen2"
+        )
+    Conversations(transformers.AutoTokenizer.from_pretrained(base))
