@@ -61,6 +61,7 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs) -> None:
     rules = [
+        finetuning.retrieval_metric(config),
         ("batch", bool(config.batch) and min(config.batch, default=0) >= 2, "2 pairs or more, for each epoch"),
         ("temperature", config.temperature > 0, "more than 0; 0.01 to 0.1 is usual"),
         ("chunk", config.chunk >= 1, "1 or more"),

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from jobs.job import BadInput, Context, Result
-from jobs.optimization import Options, Schedule
-from jobs.training import History, Place, train
+from jobs.optimization import Options, Schedule, better
+from jobs.training import History, Place, checkpoint_folder, train
 
 if TYPE_CHECKING:
     from data.triplets import Triplets
@@ -95,6 +95,7 @@ class Lists(Settings):
 
     def rules(self) -> list[Rule]:
         return [
+            retrieval_metric(self),
             ("negatives", self.negatives >= 0, "0 or more"),
             ("label_smoothing", 0 <= self.label_smoothing < 1, "0 up to below 1"),
             ("distillation", self.distillation in ("none", "kl_div", "m3_kd_loss"), "none, kl_div or m3_kd_loss"),
@@ -127,11 +128,6 @@ def check(job: str, config: Settings, base: Path | None, further: Sequence[Rule]
         ("start", config.start in ("base", "incumbent"), "base or incumbent"),
         ("save_steps", config.save_steps is None or config.save_steps >= 1, "1 or more, or none"),
         ("eval_steps", config.eval_steps is None or config.eval_steps >= 1, "1 or more, or none"),
-        (
-            "metric",
-            bool(re.fullmatch(r"(map|r|ndcg|p|hit)@[1-9]\d*|mrr|map", config.metric)),
-            "map@25, r@10, mrr or the like",
-        ),
         ("zero_stage", config.zero_stage in (0, 1, 2, 3), "0, 1, 2 or 3"),
         (
             "zero_stage",
@@ -146,6 +142,11 @@ def check(job: str, config: Settings, base: Path | None, further: Sequence[Rule]
         from models.weights import check_folder
 
         check_folder(base)
+
+
+def retrieval_metric(config: Settings) -> Rule:
+    known = bool(re.fullmatch(r"(map|r|ndcg|p|hit)@[1-9]\d*|mrr|map", config.metric))
+    return ("metric", known, "map@25, r@10, mrr or the like")
 
 
 def targets(config: Settings) -> str | list[str]:
@@ -211,10 +212,15 @@ def finetuned(
     incumbent: Path | None,
     *,
     base_can: bool = True,
+    checkpoints: tuple[int, ...] = (),
+    folder: str = "adapter",
+    keep: Callable[[Path | None, Path], None] | None = None,
 ) -> Result:
-    """Trains, keeps the adapter that is best on the held-out queries in `context.out/adapter`, tells how it went.
+    """Trains, keeps what is best on held-out rows in `context.out/folder`, tells how it went.
 
     base_can: whether the base without an adapter is a model to fall back to; a fresh head is none.
+    checkpoints: steps whose models are kept too, as `checkpoint-STEP`. keep(incumbent, folder): puts there what is
+    kept where nothing was better; an adapter's by default.
     """
     options = Options(
         epochs=config.epochs,
@@ -229,18 +235,21 @@ def finetuned(
         metric=config.metric,
         save_steps=config.save_steps,
         eval_steps=config.eval_steps,
+        checkpoints=checkpoints,
     )
-    adapter = context.out / "adapter"
-    history = train(context, options, trainee, arguments, adapter)
+    best_folder = context.out / folder
+    history = train(context, options, trainee, arguments, best_folder)
+    for step in checkpoints:
+        shutil.move(checkpoint_folder(context, step), context.out / f"checkpoint-{step}")
     assert history.best is not None
     before, after = history.start[config.metric], history.evaluations[history.best][config.metric]
-    improved = after > before
-    best = history.best + 1 if config.eval_steps is None else history.evaluated_at[history.best]
-    unit = "epoch" if config.eval_steps is None else "step"
+    improved = better(config.metric, after, before)
+    unit = "step" if config.eval_steps or checkpoints else "epoch"
+    best = history.best + 1 if unit == "epoch" else history.evaluated_at[history.best]
     kept = f"{unit} {best}"
     if not improved and not config.allow_regression and (incumbent is not None or base_can):
         kept = "incumbent" if incumbent else "base"
-        _keep(incumbent, adapter)
+        (keep or _keep)(incumbent, best_folder)
     return Result(
         {
             "loss": _rounded(history.evaluations[-1]["loss"]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -74,26 +74,6 @@ def check(config: Config, inputs: Inputs) -> None:
         decoder.check(inputs.model)
 
 
-@dataclass
-class _Talk:
-    """A sample of one example's conversation, as far as it is."""
-
-    example: Example
-    answers: list[str] = field(default_factory=list)
-    prompt_tokens: int = 0
-    new_prompt_tokens: int = 0
-    generated_tokens: int = 0
-    length: int = 0
-    """Tokens up to the end of the last answer."""
-
-    def add(self, prompt: int, generated: int, answer: str) -> None:
-        self.prompt_tokens += prompt
-        self.new_prompt_tokens += prompt - self.length
-        self.generated_tokens += generated
-        self.length = prompt + generated
-        self.answers.append(answer)
-
-
 class Worker:
     """Answers shards of examples. Writes data.tasks.answers.COMPLETIONS."""
 
@@ -146,20 +126,14 @@ class Worker:
 
     def _answered(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
         """Rows of COMPLETIONS. A turn of all conversations is answered before the next is asked."""
-        from models.sampling import generate
+        from models.answering import Talk, converse
 
-        talks = [[_Talk(example) for _ in range(self.config.samples)] for example in examples]
-        for turn in range(max((len(example.turns) for example in examples), default=0)):
-            asked = {
-                f"{talk.example.id}/{sample}/{turn}": talk
-                for own in talks
-                for sample, talk in enumerate(own)
-                if turn < len(talk.example.turns)
-            }
-            prompts = [self._prompt(talk, turn) for talk in asked.values()]
-            found = generate(self.decoder, prompts, list(asked), self.sampling, batch_tokens=self.batch_tokens)
-            for talk, prompt, ids in zip(asked.values(), prompts, found, strict=True):
-                talk.add(len(prompt), len(ids), self.decoder.conversations.text(ids))
+        talks = [
+            [Talk(f"{one.id}/{sample}", one.system, [q for q, _ in one.turns]) for sample in range(self.config.samples)]
+            for one in examples
+        ]
+        flat = [talk for own in talks for talk in own]
+        converse(self.decoder, flat, self.sampling, batch_tokens=self.batch_tokens, max_prompt=self.config.max_prompt)
         return [
             {
                 "id": example.id,
@@ -174,17 +148,6 @@ class Worker:
             }
             for example, own in zip(examples, talks, strict=True)
         ]
-
-    def _prompt(self, talk: _Talk, turn: int) -> list[int]:
-        example = talk.example
-        questions = [question for question, _ in example.turns[: turn + 1]]
-        ids = self.decoder.conversations.prompt(example.system, questions, talk.answers)
-        if len(ids) > self.config.max_prompt:
-            raise BadInput(
-                f"generate.max_prompt: example {example.id} has {len(ids)} tokens; expected at most"
-                f" {self.config.max_prompt}; raise max_prompt, or leave the example out"
-            )
-        return ids
 
     def _shared(self, example: Example) -> int:
         """Tokens of what stands before the last line of the first question: a passage, asked about more than once."""

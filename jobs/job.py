@@ -112,7 +112,8 @@ class Result:
     tables: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Title -> rows (column -> scalar), all rows with the same columns in order."""
     curves: Mapping[str, dict[str, list[float]]] = field(default_factory=dict)
-    """Title -> {"x": [...], "y": [...]}; the title may say "name against unit" (`loss against step`)."""
+    """Title -> {"x": [...], "y": [...]}; the title may say "name against unit" (`loss against step`), and which of
+    several curves of one chart this is (`share against step | wrong_value`)."""
     examples: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Title -> cards: {"title": str, "columns": {heading: [{"text": str, "good": bool}, ...]}}."""
 

@@ -28,13 +28,20 @@ class Options:
     """What workers share: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 all weights too."""
     seed: int
     metric: str
-    """Of `Trainee.evaluate`; larger is better."""
+    """Of `Trainee.evaluate`; see `better`."""
     save_steps: int | None = None
     """Steps between checkpoints within an epoch; None: about every CHECKPOINT_SECONDS."""
     eval_steps: int | None = None
     """Steps between evaluations; None: after each epoch."""
     warmup_steps: int | None = None
     """Steps over which the rate rises, instead of a share of all."""
+    checkpoints: tuple[int, ...] = ()
+    """Evaluate after these steps, and keep the model of each; empty: as eval_steps says, and keep the best alone."""
+
+
+def better(metric: str, value: float, than: float) -> bool:
+    """Losses are better the smaller they are, all else the larger."""
+    return value < than if metric.endswith("loss") else value > than
 
 
 def rate(step: int, steps: int, options: Options) -> float:

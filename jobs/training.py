@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jobs.job import BadArtifact, Context, Progress
-from jobs.optimization import Options, rate
+from jobs.job import BadArtifact, BadInput, Context, Progress
+from jobs.optimization import Options, better, rate
 from jobs.tracking import Tracker
 
 if TYPE_CHECKING:
@@ -36,14 +36,8 @@ CHECKPOINT_SECONDS = 300.0
 COLLECTIVE_SECONDS = 7200
 """How long a worker waits for the others; evaluation may keep them apart."""
 
-RETRYABLE = (
-    "RuntimeError",
-    "DistBackendError",
-    "DistNetworkError",
-    "OSError",
-    "ConnectionError",
-    "TimeoutError",
-    "EOFError",
+RETRYABLE = frozenset(
+    ["RuntimeError", "DistBackendError", "DistNetworkError", "OSError", "ConnectionError", "TimeoutError", "EOFError"]
 )
 """What a worker may raise because another one was lost."""
 
@@ -202,6 +196,11 @@ class _Loop:
         )
         self.total = sum(self.trainee.steps[: options.epochs])
         rate(0, self.total, options)  # raises before anything is computed
+        if options.checkpoints and options.checkpoints[-1] > self.total:
+            raise BadInput(
+                f"checkpoints: {options.checkpoints[-1]} given, of {self.total} steps in all; expected steps within"
+                " them; leave it out, or train for more epochs"
+            )
         self.history = History()
         self.scratch = Path(tempfile.mkdtemp(prefix="ratchet-train-"))
         # Names of checkpoints differ between lives of the workers: a folder half written by an earlier one stays apart.
@@ -239,6 +238,8 @@ class _Loop:
 
     def _evaluation_due(self, ended: bool) -> bool:
         every, done = self.options.eval_steps, len(self.history.loss)
+        if self.options.checkpoints:
+            return done in self.options.checkpoints or done == self.total
         return ended if every is None else done % every == 0 or done == self.total
 
     def _evaluate(self) -> None:
@@ -253,13 +254,32 @@ class _Loop:
         history.evaluated_at.append(len(history.loss))
         self.tracker.log(len(history.loss), {f"valid/{name}": value for name, value in metrics.items()})
         scores = [entry[self.options.metric] for entry in history.evaluations]
-        if history.best is None or scores[-1] > scores[history.best]:
+        is_best = history.best is None or better(self.options.metric, scores[-1], scores[history.best])
+        if is_best:
             history.best = len(scores) - 1
+        if is_best or self.options.checkpoints:
             with whole_weights(self.trainee.model):
                 if self.place.rank == 0:
-                    shutil.rmtree(self.scratch / "best", ignore_errors=True)
-                    (self.scratch / "best").mkdir()
-                    self.trainee.save(self.scratch / "best")
+                    self._keep(is_best)
+
+    def _keep(self, is_best: bool) -> None:
+        """Writes the model as it is: as the best of this run, and as the checkpoint of its step, where such are kept.
+        Those lie in the step's work folder, beside Ray's: a life that comes to the step again replaces its own."""
+        made = self.scratch / "made"
+        made.mkdir()
+        self.trainee.save(made)
+        if self.options.checkpoints:
+            fresh = self.context.work / f"checkpoint-{self.life}"
+            shutil.rmtree(fresh, ignore_errors=True)
+            shutil.copytree(made, fresh)
+            target = checkpoint_folder(self.context, len(self.history.loss))
+            shutil.rmtree(target, ignore_errors=True)
+            fresh.rename(target)
+        if is_best:
+            shutil.rmtree(self.scratch / "best", ignore_errors=True)
+            made.rename(self.scratch / "best")
+        else:
+            shutil.rmtree(made)
 
     def _step(self) -> bool:
         """One optimizer step; whether a checkpoint is due."""
@@ -361,6 +381,11 @@ class _Loop:
             if self.place.rank == 0 and Path(kept, "best").exists():
                 shutil.copytree(Path(kept, "best"), self.scratch / "best")
         self.history.resumed.append(len(self.history.loss))
+
+
+def checkpoint_folder(context: Context, step: int) -> Path:
+    """Where the model after so many steps lies, while the step is at work and `options.checkpoints` asks for it."""
+    return context.work / f"checkpoint-step-{step}"
 
 
 def gathered(value: Any) -> list[Any]:

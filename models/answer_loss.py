@@ -69,6 +69,41 @@ def loss(
     positions from 0. teachers: of each conversation. The teacher's distribution is over its best K tokens, at
     `temperature`, which the model's is too; scaled by temperature squared (Hinton et al. 2015).
     """
+    hidden_TD, label_T = _at_labels(decoder, rows, multiple)
+    labels = len(label_T)
+    total = hidden_TD.new_zeros((), dtype=torch.float32)
+    given = _laid_out(rows, teachers, decoder.device) if teachers is not None else None
+    for start in range(0, labels, CHUNK):
+        part = slice(start, start + CHUNK)
+        own = None if given is None else (given[0][part], given[1][part])
+        total = total + checkpoint(
+            _chunk, decoder, hidden_TD[part], label_T[part], own, share, temperature, use_reentrant=False
+        )
+    return total
+
+
+@torch.no_grad()
+def likeliest(decoder: Decoder, examples: Sequence[Tokens], top: int, multiple: int = 8) -> list[Teacher]:
+    """The best `top` tokens at each label of each conversation, with their log-probabilities over all tokens."""
+    hidden_TD, label_T = _at_labels(decoder, [[one] for one in examples], multiple)
+    ids, logs = [], []
+    for start in range(0, len(label_T), CHUNK):
+        all_TV = torch.log_softmax(decoder.logits(hidden_TD[start : start + CHUNK]).float(), dim=-1)
+        best = all_TV.topk(min(top, all_TV.shape[1]), dim=-1)
+        ids.append(best.indices.int().cpu().numpy())
+        logs.append(best.values.cpu().numpy())
+    ends = np.cumsum([_predicted(one) for one in examples])[:-1]
+    parts = zip(np.split(np.concatenate(ids), ends), np.split(np.concatenate(logs), ends), strict=True)
+    return [Teacher(*part) for part in parts]
+
+
+def _predicted(one: Tokens) -> int:
+    """Labels that a token stands before."""
+    return one.labels - one.trained[0]
+
+
+def _at_labels(decoder: Decoder, rows: Sequence[Sequence[Tokens]], multiple: int) -> tuple[Tensor, Tensor]:
+    """(the states that predict a label [T, D], the labels int64 [T]), row by row."""
     flat = [[token for one in row for token in one.ids] for row in rows]
     length = -(-max(map(len, flat)) // multiple) * multiple
     ids_BL = np.full((len(rows), length), decoder.tokenizer.pad_token_id, np.int64)
@@ -85,16 +120,7 @@ def loss(
     ids = torch.from_numpy(ids_BL).to(decoder.device)
     hidden_BLD = decoder.hidden(ids, **_alone(decoder, rows, length))
     hidden_TD = hidden_BLD[torch.from_numpy(predicts_BL).to(decoder.device)]
-    label_T = torch.tensor(labels, device=decoder.device)
-    total = hidden_TD.new_zeros((), dtype=torch.float32)
-    given = _laid_out(rows, teachers, decoder.device) if teachers is not None else None
-    for start in range(0, len(labels), CHUNK):
-        part = slice(start, start + CHUNK)
-        own = None if given is None else (given[0][part], given[1][part])
-        total = total + checkpoint(
-            _chunk, decoder, hidden_TD[part], label_T[part], own, share, temperature, use_reentrant=False
-        )
-    return total
+    return hidden_TD, torch.tensor(labels, dtype=torch.int64, device=decoder.device)
 
 
 def _chunk(

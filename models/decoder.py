@@ -85,3 +85,19 @@ def check(base: Path) -> None:
             f"model {base}: {config.model_type} is no causal language model; expected one that writes, such as Qwen2"
         )
     Conversations(transformers.AutoTokenizer.from_pretrained(base))
+
+
+def check_same_tokens(one: Path, other: Path) -> None:
+    """Raises ModelError where the same text is other tokens, or the same token another text."""
+    first, second = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (one, other))
+    mine, theirs = first.get_vocab(), second.get_vocab()
+    # Spare rows that only one of them has mean nothing to the other; a word under two numbers does.
+    differ = next((token for token in mine.keys() & theirs.keys() if mine[token] != theirs[token]), None)
+    probe = "Combine 12 and 3.5 into \\boxed{42}: naïve café, x² = 4\n<answer>(1 + 2) * 3</answer>"
+    same = first(probe, add_special_tokens=False)["input_ids"] == second(probe, add_special_tokens=False)["input_ids"]
+    if differ is not None or not same:
+        raise ModelError(
+            f"models {one} and {other}: their tokens differ"
+            f" ({f'{differ!r} is {mine[differ]} and {theirs[differ]}' if differ else 'a text is cut otherwise'});"
+            " expected the same, as distributions over other tokens teach nothing; let the teacher's answers teach"
+        )

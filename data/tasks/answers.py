@@ -28,6 +28,11 @@ COMPLETIONS = pa.schema(
 conversation at every turn; new_prompt_tokens without what stood in the turn before; shared_tokens: of the beginning
 that the examples of a group have in common. seconds: of the group, an equal share for each of its examples."""
 
+TAUGHT = pa.schema(
+    [("id", pa.string()), ("top", pa.int32()), ("ids", pa.list_(pa.int32())), ("logs", pa.list_(pa.float32()))]
+)
+"""A teacher's `top` likeliest tokens at each label of an example, row by row, and their log-probabilities."""
+
 VERDICTS = pa.schema(
     [
         ("id", pa.string()),

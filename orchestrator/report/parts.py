@@ -112,17 +112,21 @@ class Chart:
 
 
 def charts(steps: Iterable[StepReport]) -> list[Chart]:
-    """Curves of the same job and title overlaid, in the order in which they appear."""
-    groups: dict[tuple[str, str], list[tuple[str, Mapping[str, Sequence[float]]]]] = {}
+    """Curves of the same job and title overlaid, in the order in which they appear; `title | name` is one of several
+    curves of a step that share a chart."""
+    groups: dict[tuple[str, str], list[tuple[str, str, Mapping[str, Sequence[float]]]]] = {}
     for step in steps:
-        for title, curve in step.curves.items():
+        for whole, curve in step.curves.items():
+            title, _, name = whole.partition(" | ")
             if len(curve.get("x", ())) and len(curve.get("y", ())):
-                groups.setdefault((step.job, title), []).append((step.name, curve))
+                groups.setdefault((step.job, title), []).append((step.name, name, curve))
     made = []
     for (job, title), curves in groups.items():
         y_label, against, x_label = title.partition(" against ")
-        labels = short_names([name for name, _ in curves])
-        series = [Series(label, c["x"], c["y"]) for label, (_, c) in zip(labels, curves, strict=True)]
+        owners = list(dict.fromkeys(step for step, _, _ in curves))
+        short = dict(zip(owners, short_names(owners), strict=True))
+        labels = [name if name and len(owners) == 1 else f"{short[step]} {name}".strip() for step, name, _ in curves]
+        series = [Series(label, c["x"], c["y"]) for label, (_, _, c) in zip(labels, curves, strict=True)]
         made.append(Chart(job, x_label if against else "", y_label, series))
     return made
 

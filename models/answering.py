@@ -1,0 +1,63 @@
+"""Whole conversations: a turn of all of them is answered before the next is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from models.decoder import Decoder
+from models.errors import ModelError
+from models.sampling import Sampling, generate
+
+
+@dataclass
+class Talk:
+    """A conversation as far as it is, and its tokens as they would be paid for."""
+
+    name: str
+    """What its randomness follows from, with the turn's number."""
+    system: str
+    questions: Sequence[str]
+    answers: list[str] = field(default_factory=list)
+    prompt_tokens: int = 0
+    """Of all requests: each holds the whole conversation so far."""
+    new_prompt_tokens: int = 0
+    """The same without what stood in the request before, or was its answer."""
+    generated_tokens: int = 0
+    length: int = 0
+    """Tokens up to the end of the last answer."""
+
+    def prompt(self, decoder: Decoder) -> list[int]:
+        """Token ids up to where the next answer begins."""
+        asked = self.questions[: len(self.answers) + 1]
+        return decoder.conversations.prompt(self.system, asked, self.answers)
+
+    def add(self, prompt: Sequence[int], ids: Sequence[int], answer: str) -> None:
+        self.prompt_tokens += len(prompt)
+        self.new_prompt_tokens += len(prompt) - self.length
+        self.generated_tokens += len(ids)
+        self.length = len(prompt) + len(ids)
+        self.answers.append(answer)
+
+
+def converse(
+    decoder: Decoder,
+    talks: Sequence[Talk],
+    sampling: Sampling,
+    *,
+    batch_tokens: int = 16_384,
+    max_prompt: int | None = None,
+) -> None:
+    """Fills each talk's answers. Raises ModelError for a prompt of more than `max_prompt` tokens: none is cut."""
+    while going := [talk for talk in talks if len(talk.answers) < len(talk.questions)]:
+        prompts = [talk.prompt(decoder) for talk in going]
+        for talk, prompt in zip(going, prompts, strict=True):
+            if max_prompt is not None and len(prompt) > max_prompt:
+                raise ModelError(
+                    f"prompt of {talk.name}: {len(prompt)} tokens; expected at most {max_prompt}; raise max_prompt, or"
+                    " leave it out"
+                )
+        names = [f"{talk.name}/{len(talk.answers)}" for talk in going]
+        found = generate(decoder, prompts, names, sampling, batch_tokens=batch_tokens)
+        for talk, prompt, ids in zip(going, prompts, found, strict=True):
+            talk.add(prompt, ids, decoder.conversations.text(ids))
