@@ -29,7 +29,7 @@ class Inputs:
 def check(config: Config, inputs: Inputs) -> None:
     if list(config.steps) != sorted(set(config.steps)) or not config.steps:
         raise BadInput(f"compare_checkpoints.steps: {config.steps} given; expected rising numbers of steps")
-    if len(inputs.evaluations) != len(config.steps):
+    if inputs.evaluations is not None and len(inputs.evaluations) != len(config.steps):
         raise BadInput(
             f"compare_checkpoints.evaluations: {len(inputs.evaluations)} given, for {len(config.steps)} checkpoints;"
             " expected one each"

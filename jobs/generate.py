@@ -160,7 +160,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from data.tasks.task import EXAMPLES, read_name, write_name
 
     task = read_name(inputs.examples)
-    _same_task(inputs.adapter, task)
+    _same_task("adapter", inputs.adapter, task)
+    _same_task("model", inputs.model, task)
     shards = shard_paths(inputs.examples)
     total = rows_of(shards, EXAMPLES.names)
     device = "cuda" if context.resources.gpus else "cpu"
@@ -171,17 +172,17 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result({"examples": counts["rows"], "samples": config.samples, "tokens": counts.get("tokens", 0)})
 
 
-def _same_task(adapter: Path | None, task: str) -> None:
-    """Raises BadInput for an adapter that learned another task's format."""
+def _same_task(kind: str, folder: Path | None, task: str) -> None:
+    """Raises BadInput for an adapter or a model that learned another task's format here."""
     from data.tasks.task import TASK_FILE, read_name
 
-    if adapter is None or not (adapter / TASK_FILE).exists():
+    if folder is None or not (folder / TASK_FILE).exists():
         return
-    learned = read_name(adapter)
+    learned = read_name(folder)
     if learned != task:
         raise BadInput(
-            f"generate.examples: of task {task} given, for an adapter trained on {learned}; expected the same, or"
-            f" answers are judged in a format that was never learned; prepare the examples as {learned}"
+            f"generate.{kind}: {folder} was trained on task {learned}, the examples are of task {task}; expected the"
+            f" same, or answers are judged in a format that was never learned; prepare the examples as {learned}"
         )
 
 

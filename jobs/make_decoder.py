@@ -1,4 +1,4 @@
-"""make_decoder: a small decoder with random weights, and a tokenizer trained on a task's examples, to train from nothing."""
+"""make_decoder: a small decoder with random weights and a tokenizer of its own, to train from nothing."""
 
 from __future__ import annotations
 
