@@ -20,7 +20,7 @@ def countdown(
     sizes: tuple[int, ...] = (3, 4),
     max_test: int = 1024,
     checkpoints: tuple[int, ...] = (500, 1000, 1500, 2000, 3000),
-    epochs: int = 5,
+    epochs: int = 6,
     batch: int = 16,
     learning_rate: float = 1e-4,
     method: Literal["lora", "full"] = "lora",
@@ -41,14 +41,14 @@ def countdown(
     The published run: --set base=Qwen/Qwen2.5-1.5B, and --set teacher=Qwen/Qwen2.5-7B-Instruct --set teacher_samples=4
     for distillation.
 
-    base        the model to finetune: a folder or a hub id; none: one of 4 million weights is made, to be trained from
-                nothing (with method=full)
+    base        the model to finetune: a folder or a hub id; none: one of 4 million weights is made, and trained from
+                nothing
     data, test  JSONL or Parquet with nums and target; without data, tasks are made anew, all different
     tasks, sizes  how many are made, and of how many numbers; a tenth of them is held out
     max_test    tasks that every checkpoint is judged on
     checkpoints  steps after which the model is kept and judged; the last must not lie behind the last step
     epochs, batch, learning_rate  of the finetune; batch in examples per step
-    method      lora, or full: all weights
+    method      lora, or full: all weights, as always where the model is made
     rank, alpha  LoRA's: its update is scaled by alpha / rank
     packing     several examples a row
     quantization  nf4: the base in 4 bits (QLoRA)
@@ -97,7 +97,7 @@ def countdown(
         epochs=epochs,
         batch=batch,
         learning_rate=learning_rate,
-        method=method,
+        method=method if base else "full",
         rank=rank,
         alpha=alpha,
         packing=packing,
