@@ -58,7 +58,7 @@ def check(config: Config, inputs: Inputs) -> None:
     for path in (inputs.data, inputs.test):
         if path is not None:
             task = named(config.task)
-            if not sum(1 for _ in verified(task, task.read(path))):
+            if not sum(1 for _ in verified(task, task.read(_file(path)))):
                 raise BadInput(f"{path}: no examples; expected some; give another file")
 
 
@@ -110,13 +110,24 @@ def _groups(context: Context, config: Config, path: Path) -> list[list[Example]]
     task = named(config.task)
     groups: dict[str, list[Example]] = {}
     seen: set[str] = set()
-    for number, example in enumerate(verified(task, task.read(path)), 1):
+    for number, example in enumerate(verified(task, task.read(_file(path))), 1):
         if (key := task.key(example)) not in seen:
             seen.add(key)
             groups.setdefault(example.group, []).append(example)
         if number % 1000 == 0:
             context.progress(Progress(number, None, "examples"))
     return list(groups.values())
+
+
+def _file(path: Path) -> Path:
+    """The path, or the one file of examples in the folder."""
+    if not path.is_dir():
+        return path
+    found = [file for suffix in ("jsonl", "json", "parquet") for file in sorted(path.glob(f"*.{suffix}"))]
+    if len(found) != 1:
+        names = ", ".join(file.name for file in found[:5]) or "nothing"
+        raise BadInput(f"{path}: {names}; expected one .jsonl, .json or .parquet file; give the file itself")
+    return found[0]
 
 
 def _statistics(name: str, groups: list[list[Example]]) -> dict[str, Any]:

@@ -58,14 +58,16 @@ def countdown(
     share       of the loss on the targets, where there is a teacher; the rest is on its distributions
     seed        of tasks, split, order and samples
     """
-    tasks_file: Source | Output
-    if data:
-        tasks_file = Source(Path(data), label=data)
-    else:
-        tasks_file = step("tasks", make_countdown.JOB, tasks=tasks, sizes=sizes, seed=seed)["tasks.jsonl"]
+    fresh = step("tasks", make_countdown.JOB, tasks=tasks, sizes=sizes, seed=seed)
     held = Source(Path(test), label=test) if test else None
     prepared = step(
-        "prepare", prepare_tasks.JOB, data=tasks_file, test=held, task="countdown", max_test=max_test, seed=seed
+        "prepare",
+        prepare_tasks.JOB,
+        data=Source(Path(data), label=data) if data else fresh,
+        test=held,
+        task="countdown",
+        max_test=max_test,
+        seed=seed,
     )
     limits: dict[str, Any] = {"max_new_tokens": max_new_tokens, "seed": seed}
     sampling: dict[str, Any] = limits | {"samples": samples, "temperature": temperature if samples > 1 else 0.0}
