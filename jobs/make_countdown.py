@@ -1,4 +1,4 @@
-"""make_countdown: new Countdown tasks with their solutions, all different, as `tasks.jsonl`."""
+"""make_countdown: new Countdown tasks with their solutions, all different, as `tasks/tasks.jsonl`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     except ValueError as error:
         raise BadInput(f"make_countdown: {error}") from None
     rows = ({"nums": list(numbers), "target": target, "solution": text} for numbers, target, text in made)
-    (context.out / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (context.out / "tasks").mkdir()
+    (context.out / "tasks" / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return Result({"tasks": len(made)})
 
 

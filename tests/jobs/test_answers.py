@@ -50,7 +50,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         context("tasks"), make_countdown.Config(tasks=120, sizes=(2,), largest=20), make_countdown.Inputs()
     )
     config = prepare_tasks.Config("countdown", shard_rows=10, validation_fraction=0.1)
-    given = prepare_tasks.Inputs(folder / "tasks/tasks.jsonl")
+    given = prepare_tasks.Inputs(folder / "tasks/tasks")
     prepare_tasks.check(config, given)
     result = prepare_tasks.run(context("prepared"), config, given)
     assert [result.metrics[name] for name in ("train", "valid", "test")] == [97, 11, 12]
@@ -83,14 +83,14 @@ def test_splits_are_disjoint_by_numbers_and_target(made: Path, tmp_path: Path) -
     assert not keys["train"] & keys["test"]
     assert not keys["train"] & keys["valid"]
     # A test file's tasks are left out of training, in whatever order their numbers stand.
-    lines = (made / "tasks/tasks.jsonl").read_text().splitlines()
+    lines = (made / "tasks/tasks/tasks.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines[:10]]
     test = tmp_path / "test.jsonl"
     test.write_text("".join(json.dumps(row | {"nums": row["nums"][::-1]}) + "\n" for row in rows))
     (out := tmp_path / "out").mkdir()
     context = Context("prepare", "0" * 64, 1, out, tmp_path, Resources(1, 2.0, 0.0))
     result = prepare_tasks.run(
-        context, prepare_tasks.Config("countdown"), prepare_tasks.Inputs(made / "tasks/tasks.jsonl", test)
+        context, prepare_tasks.Config("countdown"), prepare_tasks.Inputs(made / "tasks/tasks", test)
     )
     assert result.metrics["also in test, left out"] == 10
     assert result.metrics["test"] == 10
