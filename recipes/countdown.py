@@ -63,7 +63,7 @@ def countdown(
     prepared = step(
         "prepare",
         prepare_tasks.JOB,
-        data=Source(Path(data), label=data) if data else fresh,
+        data=Source(Path(data), label=data) if data else fresh["tasks"],
         test=held,
         task="countdown",
         max_test=max_test,
