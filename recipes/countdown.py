@@ -108,17 +108,17 @@ def countdown(
         seed=seed,
     )
     before = evaluated("start", model, None, prepared["test"], **sampling)
-    rows = [Row("untrained", passes(before, samples), steps=[before])]
+    rows = [Row("untrained", passes(before, samples), steps=[*before.parents, before])]
     judged = []
     for number in checkpoints:
         name = f"checkpoint-{number}"
         judged.append(evaluated(name, *trained(model, tuned, name), prepared["test"], **sampling))
-        rows.append(Row(f"step {number}", passes(judged[-1], samples), steps=[judged[-1]]))
+        rows.append(Row(f"step {number}", passes(judged[-1], samples), steps=[*judged[-1].parents, judged[-1]]))
     best = evaluated("best", *trained(model, tuned), prepared["test"], **sampling)
-    rows.append(Row("kept", passes(best, samples), steps=[tuned, best]))
+    rows.append(Row("kept", passes(best, samples), steps=[tuned, *best.parents, best]))
     if teacher:
         teaching = evaluated("teacher", pretrained(teacher), None, prepared["test"], **sampling)
-        rows.append(Row("teacher", passes(teaching, samples), steps=[teaching]))
+        rows.append(Row("teacher", passes(teaching, samples), steps=[*teaching.parents, teaching]))
     goals = []
     if checkpoints:
         goals.append(

@@ -100,10 +100,10 @@ def gsm8k(
     before = evaluated("start", model, None, prepared["test"], **sampling)
     after = evaluated("trained", *trained(model, tuned), prepared["test"], **sampling)
     rows = [
-        Row("untrained", passes(before, samples), steps=[before]),
-        Row("trained", passes(after, samples), steps=[tuned, after]),
+        Row("untrained", passes(before, samples), steps=[*before.parents, before]),
+        Row("trained", passes(after, samples), steps=[tuned, *after.parents, after]),
     ]
     if teacher:
         teaching = evaluated("teacher", pretrained(teacher), None, prepared["test"], **sampling)
-        rows.append(Row("teacher", passes(teaching, samples), steps=[teaching]))
+        rows.append(Row("teacher", passes(teaching, samples), steps=[*teaching.parents, teaching]))
     return Summary(rows)

@@ -91,8 +91,8 @@ def squad(
         )
         before = evaluated(f"{name}/untrained", model, None, prepared["test"], **answering)
         after = evaluated(f"{name}/trained", *trained(model, tuned), prepared["test"], **answering)
-        rows.append(Row(f"{name}, untrained", columns(before), steps=[before]))
-        rows.append(Row(f"{name}, trained", columns(after), steps=[tuned, after]))
+        rows.append(Row(f"{name}, untrained", columns(before), steps=[*before.parents, before]))
+        rows.append(Row(f"{name}, trained", columns(after), steps=[tuned, *after.parents, after]))
     return Summary(rows)
 
 
