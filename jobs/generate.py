@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -106,12 +106,19 @@ class Worker:
         rows: list[dict[str, Any]] = []
         tokens = 0
         for part in self._parts(examples):
+            answers = self.config.samples * sum(len(example.turns) for example in part)
+            before = len(rows), tokens
+
+            def progress(
+                done: int, new: int, part: list[Example] = part, of: int = answers, before: Any = before
+            ) -> None:
+                tell(before[0] + len(part) * done // of, before[1] + new)
+
             start = time.perf_counter()
-            made = self._answered(part)
+            made = self._answered(part, progress)
             seconds = time.perf_counter() - start
             tokens += sum(sum(row["generated_tokens"]) for row in made)
             rows += [row | {"seconds": seconds / len(part) if self.config.timed else None} for row in made]
-            tell(len(rows), tokens)
         write_table(target, pa.Table.from_pylist(rows, COMPLETIONS))
         return {"rows": len(rows), "tokens": tokens}
 
@@ -124,7 +131,7 @@ class Worker:
             groups.setdefault(example.group, []).append(example)
         return list(groups.values())
 
-    def _answered(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+    def _answered(self, examples: Sequence[Example], progress: Callable[[int, int], None]) -> list[dict[str, Any]]:
         """Rows of COMPLETIONS. A turn of all conversations is answered before the next is asked."""
         from models.answering import Talk, converse
 

@@ -36,7 +36,9 @@ class Config(finetuning.Settings):
     method: Literal["lora", "full"] = "lora"
     """`full` trains all weights, and writes a model instead of an adapter."""
     rank: int = 16
+    """Of the LoRA matrices."""
     alpha: float = 32.0
+    """LoRA's update is scaled by alpha / rank."""
     packing: bool = False
     """Put short examples into rows of `max_length` tokens, where none sees the others: no padding, the same loss."""
     checkpoints: tuple[int, ...] = ()

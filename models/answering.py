@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from models.decoder import Decoder
@@ -47,8 +47,18 @@ def converse(
     *,
     batch_tokens: int = 16_384,
     max_prompt: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Fills each talk's answers. Raises ModelError for a prompt of more than `max_prompt` tokens: none is cut."""
+    """Fills each talk's answers. Raises ModelError for a prompt of more than `max_prompt` tokens: none is cut.
+
+    progress(answers done, tokens generated) is called per batch.
+    """
+    answers = tokens = 0
+
+    def tell(more_answers: int, more_tokens: int) -> None:
+        if progress:
+            progress(answers + more_answers, tokens + more_tokens)
+
     while going := [talk for talk in talks if len(talk.answers) < len(talk.questions)]:
         prompts = [talk.prompt(decoder) for talk in going]
         for talk, prompt in zip(going, prompts, strict=True):
@@ -58,6 +68,7 @@ def converse(
                     " leave it out"
                 )
         names = [f"{talk.name}/{len(talk.answers)}" for talk in going]
-        found = generate(decoder, prompts, names, sampling, batch_tokens=batch_tokens)
+        found = generate(decoder, prompts, names, sampling, batch_tokens=batch_tokens, progress=tell)
         for talk, prompt, ids in zip(going, prompts, found, strict=True):
             talk.add(prompt, ids, decoder.conversations.text(ids))
+        answers, tokens = answers + len(going), tokens + sum(map(len, found))

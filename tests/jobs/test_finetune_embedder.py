@@ -194,7 +194,7 @@ def undisturbed(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("stage", "workers"), [(3, 2)])
+@pytest.mark.parametrize(("stage", "workers"), [(1, 1), (3, 2)])
 def test_a_killed_worker_goes_on_from_the_middle_of_the_epoch(
     undisturbed: Result, inputs: Inputs, tmp_path: Path, stage: int, workers: int
 ) -> None:
