@@ -243,7 +243,7 @@ def finetuned(
         shutil.move(checkpoint_folder(context, step), context.out / f"checkpoint-{step}")
     assert history.best is not None
     before, after = history.start[config.metric], history.evaluations[history.best][config.metric]
-    improved = better(config.metric, after, before)
+    improved = better(config.metric, history.evaluations[history.best], history.start)
     unit = "step" if config.eval_steps or checkpoints else "epoch"
     best = history.best + 1 if unit == "epoch" else history.evaluated_at[history.best]
     kept = f"{unit} {best}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,9 +40,12 @@ class Options:
     """Evaluate after these steps, and keep the model of each; empty: as eval_steps says, and keep the best alone."""
 
 
-def better(metric: str, value: float, than: float) -> bool:
-    """Losses are better the smaller they are, all else the larger."""
-    return value < than if metric.endswith("loss") else value > than
+def better(metric: str, found: Mapping[str, float], than: Mapping[str, float]) -> bool:
+    """Losses are better the smaller they are, all else the larger; where it is the same, the held-out loss decides, if
+    it was measured: few rows are often answered equally well."""
+    if found[metric] == than[metric] and "eval_loss" in found:
+        metric = "eval_loss"
+    return found[metric] < than[metric] if metric.endswith("loss") else found[metric] > than[metric]
 
 
 def rate(step: int, steps: int, options: Options) -> float:

@@ -253,10 +253,10 @@ class _Loop:
         history.evaluations.append({"loss": sum(since) / len(since), **metrics})
         history.evaluated_at.append(len(history.loss))
         self.tracker.log(len(history.loss), {f"valid/{name}": value for name, value in metrics.items()})
-        scores = [entry[self.options.metric] for entry in history.evaluations]
-        is_best = history.best is None or better(self.options.metric, scores[-1], scores[history.best])
+        best = None if history.best is None else history.evaluations[history.best]
+        is_best = best is None or better(self.options.metric, metrics, best)
         if is_best:
-            history.best = len(scores) - 1
+            history.best = len(history.evaluations) - 1
         if is_best or self.options.checkpoints:
             with whole_weights(self.trainee.model):
                 if self.place.rank == 0:

@@ -155,11 +155,16 @@ def _show_rows(rows: Mapping[str, Mapping[str, float | None]]) -> None:
     for label, row in rows.items():
         values = [duration(row.get(c)) if c == "time" else _number(row.get(c)) for c in columns]
         grid.add_row(Text(label), *values)
-    Console().print(grid)
+    console = Console()
+    if not console.is_terminal:  # a file has no width: there no number is cut
+        console = Console(width=Console(width=10_000).measure(grid).maximum)
+    console.print(grid)
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:,.1f}"
 
 
 def _journal(store: Store, run: str | None) -> Journal:
