@@ -240,7 +240,8 @@ def finetuned(
     best_folder = context.out / folder
     history = train(context, options, trainee, arguments, best_folder)
     for step in checkpoints:
-        shutil.move(checkpoint_folder(context, step), context.out / f"checkpoint-{step}")
+        # Not moved: a run that is killed here finds them again.
+        shutil.copytree(checkpoint_folder(context, step), context.out / f"checkpoint-{step}")
     assert history.best is not None
     before, after = history.start[config.metric], history.evaluations[history.best][config.metric]
     improved = better(config.metric, history.evaluations[history.best], history.start)

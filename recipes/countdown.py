@@ -22,7 +22,7 @@ def countdown(
     checkpoints: tuple[int, ...] = (500, 1000, 1500, 2000, 3000),
     epochs: int = 6,
     batch: int = 16,
-    learning_rate: float = 1e-4,
+    learning_rate: float | None = None,
     method: Literal["lora", "full"] = "lora",
     rank: int = 16,
     alpha: float = 32.0,
@@ -47,7 +47,8 @@ def countdown(
     tasks, sizes  how many are made, and of how many numbers; a tenth of them is held out
     max_test    tasks that every checkpoint is judged on
     checkpoints  steps after which the model is kept and judged; the last must not lie behind the last step
-    epochs, batch, learning_rate  of the finetune; batch in examples per step
+    epochs, batch, learning_rate  of the finetune; batch in examples per step; the rate, where none is
+                given, is 1e-4, or 1e-3 for a model that is made
     method      lora, or full: all weights, as always where the model is made
     rank, alpha  LoRA's: its update is scaled by alpha / rank
     packing     several examples a row
@@ -98,7 +99,7 @@ def countdown(
         checkpoints=checkpoints,
         epochs=epochs,
         batch=batch,
-        learning_rate=learning_rate,
+        learning_rate=learning_rate or (1e-4 if base else 1e-3),
         method=method if base else "full",
         rank=rank,
         alpha=alpha,
