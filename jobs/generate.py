@@ -140,7 +140,8 @@ class Worker:
             for one in examples
         ]
         flat = [talk for own in talks for talk in own]
-        converse(self.decoder, flat, self.sampling, batch_tokens=self.batch_tokens, max_prompt=self.config.max_prompt)
+        limits = {"batch_tokens": self.batch_tokens, "max_prompt": self.config.max_prompt}
+        converse(self.decoder, flat, self.sampling, progress=progress, **limits)
         return [
             {
                 "id": example.id,

@@ -16,7 +16,7 @@ from data.errors import DataError
 from data.tables import read_shards
 from data.tasks.answers import VERDICTS
 from data.tasks.solver import generate as new_tasks
-from data.tasks.task import EXAMPLES, read_name, write_name
+from data.tasks.task import EXAMPLES, example_of, read_name, write_name
 from jobs import (
     accept,
     compare_checkpoints,
@@ -353,3 +353,78 @@ def test_wrong_sampling_is_named(made: Path, change: dict[str, Any], said: str) 
 def test_new_tasks_need_room() -> None:
     with pytest.raises(ValueError, match="tasks asked for"):
         new_tasks(50, (1,), 3, (1, 3), 0)
+
+
+def passage(number: int) -> dict[str, Any]:
+    asked = [
+        {
+            "id": f"{number}-{q}",
+            "question": f"Which is number {q}?",
+            "answers": [{"text": f"word{q}"}, {"text": "word"}],
+        }
+        for q in range(3)
+    ]
+    return {"paragraphs": [{"context": f"Passage {number}: word0 word1 word2. " * 4, "qas": asked}]}
+
+
+@pytest.mark.parametrize("strategy", ["batch", "sequential", "together"])
+def test_a_passages_questions_and_their_tokens(made: Path, tmp_path: Path, context: MakeContext, strategy: str) -> None:
+    file = tmp_path / "squad.json"
+    file.write_text(json.dumps({"data": [passage(number) for number in range(8)]}))
+    config, given = prepare_tasks.Config(f"squad-{strategy}", max_test=2, test_fraction=0.4), prepare_tasks.Inputs(file)
+    prepare_tasks.check(config, given)
+    prepared = context(1, name="prepare")
+    prepare_tasks.run(prepared, config, given)
+    rows = read_shards(prepared.out / "test", EXAMPLES.names).to_pylist()
+    assert len({row["group"] for row in rows}) == 2
+    assert len(rows) == (6 if strategy == "batch" else 2)
+    asked = generate.Inputs(made / "base", prepared.out / "test")
+    worker = generate.Worker(generate.Config(max_new_tokens=6, timed=True, dtype="float32"), asked, 4096, "cpu")
+    (shard,) = (prepared.out / "test").glob("*.parquet")
+    write_name(tmp_path / "said", f"squad-{strategy}")
+    told: list[int] = []
+    worker(shard, tmp_path / "said/shard-00000.parquet", lambda rows, tokens=0: told.append(rows))
+    assert told[-1] == len(rows)
+    judged = context(1, name="judged")
+    found = evaluate_answers.run(judged, evaluate_answers.Config(), evaluate_answers.Inputs(tmp_path / "said")).metrics
+    assert found["questions"] == 6
+    assert found["questions a group"] == 3
+    assert found["latency"] > 0
+    assert found["em"] == 0 <= found["f1"] <= 1
+    talks = worker.decoder.conversations
+    whole = [len(talks.prompt(row["system"], row["questions"][:1], [])) for row in rows]
+    if strategy == "together":
+        assert found["prompt tokens"] == found["prompt tokens, api"] == pytest.approx(sum(whole) / 2)
+    elif strategy == "batch":
+        # A service counts each prompt whole; the passage itself is read once.
+        assert found["prompt tokens, api"] == pytest.approx(sum(whole) / 2)
+        passage_tokens = [worker._shared(example_of(row)) for row in rows]
+        assert passage_tokens[0] > 40
+        assert found["prompt tokens"] == pytest.approx((sum(whole) - 2 * (passage_tokens[0] + passage_tokens[3])) / 2)
+    else:
+        assert found["prompt tokens"] < 1.5 * sum(whole) / 2
+        assert found["prompt tokens, api"] > 2.5 * sum(whole) / 2
+
+
+@pytest.mark.slow
+def test_an_adapter_over_a_base_in_4_bits_answers(
+    local_ray: None, made: Path, tmp_path: Path, context: MakeContext
+) -> None:
+    here = context(1, name="lora", retries=0)
+    config = dataclasses.replace(
+        FAST, method="lora", quantization="nf4", epochs=1, dtype="auto", metric="accuracy", allow_regression=True
+    )
+    sft.check(config, inputs(made))
+    result = sft.run(here, config, inputs(made))
+    first, last = result.tables["epochs"]
+    assert last["valid eval_loss"] < first["valid eval_loss"]
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    adapter = here.out / "adapter"
+    PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(made / "base"), adapter)
+    worker = generate.Worker(
+        generate.Config(max_new_tokens=5), generate.Inputs(made / "base", made / "prepared/test", adapter), 4096, "cpu"
+    )
+    shard = sorted((made / "prepared/test").glob("*.parquet"))[0]
+    assert worker(shard, tmp_path / "answers.parquet", lambda rows, tokens=0: None)["rows"] == 10
