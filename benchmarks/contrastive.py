@@ -8,8 +8,9 @@ B x B matrix under autograd, which is what GradCache's reference computes betwee
 sentence-transformers' CachedMultipleNegativesRankingLoss (both directions; rows of 32, its default, and of 256, our
 tile's). Each is a process of its own; memory is its peak above what it held before.
 
-step: a whole step with MiniLM and LoRA on generated pairs, the same loss, batch and micro batch: the job's own trainee
-beside SentenceTransformerTrainer. `make bench` installs what the peer needs.
+step: a whole step with MiniLM and LoRA on generated pairs, the same objective, batch and micro batch: the job's own
+trainee beside SentenceTransformerTrainer, which trains with MiniLM's dropout, so that its loss is another. `make bench`
+installs what the peer needs.
 """
 
 from __future__ import annotations

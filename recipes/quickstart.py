@@ -10,7 +10,7 @@ from recipes.misconceptions import Loop
 
 def quickstart(
     *,
-    questions: int = 400,
+    questions: int = 350,
     base: str = "sentence-transformers/all-MiniLM-L6-v2",
     iterations: int = 2,
     window: tuple[int, int] = (1, 40),
