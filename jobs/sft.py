@@ -39,6 +39,8 @@ class Config(finetuning.Settings):
     """Of the LoRA matrices."""
     alpha: float = 32.0
     """LoRA's update is scaled by alpha / rank."""
+    max_length: int | None = None
+    """Tokens of an example; None: 2,048. Longer ones are left out whole, and counted."""
     packing: bool = False
     """Put short examples into rows of `max_length` tokens, where none sees the others: no padding, the same loss."""
     checkpoints: tuple[int, ...] = ()
@@ -208,11 +210,13 @@ class Trainee:
     def save(self, folder: Path) -> None:
         from data.tasks.task import write_name
         from models import lora
+        from models.loading import quiet
 
         if self.config.method == "lora":
             lora.save(self.model, folder)
         else:
-            self.model.save_pretrained(str(folder), safe_serialization=True)
+            with quiet():
+                self.model.save_pretrained(str(folder), safe_serialization=True)
             self.decoder.tokenizer.save_pretrained(str(folder))
         write_name(folder, self.task.name)
 

@@ -12,6 +12,8 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from models.loading import quiet
+
 START, END, PAD = "<|im_start|>", "<|im_end|>", "<|pad|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}" + START + "{{ message.role }}\n{{ message.content }}" + END + "\n{% endfor %}"
@@ -77,5 +79,6 @@ def save_decoder(
         )
     finally:
         torch.random.set_rng_state(state)
-    model.save_pretrained(str(folder), safe_serialization=True)
+    with quiet():
+        model.save_pretrained(str(folder), safe_serialization=True)
     return sum(parameter.numel() for parameter in model.parameters())

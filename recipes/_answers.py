@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobs import accept, evaluate_answers, generate, teach
-from jobs.job import Source
+from jobs.job import BadInput, Source
 from orchestrator.step import Metric, Output, Step, step
 
 Model = Source | Output
@@ -22,6 +22,10 @@ def taught(
 ) -> tuple[Output | Step, Step | None]:
     """(what to train on, the teacher's distributions over it): the teacher's own answers that the judge accepts, where
     `samples` asks for some, else the examples as they are."""
+    if not samples and not distributions:
+        raise BadInput(
+            "teacher: one given that teaches nothing; expected teacher_samples of 1 or more, or share below 1"
+        )
     learned: Output | Step = examples
     if samples:
         answers = step("teacher/generate", generate.JOB, model=teacher, examples=examples, samples=samples, **sampling)
