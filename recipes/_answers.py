@@ -28,9 +28,9 @@ def taught(
         )
     learned: Output | Step = examples
     if samples:
-        answers = step("teacher/generate", generate.JOB, model=teacher, examples=examples, samples=samples, **sampling)
-        learned = step("teacher/accept", accept.JOB, completions=answers, examples=examples)
-    soft = step("teacher/teach", teach.JOB, model=teacher, student=student, examples=learned) if distributions else None
+        answers = step("lessons/generate", generate.JOB, model=teacher, examples=examples, samples=samples, **sampling)
+        learned = step("lessons/accept", accept.JOB, completions=answers, examples=examples)
+    soft = step("lessons/teach", teach.JOB, model=teacher, student=student, examples=learned) if distributions else None
     return learned, soft
 
 

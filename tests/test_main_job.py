@@ -222,6 +222,27 @@ def test_ablations_share_what_they_have_in_common(tmp_path: Path) -> None:
     assert len(set(shapes("iter1/finetune_embedder"))) == 3
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("countdown", {}, {"tasks", "base", "start/generate", "checkpoint-3000/evaluate", "checkpoints"}),
+        ("countdown", {"base": "BASE", "checkpoints": ""}, {"sft", "best/evaluate"}),
+        ("countdown", {"base": "BASE", "teacher": "BASE"}, {"lessons/teach", "teacher/evaluate"}),
+        ("gsm8k", {"base": "BASE", "data": "x", "teacher": "BASE", "teacher_samples": "4"}, {"lessons/accept", "sft"}),
+        ("squad", {"base": "BASE", "data": "x"}, {"batch/trained/evaluate", "sequential/sft"}),
+    ],
+)
+def test_recipes_that_answer_can_be_built(
+    tmp_path: Path, name: str, settings: dict[str, str], expected: set[str]
+) -> None:
+    from orchestrator.recipe import Settings, build, find
+
+    given = {key: str(tmp_path) if value == "BASE" else value for key, value in settings.items()}
+    steps, summary, _ = build(find(name), Settings(given))
+    assert expected <= {step.name for step in steps}
+    assert all(row.columns for row in summary.rows)
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     store = tmp_path_factory.mktemp("undisturbed")
