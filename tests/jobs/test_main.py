@@ -48,7 +48,7 @@ def test_a_job_runs_by_itself_and_prints_its_numbers(problem: Any, tmp_path: Pat
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["evaluate"], "'evaluate' given; expected one of embed, .*; did you mean 'evaluate_papers'"),
+        (["evaluate"], "'evaluate' given; expected one of accept, .*; did you mean 'evaluate_papers'"),
         (["prepare", "--out", "{out}", "--set", "sed=1"], "'sed' given; expected one of .*; did you mean 'seed'"),
         (["prepare", "--out", "{out}", "--set", "seed=x"], "seed: 'x' given; expected a whole number"),
         (["prepare", "--out", "{out}", "--set", "seed"], "--set: 'seed' given; expected NAME=VALUE"),
