@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,8 @@ def test_both_recipes_are_listed_with_a_sentence_each() -> None:
 def test_every_parameter_is_explained_in_the_docstring() -> None:
     for name in names():
         recipe = find(name)
-        explained = {word.strip(",") for line in recipe.doc.splitlines()[1:] for word in line.split()[:2]}
+        heads = re.findall(r"^((?:\w+, )*\w+)  +\S", recipe.doc, re.MULTILINE)
+        explained = {word for head in heads for word in head.split(", ")}
         assert set(recipe.parameters) <= explained, name
 
 
