@@ -171,7 +171,7 @@ def trained(local_ray: None, made: Path, tmp_path_factory: pytest.TempPathFactor
     (folder / "out").mkdir()
     (folder / "work").mkdir()
     context = Context("sft", "a" * 64, 1, folder / "out", folder / "work", Resources(1, 2.0, 0.0, retries=0))
-    config = dataclasses.replace(FAST, epochs=6, checkpoints=(10, 30))
+    config = dataclasses.replace(FAST, epochs=4, checkpoints=(10, 20))
     sft.check(config, inputs(made))
     return sft.run(context, config, inputs(made)), folder / "out"
 
@@ -179,17 +179,17 @@ def trained(local_ray: None, made: Path, tmp_path_factory: pytest.TempPathFactor
 def test_training_keeps_the_best_and_the_checkpoints_asked_for(trained: tuple[Any, Path], made: Path) -> None:
     result, out = trained
     losses = {row["step"]: row["valid eval_loss"] for row in result.tables["steps"]}
-    assert set(losses) == {"start", "10", "30", "42"}
-    assert losses["30"] < losses["10"] < losses["start"]
+    assert set(losses) == {"start", "10", "20", "28"}
+    assert losses["20"] < losses["10"] < losses["start"]
     assert result.metrics["kept"] == f"step {min(losses, key=lambda step: losses[step])}"
     assert result.metrics["examples"] == 97
     weights = {}
-    for name in ("model", "checkpoint-10", "checkpoint-30"):
+    for name in ("model", "checkpoint-10", "checkpoint-20"):
         assert read_name(out / name) == "countdown"
         from safetensors.torch import load_file
 
         weights[name] = load_file(out / name / "model.safetensors")["model.layers.0.self_attn.q_proj.weight"]
-    assert not torch.equal(weights["checkpoint-10"], weights["checkpoint-30"])
+    assert not torch.equal(weights["checkpoint-10"], weights["checkpoint-20"])
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     AutoModelForCausalLM.from_pretrained(out / "model")
@@ -211,8 +211,8 @@ def test_answers_are_the_same_for_any_number_of_workers_and_are_judged(
 ) -> None:
     _, out = trained
     one, two = context(1, name="one"), context(1, name="two", workers=2, cpus=1.0, batch_tokens=999)
-    rows = answered(one, out / "checkpoint-30", made)
-    assert rows == answered(two, out / "checkpoint-30", made)
+    rows = answered(one, out / "checkpoint-20", made)
+    assert rows == answered(two, out / "checkpoint-20", made)
     assert [len(row["answers"]) for row in rows] == [3] * 12
     assert len({answer for row in rows for sample in row["answers"] for answer in sample}) > 12
     judged = context(1, name="judged")
@@ -231,11 +231,11 @@ def test_answers_are_the_same_for_any_number_of_workers_and_are_judged(
     assert all(len(cards) <= 4 for cards in result.examples.values())
 
     compared = context(1, name="compared")
-    config = compare_checkpoints.Config(steps=(10, 30))
+    config = compare_checkpoints.Config(steps=(10, 20))
     given = compare_checkpoints.Inputs(out, (judged.out, judged.out))
     compare_checkpoints.check(config, given)
     table = compare_checkpoints.run(compared, config, given).tables["checkpoints"]
-    assert [row["step"] for row in table] == ["10", "30"]
+    assert [row["step"] for row in table] == ["10", "20"]
     assert table[0]["eval loss"] > table[1]["eval loss"]
     assert table[0]["gradient norm"] > 0
     with pytest.raises(BadInput, match="2 given, for 1 checkpoints"):
@@ -260,7 +260,7 @@ def test_a_teacher_teaches_by_distributions_and_by_answers(
     said = context(1, name="said")
     config, given = (
         teach.Config(top=5, dtype="float32"),
-        teach.Inputs(out / "checkpoint-30", made / "prepared/train", made / "base"),
+        teach.Inputs(out / "checkpoint-20", made / "prepared/train", made / "base"),
     )
     teach.check(config, given)
     assert teach.run(said, config, given).metrics["examples"] == 97

@@ -264,6 +264,7 @@ def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inp
     assert fixed.count("t0x7") == 3
 
 
+@pytest.mark.slow
 def test_an_adapter_brings_its_examples_along(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
     from models import contract, encoder
 
