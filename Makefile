@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-$(EXTRA)
 
-.PHONY: help setup quickstart test test-slow lint types bench lock clean
+.PHONY: help setup quickstart test test-slow test-soak lint types bench lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -29,6 +29,9 @@ test: $(READY) ## set up, then run the tests
 
 test-slow: $(READY) ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow
+
+test-soak: $(READY) ## long tests on killed processes, for before a release
+	@$(BIN)/python -m pytest -m soak
 
 lint: $(READY) ## ruff: style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -330,7 +330,7 @@ Path(sys.argv[4]).write_bytes(pickle.dumps(result))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_killed_driver_goes_on_too(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
     """What the first driver started dies with it within a second or so: the run must be longer than that. (And few
     checkpoints: Ray Train takes one every two seconds.)"""
