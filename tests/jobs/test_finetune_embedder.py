@@ -123,6 +123,7 @@ def options() -> Any:
     return Options(**{name: value for name, value in vars(FAST).items() if name in names})
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_same_losses_and_metrics(
     tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
 ) -> None:
@@ -193,8 +194,9 @@ def undisturbed(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPa
     return run(context(tmp_path_factory.mktemp("long")), LONG, inputs)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("stage", "workers"), [(1, 1), (3, 2)])
+@pytest.mark.parametrize(
+    ("stage", "workers"), [pytest.param(1, 1, marks=pytest.mark.slow), pytest.param(3, 2, marks=pytest.mark.soak)]
+)
 def test_a_killed_worker_goes_on_from_the_middle_of_the_epoch(
     undisturbed: Result, inputs: Inputs, tmp_path: Path, stage: int, workers: int
 ) -> None:

@@ -156,6 +156,7 @@ def test_a_second_run_starts_nothing_and_shows_the_same_table(toy: Toy) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_changed_setting_runs_only_what_it_reaches(toy: Toy) -> None:
     assert toy.run()[0] == 0
     assert toy.run("--set", "c.size=9")[0] == 0
@@ -178,7 +179,7 @@ def test_a_killed_driver_goes_on_where_it_was(toy: Toy, undisturbed: dict[str, s
     assert toy.results() == undisturbed, "other bytes than an undisturbed run"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_kills_at_any_moment_change_no_byte(toy: Toy, undisturbed: dict[str, str]) -> None:
     draw = random.Random(0)
     for _ in range(4):
@@ -193,6 +194,7 @@ def test_kills_at_any_moment_change_no_byte(toy: Toy, undisturbed: dict[str, str
     assert len(shards) <= len(set(shards)) + 8, "more was done again than one shard per step and kill"
 
 
+@pytest.mark.slow
 def test_two_drivers_do_each_step_once_and_the_other_says_on_whom_it_waits(
     toy: Toy, undisturbed: dict[str, str]
 ) -> None:
@@ -256,6 +258,7 @@ def test_an_interrupt_leaves_the_finished_and_the_same_command_goes_on(toy: Toy,
     assert toy.results() == undisturbed
 
 
+@pytest.mark.slow
 def test_code_that_is_edited_under_way_makes_no_result(toy: Toy, undisturbed: dict[str, str]) -> None:
     process = toy.start("--set", "seconds=0.2")
     wait_for(lambda: "shard a 1" in toy.done())
@@ -274,7 +277,7 @@ def test_code_that_is_edited_under_way_makes_no_result(toy: Toy, undisturbed: di
 
 @pytest.mark.parametrize(
     "damage",
-    [pytest.param("deleted", marks=pytest.mark.slow), "changed"],
+    [pytest.param("deleted", marks=pytest.mark.soak), pytest.param("changed", marks=pytest.mark.slow)],
 )
 def test_a_damaged_result_is_named_never_served_and_repaired_on_request(toy: Toy, damage: str) -> None:
     assert toy.run()[0] == 0
