@@ -211,13 +211,16 @@ class Trainee:
         from data.tasks.task import write_name
         from models import lora
         from models.loading import quiet
+        from models.weights import TOKENIZER_FILES
 
         if self.config.method == "lora":
             lora.save(self.model, folder)
         else:
             with quiet():
                 self.model.save_pretrained(str(folder), safe_serialization=True)
-            self.decoder.tokenizer.save_pretrained(str(folder))
+            # The base's own files: transformers, which may add tokens when it loads them, would save those too.
+            for file in (file for pattern in TOKENIZER_FILES for file in self.inputs.base.glob(pattern)):
+                shutil.copyfile(file, folder / file.name)
         write_name(folder, self.task.name)
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:

@@ -64,7 +64,7 @@ def save_decoder(
     try:
         model = Qwen2ForCausalLM(
             Qwen2Config(
-                vocab_size=-(-len(words) // 64) * 64,
+                vocab_size=-(-(len(words) + 8) // 64) * 64,  # room for tokens that transformers adds
                 hidden_size=hidden,
                 intermediate_size=4 * hidden,
                 num_hidden_layers=layers,

@@ -17,6 +17,17 @@ from urllib.request import getproxies
 
 from models.errors import ModelError
 
+TOKENIZER_FILES = (
+    "tokenizer*.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "vocab.*",
+    "merges.txt",
+    "chat_template.*",
+    "generation_config.json",
+)
+"""How a model's texts become tokens, and how it writes."""
+
 IDENTITY_FILES = (
     "*.safetensors",
     "*.safetensors.index.json",
@@ -27,13 +38,7 @@ IDENTITY_FILES = (
     "*_Pooling/config.json",
     "*_Dense/*",
     "ratchet_contract.json",
-    "tokenizer*.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "vocab.*",
-    "merges.txt",
-    "chat_template.*",
-    "generation_config.json",
+    *TOKENIZER_FILES,
 )
 """What makes a model what it is. A README or a picture does not."""
 
