@@ -85,7 +85,6 @@ def check(config: Config, inputs: Inputs) -> None:
         ("checkpoints", rising, "rising numbers of steps"),
         ("checkpoints", not config.checkpoints or config.eval_steps is None, "no eval_steps beside it"),
         ("share", 0 <= config.share <= 1, "0 to 1"),
-        ("share", config.share == 1 or inputs.teacher is not None or inputs.train is None, "1 without a teacher"),
         ("teacher_temperature", config.teacher_temperature > 0, "more than 0; 1 leaves the logits alone"),
         ("valid_rows", config.valid_rows >= 0, "0 (the loss alone) or more"),
         ("max_new_tokens", config.max_new_tokens >= 1, "1 or more"),
@@ -109,6 +108,10 @@ class Trainee:
         from models import decoder
 
         self.place, self.config, self.inputs, self.resources = place, config, inputs, resources
+        if config.share < 1 and inputs.teacher is None:
+            raise BadInput(
+                f"sft.share: {config.share} given, without a teacher; expected 1, or a teacher's distributions"
+            )
         self.task = named(read_name(inputs.train))
         if read_name(inputs.valid) != self.task.name:
             raise BadInput(

@@ -165,6 +165,13 @@ def test_what_is_too_long_is_left_out_whole_and_counted(made: Path, tmp_path: Pa
         sft.Trainee(Place(0, 1, "cpu"), config, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
 
 
+def test_a_share_for_a_teacher_needs_one(made: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(FAST, share=0.5)
+    sft.check(config, inputs(made))  # at plan time the teacher's step may be still to come
+    with pytest.raises(BadInput, match="share: 0.5 given, without a teacher"):
+        sft.Trainee(Place(0, 1, "cpu"), config, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
+
+
 @pytest.fixture(scope="module")
 def trained(local_ray: None, made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     folder = tmp_path_factory.mktemp("sft")
@@ -323,7 +330,6 @@ def test_a_teacher_teaches_by_distributions_and_by_answers(
         ({"checkpoints": (30, 10)}, "rising numbers"),
         ({"checkpoints": (10,), "eval_steps": 5}, "no eval_steps beside it"),
         ({"share": 1.5}, "share: 1.5 given"),
-        ({"share": 0.5}, "1 without a teacher"),
         ({"metric": "mrr"}, "accuracy or eval_loss"),
         ({"valid_rows": 0, "metric": "accuracy"}, "eval_loss where valid_rows is 0"),
         ({"zero_stage": 3}, "2 or less"),
