@@ -168,7 +168,7 @@ def test_what_is_too_long_is_left_out_whole_and_counted(made: Path, tmp_path: Pa
 def test_a_share_for_a_teacher_needs_one(made: Path, tmp_path: Path) -> None:
     config = dataclasses.replace(FAST, share=0.5)
     sft.check(config, inputs(made))  # at plan time the teacher's step may be still to come
-    with pytest.raises(BadInput, match="share: 0.5 given, without a teacher"):
+    with pytest.raises(BadInput, match=r"share: 0.5 given, without a teacher"):
         sft.Trainee(Place(0, 1, "cpu"), config, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
 
 
