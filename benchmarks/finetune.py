@@ -40,7 +40,9 @@ def main() -> None:
         alternate("benchmarks.finetune", WAYS, given)
 
 
-def arguments(about: str, ways: dict[str, str], *, batch: int, negatives: int) -> argparse.Namespace:
+def arguments(
+    about: str, ways: dict[str, str], *, batch: int, negatives: int, flags: tuple[str, ...] = ()
+) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--steps", type=int, default=5, help="counted; one more is done before")
@@ -50,6 +52,8 @@ def arguments(about: str, ways: dict[str, str], *, batch: int, negatives: int) -
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--ways", default=",".join(ways))
     parser.add_argument("--way", help=argparse.SUPPRESS)
+    for flag in flags:
+        parser.add_argument(flag, action="store_true")
     given = parser.parse_args()
     if given.way:
         import torch

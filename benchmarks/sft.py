@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -34,12 +32,7 @@ LONGEST = 512
 
 
 def main() -> None:
-    packing = "--packing" in sys.argv
-    sys.argv = [word for word in sys.argv if word != "--packing"]
-    if packing:
-        os.environ["RATCHET_BENCHMARK_PACKING"] = "1"
-    given = arguments(__doc__ or "", WAYS, batch=16, negatives=0)
-    given.packing = bool(os.environ.get("RATCHET_BENCHMARK_PACKING"))
+    given = arguments(__doc__ or "", WAYS, batch=16, negatives=0, flags=("--packing",))
     if given.way:
         print(json.dumps((ours if given.way.startswith("ours") else peer)(given)))
     else:
@@ -103,9 +96,7 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
         inputs = Inputs(folder / "base", folder / "train", folder / "valid")
         place, share = Place(0, 1, "cpu"), Resources(1, float(given.threads), 0.0)
         trainee = Trainee(place, config, inputs, share, folder / "lengths.json")
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        found = steps(trainee, tokens_of(folder, examples))
-        return found | {"peak_mib": max(found["peak_mib"], before)}
+        return steps(trainee, tokens_of(folder, examples))
 
 
 def peer(given: argparse.Namespace) -> dict[str, float]:

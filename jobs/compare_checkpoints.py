@@ -39,11 +39,9 @@ def check(config: Config, inputs: Inputs) -> None:
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from data.tasks.answers import collapses
 
-    trained = {
-        row["step"]: row for row in json.loads((inputs.training / "history.json").read_text())["tables"]["steps"]
-    }
-    curves = json.loads((inputs.training / "history.json").read_text())["curves"]
-    norms = curves["gradient norm against step"]["y"]
+    history = json.loads((inputs.training / "history.json").read_text())
+    trained = {row["step"]: row for row in history["tables"]["steps"]}
+    norms = history["curves"]["gradient norm against step"]["y"]
     places = [("start", 0, inputs.before)] if inputs.before else []
     places += [(str(step), step, folder) for step, folder in zip(config.steps, inputs.evaluations, strict=True)]
     rows: list[dict[str, Any]] = []

@@ -117,7 +117,7 @@ class _Tally:
                     good = name == "correct"
                     asked = {"text": _short("\n\n".join(row["questions"])), "good": False}
                     said = {"text": _short("\n\n".join(answers)) or "(nothing)", "good": good}
-                    wanted = {"text": _short(json.dumps(json.loads(row["gold"]), ensure_ascii=False)), "good": True}
+                    wanted = {"text": _short(row["gold"]), "good": True}
                     cards.append({"title": row["id"], "columns": {"asked": [asked], name: [said], "gold": [wanted]}})
 
     def metrics(self, ks: Sequence[int]) -> dict[str, float | int | str]:

@@ -133,6 +133,8 @@ class Worker:
 
     def _answered(self, examples: Sequence[Example], progress: Callable[[int, int], None]) -> list[dict[str, Any]]:
         """Rows of COMPLETIONS. A turn of all conversations is answered before the next is asked."""
+        from data.tasks.answers import COMPLETIONS
+        from data.tasks.task import row_of
         from models.answering import Talk, converse
 
         talks = [
@@ -144,10 +146,7 @@ class Worker:
         converse(self.decoder, flat, self.sampling, progress=progress, **limits)
         return [
             {
-                "id": example.id,
-                "group": example.group,
-                "questions": [question for question, _ in example.turns],
-                "gold": json.dumps(example.gold, ensure_ascii=False, sort_keys=True),
+                **{name: value for name, value in row_of(example).items() if name in COMPLETIONS.names},
                 "answers": [talk.answers for talk in own],
                 "prompt_tokens": [talk.prompt_tokens for talk in own],
                 "new_prompt_tokens": [talk.new_prompt_tokens for talk in own],

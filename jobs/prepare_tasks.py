@@ -47,7 +47,7 @@ def check(config: Config, inputs: Inputs) -> None:
     from data.tasks import named
     from data.tasks.task import verified
 
-    named(config.task)
+    task = named(config.task)
     for name in ("test_fraction", "validation_fraction"):
         if not 0 < getattr(config, name) < 1:
             raise BadInput(f"prepare_tasks.{name}: {getattr(config, name)} given; expected a share between 0 and 1")
@@ -56,10 +56,8 @@ def check(config: Config, inputs: Inputs) -> None:
         if value is not None and value < 1:
             raise BadInput(f"prepare_tasks.{name}: {value} given; expected 1 or more")
     for path in (inputs.data, inputs.test):
-        if path is not None:
-            task = named(config.task)
-            if not sum(1 for _ in verified(task, task.read(_file(path)))):
-                raise BadInput(f"{path}: no examples; expected some; give another file")
+        if path is not None and not sum(1 for _ in verified(task, task.read(_file(path)))):
+            raise BadInput(f"{path}: no examples; expected some; give another file")
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -131,9 +131,10 @@ class Trainee:
             if config.gradient_checkpointing:
                 self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.longest = config.max_length or LONGEST
-        names, self.examples, left_out = self._tokens(inputs.train)
-        _, self.valid, _ = self._tokens(inputs.valid)
-        self.valid_rows = self._rows(inputs.valid)[: config.valid_rows]
+        names, self.examples, left_out = self._tokens(inputs.train, self._rows(inputs.train))
+        held_out = self._rows(inputs.valid)
+        _, self.valid, _ = self._tokens(inputs.valid, held_out)
+        self.valid_rows = held_out[: config.valid_rows]
         self.teachers = self._taught(names) if inputs.teacher is not None else None
         if place.rank == 0:
             sizes = [len(one.ids) for one in self.examples]
@@ -153,10 +154,10 @@ class Trainee:
 
         return [example_of(row) for row in read_shards(folder, EXAMPLES.names).to_pylist()]
 
-    def _tokens(self, folder: Path) -> tuple[list[str], list[Tokens], int]:
+    def _tokens(self, folder: Path, examples: list[Any]) -> tuple[list[str], list[Tokens], int]:
         """(ids, token ids, how many were left out): what is too long is left out whole, never cut."""
         names, kept, left_out = [], [], 0
-        for example in self._rows(folder):
+        for example in examples:
             questions, targets = zip(*example.turns, strict=True)
             tokens = self.decoder.conversations.example(example.system, questions, targets)
             if len(tokens.ids) > self.longest:

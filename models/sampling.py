@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsWarper
 
-from models.batching import pad
+from models.batching import pad, token_batches
 from models.decoder import Decoder
 from models.loading import evaluating
 
@@ -99,13 +99,7 @@ def generate(
 
 def batches(lengths: Sequence[int], new_tokens: int, batch_tokens: int) -> list[list[int]]:
     """Prompts of like length together, the longest first; at least one a batch."""
-    order = np.argsort(-np.asarray(lengths, np.int64), kind="stable").tolist()
-    made, start = [], 0
-    while start < len(order):
-        rows = max(1, batch_tokens // (lengths[order[start]] + new_tokens))
-        made.append(order[start : start + rows])
-        start += rows
-    return made
+    return [batch.tolist() for batch in token_batches(np.asarray(lengths) + new_tokens, batch_tokens, 1)]
 
 
 @torch.no_grad()
