@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from jobs import compare_checkpoints, make_countdown, make_decoder, prepare_tasks, sft
 from jobs.pretrained import pretrained
-from orchestrator.step import Output, Row, Source, Step, Summary, step
-from recipes._answers import evaluated, passes, taught, trained
+from orchestrator.step import Output, Source, Summary, step
+from recipes._answers import evaluated, lessons, row, rows_of_teacher, trained
 
 
 def countdown(
@@ -75,27 +75,15 @@ def countdown(
     model: Source | Output = (
         pretrained(base) if base else Output(step("base", make_decoder.JOB, examples=prepared["train"], seed=seed))
     )
-    learned: Output | Step = prepared["train"]
-    soft: Step | None = None
-    if teacher:
-        warm = temperature if teacher_samples > 1 else 0.0
-        learned, soft = taught(
-            pretrained(teacher),
-            model,
-            prepared["train"],
-            samples=teacher_samples,
-            distributions=share < 1,
-            temperature=warm,
-            **limits,
-        )
+    learned = lessons(
+        teacher, model, prepared["train"], samples=teacher_samples, share=share, temperature=temperature, **limits
+    )
     tuned = step(
         "sft",
         sft.JOB,
         base=model,
-        train=learned,
         valid=prepared["valid"],
-        teacher=soft,
-        share=share if soft else 1.0,
+        **learned,
         checkpoints=checkpoints,
         epochs=epochs,
         batch=batch,
@@ -109,17 +97,15 @@ def countdown(
         seed=seed,
     )
     before = evaluated("start", model, None, prepared["test"], **sampling)
-    rows = [Row("untrained", passes(before, samples), steps=[*before.parents, before])]
+    rows = [row("untrained", before, samples)]
     judged = []
     for number in checkpoints:
         name = f"checkpoint-{number}"
         judged.append(evaluated(name, *trained(model, tuned, name), prepared["test"], **sampling))
-        rows.append(Row(f"step {number}", passes(judged[-1], samples), steps=[*judged[-1].parents, judged[-1]]))
+        rows.append(row(f"step {number}", judged[-1], samples))
     best = evaluated("best", *trained(model, tuned), prepared["test"], **sampling)
-    rows.append(Row("kept", passes(best, samples), steps=[tuned, *best.parents, best]))
-    if teacher:
-        teaching = evaluated("teacher", pretrained(teacher), None, prepared["test"], **sampling)
-        rows.append(Row("teacher", passes(teaching, samples), steps=[*teaching.parents, teaching]))
+    rows.append(row("kept", best, samples, tuned))
+    rows += rows_of_teacher(teacher, prepared["test"], **sampling)
     goals = []
     if checkpoints:
         goals.append(

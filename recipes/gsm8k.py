@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from jobs import prepare_tasks, sft
 from jobs.pretrained import pretrained
-from orchestrator.step import Output, Row, Source, Step, Summary, step
-from recipes._answers import evaluated, passes, taught, trained
+from orchestrator.step import Source, Summary, step
+from recipes._answers import evaluated, lessons, row, rows_of_teacher, trained
 
 
 def gsm8k(
@@ -65,27 +65,15 @@ def gsm8k(
     limits: dict[str, Any] = {"max_new_tokens": max_new_tokens, "seed": seed}
     sampling: dict[str, Any] = limits | {"samples": samples, "temperature": temperature if samples > 1 else 0.0}
     model = pretrained(base)
-    learned: Output | Step = prepared["train"]
-    soft: Step | None = None
-    if teacher:
-        warm = temperature if teacher_samples > 1 else 0.0
-        learned, soft = taught(
-            pretrained(teacher),
-            model,
-            prepared["train"],
-            samples=teacher_samples,
-            distributions=share < 1,
-            temperature=warm,
-            **limits,
-        )
+    learned = lessons(
+        teacher, model, prepared["train"], samples=teacher_samples, share=share, temperature=temperature, **limits
+    )
     tuned = step(
         "sft",
         sft.JOB,
         base=model,
-        train=learned,
         valid=prepared["valid"],
-        teacher=soft,
-        share=share if soft else 1.0,
+        **learned,
         epochs=epochs,
         batch=batch,
         learning_rate=learning_rate,
@@ -100,10 +88,8 @@ def gsm8k(
     before = evaluated("start", model, None, prepared["test"], **sampling)
     after = evaluated("trained", *trained(model, tuned), prepared["test"], **sampling)
     rows = [
-        Row("untrained", passes(before, samples), steps=[*before.parents, before]),
-        Row("trained", passes(after, samples), steps=[tuned, *after.parents, after]),
+        row("untrained", before, samples),
+        row("trained", after, samples, tuned),
     ]
-    if teacher:
-        teaching = evaluated("teacher", pretrained(teacher), None, prepared["test"], **sampling)
-        rows.append(Row("teacher", passes(teaching, samples), steps=[*teaching.parents, teaching]))
+    rows += rows_of_teacher(teacher, prepared["test"], **sampling)
     return Summary(rows)
