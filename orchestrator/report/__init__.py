@@ -78,9 +78,14 @@ def write(folder: Path, data: ReportData) -> tuple[Path, Path]:
     from orchestrator.report.markdown import markdown
     from orchestrator.report.page import html
 
+    return save(folder, html(data), markdown(data))
+
+
+def save(folder: Path, html: str, markdown: str) -> tuple[Path, Path]:
+    """Both texts as `report.html` and `report.md` in `folder`; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     written = folder / "report.html", folder / "report.md"
-    for path, text in zip(written, (html(data), markdown(data)), strict=True):
+    for path, text in zip(written, (html, markdown), strict=True):
         # A reader that has the page open while the run goes on never sees half of it.
         fresh = path.with_name(f".{path.name}.{os.getpid()}")
         fresh.write_text(text, encoding="utf-8")

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 
+from orchestrator.report.markup import escaped as _e
 from orchestrator.report.parts import Chart, Series, best, family, is_baseline, is_round
-from orchestrator.show import NOTHING, clean, compact, shortened
+from orchestrator.show import NOTHING, compact, shortened
 
 WIDTH, HEIGHT = 440, 270
 COLOURS = 7
@@ -71,7 +71,7 @@ def rows_chart(rows: Mapping[str, Mapping[str, float | None]], column: str) -> s
             parts.append(f'<polyline class="line {colour[name]}" points="{path}"/>')
     for i, (label, value) in enumerate(zip(labels, values, strict=True)):
         if value is None or not math.isfinite(value):
-            parts.append(_text("missing", x(i), bottom - 8, NOTHING))
+            parts.append(text_at("missing", x(i), bottom - 8, NOTHING))
             continue
         kind = "dot base" if is_baseline(label) else f"dot {colour.get(family(label), 's0')}"
         tip = f"<title>{_e(label)}: {_e(column)} {value:.4f}</title>"
@@ -81,16 +81,16 @@ def rows_chart(rows: Mapping[str, Mapping[str, float | None]], column: str) -> s
         if not sparse or i in winners or i in (0, len(labels) - 1):
             weight = "value top" if i in winners else "value"
             # The number keeps a gap from the dot and stands on the background, so no line runs through it.
-            parts.append(_text(weight, x(i), y(value) - 11, _value(value)))
+            parts.append(text_at(weight, x(i), y(value) - 11, _value(value)))
     every = math.ceil(len(labels) / 9)
     for i, label in enumerate(labels):
         if i % every == 0 or i == len(labels) - 1:
             for line, text in enumerate(_wrapped(label, int(slot * min(every, 3) / 6.2))):
-                parts.append(_text("tick", x(i), bottom + 17 + 14 * line, text))
+                parts.append(text_at("tick", x(i), bottom + 17 + 14 * line, text))
     listing = ", ".join(
         f"{label} {'none' if v is None else f'{v:.3f}'}" for label, v in zip(labels, values, strict=True)
     )
-    return _svg(parts, f"{column} per row: {listing}")
+    return drawing(parts, f"{column} per row: {listing}")
 
 
 def curves_chart(chart: Chart) -> str:
@@ -114,8 +114,8 @@ def curves_chart(chart: Chart) -> str:
     for mark in x_marks:
         if x_low - 1e-9 * abs(x_low) <= mark <= x_high * (1 + 1e-9):
             parts.append(f'<path class="mark" d="M{x(mark):.1f} {bottom:.1f}v4"/>')
-            parts.append(_text("tick", x(mark), bottom + 17, _tick(mark)))
-    parts.append(_text("axis", (left + right) / 2, HEIGHT - 8, chart.x_label))
+            parts.append(text_at("tick", x(mark), bottom + 17, tick(mark)))
+    parts.append(text_at("axis", (left + right) / 2, HEIGHT - 8, chart.x_label))
     # Grey ones first, so that those with a colour lie on top.
     order = sorted(range(len(finite)), key=lambda i: (i < COLOURS, i))
     for i in order:
@@ -133,7 +133,7 @@ def curves_chart(chart: Chart) -> str:
             ]
     scale = f'data-x="{left},{x_low!r},{right},{x_high!r}" data-y="{bottom},{y_marks[0]!r},{top},{y_marks[-1]!r}"'
     named = ", ".join(s.label for s in chart.series[:COLOURS])
-    return _svg(parts, f"{chart.y_label} against {chart.x_label or 'position'}: {named}", f'class="curves" {scale}')
+    return drawing(parts, f"{chart.y_label} against {chart.x_label or 'position'}: {named}", f'class="curves" {scale}')
 
 
 def legend(series: Sequence[Series]) -> str:
@@ -207,20 +207,23 @@ def _grid(marks: Sequence[float], y, left: float, right: float) -> str:  # type:
     for i, mark in enumerate(marks):
         style = "ground" if i == 0 else "grid"
         lines.append(f'<path class="{style}" d="M{left:.1f} {y(mark):.1f}H{right:.1f}"/>')
-        lines.append(_text("tick", left - 7, y(mark) + 4, _tick(mark), "end"))
+        lines.append(text_at("tick", left - 7, y(mark) + 4, tick(mark), "end"))
     return "".join(lines)
 
 
-def _text(style: str, x: float, y: float, text: str, anchor: str = "middle") -> str:
+def text_at(style: str, x: float, y: float, text: str, anchor: str = "middle") -> str:
     return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{_e(text)}</text>'
 
 
-def _svg(parts: Sequence[str], description: str, attributes: str = "") -> str:
-    head = f'role="img" aria-label="{_e(description)}" viewBox="0 0 {WIDTH} {HEIGHT}" {attributes}'
+def drawing(
+    parts: Sequence[str], description: str, attributes: str = "", width: float = WIDTH, height: float = HEIGHT
+) -> str:
+    """The SVG of `parts`, which are markup; `description` is what a screen reader says."""
+    head = f'role="img" aria-label="{_e(description)}" viewBox="0 0 {width:g} {height:g}" {attributes}'
     return f"<svg {head}>{''.join(parts)}</svg>"
 
 
-def _tick(value: float) -> str:
+def tick(value: float) -> str:
     if value == 0:
         return "0"
     return compact(value) if abs(value) >= 1000 else f"{value:.4g}"
@@ -242,7 +245,3 @@ def _wrapped(label: str, width: int) -> list[str]:
     if len(lines) > 2:
         lines = [lines[0], " ".join(lines[1:])]
     return [shortened(line, width + 1) for line in lines]
-
-
-def _e(text: str) -> str:
-    return escape(clean(text), quote=True)

@@ -20,29 +20,31 @@ def markdown(data: ReportData) -> str:
     numbers = [(sum(s.status == status for s in data.steps), word) for status, word in _WORDS]
     counts = [f"{plural(n, 'step')} {word}" for n, word in numbers if n]
     blocks = [
-        f"# {_text(data.title)}: {data.status}",
-        _text(data.doc.strip().split("\n\n")[0].replace("\n", " ")),
+        f"# {escaped(data.title)}: {data.status}",
+        escaped(data.doc.strip().split("\n\n")[0].replace("\n", " ")),
         f"Run `{clean(data.run_id)}`, {moment(data.started)}, took {duration(data.seconds)}: {', '.join(counts)}.",
     ]
     for step in data.steps:
         if step.status == "failed":
-            blocks.append(f"**{_text(step.name)} failed**\n\n{_fenced(step.message)}")
+            blocks.append(f"**{escaped(step.name)} failed**\n\n{fenced(step.message)}")
     if data.rows:
         blocks.append(
-            "\n".join(f"- {_text(c)}: {_text(h)}" for c in headline_columns(data.rows) if (h := headline(data.rows, c)))
+            "\n".join(
+                f"- {escaped(c)}: {escaped(h)}" for c in headline_columns(data.rows) if (h := headline(data.rows, c))
+            )
         )
         blocks.append(
-            _table([{"": label, **row} for label, row in data.rows.items()], columns_of([{"": 0}, *data.rows.values()]))
+            table([{"": label, **row} for label, row in data.rows.items()], columns_of([{"": 0}, *data.rows.values()]))
         )
     for step in data.steps:
         for title, rows in step.tables.items():
             if rows:
-                blocks += [f"### {_text(step.name)}: {_text(title)}", _table(rows, columns_of(rows))]
+                blocks += [f"### {escaped(step.name)}: {escaped(title)}", table(rows, columns_of(rows))]
     blocks += _examples(data.steps)
     blocks += ["## Steps", _steps(data.steps)]
-    blocks.append(_list("## Parameters", data.parameters))
-    blocks += ["## Run it again", _fenced(data.command)] if data.command else []
-    blocks.append(_list("## Provenance", data.provenance))
+    blocks.append(listing("## Parameters", data.parameters))
+    blocks += ["## Run it again", fenced(data.command)] if data.command else []
+    blocks.append(listing("## Provenance", data.provenance))
     return "\n\n".join(block for block in blocks if block.strip()) + "\n"
 
 
@@ -62,38 +64,45 @@ def _steps(steps: Sequence[StepReport]) -> str:
         for s in steps[:_STEPS]
     ]
     more = f"\n\n{plural(len(steps) - _STEPS, 'further step')} in report.html." if len(steps) > _STEPS else ""
-    return _table(rows, list(rows[0]) if rows else []) + more
+    return table(rows, list(rows[0]) if rows else []) + more
 
 
 def _examples(steps: Sequence[StepReport]) -> list[str]:
     blocks = []
     for title, given in cards(steps).items():
-        blocks.append(f"## {_text(title)}")
+        blocks.append(f"## {escaped(title)}")
         for card in given[:_EXAMPLES]:
-            blocks.append("> " + _text(card.title).replace("\n", "  \n> "))
+            blocks.append("> " + escaped(card.title).replace("\n", "  \n> "))
             for heading, items in card.columns.items():
                 lines = [
-                    f"{i}. {'**' if good else ''}{_line(text)}{' ✓**' if good else ''}"
+                    f"{i}. {'**' if good else ''}{inline(text)}{' ✓**' if good else ''}"
                     for i, (text, good) in enumerate(items, 1)
                 ]
-                blocks.append(f"*{_text(heading)}*\n\n" + "\n".join(lines))
+                blocks.append(f"*{escaped(heading)}*\n\n" + "\n".join(lines))
         if len(given) > _EXAMPLES:
             blocks.append(f"{len(given) - _EXAMPLES} more in report.html.")
     return blocks
 
 
-def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+def table(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    *,
+    texts: Mapping[str, Sequence[str]] | None = None,
+    directions: Mapping[str, int] | None = None,
+) -> str:
+    """The best value of a column is bold; `texts` and `directions` as for `orchestrator.report.markup.table`."""
     if not rows:
         return ""
     marked = kept_rows(rows)
     shown: list[list[str]] = []
     for column in columns:
         values = [row.get(column) for row in rows]
-        winners = best(values, column)
-        texts = [_line(text) for text in cells(values, column)]
-        shown.append([f"**{t}**" if i in winners and t != NOTHING else t for i, t in enumerate(texts)])
+        winners = best(values, column, None if directions is None else directions.get(column, 0))
+        written = [inline(text) for text in (texts or {}).get(column) or cells(values, column)]
+        shown.append([f"**{t}**" if i in winners and t != NOTHING else t for i, t in enumerate(written)])
     numeric = [all(v is None or is_number(v) for v in (row.get(c) for row in rows)) for c in columns]
-    lines = ["| " + " | ".join(_line(c) for c in columns) + " |"]
+    lines = ["| " + " | ".join(inline(c) for c in columns) + " |"]
     lines.append("|" + "|".join(" ---: " if right else " --- " for right in numeric) + "|")
     for i in marked:
         shown[0][i] += " ★"
@@ -101,22 +110,24 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _list(heading: str, values: Mapping[str, Any]) -> str:
+def listing(heading: str, values: Mapping[str, Any]) -> str:
     return (
-        f"{heading}\n\n" + "\n".join(f"- {_line(k)}: {_line(literal(v))}" for k, v in values.items()) if values else ""
+        f"{heading}\n\n" + "\n".join(f"- {inline(k)}: {inline(literal(v))}" for k, v in values.items())
+        if values
+        else ""
     )
 
 
-def _fenced(text: str) -> str:
+def fenced(text: str) -> str:
     text = clean(text)
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{text}\n{fence}"
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", clean(text).replace("&", "&amp;"))
 
 
-def _line(text: str) -> str:
-    return " ".join(_text(text).split())
+def inline(text: str) -> str:
+    return " ".join(escaped(text).split())

@@ -6,29 +6,24 @@ how the run went (timeline, steps), then what is needed to run it again. A part 
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
-from collections.abc import Collection, Mapping, Sequence
-from html import escape
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 from orchestrator.report import ReportData, StepReport
 from orchestrator.report.charts import curves_chart, legend, rows_chart
+from orchestrator.report.markup import document, figure, folded, pairs, section, sortable, table
+from orchestrator.report.markup import escaped as _e
 from orchestrator.report.parts import (
     Card,
-    best,
     cards,
     charts,
     columns_of,
-    direction,
     headline,
     headline_columns,
     is_baseline,
     kept_rows,
 )
-from orchestrator.show import NOTHING, cells, clean, duration, is_number, is_time, literal, moment, plural, shortened
+from orchestrator.show import cells, duration, literal, moment, plural, shortened
 
 _WORDS = {"done": "run", "hit": "reused", "failed": "failed", "pending": "not run"}
 _SIGNS = {"done": "✓", "hit": "●", "failed": "✗", "pending": "○"}
@@ -40,10 +35,6 @@ _OPEN = 8
 
 def html(data: ReportData) -> str:
     """The page. Every text of `data` is escaped, and the page's policy forbids loads and any other script."""
-    style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-    script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
-    mark = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{mark}'"
     sections = [
         _header(data),
         _failures(data.steps),
@@ -55,15 +46,7 @@ def html(data: ReportData) -> str:
         _steps(data.steps),
         _again(data),
     ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{_e(data.title)} · {_e(data.run_id)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(section for section in sections if section)
-        + f"\n</main>\n<script>{script}</script>\n</body>\n</html>\n"
-    )
+    return document(f"{data.title} · {data.run_id}", sections)
 
 
 def _header(data: ReportData) -> str:
@@ -97,14 +80,14 @@ def _result(data: ReportData) -> str:
     if not data.rows:
         return ""
     figures = [
-        _figure(column, headline(data.rows, column), rows_chart(data.rows, column))
+        figure(column, headline(data.rows, column), rows_chart(data.rows, column))
         for column in headline_columns(data.rows)
     ]
     panels = f'<div class="panels">{"".join(figures)}</div>' if figures else ""
     columns = columns_of(data.rows.values())
     rows = [{"": label, **values} for label, values in data.rows.items()]
     quiet = {i for i, label in enumerate(data.rows) if is_baseline(label)}
-    return _section("Result", panels + _table(rows, ["", *columns], quiet=quiet))
+    return section("Result", panels + table(rows, ["", *columns], quiet=quiet))
 
 
 def _curves(steps: Sequence[StepReport]) -> str:
@@ -113,19 +96,19 @@ def _curves(steps: Sequence[StepReport]) -> str:
         drawn = curves_chart(chart)
         where = chart.series[0].label if len(chart.series) == 1 else chart.job
         if drawn:
-            figures.append(_figure(chart.y_label, where, drawn + legend(chart.series)))
-    return _section("Training", f'<div class="panels">{"".join(figures)}</div>') if figures else ""
+            figures.append(figure(chart.y_label, where, drawn + legend(chart.series)))
+    return section("Training", f'<div class="panels">{"".join(figures)}</div>') if figures else ""
 
 
 def _tables(steps: Sequence[StepReport]) -> str:
     made = [
-        _figure(title, step.name, _table(rows, columns_of(rows), chosen=kept_rows(rows)), "table")
+        figure(title, step.name, table(rows, columns_of(rows), chosen=kept_rows(rows)), "table")
         for step in steps
         for title, rows in step.tables.items()
         if rows
     ]
     return (
-        _section("Tables", f'<div class="panels">{"".join(made[:_OPEN])}</div>' + _folded(made[_OPEN:], "table"))
+        section("Tables", f'<div class="panels">{"".join(made[:_OPEN])}</div>' + folded(made[_OPEN:], "table"))
         if made
         else ""
     )
@@ -135,8 +118,8 @@ def _examples(steps: Sequence[StepReport]) -> str:
     body = ""
     for title, given in cards(steps).items():
         made = [_card(card) for card in given]
-        body += f"<h3>{_e(title)}</h3>{''.join(made[:_OPEN])}{_folded(made[_OPEN:], 'example')}"
-    return _section("Examples", body) if body else ""
+        body += f"<h3>{_e(title)}</h3>{''.join(made[:_OPEN])}{folded(made[_OPEN:], 'example')}"
+    return section("Examples", body) if body else ""
 
 
 def _card(card: Card) -> str:
@@ -181,7 +164,7 @@ def _timeline(data: ReportData) -> str:
     rest = len(ran) - len(shown)
     note = f'<p class="note">{plural(rest, "shorter step")} not drawn</p>' if rest else ""
     top = f'<span class="who"></span><span class="track">{axis}</span><span class="took"></span>'
-    return _section("Timeline", f'<ol class="timeline"><li class="marks">{top}</li>{"".join(rows)}</ol>{note}')
+    return section("Timeline", f'<ol class="timeline"><li class="marks">{top}</li>{"".join(rows)}</ol>{note}')
 
 
 def _time_unit(span: float) -> float:
@@ -212,18 +195,18 @@ def _steps(steps: Sequence[StepReport]) -> str:
         f"<th{' class=n' if n in ('time', 'retries') else ''}>{n}</th>"
         for n in ("step", "status", "time", "retries", "inputs", "id")
     )
-    table = _sortable(head, rows, "sortable steps")
+    listed = sortable(head, rows, "sortable steps")
     reused = any(s.status == "hit" and s.seconds is not None for s in steps)
     note = '<p class="note">The time of a reused step is what an earlier run spent on it.</p>' if reused else ""
-    return _section("Steps", table + note)
+    return section("Steps", listed + note)
 
 
 def _more(s: StepReport) -> str:
     """A step's name, which unfolds to all that is known of it."""
     metrics = {name: cells([value], name)[0] for name, value in s.metrics.items()}
     config = {name: literal(value) for name, value in s.config.items()}
-    body = _pairs("Metrics", metrics) + _pairs("Settings", config)
-    body += _pairs("Identity", {"job": s.job, "step id": s.step_id} if s.step_id else {})
+    body = pairs("Metrics", metrics) + pairs("Settings", config)
+    body += pairs("Identity", {"job": s.job, "step id": s.step_id} if s.step_id else {})
     body += f"<h4>Message</h4><pre>{_e(s.message)}</pre>" if s.message else ""
     return f"<details><summary>{_e(s.name)}</summary>{body}</details>" if body else _e(s.name)
 
@@ -236,70 +219,9 @@ def _input(name: str, source: str, digest: str) -> str:
 def _again(data: ReportData) -> str:
     body = f"<h3>Run it again</h3><pre>{_e(data.command)}</pre>" if data.command else ""
     lists = [
-        f"<div>{_pairs(heading, {k: literal(v) for k, v in values.items()})}</div>"
+        f"<div>{pairs(heading, {k: literal(v) for k, v in values.items()})}</div>"
         for heading, values in (("Parameters", data.parameters), ("Provenance", data.provenance))
         if values
     ]
     body += f'<div class="panels">{"".join(lists)}</div>' if lists else ""
-    return _section("Reproduce", body) if body else ""
-
-
-def _pairs(heading: str, values: Mapping[str, str]) -> str:
-    rows = "".join(f"<tr><th>{_e(name)}</th><td>{_e(value)}</td></tr>" for name, value in values.items())
-    return f'<h4>{_e(heading)}</h4><table class="pairs">{rows}</table>' if values else ""
-
-
-def _table(
-    rows: Sequence[Mapping[str, Any]],
-    columns: Sequence[str],
-    *,
-    chosen: Collection[int] = (),
-    quiet: Collection[int] = (),
-) -> str:
-    """A sortable table; the best value of a column is bold, `chosen` rows are marked, `quiet` rows are grey."""
-    head, shown = [], []
-    for column in columns:
-        values = [row.get(column) for row in rows]
-        numeric = all(v is None or is_number(v) for v in values)
-        winners = best(values, column)
-        hint = {1: ' title="higher is better"', -1: ' title="lower is better"'}.get(direction(column), "")
-        arrow = {1: " ↑", -1: " ↓"}.get(direction(column), "")
-        head.append(
-            f"<th{' class=n' if numeric else ''}{hint}>{_e(column)}{f'<small>{arrow}</small>' if arrow else ''}</th>"
-        )
-        side = ' class="n"' if numeric else ""
-        column_cells = []
-        for i, (value, text) in enumerate(zip(values, cells(values, column), strict=True)):
-            exact = f' title="{_e(str(value))}"' if isinstance(value, float) and not is_time(column) else ""
-            body = f"<b>{_e(text)}</b>" if i in winners and text != NOTHING else _e(text)
-            column_cells.append(f'<td{side}{exact} data-v="{_e("" if value is None else str(value))}">{body}</td>')
-        shown.append(column_cells)
-    lines = []
-    for i, line in enumerate(zip(*shown, strict=True)):
-        style = " ".join(name for name, these in (("chosen", chosen), ("quiet", quiet)) if i in these)
-        lines.append(f'<tr class="{style}">{"".join(line)}</tr>' if style else f"<tr>{''.join(line)}</tr>")
-    return _sortable("".join(head), "".join(lines), "sortable")
-
-
-def _sortable(head: str, body: str, style: str) -> str:
-    table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-    return f'<div class="scroll"><table class="{style}">{table}</table></div>'
-
-
-def _figure(title: str, note: str, body: str, style: str = "") -> str:
-    caption = f"<figcaption><b>{_e(title)}</b> <span>{_e(note)}</span></figcaption>"
-    return f'<figure class="{style}">{caption}{body}</figure>'
-
-
-def _folded(parts: Sequence[str], noun: str) -> str:
-    return (
-        f"<details><summary>{plural(len(parts), f'more {noun}')}</summary>{''.join(parts)}</details>" if parts else ""
-    )
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{title}</h2>{body}</section>"
-
-
-def _e(text: str) -> str:
-    return escape(clean(text), quote=True)
+    return section("Reproduce", body) if body else ""

@@ -34,9 +34,12 @@ def direction(column: str) -> int:
     return 1 if _HIGHER.search(name) else 0
 
 
-def best(values: Sequence[Any], column: str) -> set[int]:
-    """Positions of the best value of a column; empty if the name does not say what is better or nothing stands out."""
-    sign = direction(column)
+def best(values: Sequence[Any], column: str, sign: int | None = None) -> set[int]:
+    """Positions of the best value of a column; empty if nothing says what is better or nothing stands out.
+
+    `sign` as `direction` gives it, for those who know better than by the name.
+    """
+    sign = direction(column) if sign is None else sign
     finite = [sign * v for v in values if is_number(v) and math.isfinite(v)]
     if not sign or len(finite) < 2 or max(finite) == min(finite):
         return set()
