@@ -111,20 +111,23 @@ def curves_chart(chart: Chart) -> str:
         return bottom - (value - y_marks[0]) / (y_marks[-1] - y_marks[0]) * (bottom - top)
 
     parts = [_grid(y_marks, y, left, right)]
+    if all(a == int(a) for a in xs):  # there is no epoch 1.5
+        x_marks = [mark for mark in x_marks if mark == int(mark)]
     for mark in x_marks:
         if x_low - 1e-9 * abs(x_low) <= mark <= x_high * (1 + 1e-9):
             parts.append(f'<path class="mark" d="M{x(mark):.1f} {bottom:.1f}v4"/>')
             parts.append(text_at("tick", x(mark), bottom + 17, tick(mark)))
     parts.append(text_at("axis", (left + right) / 2, HEIGHT - 8, chart.x_label))
     # Grey ones first, so that those with a colour lie on top.
-    order = sorted(range(len(finite)), key=lambda i: (i < COLOURS, i))
+    order = sorted(range(len(finite)), key=lambda i: (chart.series[i].strong, i < COLOURS, i))
     for i in order:
         points = _thinned(finite[i][1])
         style = f"s{i}" if i < COLOURS else "rest"
         smooth = _smoothed(points) if len(points) >= 40 else None
         if smooth:
             parts.append(_path(points, x, y, f"raw {style}"))
-        parts.append(_path(smooth or points, x, y, f"line {style}", finite[i][0].label))
+        weight = " strong" if chart.series[i].strong else ""
+        parts.append(_path(smooth or points, x, y, f"line {style}{weight}", finite[i][0].label))
         if len(points) <= 16:
             parts += [
                 f'<circle class="dot {style}" cx="{x(a):.1f}" cy="{y(b):.1f}" r="3"/>'

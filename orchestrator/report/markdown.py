@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from orchestrator.report import ReportData, StepReport
@@ -90,15 +90,16 @@ def table(
     *,
     texts: Mapping[str, Sequence[str]] | None = None,
     directions: Mapping[str, int] | None = None,
+    contenders: Collection[int] | None = None,
 ) -> str:
-    """The best value of a column is bold; `texts` and `directions` as for `orchestrator.report.markup.table`."""
+    """The best value of a column is bold; the rest is as for `orchestrator.report.markup.table`."""
     if not rows:
         return ""
     marked = kept_rows(rows)
     shown: list[list[str]] = []
     for column in columns:
         values = [row.get(column) for row in rows]
-        winners = best(values, column, None if directions is None else directions.get(column, 0))
+        winners = best(values, column, None if directions is None else directions.get(column, 0), contenders)
         written = [inline(text) for text in (texts or {}).get(column) or cells(values, column)]
         shown.append([f"**{t}**" if i in winners and t != NOTHING else t for i, t in enumerate(written)])
     numeric = [all(v is None or is_number(v) for v in (row.get(c) for row in rows)) for c in columns]

@@ -61,18 +61,19 @@ def table(
     quiet: Collection[int] = (),
     texts: Mapping[str, Sequence[str]] | None = None,
     directions: Mapping[str, int] | None = None,
+    contenders: Collection[int] | None = None,
 ) -> str:
     """A sortable table; the best value of a column is bold, `chosen` rows are marked, `quiet` rows are grey.
 
     `texts` has the cells of columns that are not shown as `cells` would; `directions`, where given, says of which
-    columns a value is better (see `direction`), whatever the others are called.
+    columns a value is better (see `direction`), whatever the others are called; `contenders`: see `best`.
     """
     head, shown = [], []
     for column in columns:
         values = [row.get(column) for row in rows]
         numeric = all(v is None or is_number(v) for v in values)
         sign = direction(column) if directions is None else directions.get(column, 0)
-        winners = best(values, column, sign)
+        winners = best(values, column, sign, contenders)
         hint = {1: ' title="higher is better"', -1: ' title="lower is better"'}.get(sign, "")
         arrow = {1: "<small> ↑</small>", -1: "<small> ↓</small>"}.get(sign, "")
         head.append(f"<th{' class=n' if numeric else ''}{hint}>{escaped(column)}{arrow}</th>")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,16 +34,20 @@ def direction(column: str) -> int:
     return 1 if _HIGHER.search(name) else 0
 
 
-def best(values: Sequence[Any], column: str, sign: int | None = None) -> set[int]:
+def best(
+    values: Sequence[Any], column: str, sign: int | None = None, contenders: Collection[int] | None = None
+) -> set[int]:
     """Positions of the best value of a column; empty if nothing says what is better or nothing stands out.
 
-    `sign` as `direction` gives it, for those who know better than by the name.
+    `sign` as `direction` gives it, for those who know better than by the name; `contenders`: the positions that are
+    compared, if not all.
     """
     sign = direction(column) if sign is None else sign
-    finite = [sign * v for v in values if is_number(v) and math.isfinite(v)]
-    if not sign or len(finite) < 2 or max(finite) == min(finite):
+    compared = {i: v for i, v in enumerate(values) if contenders is None or i in contenders}
+    finite = {i: sign * v for i, v in compared.items() if is_number(v) and math.isfinite(v)}
+    if not sign or len(finite) < 2 or max(finite.values()) == min(finite.values()):
         return set()
-    return {i for i, v in enumerate(values) if is_number(v) and sign * v == max(finite)}
+    return {i for i, v in finite.items() if v == max(finite.values())}
 
 
 def kept_rows(rows: Sequence[Mapping[str, Any]]) -> set[int]:
@@ -102,6 +106,8 @@ class Series:
     label: str
     x: Sequence[float]
     y: Sequence[float]
+    strong: bool = False
+    """Drawn thicker, and on top of the others."""
 
 
 @dataclass(frozen=True)
