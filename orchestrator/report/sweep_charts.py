@@ -7,19 +7,18 @@ pixels of the drawing's own view box.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.report.charts import WIDTH, drawing, text_at, tick, ticks
 from orchestrator.report.markup import escaped as _e
+from orchestrator.report.sweep_parts import NUMBER
 from orchestrator.show import shortened
 
 Value = float | str | None
 """Of one setting in one trial; None: the recipe's default, whatever that is."""
 
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _WIDEST, _GAP, _LEFT, _RIGHT = 1072.0, 230.0, 104.0, 76.0
 """The page's width, and what is left between and beside the axes."""
 _TOP, _BOTTOM, _SLOT = 40.0, 320.0, 34.0
@@ -88,7 +87,7 @@ def axis(written: str, values: Sequence[Value]) -> Axis:
     kind = kind.lower()
     numbers = [float(v) for v in values if isinstance(v, int | float)]
     if numbers and not any(isinstance(v, str) for v in values):
-        bounds = [] if "normal" in kind else [float(text) for text in _NUMBER.findall(inside)[:2]]
+        bounds = [] if "normal" in kind else [float(text) for text in NUMBER.findall(inside)[:2]]
         low, high = min(numbers + bounds), max(numbers + bounds)
         if "log" in kind and low > 0:
             return Axis("log", low, high)

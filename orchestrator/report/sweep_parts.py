@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 """Stands for the value of a setting that a trial leaves to the recipe."""
 _STATUSES = ("finished", "stopped", "failed", "unfinished")
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
 def facts(data: SweepReport) -> list[str]:
     """When, how long, how many trials, and what sharing saved."""
     counts = {status: sum(t.status == status for t in data.trials) for status in _STATUSES}
     words = [f"{plural(n, 'trial')} {status}" for status, n in counts.items() if n]
-    facts = [moment(data.started), duration(data.seconds), *(words or ["no trials"])]
+    told = [moment(data.started), duration(data.seconds), *(words or ["no trials"])]
     if data.steps_done or data.steps_separate:
         work = f"{plural(len(data.trials), 'trial')} did {plural(data.steps_done, 'step')}"
         if data.steps_separate > data.steps_done:
             work += f"; {plural(len(data.trials), 'separate run')} would do {data.steps_separate:,}"
-        facts.append(work)
+        told.append(work)
     saved = data.seconds_separate - data.seconds_spent
     if saved >= 1:
-        facts.append(f"{duration(saved)} of {duration(data.seconds_separate)} saved by sharing")
-    return facts
+        told.append(f"{duration(saved)} of {duration(data.seconds_separate)} saved by sharing")
+    return told
 
 
 def state(data: SweepReport) -> str:
@@ -130,7 +130,7 @@ def finite(value: float | None) -> float | None:
 
 def _parsed(texts: Mapping[int, str | None]) -> dict[int, float | str | None]:
     known = [text.strip() for text in texts.values() if text is not None]
-    if not all(_NUMBER.fullmatch(text) and finite(float(text)) is not None for text in known):
+    if not all(NUMBER.fullmatch(text) and finite(float(text)) is not None for text in known):
         return dict(texts)
     whole = all(re.fullmatch(r"[-+]?\d{1,15}", text) for text in known)
     return {i: None if text is None else int(text) if whole else float(text) for i, text in texts.items()}
