@@ -332,4 +332,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return finetuning.finetuned(context, config, Trainee, arguments, inputs.incumbent)
 
 
-JOB = Job("finetune_embedder", version=1, config=Config, inputs=Inputs, run=run, check=check)
+JOB = Job(
+    "finetune_embedder",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run=run,
+    check=check,
+    longer=("epochs", finetuning.why_not_longer),
+)

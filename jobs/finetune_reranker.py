@@ -241,4 +241,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return finetuning.finetuned(context, config, Trainee, arguments, inputs.incumbent, base_can=alone)
 
 
-JOB = Job("finetune_reranker", version=1, config=Config, inputs=Inputs, run=run, check=check)
+JOB = Job(
+    "finetune_reranker",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run=run,
+    check=check,
+    longer=("epochs", finetuning.why_not_longer),
+)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from jobs.job import BadInput, Context, Result
-from jobs.optimization import Options, Schedule, better
-from jobs.training import History, Place, checkpoint_folder, train
+from jobs.optimization import History, Options, Schedule, better
+from jobs.training import Place, checkpoint_folder, train
 
 if TYPE_CHECKING:
     from data.triplets import Triplets
@@ -142,6 +142,17 @@ def check(job: str, config: Settings, base: Path | None, further: Sequence[Rule]
         from models.weights import check_folder
 
         check_folder(base)
+
+
+def why_not_longer(config: Settings) -> str:
+    """Why more epochs are not fewer ones gone on with; '' where they are. `Job.longer`."""
+    if config.schedule != "constant":
+        return f"the rate of schedule={config.schedule} depends on how many there are; schedule=constant does not"
+    if config.warmup_ratio and config.warmup_steps is None:
+        return "warmup_ratio is a share of all steps; give warmup_steps, or warmup_ratio=0"
+    if config.eval_steps or getattr(config, "checkpoints", None):
+        return "the end is measured too, wherever it is; without eval_steps and checkpoints each epoch's end is"
+    return ""
 
 
 def retrieval_metric(config: Settings) -> Rule:

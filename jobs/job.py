@@ -78,6 +78,8 @@ class Progress:
     unit: str = "rows"
     stage: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
+    evaluations: tuple[float, ...] = ()
+    """Of a step that trains: the held-out metric that it keeps its best by, after each checkpoint so far."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,10 @@ class Context:
     """Tells the person at the screen; cheap, never fails, may be called from any worker."""
     logs: Path | None = None
     """A folder for what others' viewers show (TensorBoard); kept while the step is, no part of the artifact."""
+    state: Path | None = None
+    """Where to leave what a longer step of the same kind goes on from (`Job.longer`); None: not asked for."""
+    earlier: Path | None = None
+    """The `state` of the longest of the shorter steps; None: there is none."""
 
 
 @dataclass(frozen=True)
@@ -132,3 +138,7 @@ class Job:
     run: Callable[[Context, Any, Any], Result]
     check: Callable[[Any, Any], None] | None = None
     """`check(config, inputs)` at plan time, before Ray starts: raises BadInput. Inputs not made yet are None."""
+    longer: tuple[str, Callable[[Any], str]] | None = None
+    """(setting, why not): a setting of which more is more of the same work, such as `epochs`, and why, with a given
+    config, it is not after all ('' where it is). Where it is, a step goes on from one that differs from it only in
+    having had less, by what that one left in `Context.state`; its result must be what it is without."""

@@ -1,10 +1,10 @@
-"""How a finetune optimizes: its options, and the learning rate of each step."""
+"""How a finetune optimizes: its options, the learning rate of each step, and where it stands."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from jobs.job import BadInput
@@ -38,6 +38,27 @@ class Options:
     """Steps over which the rate rises, instead of a share of all."""
     checkpoints: tuple[int, ...] = ()
     """Evaluate after these steps, and keep the model of each; empty: as eval_steps says, and keep the best alone."""
+
+
+@dataclass
+class History:
+    """Where training stands; kept in every checkpoint."""
+
+    epoch: int = 0
+    step: int = 0
+    """Steps done of that epoch."""
+    start: dict[str, float] = field(default_factory=dict)
+    evaluations: list[dict[str, float]] = field(default_factory=list)
+    """`loss` (mean over the steps since the one before) and the metrics."""
+    evaluated_at: list[int] = field(default_factory=list)
+    """Steps done in all, for each of them."""
+    best: int | None = None
+    """Index into `evaluations`."""
+    loss: list[float] = field(default_factory=list)
+    learning_rate: list[float] = field(default_factory=list)
+    gradient_norm: list[float] = field(default_factory=list)
+    resumed: list[int] = field(default_factory=list)
+    """Steps done in all when workers took up a checkpoint."""
 
 
 def better(metric: str, found: Mapping[str, float], than: Mapping[str, float]) -> bool:

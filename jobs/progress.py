@@ -35,5 +35,7 @@ class Reporter:
 def start_board() -> Any:
     """A board on the cluster that this process is connected to."""
     import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    return ray.remote(num_cpus=0)(Board).remote()
+    free = PlacementGroupSchedulingStrategy(placement_group=None)  # type: ignore[arg-type]  # None: outside of any
+    return ray.remote(num_cpus=0, scheduling_strategy=free)(Board).remote()

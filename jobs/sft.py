@@ -338,4 +338,12 @@ def _keep_base(base: Path, incumbent: Path | None, folder: Path) -> None:
     shutil.copytree(base, folder)
 
 
-JOB = Job("sft", version=1, config=Config, inputs=Inputs, run=run, check=check)
+JOB = Job(
+    "sft",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run=run,
+    check=check,
+    longer=("epochs", finetuning.why_not_longer),
+)

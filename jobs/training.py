@@ -19,12 +19,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jobs.job import BadArtifact, BadInput, Context, Progress
-from jobs.optimization import Options, better, rate
+from jobs.optimization import History, Options, better, rate
 from jobs.tracking import Tracker
 
 if TYPE_CHECKING:
@@ -77,27 +77,6 @@ class Trainee(Protocol):
         ...
 
 
-@dataclass
-class History:
-    """Where training stands; kept in every checkpoint."""
-
-    epoch: int = 0
-    step: int = 0
-    """Steps done of that epoch."""
-    start: dict[str, float] = field(default_factory=dict)
-    evaluations: list[dict[str, float]] = field(default_factory=list)
-    """`loss` (mean over the steps since the one before) and the metrics."""
-    evaluated_at: list[int] = field(default_factory=list)
-    """Steps done in all, for each of them."""
-    best: int | None = None
-    """Index into `evaluations`."""
-    loss: list[float] = field(default_factory=list)
-    learning_rate: list[float] = field(default_factory=list)
-    gradient_norm: list[float] = field(default_factory=list)
-    resumed: list[int] = field(default_factory=list)
-    """Steps done in all when workers took up a checkpoint."""
-
-
 def train(context: Context, options: Options, trainee: type, arguments: Mapping[str, Any], best: Path) -> History:
     """Trains, or goes on training, and puts what `trainee.save` wrote at the best evaluation into the folder `best`.
 
@@ -137,6 +116,9 @@ def train(context: Context, options: Options, trainee: type, arguments: Mapping[
         raise BadArtifact(f"step {context.step}: training ended without a checkpoint; expected one per epoch")
     with result.checkpoint.as_directory() as kept:
         shutil.copytree(Path(kept, "best"), best, dirs_exist_ok=True)
+        if context.state is not None:
+            shutil.rmtree(context.state, ignore_errors=True)
+            shutil.copytree(kept, context.state)
         return History(**json.loads(Path(kept, "history.json").read_text()))
 
 
@@ -331,7 +313,9 @@ class _Loop:
         speed, self.tokens, self.told_at = self.tokens / seconds, 0.0, time.monotonic()
         if self.place.rank == 0:
             numbers = {"loss": loss, "tokens_per_s": speed} if speed else {"loss": loss} if loss else {}
-            self.context.progress(Progress(len(self.history.loss), self.total, "steps", stage, numbers))
+            metric, done = self.options.metric, len(self.history.loss)
+            found = tuple(evaluation[metric] for evaluation in self.history.evaluations)
+            self.context.progress(Progress(done, self.total, "steps", stage, numbers, found))
 
     def _sum(self, numbers: list[float]) -> list[float]:
         """The sums over all workers."""
@@ -367,11 +351,13 @@ class _Loop:
         self.tokens = 0.0
 
     def _restore(self) -> None:
-        """Takes up the last checkpoint of this run, if there is one."""
+        """Takes up the last checkpoint of this run; else what a shorter run left, if its workers were as many."""
         import torch
         from ray import train as ray_train
 
-        checkpoint = ray_train.get_checkpoint()
+        checkpoint, earlier = ray_train.get_checkpoint(), self.context.earlier
+        if checkpoint is None and earlier is not None and len(list(earlier.glob("random-*"))) == self.place.workers:
+            checkpoint = ray_train.Checkpoint.from_directory(str(earlier))
         if checkpoint is None:
             return
         with checkpoint.as_directory() as kept:

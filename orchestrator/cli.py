@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from orchestrator import recipe, screens
 from orchestrator.cluster import Cluster
@@ -35,6 +36,16 @@ settings, one grammar everywhere:
   --set embed.workers=4                             a resource: changes speed, never results
 """
 
+SWEEP = """\
+  ratchet sweep quickstart --space tune_spaces/embedder.yaml --metric map@25 --trials 8
+  ratchet sweep quickstart --space tune_spaces/embedder.yaml --metric map@25 --trials 16     goes on: 8 more
+  ratchet sweep gsm8k --space tune_spaces/sft.yaml --metric accuracy --set data=PATH --seeds 3 --promote gsm8k
+
+A space is a YAML file of lines such as `finetune_embedder.learning_rate: loguniform(1e-5, 1e-3)`. Trials run as far as
+the step that decides: the last one that the space changes and that trains by the metric, by its held-out rows; name
+another with --metric STEP.NAME. What trials have in common is computed once. Killed, the same command goes on.
+"""
+
 SET_HELP = "a recipe's parameter (name=value) or a step's setting (steps.field=value); may be given often"
 
 
@@ -60,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     store = Store.open(arguments.store)
     found = recipe.find(arguments.recipe)
-    steps, summary, parameters = recipe.build(found, recipe.Settings.read(arguments.set))
+    steps, summary, parameters = recipe.build(found, recipe.Settings.read(_lines(arguments)))
     plan, journal = begin(found, steps, store, parameters, ["ratchet", *sys.argv[1:]], arguments.repair)
     cluster = Cluster(arguments.address)
     try:
@@ -73,10 +84,16 @@ def _run(arguments: argparse.Namespace) -> int:
     return 130 if outcome.interrupted else 1 if outcome.failures else 0
 
 
+def _sweep(arguments: argparse.Namespace) -> int:
+    from orchestrator.sweep.command import sweep
+
+    return sweep(arguments, ["ratchet", *sys.argv[1:]])
+
+
 def _plan(arguments: argparse.Namespace) -> int:
     store = Store.open(arguments.store)
     found = recipe.find(arguments.recipe)
-    steps, _, _ = recipe.build(found, recipe.Settings.read(arguments.set))
+    steps, _, _ = recipe.build(found, recipe.Settings.read(_lines(arguments)))
     plan = Plan(steps, store)
     plan.check()
     screens.show_plan(plan, last_ids(store, found.name) if arguments.explain else None)
@@ -108,6 +125,11 @@ def _gc(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _lines(arguments: argparse.Namespace) -> list[str]:
+    """`name=value`: of the file, then of the command, which has the last word."""
+    return [*(recipe.read_settings(arguments.settings) if arguments.settings else ()), *arguments.set]
+
+
 def _parser() -> argparse.ArgumentParser:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("ratchet", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=formatter)
@@ -125,17 +147,37 @@ def _parser() -> argparse.ArgumentParser:
         )
         return sub
 
-    sub = command("run", _run, "run a recipe, or go on with it", EXAMPLES)
-    sub.add_argument("recipe", help="a name from `ratchet recipes`, or the path of a Python file")
-    sub.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=SET_HELP)
+    def with_recipe(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        sub.add_argument("recipe", help="a name from `ratchet recipes`, or the path of a Python file")
+        sub.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=SET_HELP)
+        sub.add_argument(
+            "--settings", type=Path, metavar="FILE", help="a YAML file of such settings, as a sweep's winner.yaml"
+        )
+        return sub
+
+    sub = with_recipe(command("run", _run, "run a recipe, or go on with it", EXAMPLES))
     sub.add_argument("--address", help="a running Ray cluster (default: RAY_ADDRESS, or Ray on this machine)")
     sub.add_argument(
         "--repair", action="store_true", help="move results that were damaged on disk aside, and compute them again"
     )
 
-    sub = command("plan", _plan, "show what a run would do; nothing is started", EXAMPLES)
-    sub.add_argument("recipe", help="a name from `ratchet recipes`, or the path of a Python file")
-    sub.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=SET_HELP)
+    sub = with_recipe(command("sweep", _sweep, "find good settings: many trials over one store", SWEEP))
+    sub.add_argument("--space", type=Path, required=True, metavar="FILE", help="what to try: tune_spaces/*.yaml")
+    sub.add_argument("--metric", required=True, help="what decides, such as map@25; or STEP.NAME")
+    sub.add_argument("--trials", type=int, default=16, help="how many in all, the recipe's defaults first (default 16)")
+    sub.add_argument("--searcher", choices=["random", "optuna"], default="random", help="(default random)")
+    sub.add_argument(
+        "--stopping", choices=["asha", "none"], default="asha", help="end bad trials at a checkpoint (default asha)"
+    )
+    sub.add_argument("--grace", type=int, default=1, help="checkpoints that every trial reaches (default 1)")
+    sub.add_argument("--reduction", type=int, default=3, help="one of so many trials goes on (default 3)")
+    sub.add_argument("--seeds", type=int, default=1, help="runs of each trial; their mean decides (default 1)")
+    sub.add_argument("--seed", type=int, default=0, help="of what is drawn (default 0)")
+    sub.add_argument("--at-once", type=int, help="trials at once (default: as many as the cluster can place)")
+    sub.add_argument("--promote", metavar="NAME", help="keep the winner's model as promoted/NAME in the store")
+    sub.add_argument("--address", help="a running Ray cluster (default: RAY_ADDRESS, or Ray on this machine)")
+
+    sub = with_recipe(command("plan", _plan, "show what a run would do; nothing is started", EXAMPLES))
     sub.add_argument(
         "--explain",
         action="store_true",

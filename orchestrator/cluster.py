@@ -37,7 +37,7 @@ class Cluster:
 
     def __init__(self, address: str | None = None) -> None:
         self.address = address or os.environ.get("RAY_ADDRESS")
-        self.started = False
+        self.started = self.ours = False
         self.board: Any = None
 
     def start(self) -> None:
@@ -51,9 +51,10 @@ class Cluster:
         import ray
 
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if self.address:
+        self.ours = not ray.is_initialized()  # a sweep's trial lives in the sweep's Ray
+        if self.ours and self.address:
             ray.init(address=self.address, **options)
-        else:
+        elif self.ours:
             ray.init(include_dashboard=False, num_cpus=os.cpu_count(), **options)
         self.board = start_board()
         self.started = True
@@ -64,6 +65,13 @@ class Cluster:
 
         total = ray.cluster_resources()
         return Demand(total.get("CPU", 0.0), total.get("GPU", 0.0))
+
+    def maximum(self) -> Demand:
+        """CPUs and GPUs of all nodes that an autoscaler may bring; without one, of those that are up."""
+        from ray._private.state import state
+
+        now, most = self.capacity(), state.get_max_resources_from_cluster_config() or {}
+        return Demand(max(now.cpus, most.get("CPU", 0)), max(now.gpus, most.get("GPU", 0)))
 
     def resolved(self, resources: Resources) -> Resources:
         """Resources without a None, for this cluster."""
@@ -85,9 +93,12 @@ class Cluster:
         lost worker, and Interrupted once `stopping` is set (the step's processes are ended first).
         """
         import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         context = replace(context, progress=Reporter(self.board, context.step))
-        task = ray.remote(num_cpus=0, max_retries=0)(_run).options(name=context.step)
+        # Outside of a sweep's trial's place, in which there is none for what the step starts.
+        free = PlacementGroupSchedulingStrategy(placement_group=None)  # type: ignore[arg-type]
+        task = ray.remote(num_cpus=0, max_retries=0)(_run).options(name=context.step, scheduling_strategy=free)
         running = task.remote(job, code, context, config, inputs)
         try:
             while not ray.wait([running], timeout=0.5)[0]:
@@ -113,7 +124,9 @@ class Cluster:
         if self.started:
             import ray
 
-            ray.shutdown()
+            ray.kill(self.board)
+            if self.ours:
+                ray.shutdown()
             self.started = False
 
 

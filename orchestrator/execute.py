@@ -15,9 +15,10 @@ from orchestrator.errors import Fenced, Interrupted
 from orchestrator.failures import backoff, may_pass, sentence
 from orchestrator.journal import Journal
 from orchestrator.lease import Held, Lease, Leases
+from orchestrator.longer import Family
 from orchestrator.plan import Plan
 from orchestrator.store import Commit, Store
-from orchestrator.view import View
+from orchestrator.watch import Watcher
 
 POLL = 1.0
 """Seconds between looks at a step that another driver holds."""
@@ -29,7 +30,7 @@ LIBRARIES = ("ray", "torch", "transformers", "peft", "deepspeed", "pyarrow")
 class Executor:
     """Carries out single steps. Thread-safe: `carry_out` is called from several threads for different steps."""
 
-    def __init__(self, plan: Plan, leases: Leases, cluster: Cluster, journal: Journal, view: View) -> None:
+    def __init__(self, plan: Plan, leases: Leases, cluster: Cluster, journal: Journal, view: Watcher) -> None:
         self.plan = plan
         self.store: Store = plan.store
         self.leases = leases
@@ -94,6 +95,7 @@ class Executor:
         self.view.started(name, lease.epoch)
         self.journal.event("started", name, step_id=step_id, attempt=lease.epoch)
         staging = self.store.staging(step_id, lease.epoch)
+        family, state = Family.of(planned), self.store.work(step_id) / "state"
         context = Context(
             step=name,
             step_id=step_id,
@@ -102,6 +104,8 @@ class Executor:
             work=self.store.work(step_id),
             resources=self.cluster.resolved(step.resources),
             logs=self.store.logs(step_id),
+            state=state if family else None,
+            earlier=family.earlier(self.store) if family else None,
         )
         result = self.cluster.run(step.job, self.plan.code[step.job], context, step.config, inputs, self.stopping)
         self.plan.sources_unchanged(name)
@@ -109,10 +113,13 @@ class Executor:
             "name": name,
             "started": started,
             "seconds": time.time() - started,
+            "continued": context.earlier is not None,
             "retries": tries - 1,
             "host": platform.node(),
             "versions": versions(),
         }
+        if family:
+            family.keep(self.store, step_id, state)
         return lease.commit(staging, result, planned.identity, record)
 
 

@@ -70,6 +70,34 @@ class Settings:
         return cls(parameters, steps)
 
 
+def read_settings(path: Path) -> list[str]:
+    """The lines of a YAML file of `name: value`. Raises RecipeError, with file and line, for anything else."""
+    return [f"{name}={value}" for name, value, _ in read_lines(path)]
+
+
+def read_lines(path: Path) -> list[tuple[str, str, str]]:
+    """(name, value, file and line) of each line of a YAML file of settings; values as they are written."""
+    import yaml
+
+    try:
+        node = yaml.compose(path.read_text(), Loader=yaml.BaseLoader)
+    except OSError as error:
+        raise RecipeError(f"{path}: {error.strerror}; expected a YAML file with lines `name: value`") from None
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{path}: {' '.join(str(error).split())}; expected lines `name: value`") from None
+    if node is not None and not isinstance(node, yaml.MappingNode):
+        raise RecipeError(f"{path}: no settings in it; expected lines `name: value`")
+    found: dict[str, tuple[str, str, str]] = {}
+    for key, value in node.value if node is not None else ():
+        where = f"{path}:{key.start_mark.line + 1}"
+        if not isinstance(key, yaml.ScalarNode) or not isinstance(value, yaml.ScalarNode):
+            raise RecipeError(f"{where}: a list or a nested block given; expected `name: value` on a line")
+        if key.value in found:
+            raise RecipeError(f"{where}: {key.value} given for the second time; expected one line for it")
+        found[key.value] = (key.value, value.value.strip(), where)
+    return list(found.values())
+
+
 def names() -> list[str]:
     """The recipes that come with the project."""
     return sorted(module.name for module in pkgutil.iter_modules(recipes_package.__path__) if module.name[0] != "_")
@@ -117,6 +145,11 @@ def build(recipe: Recipe, settings: Settings) -> tuple[list[Step], Summary, dict
     return steps, summary, parameters
 
 
+def matching(steps: Sequence[Step], pattern: str) -> list[Step]:
+    """The steps that the left side of `--set pattern.field=value` means: by name, or by their job's."""
+    return [s for s in steps if fnmatch.fnmatchcase(s.name, pattern) or s.job.name == pattern]
+
+
 def _parameters(recipe: Recipe, given: Mapping[str, str]) -> dict[str, Any]:
     hints = get_type_hints(recipe.function)
     values = {key: p.default for key, p in recipe.parameters.items() if p.default is not p.empty}
@@ -139,7 +172,7 @@ def _parameters(recipe: Recipe, given: Mapping[str, str]) -> dict[str, Any]:
 
 def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
     line = f"--set {pattern}.{name}={text}"
-    matched = [s for s in steps if fnmatch.fnmatchcase(s.name, pattern) or s.job.name == pattern]
+    matched = matching(steps, pattern)
     if not matched:
         known = sorted({s.name for s in steps} | {s.job.name for s in steps})
         raise RecipeError(

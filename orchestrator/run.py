@@ -7,6 +7,7 @@ out, `store` keeps results. Kill it anywhere and give the same command again.
 from __future__ import annotations
 
 import shlex
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from orchestrator.recipe import Recipe
 from orchestrator.schedule import Demand, Status, finished, to_skip, to_start
 from orchestrator.step import Step, Summary
 from orchestrator.store import Commit, Store
-from orchestrator.view import View
+from orchestrator.watch import Watcher
 
 TICK = 0.3
 """Seconds between looks at the steps' progress."""
@@ -51,14 +52,23 @@ class Run:
     """Carries a plan out on a cluster. One use."""
 
     def __init__(
-        self, recipe: Recipe, summary: Summary, plan: Plan, cluster: Cluster, journal: Journal, view: View
+        self,
+        recipe: Recipe,
+        summary: Summary,
+        plan: Plan,
+        cluster: Cluster,
+        journal: Journal,
+        view: Watcher,
+        stop: threading.Event | None = None,
     ) -> None:
+        """stop: set by another thread, it ends the run as ctrl-C does."""
         self.recipe = recipe
         self.summary = summary
         self.plan = plan
         self.cluster = cluster
         self.journal = journal
         self.view = view
+        self.stop = stop or threading.Event()
         self.order = list(plan.steps)
         self.status = dict.fromkeys(self.order, Status.PENDING)
         self.demand: dict[str, Demand] = {}
@@ -92,6 +102,8 @@ class Run:
     def _loop(self, executor: Executor, pool: ThreadPoolExecutor) -> None:
         running: dict[Future[Commit], str] = {}
         while not finished(self.status):
+            if self.stop.is_set():
+                raise KeyboardInterrupt
             for name, because in to_skip(self.order, self.status, self.plan.parents).items():
                 self.status[name] = Status.SKIPPED
                 self.journal.event("skipped", name, because=because)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -19,8 +20,10 @@ from orchestrator.lease import holders
 from orchestrator.plan import Plan
 from orchestrator.recipe import Recipe
 from orchestrator.report import write
+from orchestrator.report.sweep import SweepReport, shown
+from orchestrator.report.sweep import write as write_sweep_report
 from orchestrator.run import Outcome
-from orchestrator.show import duration
+from orchestrator.show import NOTHING, duration, plural
 from orchestrator.store import Store
 from orchestrator.view import View
 
@@ -56,6 +59,25 @@ def show_outcome(journal: Journal, outcome: Outcome) -> None:
     if outcome.interrupted or outcome.failures:
         say("give the same command again to go on from here")
     say(f"report: {journal.folder / 'report.html'}")
+
+
+def show_sweep(data: SweepReport) -> None:
+    """The sorted table at the end of a sweep, what failed, and what it comes to."""
+    _print(shown(data))
+    for trial in data.trials:
+        if trial.reason:
+            complain(f"trial {trial.number} failed: {trial.reason}")
+    say(data.verdict)
+    if data.steps_separate:
+        say(
+            f"{plural(data.steps_done, 'step')} computed, {duration(data.seconds_spent)};"
+            f" run separately: {plural(data.steps_separate, 'step')}, {duration(data.seconds_separate)}"
+        )
+
+
+def write_sweep(folder: Path, data: SweepReport) -> Path:
+    """report.html and report.md of a sweep; where the first is."""
+    return write_sweep_report(folder, data)[0]
 
 
 def show_plan(plan: Plan, before: Mapping[str, str] | None) -> None:
@@ -148,13 +170,21 @@ def collect(store: Store, keep: int, grace: float, delete: bool) -> None:
 
 
 def _show_rows(rows: Mapping[str, Mapping[str, float | None]]) -> None:
+    _print(
+        {
+            label: {c: duration(value) if c == "time" else _number(value) for c, value in row.items()}
+            for label, row in rows.items()
+        }
+    )
+
+
+def _print(rows: Mapping[str, Mapping[str, str]]) -> None:
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
     grid = Table("", *columns, box=None, pad_edge=False)
     for column in grid.columns[1:]:
         column.justify = "right"
     for label, row in rows.items():
-        values = [duration(row.get(c)) if c == "time" else _number(row.get(c)) for c in columns]
-        grid.add_row(Text(label), *values)
+        grid.add_row(Text(label), *(Text(row.get(c, NOTHING)) for c in columns))
     console = Console()
     if not console.is_terminal:  # a file has no width: there no number is cut
         console = Console(width=Console(width=10_000).measure(grid).maximum)
@@ -163,7 +193,7 @@ def _show_rows(rows: Mapping[str, Mapping[str, float | None]]) -> None:
 
 def _number(value: float | None) -> str:
     if value is None:
-        return "–"
+        return NOTHING
     return f"{value:.4f}" if abs(value) < 10 else f"{value:,.1f}"
 
 

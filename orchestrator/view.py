@@ -89,10 +89,11 @@ class View:
         recipe: str,
         run_id: str,
         *,
+        noun: str = "step",
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.total, self.recipe, self.run_id = len(names), clean(recipe), clean(run_id)
+        self.total, self.recipe, self.run_id, self.noun = len(names), clean(recipe), clean(run_id), noun
         self.console = console or Console(highlight=False)
         self.clock = clock
         # FORCE_COLOR makes rich believe in a terminal; only a real one can take a line back.
@@ -114,7 +115,7 @@ class View:
 
     def __enter__(self) -> View:
         self.begin = self.clock()
-        self._say("run", f"{self.recipe} {self.run_id}: {plural(self.total, 'step')}")
+        self._say("run", f"{self.recipe} {self.run_id}: {plural(self.total, self.noun)}")
         self._write()
         if self.live_here:
             self._live = Live(
@@ -294,10 +295,9 @@ class View:
     def _facts(self, step: _Running, now: float) -> list[str]:
         """Texts about a running step, the most useful first."""
         progress = step.progress
-        facts = [duration(math.floor(now - step.since)) if now - step.since >= 1 else "starting"]
         if progress is None:
-            return facts
-        facts = []
+            return [duration(math.floor(now - step.since)) if now - step.since >= 1 else "starting"]
+        facts: list[str] = []
         left = step.rate.left(now, progress.total) if progress.total else None
         if left is not None:
             facts.append(f"{duration(math.ceil(left))} left")
@@ -327,7 +327,7 @@ class View:
     def _overall(self) -> str:
         """`7/14 steps, 3 reused, 1 failed, 12 m 04 s`."""
         made = self.counts["reused"] + self.counts["done"]
-        facts = [f"{made:,}/{self.total:,} steps"]
+        facts = [f"{made:,}/{self.total:,} {self.noun}s"]
         facts += [f"{self.counts[word]:,} {word}" for word in ("reused", "failed", "skipped") if self.counts[word]]
         passed = self.clock() - self.begin
         return ", ".join([*facts, duration(math.floor(passed) if passed >= 10 else passed)])
@@ -339,10 +339,10 @@ class View:
 
     def _sums(self) -> None:
         """Tells the hits and skips that came in a row. The caller holds the state."""
-        if self.hits:
-            named = self.hits[0] if len(self.hits) == 1 else f"{plural(len(self.hits), 'step')}: {_listed(self.hits)}"
+        if hits := self.hits:
+            named = hits[0] if len(hits) == 1 else f"{plural(len(hits), self.noun)}: {_listed(hits)}"
             self._say("reused", named)
-            self.hits.clear()
+            hits.clear()
         for because, names in self.skips.items():
             self._say("skipped", f"{_listed(names)}: needs {because}")
         self.skips.clear()

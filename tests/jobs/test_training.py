@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.job import BadArtifact, BadInput, Context, Resources
-from jobs.optimization import Options, rate
-from jobs.training import History, Place, train
+from jobs.optimization import History, Options, rate
+from jobs.training import Place, train
 
 OPTIONS = Options(
     epochs=2,
