@@ -1,13 +1,15 @@
 """Removes what nothing needs any more. Marks first, waits out a grace period, deletes last.
 
-Needed: every step that a kept run's plan names (the newest runs, and those whose folder holds a file `pinned`), every
-step that is being worked on, every object that a remaining step points to, and everything made or used within the
+Needed: every step that a kept run's plan names (the newest runs, the trials of the newest sweeps, and those whose
+folder holds a file `pinned`), every step that was promoted, every step that is being worked on, every object that a
+remaining step points to, and everything made or used within the
 grace period. Each folder is moved away, looked at once more, and put back if somebody used it at that moment; what is
 then gone is missing to everybody at once, and so is computed again rather than read half.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 import uuid
@@ -15,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.journal import journals
+from orchestrator.journal import Journal, journals, sweeps
 from orchestrator.lease import holders
 from orchestrator.store import Store
 
@@ -99,12 +101,19 @@ def _pointed(store: Store, steps: Iterable[Path]) -> set[str]:
 
 
 def _wanted(store: Store, keep: int) -> set[str]:
-    wanted: set[str] = set()
-    for position, journal in enumerate(journals(store)):
-        if position < keep or (journal.folder / "pinned").exists():
-            steps = (journal.read("plan.json") or {"steps": []})["steps"]
-            wanted |= {step["step_id"] for step in steps if step["step_id"]}
+    kept = _newest(journals(store), keep)
+    for sweep in _newest(sweeps(store), keep):
+        kept += [Journal(folder) for folder in sweep.folder.glob("trials/*/*")]
+    wanted = {json.loads(path.read_text())["step_id"] for path in store.local("promoted").glob("*.json")}
+    for journal in kept:
+        steps = (journal.read("plan.json") or {"steps": []})["steps"]
+        wanted |= {step["step_id"] for step in steps if step["step_id"]}
     return wanted
+
+
+def _newest(found: Iterable[Journal], keep: int) -> list[Journal]:
+    """The first of them, and those that are pinned."""
+    return [journal for n, journal in enumerate(found) if n < keep or (journal.folder / "pinned").exists()]
 
 
 def _folders(folder: Path) -> Iterator[Path]:

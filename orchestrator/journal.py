@@ -82,6 +82,14 @@ def journals(store: Store, recipe: str | None = None) -> Iterator[Journal]:
             yield journal
 
 
+def sweeps(store: Store) -> list[Journal]:
+    """The sweeps of a store, that of the last event first; below each lie its trials' runs (see `sweep.ledger`)."""
+    found = [Journal(path.parent) for path in store.local("sweeps").glob("*/about.json")]
+    return sorted(
+        found, key=lambda journal: max(path.stat().st_mtime for path in journal.folder.iterdir()), reverse=True
+    )
+
+
 def last_ids(store: Store, recipe: str) -> dict[str, str]:
     """Step name -> step id, from the newest run of the recipe in which it was known."""
     known: dict[str, str] = {}

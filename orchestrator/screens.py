@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from rich.text import Text
 from orchestrator import gc
 from orchestrator.account import report_data, table
 from orchestrator.errors import StoreError
-from orchestrator.journal import Journal, journals
+from orchestrator.journal import Journal, journals, sweeps
 from orchestrator.lease import holders
 from orchestrator.plan import Plan
 from orchestrator.recipe import Recipe
@@ -144,6 +145,11 @@ def show_status(store: Store, run: str | None) -> None:
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(about["started"]))
         grid.add_row(journal.run_id, about["recipe"], started, f"{done}/{len(plan['steps'])}", state)
     Console().print(grid if grid.row_count else f"no runs in {store.root}")
+    for sweep in sweeps(store):
+        events = sweep.events()
+        began = {json.dumps(event["settings"]) for event in events if event["event"] == "begun"}
+        ended = {json.dumps(event["trial"]["settings"]) for event in events if event["event"] == "ended"}
+        say(f"sweep {sweep.run_id}: {len(ended)} of {plural(len(began), 'begun trial')} ended; {sweep.folder}")
     for step_id, owner in holders(store):
         say(f"step {step_id[:12]} is held by {owner}")
 

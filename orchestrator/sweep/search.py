@@ -153,7 +153,7 @@ def _optuna(space: Space, search: Search, ledger: Ledger, mode: str) -> Any:
         metric="value",
         mode=mode,
         points_to_evaluate=before or None,
-        seed=search.seed,
+        seed=search.seed + len(before),  # the same one would draw again what it drew before
     )
 
 

@@ -163,6 +163,11 @@ def _check_range(where: str, written: str, kind: str, values: Sequence[str]) -> 
         raise RecipeError(f"{where}: {written} given; expected {kind}(low, high) with {ends}, low below high")
 
 
+def text_of(value: Any) -> str:
+    """A searcher's value as a setting: four digits of a float, which is what is run, and kept."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def _short(value: float, low: float, high: float) -> str:
     """Four digits: more say nothing, and make names that nobody can read. Never outside the range."""
     return f"{min(max(float(f'{value:.4g}'), low), high):.6g}"

@@ -27,7 +27,7 @@ from orchestrator.run import Run
 from orchestrator.step import Step, Summary
 from orchestrator.store import Store
 from orchestrator.sweep.ledger import Trial, key_of
-from orchestrator.sweep.space import Point, lines
+from orchestrator.sweep.space import Point, lines, text_of
 from orchestrator.sweep.target import Target, needed
 
 PATIENCE = 60.0
@@ -65,7 +65,7 @@ class Spec:
         """The settings of the trial that Tune configured."""
         if "number" in config:
             return self.points[config["number"]]
-        return {name: str(config[str(i)]) for i, name in enumerate(self.names)}
+        return {name: text_of(config[str(i)]) for i, name in enumerate(self.names)}
 
     def build(self, point: Point, seed: int) -> tuple[Recipe, list[Step]]:
         """The steps of a trial, for its seed number `seed` (0: the recipe's own)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,23 @@ def test_two_workers_do_what_one_process_of_plain_torch_does(cluster: None, tmp_
     assert curves["train/learning_rate"][8] == pytest.approx(history.learning_rate[-1], rel=1e-6)
     goodness = [0.0, *(entry["goodness"] for entry in history.evaluations)]
     assert curves["valid/goodness"] == {n: pytest.approx(value) for n, value in zip((0, 4, 8), goodness, strict=True)}
+
+
+def test_more_epochs_go_on_from_fewer_and_end_in_the_same_weights(cluster: None, tmp_path: Path) -> None:
+    def trained(name: str, epochs: int, workers: int = 2, **more: Path) -> History:
+        options = replace(OPTIONS, epochs=epochs, schedule="constant", warmup_ratio=0, warmup_steps=2)
+        folder = tmp_path / name
+        return train(replace(context(folder, workers), **more), options, Regression, {}, folder / "best")
+
+    whole = trained("whole", 3)
+    trained("one", 1, state=tmp_path / "state")
+    rest = trained("rest", 3, earlier=tmp_path / "state")
+    assert rest.resumed == [STEPS]
+    assert vars(replace(rest, resumed=[])) == vars(whole)
+    weights = [torch.load(tmp_path / name / "best" / "weights.pt") for name in ("rest", "whole")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+    alone = trained("alone", 2, workers=1, earlier=tmp_path / "state")
+    assert alone.resumed == [], "the state of two workers is no state of one"
 
 
 def tensorboard(folder: Path) -> dict[str, dict[int, float]]:

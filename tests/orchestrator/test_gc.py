@@ -160,3 +160,20 @@ def test_killed_while_removing_the_next_collection_finishes(store: Store, monkey
     assert len(collected(store)) == 2
     assert not list(store.local("steps").iterdir())
     assert not list(store.local("objects").iterdir())
+
+
+def test_the_trials_of_the_newest_sweeps_and_what_was_promoted_stay(store: Store) -> None:
+    for step in ("new", "old", "named", "gone"):
+        made(store, step, step)
+    for seconds, sweep in ((1, "toy-new"), (2, "toy-old")):
+        trial = Journal(store.local("sweeps", sweep, "trials", "abc", "seed-0"))
+        trial.folder.mkdir(parents=True)
+        trial.write("plan.json", {"recipe": "toy", "steps": [{"name": "a", "step_id": sweep.removeprefix("toy-")}]})
+        (trial.folder.parents[2] / "about.json").write_text("{}")
+        age(trial.folder.parents[2], seconds * HOUR)
+    store.local("promoted").mkdir()
+    store.local("promoted", "best.json").write_text('{"step_id": "named"}')
+    age(store.local("steps"), 2 * HOUR)
+    age(store.local("objects"), 2 * HOUR)
+    collected(store, keep=1)
+    assert [step for step in ("new", "old", "named", "gone") if store.lookup(step)] == ["new", "named"]

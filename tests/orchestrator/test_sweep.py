@@ -177,7 +177,7 @@ def test_bad_trials_are_stopped_and_more_trials_are_more_of_the_same(toy: Toy) -
 
 
 def test_a_failed_trial_is_shown_with_its_reason_and_ends_nothing(toy: Toy) -> None:
-    status, output = toy.run("fit.rate: grid(0.1, 0.7, 0.3)\nfit.fault: 0.6\n")
+    status, output = toy.run("fit.rate: grid(0.1, 0.7, 0.3)\nfit.fault: 0.6\n", "--stopping", "none")
     assert status == 0, output
     assert [trial["status"] for trial in toy.trials()] == ["finished", "finished", "failed", "finished"]
     assert "fit.rate: 0.7 given; expected at most 0.6; lower it" in output
@@ -250,3 +250,43 @@ def test_what_the_cluster_can_never_place_is_refused_with_the_arithmetic(toy: To
     assert "40 workers of 1000 CPUs" in output
     assert "are 40000 CPUs" in output
     assert not toy.traced()
+
+
+REAL = """
+import sys, time, ray
+from orchestrator.cli import main
+
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+status = main(sys.argv[1:])
+for _ in range(60):
+    left = [group for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"]
+    if not left and ray.available_resources().get("CPU") == 2:
+        break
+    time.sleep(1)
+print("left over:", len(left), "CPUs free:", ray.available_resources().get("CPU"))
+sys.exit(status)
+"""
+
+
+@pytest.mark.slow
+def test_real_trials_on_a_cluster_that_holds_one_end_and_leave_nothing(tmp_path: Path) -> None:
+    """Two trials at once where one fits: Tune's and Train's placement groups must not wait for each other. One of the
+    trainings is stopped at its first checkpoint, in the middle of Ray Train."""
+    space = tmp_path / "space.yaml"
+    space.write_text("iter0/finetune_embedder.learning_rate: grid(1e-9, 2e-9)\n")
+    command = [sys.executable, "-c", REAL, "sweep", "quickstart", "--space", str(space), "--metric", "map@25"]
+    command += ["--trials", "3", "--at-once", "2", "--reduction", "2", "--store", str(tmp_path / "store")]
+    for line in ("questions=80", "iterations=1", "reranker=false", "finetune_embedder.allow_regression=true"):
+        command += ["--set", line]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=550, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "left over: 0 CPUs free: 2.0" in done.stdout
+    (file,) = (tmp_path / "store").glob("sweeps/*/events.jsonl")
+    events = [json.loads(line) for line in file.read_text().splitlines()]
+    ended = [event["trial"] for event in events if event["event"] == "ended"]
+    trials = {trial["settings"].get("iter0/finetune_embedder.learning_rate"): trial for trial in ended}
+    assert trials[None]["status"] == "finished"
+    assert "stopped" in {trial["status"] for trial in trials.values()}
+    assert trials[None]["value"] > max(trials["1e-9"]["value"], trials["2e-9"]["value"])
