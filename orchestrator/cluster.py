@@ -31,6 +31,9 @@ QUIET = {
 }
 """Libraries' chatter that nobody at the screen can act on. A variable that is already set stays."""
 
+PATIENCE = 10.0
+"""Seconds that a step which is stopped has to end by itself."""
+
 
 class Cluster:
     """The machines a run uses: the cluster at `address` (or RAY_ADDRESS, or the job's own), else this machine."""
@@ -55,7 +58,8 @@ class Cluster:
         if self.ours and self.address:
             ray.init(address=self.address, **options)
         elif self.ours:
-            ray.init(include_dashboard=False, num_cpus=os.cpu_count(), **options)
+            # With its dashboard: what frees the places of a training whose driver was killed asks it who lives.
+            ray.init(include_dashboard=True, num_cpus=os.cpu_count(), **options)
         self.board = start_board()
         self.started = True
 
@@ -103,7 +107,10 @@ class Cluster:
         try:
             while not ray.wait([running], timeout=0.5)[0]:
                 if stopping.is_set():
-                    ray.cancel(running, force=True)
+                    # First as ctrl-C does, which lets Ray Train end its workers and give back their places.
+                    ray.cancel(running)
+                    if not ray.wait([running], timeout=PATIENCE)[0]:
+                        ray.cancel(running, force=True)
                     raise Interrupted(f"step {context.step}: stopped")
             return ray.get(running)
         except ray.exceptions.RayTaskError as error:

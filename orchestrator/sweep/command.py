@@ -41,7 +41,7 @@ def sweep(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
     best = outcome.winner(trials, asked.target.maximize)
     if best is not None:
         screens.say(f"winner: {report.winner_command}")
-        screens.say(f"   or: ratchet run {asked.recipe.name} --settings {outcome.keep_winner(asked, best)}")
+        screens.say(f"   or: ratchet run {asked.given} --settings {outcome.keep_winner(asked, best)}")
         if arguments.promote:
             screens.say(f"model:  {outcome.promote(asked, best, store, arguments.promote)}")
     screens.say(f"report: {screens.write_sweep(asked.ledger.folder, report)}")

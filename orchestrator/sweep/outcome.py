@@ -137,7 +137,7 @@ def promote(sweep: SweepPlan, best: Trial, store: Store, name: str) -> Path:
 
 def _command(sweep: SweepPlan, trial: Trial) -> list[str]:
     settings = [*sweep.lines, *lines(trial.settings)]
-    return ["ratchet", "run", sweep.recipe.name, *(part for line in settings for part in ("--set", line))]
+    return ["ratchet", "run", sweep.given, *(part for line in settings for part in ("--set", line))]
 
 
 def _trial(sweep: SweepPlan, store: Store, number: int, trial: Trial) -> TrialReport:

@@ -23,6 +23,8 @@ from orchestrator.sweep.target import Target
 class SweepPlan:
     """What a sweep is going to do."""
 
+    given: str
+    """The recipe's name, or its file, as the person wrote it."""
     recipe: recipe.Recipe
     lines: tuple[str, ...]
     """`name=value` of all trials: those of the command, then the space's plain values."""
@@ -90,7 +92,7 @@ def plan(
     ledger = Ledger(store, found.name, document, about)
     defaults = {d.name: text for d in space.dimensions if (text := _default(d.name, steps, parameters)) is not None}
     notes = tuple(_notes(needed, touched, space))
-    return SweepPlan(found, lines, space, needed, target, seeded, defaults, ledger, notes)
+    return SweepPlan(name, found, lines, space, needed, target, seeded, defaults, ledger, notes)
 
 
 def _default(name: str, steps: Sequence[Step], parameters: Mapping[str, Any]) -> str | None:

@@ -133,6 +133,7 @@ class TrialActor(tune.Trainable):
         found, steps = spec.build(self.settings, seed)
         store = Store.open(spec.store)
         journal = Journal(store.local("sweeps", spec.folder, "trials", key_of(self.settings), f"seed-{seed}"))
+        journal.run_id = f"{spec.folder} with {', '.join(lines(self.settings)) or 'the defaults'}"  # who waits reads it
         journal.folder.mkdir(parents=True, exist_ok=True)
         plan = Plan(steps, store)
         plan.check()

@@ -159,6 +159,7 @@ def test_trials_share_what_they_have_in_common_and_the_best_one_wins(toy: Toy) -
     assert again.splitlines()[:5] == output.splitlines()[-len(again.splitlines()) :][:5]
 
 
+@pytest.mark.slow
 def test_bad_trials_are_stopped_and_more_trials_are_more_of_the_same(toy: Toy) -> None:
     grid = "fit.rate: grid(0.7, 0.1, 0.2, 0.3, 0.25)\nfit.seconds: 0.6\n"
     status, output = toy.run(grid, "--at-once", "1", "--reduction", "2", trials=4)
@@ -183,6 +184,7 @@ def test_a_failed_trial_is_shown_with_its_reason_and_ends_nothing(toy: Toy) -> N
     assert "fit.rate: 0.7 given; expected at most 0.6; lower it" in output
 
 
+@pytest.mark.slow
 def test_more_epochs_go_on_from_fewer(toy: Toy) -> None:
     status, output = toy.run("fit.epochs: grid(1, 2, 4)\n", "--at-once", "1", "--stopping", "none")
     assert status == 0, output
@@ -192,6 +194,7 @@ def test_more_epochs_go_on_from_fewer(toy: Toy) -> None:
     assert [trial["value"] for trial in toy.trials()] == pytest.approx([1.5, 0.5, 1.0, 2.0])
 
 
+@pytest.mark.slow
 def test_seeds_give_a_mean_and_a_deviation(toy: Toy) -> None:
     status, output = toy.run("fit.rate: grid(0.7)\n", "--seeds", "3")
     assert status == 0, output
@@ -199,6 +202,7 @@ def test_seeds_give_a_mean_and_a_deviation(toy: Toy) -> None:
     assert "more than noise" in output
 
 
+@pytest.mark.soak
 def test_optuna_learns_from_what_it_tried(toy: Toy) -> None:
     status, output = toy.run("fit.rate: loguniform(1e-3, 1)\n", "--searcher", "optuna", "--stopping", "none", trials=5)
     assert status == 0, output
@@ -210,6 +214,7 @@ def test_optuna_learns_from_what_it_tried(toy: Toy) -> None:
     assert len(toy.trials()) == 7
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on(toy: Toy) -> None:
     grid = "fit.rate: grid(0.1, 0.7, 0.3)\nfit.seconds: 1.5\n"
     process = toy.start(grid, "--stopping", "none", "--at-once", "1")
@@ -227,6 +232,7 @@ def test_a_killed_sweep_goes_on(toy: Toy) -> None:
     assert toy.traced().count("epoch 0.5 0 1") == 1, "the trial that had ended told its ledger's values"
 
 
+@pytest.mark.soak
 def test_an_interrupted_sweep_stops_its_trials_and_goes_on(toy: Toy) -> None:
     grid = "fit.rate: grid(0.1, 0.7)\nfit.seconds: 3\n"
     process = toy.start(grid, "--stopping", "none", "--at-once", "1", trials=3)
@@ -256,7 +262,7 @@ REAL = """
 import sys, time, ray
 from orchestrator.cli import main
 
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+ray.init(num_cpus=2, log_to_driver=False)
 status = main(sys.argv[1:])
 for _ in range(60):
     left = [group for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"]
