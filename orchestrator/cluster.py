@@ -58,8 +58,8 @@ class Cluster:
         if self.ours and self.address:
             ray.init(address=self.address, **options)
         elif self.ours:
-            # Local, whatever else runs here; with its dashboard, which Ray Train asks who lives, to free the places of a
-            # training whose driver was killed.
+            # Local, whatever else runs here; with its dashboard, which Ray Train asks who lives, to free the places of
+            # a training whose driver was killed.
             ray.init(address="local", include_dashboard=True, num_cpus=os.cpu_count(), **options)
         self.board = start_board()
         self.started = True
