@@ -9,8 +9,8 @@ sentence-transformers' CachedMultipleNegativesRankingLoss (both directions; rows
 tile's). Each is a process of its own; memory is its peak above what it held before.
 
 step: a whole step with MiniLM and LoRA on generated pairs, the same objective, batch and micro batch: the job's own
-trainee beside SentenceTransformerTrainer, which trains with MiniLM's dropout, so that its loss is another. `make bench`
-installs what the peer needs.
+trainee beside SentenceTransformerTrainer, which trains with MiniLM's dropout, so that its loss is another, and beside
+GradCache's own class (Gao et al. 2021) in a loop of PyTorch. `make bench` installs what the peers need.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ STEPS = {
     "ours-float32": "ratchet, float32",
     "peer": "sentence-transformers, float32",
     "peer-bf16": "sentence-transformers, bf16=True",
+    "reference": "GradCache, float32",
 }
 
 
@@ -64,7 +65,9 @@ def main() -> None:
         part, way = given.way.split("/")
         run: dict[str, Callable[[], dict[str, float]]] = {
             "loss": lambda: loss(way, int(given.batches)),
-            "step": lambda: (our_step if way.startswith("ours") else peer_step)(given, way),
+            "step": lambda: {"ours": our_step, "peer": peer_step, "reference": reference_step}[way.split("-")[0]](
+                given, way
+            ),
         }
         print(json.dumps(run[part]()))
         return
@@ -248,6 +251,55 @@ def peer_step(given: argparse.Namespace, way: str) -> dict[str, float]:
         )
         found = trainer.train().training_loss
     return summary(tokens_of(rows), ends[0], ends[-1], len(ends), [found])
+
+
+def reference_step(given: argparse.Namespace, way: str) -> dict[str, float]:
+    """GradCache's class does the two passes and the cache between them; the loop around it is its README's."""
+    import gradcache
+    import torch
+    import transformers
+    from peft import LoraConfig, get_peft_model
+
+    from models.weights import MINILM, resolve
+
+    sys.modules["grad_cache"] = gradcache  # the name under which the package imports its own parts
+    from gradcache.grad_cache import GradCache
+    from gradcache.loss import SimpleContrastiveLoss
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(resolve(MINILM))
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    base = transformers.AutoModel.from_pretrained(resolve(MINILM), add_pooling_layer=False, **still)
+    adapter = LoraConfig(r=32, lora_alpha=64, lora_dropout=0.0, target_modules="all-linear")
+
+    class Embedder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = get_peft_model(base, adapter)
+
+        def forward(self, **inputs: Any) -> Any:
+            hidden_BLD = self.model(**inputs).last_hidden_state
+            return torch.nn.functional.normalize((hidden_BLD * inputs["attention_mask"][:, :, None]).sum(1), dim=1)
+
+    one_way = SimpleContrastiveLoss()
+
+    def objective(left: Any, right: Any) -> Any:
+        return (one_way(left / TEMPERATURE, right) + one_way(right / TEMPERATURE, left)) / 2
+
+    model = Embedder()
+    cache = GradCache(models=[model, model], chunk_sizes=given.micro_batch, loss_fn=objective)
+    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=2e-5, weight_decay=0.0)
+    rows = pairs(given)
+    losses, ends = [], []
+    for start in range(0, len(rows), given.batch):
+        left, right = (
+            tokenizer(list(side), padding=True, truncation=True, max_length=256, return_tensors="pt")
+            for side in zip(*rows[start : start + given.batch], strict=True)
+        )
+        optimizer.zero_grad()
+        losses.append(float(cache(left, right)))
+        optimizer.step()
+        ends.append(clocks())
+    return summary(tokens_of(rows), ends[0], ends[-1], len(ends), losses)
 
 
 if __name__ == "__main__":

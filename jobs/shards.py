@@ -22,7 +22,7 @@ import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -83,6 +83,23 @@ def map_shards(
     Raises what a worker raised, as it was. JobError if a shard's worker was lost `context.resources.retries` times more
     than it may be: the shard itself is the likely reason then. An error of ray.exceptions if Ray itself gave up.
     """
+
+    def make(targets: Mapping[Path, Path], done: int) -> None:
+        _run(context, targets, worker, arguments, done, total_rows)
+
+    return completed(context, shards, out, make, suffix=suffix)
+
+
+def completed(
+    context: Context,
+    shards: Sequence[Path],
+    out: Path,
+    make: Callable[[Mapping[Path, Path], int], None],
+    *,
+    suffix: str = ".parquet",
+) -> dict[str, int]:
+    """As `map_shards`, with another way to make files: `make` is given the shards that are not finished, each with the
+    file that `keep` is to write for it, and the number of rows that are."""
     inside = out.relative_to(context.out) if out.is_relative_to(context.out) else out.relative_to(context.work)
     kept = context.work / "shards" / inside
     names = {shard: shard.stem + suffix for shard in shards}
@@ -94,7 +111,7 @@ def map_shards(
     todo = [shard for shard in shards if notes[shard] is None]
     if todo:
         done = sum(note["counts"]["rows"] for note in notes.values() if note)
-        _run(context, {shard: kept / names[shard] for shard in todo}, worker, arguments, done, total_rows)
+        make({shard: kept / names[shard] for shard in todo}, done)
     counts: Counter[str] = Counter(rows=0)
     for shard, name in names.items():
         note = notes[shard] or _note(kept / name)
@@ -114,19 +131,13 @@ def _run(
     done: int,
     total_rows: int | None,
 ) -> None:
-    import logging
-
     import ray
-    from ray.data import ActorPoolStrategy, DataContext
+    from ray.data import ActorPoolStrategy
 
-    settings = DataContext.get_current()
-    settings.enable_progress_bars = False
-    settings.print_on_execution_start = False
-    # What matters of a failure is raised; the log is the same at length, and not for the person at the screen.
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    quiet()
     resources = context.resources
     workers = min(resources.workers or 1, len(targets))
-    counter: Any = ray.remote(num_cpus=0)(_Tally)
+    counter: Any = ray.remote(num_cpus=0)(Tally)
     tally = counter.remote(context, done, total_rows)
     # Paths, not tables, and no repartition: tasks of Ray Data's own would wait for the CPUs that the actors hold.
     items = [{"source": str(source), "target": str(target)} for source, target in targets.items()]
@@ -141,6 +152,19 @@ def _run(
     if (failure := _first_failure(results)) is not None:
         raise failure
     ray.get(tally.flush.remote())
+
+
+def quiet() -> None:
+    """Ray Data without its bars, and without its log: what matters of a failure is raised; the log is the same at
+    length, and not for the person at the screen."""
+    import logging
+
+    from ray.data import DataContext
+
+    settings = DataContext.get_current()
+    settings.enable_progress_bars = False
+    settings.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
 
 
 def _first_failure(results: Any) -> BaseException | None:
@@ -179,28 +203,8 @@ class _Actor:
 
             torch.set_num_threads(max(1, int(self.context.resources.cpus or 1)))
             self.worker = self.make(**self.arguments)
-        # A name that no other worker, attempt or machine uses.
-        fresh = target.with_name(f"{target.stem}.{self.context.attempt}-{uuid.uuid4().hex[:8]}{target.suffix}")
-        try:
-            counts = dict(self.worker(source, fresh, self._tell(source)))
-            _synced(fresh)
-            note = {
-                "file": fresh.name,
-                "bytes": fresh.stat().st_size,
-                "sha256": _sha256(fresh),
-                "source": _sha256(source),
-                "counts": counts,
-            }
-            beside = _note_path(fresh)
-            beside.write_text(json.dumps(note))
-            _synced(beside)
-            beside.replace(_note_path(target))
-        except BaseException as error:
-            fresh.unlink(missing_ok=True)
-            _note_path(fresh).unlink(missing_ok=True)
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
-                raise OSError(error.errno, os.strerror(error.errno), str(target)) from error
-            raise
+        make, tell = self.worker, self._tell(source)
+        counts = keep(self.context, source, target, lambda fresh: make(source, fresh, tell))
         _begun_path(target, self.context.attempt).unlink(missing_ok=True)
         self.tally.tell.remote(str(source), counts["rows"], counts.get("tokens", 0))
 
@@ -216,8 +220,36 @@ class _Actor:
         return tell
 
 
-class _Tally:
-    """An actor that adds up what all workers did and passes it on."""
+def keep(context: Context, source: Path, target: Path, write: Callable[[Path], Mapping[str, int]]) -> dict[str, int]:
+    """Finishes a shard: `write` makes a file and returns what it counted, `rows` among it. Raises what it raises, and
+    leaves nothing behind then."""
+    # A name that no other worker, attempt or machine uses.
+    fresh = target.with_name(f"{target.stem}.{context.attempt}-{uuid.uuid4().hex[:8]}{target.suffix}")
+    try:
+        counts = dict(write(fresh))
+        _synced(fresh)
+        note = {
+            "file": fresh.name,
+            "bytes": fresh.stat().st_size,
+            "sha256": _sha256(fresh),
+            "source": _sha256(source),
+            "counts": counts,
+        }
+        beside = _note_path(fresh)
+        beside.write_text(json.dumps(note))
+        _synced(beside)
+        beside.replace(_note_path(target))
+    except BaseException as error:
+        fresh.unlink(missing_ok=True)
+        _note_path(fresh).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+            raise OSError(error.errno, os.strerror(error.errno), str(target)) from error
+        raise
+    return counts
+
+
+class Tally:
+    """Adds up what all workers did and passes it on; an actor where the workers are."""
 
     def __init__(self, context: Context, done: int, total: int | None) -> None:
         self.context, self.done, self.total = context, done, total

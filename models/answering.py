@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from models.conversation import Conversations
 from models.decoder import Decoder
 from models.errors import ModelError
 from models.sampling import Sampling, generate
@@ -27,10 +28,21 @@ class Talk:
     length: int = 0
     """Tokens up to the end of the last answer."""
 
-    def prompt(self, decoder: Decoder) -> list[int]:
-        """Token ids up to where the next answer begins."""
+    @property
+    def next_name(self) -> str:
+        """What the next answer's randomness follows from."""
+        return f"{self.name}/{len(self.answers)}"
+
+    def prompt(self, conversations: Conversations, max_prompt: int | None = None) -> list[int]:
+        """Token ids up to where the next answer begins. Raises ModelError for more than `max_prompt`: none is cut."""
         asked = self.questions[: len(self.answers) + 1]
-        return decoder.conversations.prompt(self.system, asked, self.answers)
+        ids = conversations.prompt(self.system, asked, self.answers)
+        if max_prompt is not None and len(ids) > max_prompt:
+            raise ModelError(
+                f"prompt of {self.name}: {len(ids)} tokens; expected at most {max_prompt}; raise max_prompt, or leave"
+                " it out"
+            )
+        return ids
 
     def add(self, prompt: Sequence[int], ids: Sequence[int], answer: str) -> None:
         self.prompt_tokens += len(prompt)
@@ -60,14 +72,8 @@ def converse(
             progress(answers + more_answers, tokens + more_tokens)
 
     while going := [talk for talk in talks if len(talk.answers) < len(talk.questions)]:
-        prompts = [talk.prompt(decoder) for talk in going]
-        for talk, prompt in zip(going, prompts, strict=True):
-            if max_prompt is not None and len(prompt) > max_prompt:
-                raise ModelError(
-                    f"prompt of {talk.name}: {len(prompt)} tokens; expected at most {max_prompt}; raise max_prompt, or"
-                    " leave it out"
-                )
-        names = [f"{talk.name}/{len(talk.answers)}" for talk in going]
+        prompts = [talk.prompt(decoder.conversations, max_prompt) for talk in going]
+        names = [talk.next_name for talk in going]
         found = generate(decoder, prompts, names, sampling, batch_tokens=batch_tokens, progress=tell)
         for talk, prompt, ids in zip(going, prompts, found, strict=True):
             talk.add(prompt, ids, decoder.conversations.text(ids))

@@ -5,6 +5,7 @@ Legend: B rows, L tokens (padded), D dimensions, V vocabulary, T tokens that are
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from models.conversation import Conversations
 from models.errors import ModelError
-from models.loading import moved, open_model, place, torch_dtype
+from models.loading import moved, open_model, place, quiet, torch_dtype
+from models.weights import TOKENIZER_FILES
 
 
 class Decoder:
@@ -73,7 +75,29 @@ def load(
         model = lora.merged(model, adapter)
     model = moved(model, where, kind)
     model.train(training)
-    return Decoder(model, Conversations(transformers.AutoTokenizer.from_pretrained(base)))
+    return Decoder(model, conversations(base))
+
+
+def conversations(base: Path) -> Conversations:
+    """A folder's alone. Raises ModelError for a tokenizer without an end of sequence."""
+    return Conversations(transformers.AutoTokenizer.from_pretrained(base))
+
+
+def merge(base: Path, adapter: Path, target: Path, *, dtype: str, device: str) -> None:
+    """Writes what `load` would open to answer on `device` as a folder of its own, for who reads nothing else.
+
+    A folder that is there is whole: an earlier, killed attempt leaves none.
+    """
+    if target.exists():
+        return
+    found = load(base, adapter, dtype="float32", device="cpu").model.to(torch_dtype(dtype, torch.device(device)))
+    unfinished = target.with_name(f"{target.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    with quiet():
+        found.save_pretrained(str(unfinished))
+    for file in (file for pattern in TOKENIZER_FILES for file in base.glob(pattern)):
+        shutil.copyfile(file, unfinished / file.name)
+    unfinished.rename(target)
 
 
 def check(base: Path) -> None:
@@ -84,7 +108,7 @@ def check(base: Path) -> None:
         raise ModelError(
             f"model {base}: {config.model_type} is no causal language model; expected one that writes, such as Qwen2"
         )
-    Conversations(transformers.AutoTokenizer.from_pretrained(base))
+    conversations(base)
 
 
 def check_same_tokens(one: Path, other: Path) -> None:

@@ -67,8 +67,12 @@ class Drawn(LogitsProcessor):
 
 def uniform(seed: int, name: str, steps: int) -> np.ndarray:
     """float64 [S] in [0, 1), a function of its arguments; the first S do not depend on S."""
-    key = int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=16).digest(), "little")
-    return np.random.Generator(np.random.Philox(key=key)).random(steps)
+    return np.random.Generator(np.random.Philox(key=key(seed, name))).random(steps)
+
+
+def key(seed: int, name: str) -> int:
+    """128 bits that all of an answer's randomness follows from."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=16).digest(), "little")
 
 
 def generate(

@@ -16,6 +16,7 @@ CONTRACT = ("jobs.job", "jobs.values", "jobs.progress")
 SHARED_BY_JOBS = (
     *CONTRACT,
     "jobs.shards",
+    "jobs.vllm_shards",
     "jobs.training",
     "jobs.optimization",
     "jobs.tracking",

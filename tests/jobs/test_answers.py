@@ -404,7 +404,7 @@ def test_a_passages_questions_and_their_tokens(made: Path, tmp_path: Path, conte
     elif strategy == "batch":
         # A service counts each prompt whole; the passage itself is read once.
         assert found["prompt tokens, api"] == pytest.approx(sum(whole) / 2)
-        passage_tokens = [worker._shared(example_of(row)) for row in rows]
+        passage_tokens = [generate.shared_tokens(example_of(row), worker.decoder.tokenizer) for row in rows]
         assert passage_tokens[0] > 40
         assert found["prompt tokens"] == pytest.approx((sum(whole) - 2 * (passage_tokens[0] + passage_tokens[3])) / 2)
     else:
