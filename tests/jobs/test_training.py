@@ -130,6 +130,7 @@ def test_two_workers_do_what_one_process_of_plain_torch_does(cluster: None, tmp_
     assert curves["valid/goodness"] == {n: pytest.approx(value) for n, value in zip((0, 4, 8), goodness, strict=True)}
 
 
+@pytest.mark.slow
 def test_more_epochs_go_on_from_fewer_and_end_in_the_same_weights(cluster: None, tmp_path: Path) -> None:
     def trained(name: str, epochs: int, workers: int = 2, **more: Path) -> History:
         options = replace(OPTIONS, epochs=epochs, schedule="constant", warmup_ratio=0, warmup_steps=2)
