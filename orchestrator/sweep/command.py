@@ -55,11 +55,11 @@ def _carry_out(asked: SweepPlan, arguments: argparse.Namespace, cluster: Cluster
     """Runs what is not known yet; whether all trials came to an end. Where all are known, Ray is not started."""
     ledger, settled = asked.ledger, asked.ledger.settled()
     if arguments.searcher == "random":
-        keys = [key_of(point) for point in asked.space.points(arguments.trials, arguments.seed)]
-        missing = [key for key in keys if key not in settled]
+        points = asked.space.points(arguments.trials, arguments.seed)
+        missing = sum(key_of(point) not in settled for point in points)
     else:
-        missing = keys = [""] * (arguments.trials - len(settled))
-    if not missing:
+        missing = arguments.trials - len(settled)
+    if missing <= 0:
         return True
     with View([""] * arguments.trials, f"sweep {asked.recipe.name}", ledger.id, noun="trial") as view:
         for note in asked.notes:
@@ -89,6 +89,7 @@ def _carry_out(asked: SweepPlan, arguments: argparse.Namespace, cluster: Cluster
             names=tuple(dimension.name for dimension in asked.space.dimensions),
             board=cluster.board,
         )
-        at_once = room(asked.steps, cluster)
+        most = room(asked.steps, cluster)
+        at_once = arguments.at_once or most
         view.message(f"{asked.target.name} of {asked.target.step} decides; {at_once} at once")
-        return carry_out(spec, asked.space, search, ledger, arguments.at_once or at_once, view)
+        return carry_out(spec, asked.space, search, ledger, at_once, view)

@@ -88,9 +88,8 @@ def carry_out(spec: Spec, space: Space, search: Search, ledger: Ledger, at_once:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     if search.searcher == "random":
-        return _fit(
-            replace(spec, points=tuple(space.points(search.trials, search.seed))), search, None, ledger, at_once, view
-        )
+        points = tuple(space.points(search.trials, search.seed))
+        return _fit(replace(spec, points=points), search, None, ledger, at_once, view)
     # The defaults need not lie in the space, so that they are no point of Optuna's.
     first = _fit(replace(spec, points=({},)), search, None, ledger, at_once, view)
     if not first or search.trials < 2:
@@ -136,7 +135,7 @@ def _fit(spec: Spec, search: Search, searcher: Any, ledger: Ledger, at_once: int
         tuner.fit()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return watch.asked == watch.ended
+    return watch.ended >= (search.trials if searcher else len(spec.points))
 
 
 def _optuna(space: Space, search: Search, ledger: Ledger, mode: str) -> Any:
@@ -164,7 +163,7 @@ def _watch(spec: Spec, ledger: Ledger, view: View) -> Any:
 
     class Watch(tune.Callback):
         def __init__(self) -> None:
-            self.asked = self.ended = 0
+            self.ended = 0
             self.began: dict[str, float] = {}
             self.curves: dict[str, list[float]] = {}
             self.looked = 0.0
@@ -174,7 +173,6 @@ def _watch(spec: Spec, ledger: Ledger, view: View) -> Any:
 
         def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             settings = spec.point(trial.config)
-            self.asked += 1
             self.began[trial.trial_id] = time.monotonic()
             self.curves[trial.trial_id] = []
             ledger.begun(settings)
