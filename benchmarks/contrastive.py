@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -109,9 +110,9 @@ def loss(way: str, batch: int) -> dict[str, float]:
     from models.losses import symmetric_info_nce
     from models.streamed_loss import symmetric_info_nce_gradient
 
-    random = torch.Generator().manual_seed(0)
-    left = torch.nn.functional.normalize(torch.randn(batch, DIM, generator=random))
-    right = torch.nn.functional.normalize(torch.randn(batch, DIM, generator=random) + left * 20)
+    generator = torch.Generator().manual_seed(0)
+    left = torch.nn.functional.normalize(torch.randn(batch, DIM, generator=generator))
+    right = torch.nn.functional.normalize(torch.randn(batch, DIM, generator=generator) + left * 20)
     peer = None
     if way.startswith("peer"):
         from sentence_transformers import SentenceTransformer
@@ -289,6 +290,7 @@ def reference_step(given: argparse.Namespace, way: str) -> dict[str, float]:
     cache = GradCache(models=[model, model], chunk_sizes=given.micro_batch, loss_fn=objective)
     optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=2e-5, weight_decay=0.0)
     rows = pairs(given)
+    random.Random(0).shuffle(rows)  # as the others do: pairs of one mistake stand side by side
     losses, ends = [], []
     for start in range(0, len(rows), given.batch):
         left, right = (
