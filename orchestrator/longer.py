@@ -11,7 +11,6 @@ nothing of it, and nothing is lost where the state is gone.
 from __future__ import annotations
 
 import hashlib
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,9 +42,10 @@ class Family:
         """The state of the longest of the shorter steps that are still there."""
         folder = store.local("longer", self.key)
         values = sorted((float(path.name), path.name) for path in folder.glob("[0-9]*")) if folder.is_dir() else []
-        for value, name in reversed(values):
-            state = store.local("steps", store.read(f"longer/{self.key}/{name}"), "state")
-            if value < self.value and state.is_dir():
+        for _, name in reversed([found for found in values if found[0] < self.value]):
+            step_id = store.read(f"longer/{self.key}/{name}")
+            state = store.local("steps", step_id, "state")
+            if store.use(step_id) is not None and state.is_dir():  # used: `gc` leaves it alone meanwhile
                 return state
         return None
 
@@ -53,6 +53,6 @@ class Family:
         """Keeps what a step left, if it left anything, for the longer ones."""
         if state.is_dir():
             kept = store.local("steps", step_id, "state")
-            shutil.rmtree(kept, ignore_errors=True)
-            state.rename(kept)
+            if not kept.exists():  # another attempt's is as good, and may be in use
+                state.rename(kept)
             store.overwrite(f"longer/{self.key}/{self.value:g}", step_id)

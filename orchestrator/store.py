@@ -6,7 +6,10 @@
     steps/<step id>/attempts/    staging, one folder per attempt
     steps/<step id>/work/        finished shards and checkpoints, for the next attempt after a kill
     steps/<step id>/logs/        curves for TensorBoard
+    steps/<step id>/state/       what a longer step of its kind goes on from (see `longer`)
     runs/<run id>/               plan, events, report
+    sweeps/<sweep id>/           events, the trials' runs, report (see `sweep.ledger`)
+    promoted/<name>              leads to the object of a step that was given a name
 
 Small control objects go through obstore (exclusive creation on disks and object storage alike); files are plain files.
 A commit writes elsewhere, verifies, syncs to disk, and becomes visible in one step.

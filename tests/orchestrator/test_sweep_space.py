@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from jobs.job import BadInput, Job, Result
 from orchestrator.errors import RecipeError
+from orchestrator.recipe import Settings, build, find
 from orchestrator.step import Row, Step, Summary, goals_of, reachable, step
 from orchestrator.store import Store
 from orchestrator.sweep import target
@@ -224,6 +225,15 @@ def test_what_cannot_work_is_refused_before_anything_starts(tmp_path: Path, text
 def test_the_spaces_that_come_with_it_fit_their_recipes(tmp_path: Path, name: str) -> None:
     found = asked(tmp_path, (ROOT / "tune_spaces" / f"{name}.yaml").read_text())
     assert found.target.step == f"iter1/finetune_{name}"
+
+
+@pytest.mark.parametrize(("name", "recipe"), [("sft", "gsm8k"), ("theorems", "theorems")])
+def test_the_spaces_for_ones_own_data_name_settings_that_there_are(name: str, recipe: str) -> None:
+    found = Space.read(ROOT / "tune_spaces" / f"{name}.yaml")
+    given = ["data=x", "base=sentence-transformers/all-MiniLM-L6-v2", *found.fixed]
+    for dimension in found.dimensions:
+        for value in dimension.values:
+            build(find(recipe), Settings.read([*given, f"{dimension.name}={value}"]))
 
 
 def test_why_more_epochs_begin_anew_is_said(tmp_path: Path) -> None:
