@@ -25,13 +25,13 @@ quickstart: $(READY) ## set up, then run two iterations on generated data and wr
 	@$(BIN)/ratchet run quickstart
 
 test: $(READY) ## set up, then run the tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --durations=12
 
 test-slow: $(READY) ## the tests that take minutes
-	@$(BIN)/python -m pytest -m slow
+	@$(BIN)/python -m pytest -m slow --durations=12
 
-test-soak: $(READY) ## long tests on killed processes, for before a release
-	@$(BIN)/python -m pytest -m soak
+test-soak: $(READY) ## long tests on killed processes and sweeps, for before a release
+	@$(BIN)/python -m pytest -m soak --durations=12
 
 lint: $(READY) ## ruff: style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -174,10 +174,9 @@ class Loop:
                 valid=self.prepared["valid"],
                 ranking=self.evaluated(at, miner, "valid")["ranking"],
                 incumbent=reranker,
-                depth=self.depth,
                 epochs=self.reranker_epochs[min(i, len(self.reranker_epochs) - 1)],
                 seed=self.seed + i,
-                **self.training(self.reranker_training, teacher),
+                **{"depth": self.depth} | self.training(self.reranker_training, teacher),
             )
             reranker = ordering["adapter"]
             teacher = self.merged(f"{at}/merge_reranker", reranker_base, reranker)

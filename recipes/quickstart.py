@@ -56,8 +56,9 @@ def quickstart(
         reranker_epochs=reranker_epochs,
         reranker_training={
             "learning_rate": 1e-3,
-            "negatives": 4,
+            "negatives": 3,
             "batch": 32,
+            "depth": 10,  # of each held-out list is enough to tell checkpoints apart
             "start": "incumbent",
             "distillation": "kl_div",
             "label_smoothing": 0.2,

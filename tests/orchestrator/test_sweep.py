@@ -159,7 +159,7 @@ def test_trials_share_what_they_have_in_common_and_the_best_one_wins(toy: Toy) -
     assert again.splitlines()[:5] == output.splitlines()[-len(again.splitlines()) :][:5]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_bad_trials_are_stopped_and_more_trials_are_more_of_the_same(toy: Toy) -> None:
     grid = "fit.rate: grid(0.7, 0.1, 0.2, 0.3, 0.25)\nfit.seconds: 0.6\n"
     status, output = toy.run(grid, "--at-once", "1", "--reduction", "2", trials=4)
@@ -177,6 +177,7 @@ def test_bad_trials_are_stopped_and_more_trials_are_more_of_the_same(toy: Toy) -
     assert not any("epoch 0.7" in line for line in toy.traced()[lines:]), "finished trials are not run again"
 
 
+@pytest.mark.slow
 def test_a_failed_trial_is_shown_with_its_reason_and_ends_nothing(toy: Toy) -> None:
     status, output = toy.run("fit.rate: grid(0.1, 0.7, 0.3)\nfit.fault: 0.6\n", "--stopping", "none")
     assert status == 0, output
@@ -194,7 +195,7 @@ def test_more_epochs_go_on_from_fewer(toy: Toy) -> None:
     assert [trial["value"] for trial in toy.trials()] == pytest.approx([1.5, 0.5, 1.0, 2.0])
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_seeds_give_a_mean_and_a_deviation(toy: Toy) -> None:
     status, output = toy.run("fit.rate: grid(0.7)\n", "--seeds", "3")
     assert status == 0, output
