@@ -215,7 +215,7 @@ def test_optuna_learns_from_what_it_tried(toy: Toy) -> None:
     assert len(toy.trials()) == 7
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_killed_sweep_goes_on(toy: Toy) -> None:
     grid = "fit.rate: grid(0.1, 0.7, 0.3)\nfit.seconds: 1.5\n"
     process = toy.start(grid, "--stopping", "none", "--at-once", "1")
@@ -275,7 +275,7 @@ sys.exit(status)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_real_trials_on_a_cluster_that_holds_one_end_and_leave_nothing(tmp_path: Path) -> None:
     """Two trials at once where one fits: Tune's and Train's placement groups must not wait for each other. One of the
     trainings is stopped at its first checkpoint, in the middle of Ray Train."""
