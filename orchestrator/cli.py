@@ -87,7 +87,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _sweep(arguments: argparse.Namespace) -> int:
     from orchestrator.sweep.command import sweep
 
-    return sweep(arguments, ["ratchet", *sys.argv[1:]])
+    return sweep(arguments, _lines(arguments), ["ratchet", *sys.argv[1:]])
 
 
 def _plan(arguments: argparse.Namespace) -> int:

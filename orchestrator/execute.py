@@ -95,16 +95,16 @@ class Executor:
         self.view.started(name, lease.epoch)
         self.journal.event("started", name, step_id=step_id, attempt=lease.epoch)
         staging = self.store.staging(step_id, lease.epoch)
-        family, state = Family.of(planned), self.store.work(step_id) / "state"
+        family, work = Family.of(planned), self.store.work(step_id)
         context = Context(
             step=name,
             step_id=step_id,
             attempt=lease.epoch,
             out=staging,
-            work=self.store.work(step_id),
+            work=work,
             resources=self.cluster.resolved(step.resources),
             logs=self.store.logs(step_id),
-            state=state if family else None,
+            state=work / "state" if family else None,
             earlier=family.earlier(self.store) if family else None,
         )
         result = self.cluster.run(step.job, self.plan.code[step.job], context, step.config, inputs, self.stopping)
@@ -119,7 +119,7 @@ class Executor:
             "versions": versions(),
         }
         if family:
-            family.keep(self.store, step_id, state)
+            family.keep(self.store, step_id, work / "state")
         return lease.commit(staging, result, planned.identity, record)
 
 

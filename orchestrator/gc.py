@@ -2,9 +2,9 @@
 
 Needed: every step that a kept run's plan names (the newest runs, the trials of the newest sweeps, and those whose
 folder holds a file `pinned`), every step that was promoted, every step that is being worked on, every object that a
-remaining step points to, and everything made or used within the
-grace period. Each folder is moved away, looked at once more, and put back if somebody used it at that moment; what is
-then gone is missing to everybody at once, and so is computed again rather than read half.
+remaining step points to, and everything made or used within the grace period. Each folder is moved away, looked at once
+more, and put back if somebody used it at that moment; what is then gone is missing to everybody at once, and so is
+computed again rather than read half.
 """
 
 from __future__ import annotations
@@ -106,8 +106,7 @@ def _wanted(store: Store, keep: int) -> set[str]:
         kept += [Journal(folder) for folder in sweep.folder.glob("trials/*/*")]
     wanted = {json.loads(path.read_text())["step_id"] for path in store.local("promoted").glob("*.json")}
     for journal in kept:
-        steps = (journal.read("plan.json") or {"steps": []})["steps"]
-        wanted |= {step["step_id"] for step in steps if step["step_id"]}
+        wanted |= {step["step_id"] for step in journal.steps() if step["step_id"]}
     return wanted
 
 

@@ -64,6 +64,10 @@ class Journal:
         except FileNotFoundError:
             return None
 
+    def steps(self) -> list[dict[str, Any]]:
+        """The plan's steps as they were last written down; none before that."""
+        return (self.read("plan.json") or {"steps": []})["steps"]
+
     def error(self, step: str, text: str) -> Path:
         """Keeps a full traceback; returns where."""
         path = self.folder / "errors" / f"{step.replace('/', '.')}.txt"
@@ -94,7 +98,7 @@ def last_ids(store: Store, recipe: str) -> dict[str, str]:
     """Step name -> step id, from the newest run of the recipe in which it was known."""
     known: dict[str, str] = {}
     for journal in journals(store, recipe):
-        for step in (journal.read("plan.json") or {"steps": []})["steps"]:
+        for step in journal.steps():
             if step["step_id"]:
                 known.setdefault(step["name"], step["step_id"])
     return known

@@ -117,7 +117,7 @@ def show_status(store: Store, run: str | None) -> None:
         for event in journal.events():
             if event["step"]:
                 latest[event["step"]] = event
-        for step in (journal.read("plan.json") or {"steps": []})["steps"]:
+        for step in journal.steps():
             event = latest.get(step["name"], {"event": "pending"})
             note = event.get("reason") or event.get("on") or event.get("because") or ""
             grid.add_row(
@@ -130,8 +130,8 @@ def show_status(store: Store, run: str | None) -> None:
         return
     grid = Table("run", "recipe", "started", "steps", "state", box=None, pad_edge=False)
     for journal in journals(store):
-        about, plan = journal.read("about.json"), journal.read("plan.json") or {"steps": []}
-        done = sum(step["status"] == "done" for step in plan["steps"])
+        about, steps = journal.read("about.json"), journal.steps()
+        done = sum(step["status"] == "done" for step in steps)
         ends = [event for event in journal.events() if event["event"] == "end"]
         state = (
             "running or killed"
@@ -143,7 +143,7 @@ def show_status(store: Store, run: str | None) -> None:
             else "finished"
         )
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(about["started"]))
-        grid.add_row(journal.run_id, about["recipe"], started, f"{done}/{len(plan['steps'])}", state)
+        grid.add_row(journal.run_id, about["recipe"], started, f"{done}/{len(steps)}", state)
     Console().print(grid if grid.row_count else f"no runs in {store.root}")
     for sweep in sweeps(store):
         events = sweep.events()

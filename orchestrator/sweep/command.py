@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator import recipe, screens
+from orchestrator import screens
 from orchestrator.cluster import Cluster
 from orchestrator.errors import RecipeError
 from orchestrator.store import Store
@@ -17,8 +17,8 @@ from orchestrator.sweep.plan import SweepPlan, plan
 from orchestrator.view import View
 
 
-def sweep(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
-    """The exit status: 0 done, 1 where every trial failed, 130 interrupted."""
+def sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequence[str]) -> int:
+    """lines: `name=value`, of all trials. The exit status: 0 done, 1 where every trial failed, 130 interrupted."""
     for name, least in (("trials", 1), ("grace", 1), ("reduction", 2), ("seeds", 1), ("at_once", 1)):
         given = getattr(arguments, name)
         if given is not None and given < least:
@@ -26,7 +26,6 @@ def sweep(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
     if arguments.promote and not arguments.promote.replace("-", "").replace("_", "").isalnum():
         raise RecipeError(f"--promote {arguments.promote}: expected a name of letters, digits, - and _")
     store = Store.open(arguments.store)
-    lines = [*(recipe.read_settings(arguments.settings) if arguments.settings else ()), *arguments.set]
     how = {key: getattr(arguments, key) for key in ("searcher", "stopping", "grace", "reduction", "seeds", "seed")}
     command = shlex.join(argv)
     asked = plan(arguments.recipe, lines, arguments.space, arguments.metric, store, how, command)

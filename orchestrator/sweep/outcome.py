@@ -29,10 +29,11 @@ ENOUGH = 4
 def report(sweep: SweepPlan, store: Store, command: str) -> SweepReport:
     """Everything that is known of the sweep, from its ledger, its trials' journals and the store."""
     ledger, target = sweep.ledger, sweep.target
-    trials = [_trial(sweep, store, number, trial) for number, trial in enumerate(ledger.trials.values(), 1)]
+    costs = {key: _accounts(ledger.runs(trial), store) for key, trial in ledger.trials.items()}
+    trials = [_trial(sweep, costs[key], number, ledger.trials[key]) for number, key in enumerate(costs, 1)]
     best = winner(list(ledger.trials.values()), target.maximize)
     default = next((trial for trial in ledger.trials.values() if not trial.settings), None)
-    accounts = [account for trial in ledger.trials.values() for account in _accounts(ledger.runs(trial), store)]
+    accounts = [account for cost in costs.values() for account in cost]
     return SweepReport(
         recipe=sweep.recipe.name,
         sweep_id=ledger.id,
@@ -121,7 +122,7 @@ def keep_winner(sweep: SweepPlan, best: Trial) -> Path:
 def promote(sweep: SweepPlan, best: Trial, store: Store, name: str) -> Path:
     """Gives what the winner's last step made a name: `promoted/NAME` in the store leads to it, and `gc` keeps it."""
     (journal, *_) = sweep.ledger.runs(best)
-    step_id = next(s["step_id"] for s in journal.read("plan.json")["steps"] if s["name"] == sweep.target.step)
+    step_id = next(s["step_id"] for s in journal.steps() if s["name"] == sweep.target.step)
     commit = store.use(step_id)
     assert commit is not None  # the trial has ended well
     folder = store.local("promoted")
@@ -140,8 +141,7 @@ def _command(sweep: SweepPlan, trial: Trial) -> list[str]:
     return ["ratchet", "run", sweep.given, *(part for line in settings for part in ("--set", line))]
 
 
-def _trial(sweep: SweepPlan, store: Store, number: int, trial: Trial) -> TrialReport:
-    accounts = list(_accounts(sweep.ledger.runs(trial), store))
+def _trial(sweep: SweepPlan, accounts: Sequence[tuple[bool, float]], number: int, trial: Trial) -> TrialReport:
     return TrialReport(
         number=number,
         settings=trial.settings or sweep.defaults,
@@ -163,7 +163,7 @@ def _accounts(runs: Sequence[Journal], store: Store) -> list[tuple[bool, float]]
         events = run.events()
         started: Mapping[Any, float] = {event["step"]: event["t"] for event in events if event["event"] == "started"}
         last = events[-1]["t"] if events else 0.0
-        for step in (run.read("plan.json") or {"steps": []})["steps"]:
+        for step in run.steps():
             commit = store.lookup(step["step_id"]) if step["step_id"] else None
             if step["status"] == "done" and commit is not None:
                 found.append((step["name"] in started, commit.record["seconds"]))

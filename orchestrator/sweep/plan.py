@@ -54,23 +54,21 @@ def plan(
         raise RecipeError(f"space {path}: no distribution in it; expected a line such as `epochs: choice(1, 2)`")
     lines = (*lines, *space.fixed)
     steps, summary, parameters = recipe.build(found, recipe.Settings.read(list(lines)))
-    variants = [
-        _variant(found, lines, dimension, value) for dimension in space.dimensions for value in dimension.values
-    ]
-    touched = targets.changed(steps, variants)
+    variants = [(d, [_variant(found, lines, d, value) for value in d.values]) for d in space.dimensions]
+    touched = {name for _, made in variants for name in targets.changed(steps, made)}
     target = targets.find(metric, steps, summary, touched)
-    for dimension in space.dimensions:
-        made = [_variant(found, lines, dimension, value) for value in dimension.values]
-        reached = {step.name for step in targets.needed(steps, target.step)}
-        if not targets.changed(steps, made) & reached:
+    needed = targets.needed(steps, target.step)
+    names = {step.name for step in needed}
+    for dimension, made in variants:
+        if not targets.changed(steps, made) & names:
             raise RecipeError(
                 f"{dimension.where}: {dimension.name} changes nothing that {target.step} depends on, which decides by"
                 f" {target.name}; leave it out, or let a later step decide: --metric step.{metric.rpartition('.')[2]}"
             )
-    needed = targets.needed(steps, target.step)
     planned = Plan(needed, store)
     planned.check()
-    _check_values(needed, variants, space)
+    for dimension, made in variants:
+        _check_values(dimension.where, [step for changed in made for step in changed if step.name in names])
     seeded = tuple(
         step.name for step in needed if hasattr(step.config, "seed") and step.name in touched | {target.step}
     )
@@ -111,20 +109,17 @@ def _variant(found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, v
         raise RecipeError(f"{dimension.where}: {error}") from None
 
 
-def _check_values(needed: Sequence[Step], variants: Sequence[Sequence[Step]], space: Space) -> None:
-    """Lets each job look at each value that the space may give it, at the ends of ranges."""
-    names = {step.name for step in needed}
-    wheres = [dimension.where for dimension in space.dimensions for _ in dimension.values]
-    for where, steps in zip(wheres, variants, strict=True):
-        for step in steps:
-            if step.name in names and step.job.check is not None:
-                nothing = step.job.inputs(**dict.fromkeys(step.inputs))
-                try:
-                    step.job.check(step.config, nothing)
-                except Exception as error:
-                    if not getattr(error, "permanent", False):
-                        raise
-                    raise RecipeError(f"{where}: step {step.name}: {error}") from None
+def _check_values(where: str, steps: Iterable[Step]) -> None:
+    """Lets each job look at each value that the space may give it, at the ends of ranges. where: its line."""
+    for step in steps:
+        if step.job.check is not None:
+            nothing = step.job.inputs(**dict.fromkeys(step.inputs))
+            try:
+                step.job.check(step.config, nothing)
+            except Exception as error:
+                if not getattr(error, "permanent", False):
+                    raise
+                raise RecipeError(f"{where}: step {step.name}: {error}") from None
 
 
 def _notes(needed: Sequence[Step], touched: set[str], space: Space) -> Iterable[str]:
