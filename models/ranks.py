@@ -21,10 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from models.count_kernel import count_above, near_columns
 from models.errors import ModelError
 from models.search import Array, Blocks, Corpus, finite_rows, multiply, one_thread_each
 
-_SORT_FROM = 40  # relevant documents per query from which sorting a block's scores beats comparing with each; measured
 ONE_SIDE = np.float32(0.52)
 """Of the slack between two multiplied scores, where one of them is exact but for its last bit."""
 
@@ -135,8 +135,7 @@ class RankCounter:
                 f"RankCounter: query {relevant.query_R[at]} excludes row {relevant.indices[at]}, which is relevant to "
                 "it; expected another; remove it from one of the two"
             )
-        # Queries with many relevant documents first: a chunk's queries then have similarly many, and of those that have
-        # at least j a chunk's are its head.
+        # Queries with many relevant documents first: of those that have at least j, a chunk's are then its head.
         count_Q = np.diff(relevant.indptr)
         order_Q = np.argsort(-count_Q, kind="stable")
         order_Q = order_Q[count_Q[order_Q] > 0]
@@ -172,7 +171,6 @@ class RankCounter:
         if np.isnan(scores_QN).any():
             raise ModelError("RankCounter.add_scores: a score is NaN; expected numbers; look where they were computed")
         query_q = np.arange(query_offset, query_offset + len(scores_QN))
-        query_q = query_q[np.argsort(-np.diff(self.relevant.indptr)[query_q], kind="stable")]
         query_q = query_q[np.diff(self.relevant.indptr)[query_q] > 0]
         for start in range(0, len(query_q), self.query_rows):
             some = query_q[start : start + self.query_rows]
@@ -200,35 +198,17 @@ class RankCounter:
         slack_q: np.ndarray,
         exact: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
     ) -> None:
-        """Adds a block's documents for queries given by falling number of relevant ones. Writes into scores [q, N]."""
+        """Adds a block's documents. Writes into scores [q, N]."""
         rows = scores.shape[1]
         away = self.exclude_Q[query_q] - offset
         inside = np.flatnonzero((away >= 0) & (away < rows))
         scores[inside, away[inside]] = -np.inf
         first_q, count_q = self.relevant.indptr[query_q], np.diff(self.relevant.indptr)[query_q]
-        sorting = int(np.searchsorted(-count_q, -_SORT_FROM, side="right"))
-        if sorting:
-            in_order = np.sort(scores[:sorting], axis=1)
-            for i in range(sorting):
-                pairs = slice(first_q[i], first_q[i] + count_q[i])
-                own = self.scores_R[pairs]
-                above = rows - np.searchsorted(in_order[i], own + slack_q[i], side="right")
-                near = rows - above - np.searchsorted(in_order[i], own - slack_q[i], side="left")
-                self.before_R[pairs] += above
-                close = np.flatnonzero(near)
-                self._near(close + first_q[i], np.full(len(close), i), query_q, scores, offset, slack_q, exact)
-        masks = np.zeros((2, len(query_q) - sorting, -(-rows // 8) * 8), bool)
-        for j in range(int(count_q[sorting:].max(initial=0))):
-            stop = int(np.searchsorted(-count_q, -(j + 1), side="right"))
-            here = slice(sorting, stop)
-            pair, part = first_q[here] + j, scores[here]
-            own, slack = self.scores_R[pair], slack_q[here]
-            above, reach = masks[0, : len(pair)], masks[1, : len(pair)]
-            np.greater(part, (own + slack)[:, None], out=above[:, :rows])
-            np.greater_equal(part, (own - slack)[:, None], out=reach[:, :rows])
-            self.before_R[pair] += _true_in_each(above)
-            p, column = np.divmod(np.flatnonzero(np.not_equal(above, reach, out=reach)), masks.shape[2])
-            self._settle(pair, query_q[here], p, column, part, offset, exact)
+        near_P = count_above(scores, first_q, count_q, self.scores_R, slack_q, self.before_R)
+        close = np.flatnonzero(near_P)
+        at_p = np.repeat(np.arange(len(query_q)), count_q)[close]
+        pair_p = first_q[at_p] + close - (np.cumsum(count_q) - count_q)[at_p]
+        self._near(pair_p, at_p, near_P[close], query_q, scores, offset, slack_q, exact)
 
     def _count_there(
         self,
@@ -238,7 +218,9 @@ class RankCounter:
         slack_q: np.ndarray,
         exact: Callable[[np.ndarray, np.ndarray], np.ndarray],
     ) -> None:
-        """As `_count`, on the scores' own device: of each tile only counts, and rows with near ties, come back."""
+        """As `_count`, on the scores' own device, for queries by falling number of relevant documents.
+
+        Of each tile only counts, and rows with near ties, come back."""
         away = self.exclude_Q[query_q] - offset
         inside = np.flatnonzero((away >= 0) & (away < scores.shape[1]))
         scores[torch.from_numpy(inside), torch.from_numpy(away[inside])] = -torch.inf
@@ -253,59 +235,32 @@ class RankCounter:
             near = np.flatnonzero(reach > above)
             if len(near):
                 rows = part[torch.from_numpy(near).to(scores.device)].cpu().numpy()
-                every = np.arange(len(near))
-                self._near(pair[near], every, query_q[near], rows, offset, slack_q[near], exact)
+                every, count = np.arange(len(near)), (reach - above)[near]
+                self._near(pair[near], every, count, query_q[near], rows, offset, slack_q[near], exact)
 
     def _near(
         self,
         pair_p: np.ndarray,
         at_p: np.ndarray,
+        near_p: np.ndarray,
         query_q: np.ndarray,
         scores: np.ndarray,
         offset: int,
         slack_q: np.ndarray,
         exact: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
     ) -> None:
-        """Adds, for pairs that have documents too close to tell, those of them that stand before in the exact order."""
+        """Adds, for pairs that have documents too close to tell (near_p of them in row at_p), those of them that stand
+        before in the exact order."""
         if not len(pair_p):
             return
-        own_p, slack_p = self.scores_R[pair_p, None], slack_q[at_p, None]
-        part = scores[at_p]
-        p, column = np.nonzero((part >= own_p - slack_p) & (part <= own_p + slack_p))
-        self._settle(pair_p, query_q[at_p], p, column, part, offset, exact)
-
-    def _settle(
-        self,
-        pair_p: np.ndarray,
-        query_p: np.ndarray,
-        p: np.ndarray,
-        column: np.ndarray,
-        scores: np.ndarray,
-        offset: int,
-        exact: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
-    ) -> None:
-        """Adds those documents (at scores[p, column]) that stand before the pairs pair_p[p] in the exact order."""
+        p, column = near_columns(scores, at_p, self.scores_R[pair_p], slack_q[at_p], near_p)
         row = column + offset
         other = row != self.relevant.indices[pair_p[p]]  # its own column never counts, however it was rounded
         p, column, row = p[other], column[other], row[other]
-        score = scores[p, column] if exact is None else exact(query_p[p], row)
+        score = scores[at_p[p], column] if exact is None else exact(query_q[at_p[p]], row)
         own = self.scores_R[pair_p[p]]
         before = (score > own) | ((score == own) & (row < self.relevant.indices[pair_p[p]]))
         self.before_R[pair_p] += np.bincount(p[before], minlength=len(pair_p))
-
-
-def _true_in_each(mask_PN: np.ndarray) -> np.ndarray:
-    """How many are true in each row; N divisible by 8. Eight bytes at a time, no more of them than a byte can count:
-    numpy's own count along an axis takes ten times as long."""
-    eights_PM = mask_PN.view(np.uint64)
-    starts = range(0, eights_PM.shape[1], 255)
-    return sum(
-        (
-            eights_PM[:, at : at + 255].sum(axis=1).view(np.uint8).reshape(-1, 8).sum(axis=1, dtype=np.int64)
-            for at in starts
-        ),
-        np.zeros(len(mask_PN), np.int64),
-    )
 
 
 def ranks_of_relevant(
