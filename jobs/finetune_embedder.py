@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs import finetuning
+from jobs import finetuning, standing
 from jobs.job import BadInput, Context, Job, Resources, Result
 from jobs.training import Place, gathered
 
@@ -62,7 +62,7 @@ class Inputs:
     base: Path
     """A Hugging Face model folder."""
     mined: Path
-    """Queries with positives and negatives, as `mine` writes them."""
+    """Queries with positives and negatives, as `mine` writes them; with a teacher's scores if it is to distil."""
     corpus: Path
     """The texts behind their ids."""
     valid: Path
@@ -328,6 +328,7 @@ class Trainee:
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    config = standing.heard(config, inputs.mined)
     arguments = {"config": config, "inputs": inputs, "resources": context.resources}
     return finetuning.finetuned(context, config, Trainee, arguments, inputs.incumbent)
 

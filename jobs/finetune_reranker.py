@@ -7,12 +7,12 @@ Legend: Q queries of a step, G members of a group (the positive first).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs import finetuning
+from jobs import finetuning, standing
 from jobs.job import BadInput, Context, Job, Resources, Result
 from jobs.training import Place, gathered
 
@@ -121,16 +121,16 @@ class Trainee:
 
         incumbent = self.inputs.incumbent
         if incumbent is None and not reranker.can_score(self.inputs.base):
-            return self._metrics(None)
+            return _metrics(self.config, [row["ranks"] for row in self.lists])
         if incumbent is None or self.config.start == "incumbent":
             return self.evaluate()  # training begins as what is to be beaten
-        return self._metrics(reranker.load(self.inputs.base, incumbent, dtype=self.config.dtype, device=self.device))
+        return self._reranked(reranker.load(self.inputs.base, incumbent, dtype=self.config.dtype, device=self.device))
 
     def evaluate(self) -> dict[str, float]:
         from models.loading import evaluating
 
         with evaluating(self.model):
-            return self._metrics(self.reranker)
+            return self._reranked(self.reranker)
 
     def save(self, folder: Path) -> None:
         from models import lora
@@ -201,24 +201,19 @@ class Trainee:
         order = np.argsort(np.concatenate([places_of[i] for group in groups for i in group]))
         return scores[torch.from_numpy(order).to(scores.device)]
 
-    def _metrics(self, model: Any) -> dict[str, float]:
-        """Of the held-out lists as `model` orders them (None: as they are); each worker scores a part of them."""
+    def _reranked(self, model: Any) -> dict[str, float]:
+        """Metrics of the held-out lists as `model` orders them; each worker scores a part of them."""
         import numpy as np
         import torch
 
         from data.rankings import reranked
-        from models.rank_metrics import rank_metrics
-        from models.ranks import Relevant
 
         depth = self.config.depth
         mine = np.array_split(np.arange(len(self.valid)), self.place.workers)[self.place.rank]
         lists = [self.lists[q]["documents"][:depth] for q in mine]
-        if model is None:
-            scores = [-np.arange(len(documents), dtype=np.float32) for documents in lists]
-        else:
-            texts = [[self.text_of[name] for name in documents] for documents in lists]
-            queries = [self.lists[q]["text"] for q in mine]
-            scores = model.score(queries, texts, batch_tokens=self.resources.batch_tokens)
+        texts = [[self.text_of[name] for name in documents] for documents in lists]
+        queries = [self.lists[q]["text"] for q in mine]
+        scores = model.score(queries, texts, batch_tokens=self.resources.batch_tokens)
         if model is self.reranker:
             with torch.no_grad():
                 self.lockstep.finish(self._blank)
@@ -226,24 +221,39 @@ class Trainee:
             reranked(documents, own, self.valid[q]["positives"], self.lists[q]["ranks"])[1]
             for q, documents, own in zip(mine, lists, scores, strict=True)
         ]
-        all_ranks = [own for part in gathered(ranks) for own in part]
-        # Which rows are relevant does not matter here: only how many, and their ranks.
-        relevant = Relevant.of([list(range(len(own))) for own in all_ranks])
-        flat_R = np.array([rank for own in all_ranks for rank in own], np.int64)
-        return finetuning.shown(self.config, partial(rank_metrics, flat_R, relevant), "map@25", "r@25")
+        return _metrics(self.config, [own for part in gathered(ranks) for own in part])
+
+
+def _metrics(config: Config, ranks: Sequence[Sequence[int]]) -> dict[str, float]:
+    """Of each list's ranks of its positives."""
+    import numpy as np
+
+    from models.rank_metrics import rank_metrics
+    from models.ranks import Relevant
+
+    # Which rows are relevant does not matter here: only how many, and their ranks.
+    relevant = Relevant.of([list(range(len(own))) for own in ranks])
+    flat_R = np.array([rank for own in ranks for rank in own], np.int64)
+    return finetuning.shown(config, partial(rank_metrics, flat_R, relevant), "map@25", "r@25")
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from data.tables import read_shards
     from models import reranker
 
+    config = standing.heard(config, inputs.mined)
     arguments = {"config": config, "inputs": inputs, "resources": context.resources}
     alone = reranker.can_score(inputs.base)
-    return finetuning.finetuned(context, config, Trainee, arguments, inputs.incumbent, base_can=alone)
+    result = finetuning.finetuned(context, config, Trainee, arguments, inputs.incumbent, base_can=alone)
+    lists = _metrics(config, read_shards(inputs.ranking, ["ranks"])["ranks"].to_pylist())[config.metric]
+    found = standing.Standing(config.metric, lists, float(result.metrics[f"valid {config.metric}"]))
+    found.write(context.out / "standing")
+    return replace(result, metrics={**result.metrics, "teaches": str(found)})
 
 
 JOB = Job(
     "finetune_reranker",
-    version=1,
+    version=2,
     config=Config,
     inputs=Inputs,
     run=run,

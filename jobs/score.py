@@ -10,10 +10,12 @@ Positives and negatives are written as FlagEmbedding's JSONL too, with `pos_scor
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from jobs import standing
 from jobs.job import BadArtifact, BadInput, Context, Job, Result
 from jobs.shards import Tell, map_shards, rows_of
 
@@ -40,6 +42,9 @@ class Inputs:
     """The texts behind their ids."""
     adapter: Path | None = None
     """A LoRA adapter for the model."""
+    standing: Path | None = None
+    """What `finetune_reranker` found of the model, for mined lists that are to teach. If it is no teacher, nothing is
+    scored: the lists are handed on as they are, and finetunes learn from the labels alone."""
 
 
 def check(config: Config, inputs: Inputs) -> None:
@@ -122,14 +127,21 @@ class Worker:
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     import pyarrow.parquet as pq
 
-    from data.flag_embedding import row_of, write
-    from data.tables import SCORED, read_shards, shard_paths
+    from data.tables import SCORED, shard_paths
 
     shards = shard_paths(inputs.lists)
     rows = rows_of(shards, ["id", "text"])
     columns = set(SCORED) & set(pq.read_schema(shards[0]).names)
     if not columns:
         raise BadInput(f"{inputs.lists}: has none of the columns {', '.join(SCORED)}; expected lists of ids to score")
+    judged = standing.read(inputs.standing) if inputs.standing is not None else None
+    if judged is not None:
+        judged.write(context.out)
+    if judged is not None and not judged.teaches:
+        for path in shards:
+            shutil.copyfile(path, context.out / path.name)
+        _write_flag_embedding(context.out, inputs.corpus)
+        return Result({"queries": rows, "pairs": 0, "tokens": 0, "teaches": str(judged)})
     arguments: dict[str, Any] = {
         "model": inputs.model,
         "adapter": inputs.adapter,
@@ -141,11 +153,20 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if counts["rows"] != rows:
         raise BadArtifact(f"step {context.step}: {counts['rows']} rows for {rows} queries; expected one each")
     if {"positives", "negatives"} <= columns:
-        corpus = read_shards(inputs.corpus, ["id", "text"])
-        text_of = dict(zip(corpus["id"].to_pylist(), corpus["text"].to_pylist(), strict=True))
-        scored = (row for path in shard_paths(context.out) for row in pq.read_table(path).to_pylist())
-        write(context.out / "flag_embedding.jsonl", (row_of(row, text_of) for row in scored))
+        _write_flag_embedding(context.out, inputs.corpus)
     return Result({"queries": rows, "pairs": counts.get("pairs", 0), "tokens": counts.get("tokens", 0)})
+
+
+def _write_flag_embedding(folder: Path, corpus: Path) -> None:
+    import pyarrow.parquet as pq
+
+    from data.flag_embedding import row_of, write
+    from data.tables import read_shards, shard_paths
+
+    table = read_shards(corpus, ["id", "text"])
+    text_of = dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
+    rows = (row for path in shard_paths(folder) for row in pq.read_table(path).to_pylist())
+    write(folder / "flag_embedding.jsonl", (row_of(row, text_of) for row in rows))
 
 
 JOB = Job("score", version=1, config=Config, inputs=Inputs, run=run, check=check)

@@ -141,6 +141,7 @@ class Loop:
         embedder: Output | None = None
         reranker: Output | None = None
         teacher: Output | None = None
+        standing: Output | None = None
         reranker_base: Model | None = None
         for i in range(iterations):
             at = f"{before}iter{i}"
@@ -149,7 +150,7 @@ class Loop:
                 f"{at}/finetune_embedder",
                 finetune_embedder.JOB,
                 base=self.embedder,
-                mined=self.taught(f"{at}/score_mined", mined, teacher),
+                mined=self.taught(f"{at}/score_mined", mined, teacher, standing),
                 corpus=self.prepared["corpus"],
                 valid=self.prepared["valid"],
                 incumbent=embedder,
@@ -169,7 +170,7 @@ class Loop:
                 f"{at}/finetune_reranker",
                 finetune_reranker.JOB,
                 base=reranker_base,
-                mined=self.taught(f"{at}/score_hard", hard, teacher),
+                mined=self.taught(f"{at}/score_hard", hard, teacher, standing),
                 corpus=self.prepared["corpus"],
                 valid=self.prepared["valid"],
                 ranking=self.evaluated(at, miner, "valid")["ranking"],
@@ -178,7 +179,7 @@ class Loop:
                 seed=self.seed + i,
                 **{"depth": self.depth} | self.training(self.reranker_training, teacher),
             )
-            reranker = ordering["adapter"]
+            reranker, standing = ordering["adapter"], ordering["standing"]
             teacher = self.merged(f"{at}/merge_reranker", reranker_base, reranker)
             scored = self.scored(f"{at}/score_test", evaluation["ranking"], teacher, depth=self.depth)
             reranked = step(
@@ -235,13 +236,13 @@ class Loop:
             seed=self.seed + i,
         )
 
-    def scored(self, name: str, lists: Step | Output, reranker: Model, depth: int | None = None) -> Step:
-        return step(name, score.JOB, model=reranker, lists=lists, corpus=self.prepared["corpus"], depth=depth)
+    def scored(self, name: str, lists: Step | Output, reranker: Model, **more: Any) -> Step:
+        return step(name, score.JOB, model=reranker, lists=lists, corpus=self.prepared["corpus"], **more)
 
-    def taught(self, name: str, mined: Step | Output, teacher: Output | None) -> Step | Output:
-        """With a teacher's scores, where there is a teacher that anybody listens to."""
+    def taught(self, name: str, mined: Step | Output, teacher: Output | None, standing: Output | None) -> Step | Output:
+        """With a teacher's scores, where there is a teacher that anybody listens to, and that has something to say."""
         listens = self.embedder_training.get("distillation", "none") != "none" and self.mining != "given_scored"
-        return self.scored(name, mined, teacher) if teacher and listens else mined
+        return self.scored(name, mined, teacher, standing=standing) if teacher and listens else mined
 
     def merged(self, name: str, base: Model, adapter: Output) -> Output:
         """A finetune that did not get better than its base keeps the base: such an adapter changes nothing."""

@@ -21,6 +21,7 @@ SHARED_BY_JOBS = (
     "jobs.optimization",
     "jobs.tracking",
     "jobs.finetuning",
+    "jobs.standing",
 )
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from jobs.standing import read
+
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = ("--set", "questions=80", "--set", "epochs=1", "--set", "reranker=false")
 DETERMINISTIC = (
@@ -135,8 +137,9 @@ def test_the_whole_loop_with_a_reranker_that_teaches(tmp_path: Path) -> None:
     assert {"iter0/score_mined", "iter0/score_hard"}.isdisjoint(found), "there is no teacher yet"
     for label in ("iteration 0, reranked", "iteration 1, reranked"):
         assert label in output
-    scored = (tmp_path / "objects" / found["iter1/score_mined"] / "flag_embedding.jsonl").read_text().splitlines()
-    assert all({"pos_scores", "neg_scores"} <= set(json.loads(line)) for line in scored)
+    lists = tmp_path / "objects" / found["iter1/score_mined"]
+    scored = [set(json.loads(line)) for line in (lists / "flag_embedding.jsonl").read_text().splitlines()]
+    assert all(({"pos_scores", "neg_scores"} <= row) == read(lists).teaches for row in scored)
     page = (sorted(tmp_path.glob("runs/*"))[-1] / "report.html").read_text()
     assert page.count('class="line s0" points=') >= 1
     assert page.count('class="line s1" points=') >= 1, "reranked lists are a line of their own"

@@ -15,6 +15,7 @@ import torch
 
 from data.tables import CORPUS, MINED, RANKED, SCORED, read_shards, write_shards, write_table
 from data.triplets import Triplets
+from jobs import standing
 from jobs.finetune_reranker import Config, Inputs, Trainee, check, run
 from jobs.job import BadInput, Context, Resources, Result
 from jobs.optimization import Options, rate
@@ -145,6 +146,12 @@ def test_it_learns_and_the_kept_adapter_is_what_the_table_says(tuned: tuple[Resu
     best = next(row for row in result.tables["epochs"] if row["best"])
     assert best["valid map@25"] == pytest.approx(float(np.mean(found)), abs=2e-3)
     assert result.metrics["improved"]
+    before = [
+        np.mean([n / rank if rank <= 25 else 0 for n, rank in enumerate(sorted(row["ranks"]), 1)]) for row in lists
+    ]
+    judged = standing.read(adapter.parent / "standing")
+    assert judged.teaches
+    assert (judged.before, judged.after) == pytest.approx((np.mean(before), result.metrics["valid map@25"]), abs=1e-6)
     assert result.metrics["valid map@25"] > result.metrics["valid map@25 at the start"] + 0.05
     with pytest.raises(Exception, match="weights are missing"):
         reranker.load(inputs.base, dtype="float32", device="cpu")
@@ -165,6 +172,7 @@ def test_a_fresh_head_that_does_not_help_is_kept_and_said_to_be_no_better(
     assert result.metrics["improved"] is False
     assert result.metrics["kept"] == "epoch 1"
     assert result.metrics["valid map@25"] < 1.0
+    assert not standing.read(tmp_path / "out" / "standing").teaches
 
 
 DECODER = Config(

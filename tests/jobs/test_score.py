@@ -14,8 +14,10 @@ import transformers
 from data import flag_embedding
 from data.tables import MINED, read_shards, write_shards
 from jobs import evaluate_retrieval, score
+from jobs.finetuning import Lists
 from jobs.job import BadInput, Context
 from jobs.score import Config, Inputs
+from jobs.standing import Standing, heard
 from models import reranker
 from models.weights import MINILM, resolve
 
@@ -82,6 +84,31 @@ def test_each_list_gets_the_scores_of_its_pairs(
     score.run(again, config, Inputs(model, ctx.out, problem.corpus))  # scores that are there already are replaced
     for one, other in zip(found, read_shards(again.out).to_pylist(), strict=True):
         np.testing.assert_allclose(one["teacher_positive_scores"], other["teacher_positive_scores"], atol=1e-4)
+
+
+@pytest.mark.parametrize("after", [0.4, 0.5])
+def test_a_reranker_that_orders_no_better_does_not_teach(
+    model: Path, problem: Any, tmp_path: Path, context: MakeContext, after: float
+) -> None:
+    rows = mined(problem, tmp_path / "mined")
+    Standing("map@25", before=0.4, after=after).write(tmp_path / "standing")
+    ctx, config = context(), Config(dtype="float32", max_length=64)
+    result = score.run(ctx, config, Inputs(model, tmp_path / "mined", problem.corpus, standing=tmp_path / "standing"))
+    found = read_shards(ctx.out).to_pylist()
+    assert [{name: row[name] for name in rows[0]} for row in found] == rows
+    scored = list(flag_embedding.rows(ctx.out / "flag_embedding.jsonl"))
+    settings = Lists(distillation="kl_div")
+    if after > 0.4:
+        assert "teacher_negative_scores" in found[0]
+        assert all(row.neg_scores is not None for row in scored)
+        assert heard(settings, ctx.out) == settings
+    else:
+        assert result.metrics["teaches"] == "no: map@25 of held-out lists 0.4000, reranked 0.4000"
+        assert result.metrics["pairs"] == 0
+        assert "teacher_negative_scores" not in found[0]
+        assert all(row.neg_scores is None for row in scored)
+        assert heard(settings, ctx.out).distillation == "none"
+    assert heard(settings, tmp_path / "mined") == settings, "nobody judged these: missing scores are an error"
 
 
 @pytest.mark.parametrize("depth", [None, 10])
