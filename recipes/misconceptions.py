@@ -177,7 +177,8 @@ class Loop:
                 incumbent=reranker,
                 epochs=self.reranker_epochs[min(i, len(self.reranker_epochs) - 1)],
                 seed=self.seed + i,
-                **{"depth": self.depth} | self.training(self.reranker_training, teacher),
+                depth=self.depth,
+                **self.training(self.reranker_training, teacher),
             )
             reranker, standing = ordering["adapter"], ordering["standing"]
             teacher = self.merged(f"{at}/merge_reranker", reranker_base, reranker)

@@ -10,7 +10,7 @@ from recipes.misconceptions import Loop
 
 def quickstart(
     *,
-    questions: int = 350,
+    questions: int = 320,
     base: str = "sentence-transformers/all-MiniLM-L6-v2",
     iterations: int = 2,
     window: tuple[int, int] = (1, 40),
@@ -44,7 +44,7 @@ def quickstart(
         window=window,
         reranker_window=window,
         negatives=negatives,
-        depth=25,
+        depth=10,
         seed=seed,
         embedder_training={
             "epochs": epochs,
@@ -56,9 +56,8 @@ def quickstart(
         reranker_epochs=reranker_epochs,
         reranker_training={
             "learning_rate": 1e-3,
-            "negatives": 3,
+            "negatives": 2,
             "batch": 32,
-            "depth": 10,  # of each held-out list is enough to tell checkpoints apart
             "start": "incumbent",
             "distillation": "kl_div",
             "label_smoothing": 0.2,
