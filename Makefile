@@ -46,7 +46,7 @@ bench: $(READY) ## the benchmarks, side by side with what one would use instead
 lock: ## renew requirements.lock from setup.cfg, in a fresh environment
 	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
 	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir torch==$$(sed -n 's/^ *torch==//p' setup.cfg)
-	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir '.[cpu,dev,bench]'
+	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir '.[cpu,dev,bench,aws]'
 	@(sed -n '/^#/p' requirements.lock; \
 	  $(VENV)-lock/bin/python -m pip freeze | sed 's/+cpu$$//' | grep -v '^ratchet'; \
 	  sed -n 's/^gpu = //p' setup.cfg) > requirements.new && mv requirements.new requirements.lock

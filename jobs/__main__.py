@@ -21,6 +21,7 @@ from typing import Any, get_type_hints
 
 import jobs
 from jobs.job import BadInput, Context, Job, Resources, Result
+from jobs.machines import Machine, resolved
 from jobs.progress import Reporter, start_board
 from jobs.values import coerce, field_docs, nearest
 
@@ -134,7 +135,7 @@ def _ran(job: Job, config: Any, inputs: Any, options: argparse.Namespace) -> Res
     try:
         total = ray.cluster_resources()
         asked = Resources(workers=options.workers, batch_tokens=options.batch_tokens)
-        resources = asked.resolved(cpus=total.get("CPU", 1.0), gpus=total.get("GPU", 0.0))
+        resources = resolved(asked, [Machine(total.get("CPU", 1.0), total.get("GPU", 0.0))])
         board = start_board()
         context = Context(job.name, key, attempts.stat().st_size, out, work, resources, Reporter(board, job.name))
         task: Any = ray.remote(num_cpus=0, max_retries=0)(job.run)

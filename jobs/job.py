@@ -12,9 +12,9 @@ only changes speed (workers, GPUs, batch sizes at inference) comes from `context
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 
 class JobError(Exception):
@@ -36,11 +36,19 @@ class Resources:
     """What a step asks of the machines. Never identity: the same step on other machines is the same step."""
 
     workers: int | None = None
-    """Number of workers; None: one per GPU of the cluster, or one where there is none."""
+    """Number of workers; None: as many as have GPUs on the cluster at its largest, or one where there are none."""
     cpus: float | None = None
-    """CPUs per worker; None: the CPUs of the smallest node that holds a worker, shared evenly."""
+    """CPUs per worker; None: the most of which all workers fit on the machines."""
     gpus: float | None = None
     """GPUs per worker; None: one if the cluster has any, else none."""
+    memory: float = 0.0
+    """GB of memory per worker that are kept free for it; 0: none in particular."""
+    accelerator: str = ""
+    """Type of the GPUs, as Ray names it: L40S, H100, ...; empty: any."""
+    labels: tuple[str, ...] = ()
+    """Of the machines, as `market=on-demand`: workers run where all of them hold."""
+    placement: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
+    """Of a training's workers: on few machines, or on many."""
     batch_tokens: int = 16_384
     """Padded tokens per forward pass of inference."""
     micro_batch: int | None = None
@@ -48,14 +56,12 @@ class Resources:
     retries: int = 3
     """How often a step is tried again after what may pass (a lost worker); a bad value is never retried."""
 
-    def resolved(self, *, cpus: float, gpus: float) -> Resources:
-        """The same with every None filled for a cluster of `cpus` CPUs and `gpus` GPUs in total."""
-        per_worker_gpus = self.gpus if self.gpus is not None else (1.0 if gpus >= 1 else 0.0)
-        workers = (
-            self.workers if self.workers is not None else max(1, int(gpus // per_worker_gpus) if per_worker_gpus else 1)
-        )
-        share = self.cpus if self.cpus is not None else max(1.0, float(cpus // workers))
-        return replace(self, workers=workers, cpus=share, gpus=per_worker_gpus)
+    def selector(self) -> dict[str, str]:
+        """The labels by name. Raises BadInput for one that is not `name=value`."""
+        for label in self.labels:
+            if not all(label.partition("=")[::2]):
+                raise BadInput(f"labels: '{label}' given; expected name=value, such as market=on-demand")
+        return dict(label.split("=", 1) for label in self.labels)
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ class Context:
     work: Path
     """A folder that outlives kills: finished shards, checkpoints. Shared by a step's attempts, one at a time."""
     resources: Resources
-    """Resolved: no None in workers, cpus, gpus."""
+    """Resolved (see `jobs.machines`): no None in workers, cpus, gpus."""
     progress: Callable[[Progress], None] = field(default=lambda progress: None)
     """Tells the person at the screen; cheap, never fails, may be called from any worker."""
     logs: Path | None = None

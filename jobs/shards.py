@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from jobs.job import BadArtifact, BadInput, Context, JobError, Progress
+from jobs.job import BadArtifact, BadInput, Context, JobError, Progress, Resources
 
 TELL_SECONDS = 0.25
 """Between two reports of one worker."""
@@ -148,10 +148,21 @@ def _run(
         compute=ActorPoolStrategy(size=workers),
         num_cpus=resources.cpus,
         num_gpus=resources.gpus or None,
+        **where(resources),
     )
     if (failure := _first_failure(results)) is not None:
         raise failure
     ray.get(tally.flush.remote())
+
+
+def where(resources: Resources) -> dict[str, Any]:
+    """Which machines an actor may run on, as Ray's options say it."""
+    options = {
+        "memory": resources.memory * 1e9,
+        "accelerator_type": resources.accelerator,
+        "label_selector": resources.selector(),
+    }
+    return {name: value for name, value in options.items() if value}
 
 
 def quiet() -> None:

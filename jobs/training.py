@@ -89,13 +89,20 @@ def train(context: Context, options: Options, trainee: type, arguments: Mapping[
     resources = context.resources
     workers, gpus = resources.workers or 1, resources.gpus or 0
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "1800")
-    share = {"CPU": resources.cpus or 1.0} | ({"GPU": gpus} if gpus else {})
+    share = {"CPU": resources.cpus or 1.0, "GPU": gpus, "memory": resources.memory * 1e9}
     failure = context.work / f"failure-{context.attempt}.pickle"
     trainer = TorchTrainer(
         _work,
         train_loop_config={"spec": (context, options, trainee, dict(arguments), str(failure))},
         torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=COLLECTIVE_SECONDS),
-        scaling_config=ScalingConfig(num_workers=workers, use_gpu=bool(gpus), resources_per_worker=share),
+        scaling_config=ScalingConfig(
+            num_workers=workers,
+            use_gpu=bool(gpus),
+            resources_per_worker={name: value for name, value in share.items() if value},
+            placement_strategy=resources.placement,
+            accelerator_type=resources.accelerator or None,
+            label_selector=resources.selector() or None,
+        ),
         run_config=RunConfig(  # type: ignore[call-arg]  # ray.air's is what mypy sees
             # Sharded optimizer state fits the number of workers that wrote it: another number starts afresh.
             name=f"{context.step_id[:32]}-{workers}",

@@ -11,7 +11,8 @@ A command goes one way through these files:
     run        the loop: what can start is started, until nothing can
     schedule     what to start, what to skip; a pure function
     execute      one step from lease to commit; failures        what may pass and is tried again
-    cluster      Ray: started when first needed
+    cluster      Ray: started when first needed; cluster_file   what its autoscaler may bring
+    submit     a run on a cluster elsewhere; shipment           what of this checkout it needs
     store      results by content, committed once; manifest     files and digests of one artifact
     lease      who works on a step; a stale attempt can never commit
     journal    what a run leaves behind; gc                     what nothing needs any more

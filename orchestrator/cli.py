@@ -10,6 +10,7 @@ from pathlib import Path
 
 from orchestrator import recipe, screens
 from orchestrator.cluster import Cluster
+from orchestrator.errors import InputError
 from orchestrator.failures import NO_ROOM, sentence
 from orchestrator.journal import last_ids
 from orchestrator.plan import Plan
@@ -44,6 +45,15 @@ SWEEP = """\
 A space is a YAML file of lines such as `finetune_embedder.learning_rate: loguniform(1e-5, 1e-3)`. Trials run as far as
 the step that decides: the last one that the space changes and that trains by the metric, by its held-out rows; name
 another with --metric STEP.NAME. What trials have in common is computed once. Killed, the same command goes on.
+"""
+
+SUBMIT = """\
+  ray up cluster.yaml; ray dashboard cluster.yaml
+  ratchet submit misconceptions --store /mnt/ratchet/store --address http://127.0.0.1:8265 --set data=/mnt/ratchet/eedi
+
+The program is uploaded (listed first; never data, results or secrets), and `ratchet run` is started on the cluster.
+Paths in settings are the cluster's. The same command again follows the job that runs; this end may be lost at any time.
+The exit status is the job's.
 """
 
 SET_HELP = "a recipe's parameter (name=value) or a step's setting (steps.field=value); may be given often"
@@ -88,6 +98,31 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from orchestrator.sweep.command import sweep
 
     return sweep(arguments, _lines(arguments), ["ratchet", *sys.argv[1:]])
+
+
+def _submit(arguments: argparse.Namespace) -> int:
+    from orchestrator.submit import submit
+
+    if not arguments.store:
+        raise InputError("submit --store: not given; expected a folder that all machines of the cluster share")
+    recipe_file = Path(arguments.recipe) if arguments.recipe.endswith(".py") else None
+    files = [path for path in (recipe_file, arguments.settings) if path is not None]
+    options = ["--store", arguments.store, *(part for line in arguments.set for part in ("--set", line))]
+    if arguments.settings is not None:
+        options += ["--settings", arguments.settings.name]
+    missing = [name for name in arguments.env if name not in os.environ]
+    if missing:
+        raise InputError(f"submit --env {missing[0]}: not set here; expected a variable to hand on; export it first")
+    recipe.find(arguments.recipe)
+    return submit(
+        f"./{recipe_file.name}" if recipe_file else arguments.recipe,
+        options,
+        files,
+        address=arguments.address,
+        environment={name: os.environ[name] for name in arguments.env},
+        wait=not arguments.no_wait,
+        say=screens.say,
+    )
 
 
 def _plan(arguments: argparse.Namespace) -> int:
@@ -176,6 +211,18 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--at-once", type=int, help="trials at once (default: as many as the cluster can place)")
     sub.add_argument("--promote", metavar="NAME", help="keep the winner's model as promoted/NAME in the store")
     sub.add_argument("--address", help="a running Ray cluster (default: RAY_ADDRESS, or Ray on this machine)")
+
+    sub = with_recipe(command("submit", _submit, "run a recipe on a cluster, through its Jobs API", SUBMIT))
+    sub.set_defaults(store=os.environ.get("RATCHET_STORE"))
+    sub.add_argument("--address", help="the cluster's dashboard, as http://127.0.0.1:8265 (default: RAY_ADDRESS)")
+    sub.add_argument("--no-wait", action="store_true", help="start it, and do not follow its log")
+    sub.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a variable to hand on, as HF_TOKEN; may be given often",
+    )
 
     sub = with_recipe(command("plan", _plan, "show what a run would do; nothing is started", EXAMPLES))
     sub.add_argument(

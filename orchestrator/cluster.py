@@ -10,13 +10,17 @@ import shutil
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from jobs.job import Context, Job, Progress, Resources, Result
+from jobs.machines import Machine, places, resolved
 from jobs.progress import Reporter, start_board
+from orchestrator import cluster_file
 from orchestrator.errors import InputError, Interrupted
 from orchestrator.identity import same_code
 from orchestrator.schedule import Demand
+from orchestrator.step import Step
 
 QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -64,24 +68,37 @@ class Cluster:
         self.board = start_board()
         self.started = True
 
-    def capacity(self) -> Demand:
-        """CPUs and GPUs of all nodes that are up."""
+    def machines(self) -> list[Machine]:
+        """What is up; or, where RATCHET_CLUSTER says so, the most that an autoscaler may bring of each kind."""
         import ray
 
-        total = ray.cluster_resources()
-        return Demand(total.get("CPU", 0.0), total.get("GPU", 0.0))
+        if file := os.environ.get("RATCHET_CLUSTER"):
+            return cluster_file.machines(Path(file).expanduser())
+        return [_machine(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]]
 
     def maximum(self) -> Demand:
-        """CPUs and GPUs of all nodes that an autoscaler may bring; without one, of those that are up."""
-        from ray._private.state import state
-
-        now, most = self.capacity(), state.get_max_resources_from_cluster_config() or {}
-        return Demand(max(now.cpus, most.get("CPU", 0)), max(now.gpus, most.get("GPU", 0)))
+        """CPUs and GPUs of all of them."""
+        machines = self.machines()
+        return Demand(sum(m.cpus * m.count for m in machines), sum(m.gpus * m.count for m in machines))
 
     def resolved(self, resources: Resources) -> Resources:
-        """Resources without a None, for this cluster."""
-        capacity = self.capacity()
-        return resources.resolved(cpus=capacity.cpus, gpus=capacity.gpus)
+        """Resources without a None, for this cluster at its largest."""
+        return resolved(resources, self.machines())
+
+    def placed(self, step: Step) -> Resources:
+        """The step's, resolved. Raises InputError, with the arithmetic, for what the cluster can never place."""
+        machines = self.machines()
+        asked = resolved(step.resources, machines)
+        if asked.workers is not None and (room := places(machines, asked)) < asked.workers:
+            have = ", ".join(f"{m.count} of {m.cpus:g} CPUs and {m.gpus:g} GPUs" for m in machines)
+            memory = f"{asked.memory:g} GB" if asked.memory else ""
+            wanted = "".join(f", {part}" for part in (memory, asked.accelerator, *asked.labels) if part)
+            raise InputError(
+                f"step {step.name}: {asked.workers} workers of {asked.cpus:g} CPUs and {asked.gpus:g} GPUs"
+                f"{wanted} given; expected at most the {room} that fit on the cluster at its largest"
+                f" (machines: {have}); lower them with --set {step.job.name}.workers=... or .cpus=..."
+            )
+        return asked
 
     def run(
         self,
@@ -149,6 +166,13 @@ def _run(job: Job, code: Mapping[str, str], context: Context, config: Any, input
         except InputError:
             shutil.rmtree(context.work, ignore_errors=True)  # their shards may be of the other version
             raise
+
+
+def _machine(resources: Mapping[str, float], labels: Mapping[str, str]) -> Machine:
+    """Ray's numbers of a node."""
+    types = frozenset(key.partition(":")[2] for key in resources if key.startswith("accelerator_type:"))
+    memory = resources.get("memory", float("inf")) / 1e9
+    return Machine(resources.get("CPU", 0.0), resources.get("GPU", 0.0), 1, memory, types, labels)
 
 
 def demand_of(resources: Resources) -> Demand:

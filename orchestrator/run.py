@@ -108,7 +108,7 @@ class Run:
                 self.status[name] = Status.SKIPPED
                 self.journal.event("skipped", name, because=because)
                 self.view.skipped(name, because)
-            for name in to_start(self.order, self.status, self.demand, self.cluster.capacity()):
+            for name in to_start(self.order, self.status, self.demand, self.cluster.maximum()):
                 self.status[name] = Status.RUNNING
                 running[pool.submit(executor.carry_out, name)] = name
             done, _ = wait(running, timeout=TICK, return_when=FIRST_COMPLETED)
@@ -165,7 +165,7 @@ class Run:
             self.view.message("starting Ray" if not self.cluster.address else f"connecting to {self.cluster.address}")
         self.cluster.start()
         for name, planned in self.plan.steps.items():
-            self.demand[name] = demand_of(self.cluster.resolved(planned.step.resources))
+            self.demand[name] = demand_of(self.cluster.placed(planned.step))
 
     def _remember(self) -> None:
         """Writes what is known of every step: what gc keeps, and what the next run compares with."""

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("orchestrator", "jobs", "models", "data", "recipes")
-CONTRACT = ("jobs.job", "jobs.values", "jobs.progress")
+CONTRACT = ("jobs.job", "jobs.machines", "jobs.values", "jobs.progress")
 SHARED_BY_JOBS = (
     *CONTRACT,
     "jobs.shards",

@@ -7,7 +7,6 @@ started have seen all of it.
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import time
@@ -15,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from orchestrator.cluster import Cluster, demand_of
-from orchestrator.errors import RecipeError
-from orchestrator.schedule import Demand
+from jobs.machines import places
+from orchestrator.cluster import Cluster
 from orchestrator.step import Step
 from orchestrator.sweep.ledger import Ledger, Trial, key_of
 from orchestrator.sweep.space import Space
@@ -61,26 +59,10 @@ class Search:
 def room(steps: Sequence[Step], cluster: Cluster) -> int:
     """How many trials the cluster, at its largest, can place at once.
 
-    Raises RecipeError, with the arithmetic, where it cannot place one.
+    Raises InputError, with the arithmetic, where it cannot place one.
     """
-    most = cluster.maximum()
-    fits = math.inf
-    for step in steps:
-        resources = cluster.resolved(step.resources)
-        demand = demand_of(resources)
-        if not demand.within(most):
-            raise RecipeError(
-                f"step {step.name}: {resources.workers} workers of {resources.cpus:g} CPUs and {resources.gpus:g} GPUs"
-                f" are {demand.cpus:g} CPUs and {demand.gpus:g} GPUs; the cluster has at most {most.cpus:g} CPUs and"
-                f" {most.gpus:g} GPUs; lower them with --set {step.job.name}.workers=... or .cpus=..."
-            )
-        fits = min(fits, _times(demand, most))
-    return max(1, int(fits)) if math.isfinite(fits) else 1
-
-
-def _times(demand: Demand, most: Demand) -> float:
-    pairs = ((most.cpus, demand.cpus), (most.gpus, demand.gpus))
-    return min((have / want for have, want in pairs if want), default=math.inf)
+    machines, asked = cluster.machines(), [cluster.placed(step) for step in steps]
+    return max(1, min((places(machines, one) // (one.workers or 1) for one in asked), default=1))
 
 
 def carry_out(spec: Spec, space: Space, search: Search, ledger: Ledger, at_once: int, view: View) -> bool:

@@ -1,0 +1,7 @@
+# Our lock on Ray's image, for Kubernetes (rayjob.yaml): docker build -t REGISTRY/ratchet:0.1.0 .
+FROM rayproject/ray:2.60.0-py311-cu128
+RUN command -v make > /dev/null || (sudo apt-get update -qq && sudo apt-get install -y -qq make)
+WORKDIR /home/ray/ratchet
+COPY --chown=ray:users . .
+RUN make setup EXTRA=gpu
+ENV PATH=/home/ray/ratchet/.venv/bin:$PATH

@@ -1,0 +1,51 @@
+"""The machines that a cluster has or may bring, and what fits on them. Pure: knows no Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from jobs.job import Resources
+
+
+@dataclass(frozen=True)
+class Machine:
+    """So many machines of one kind."""
+
+    cpus: float
+    gpus: float = 0.0
+    count: int = 1
+    memory: float = float("inf")
+    """GB."""
+    accelerators: frozenset[str] | None = None
+    """Types of its GPUs, as Ray names them; None: not known, so that it may have any."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def holds(self, asked: Resources) -> int:
+        """How many workers of resolved resources fit on one of them."""
+        if asked.accelerator and self.accelerators is not None and asked.accelerator not in self.accelerators:
+            return 0
+        if not asked.selector().items() <= self.labels.items():
+            return 0
+        pairs = ((self.cpus, asked.cpus), (self.gpus, asked.gpus), (self.memory, asked.memory))
+        return min((int((have + 1e-9) // want) for have, want in pairs if want), default=10**6)
+
+
+def places(machines: Sequence[Machine], asked: Resources) -> int:
+    """How many workers of resolved resources fit at once; a worker is on one machine."""
+    return sum(machine.count * machine.holds(asked) for machine in machines)
+
+
+def resolved(asked: Resources, machines: Sequence[Machine]) -> Resources:
+    """The same with every None of workers, cpus and gpus filled for these machines, as `Resources` says."""
+    fit = [machine for machine in machines if machine.holds(replace(asked, cpus=0.0, gpus=0.0))]
+    gpus = asked.gpus if asked.gpus is not None else float(any(machine.gpus >= 1 for machine in fit))
+    asked = replace(asked, gpus=gpus)
+    if asked.workers is None:
+        slots = places(machines, replace(asked, cpus=asked.cpus or 0.0)) if gpus else 1
+        asked = replace(asked, workers=max(1, slots))
+    if asked.cpus is None:
+        whole = {machine.cpus // share for machine in fit for share in range(1, int(machine.cpus) + 1)}
+        enough = (n for n in sorted(whole, reverse=True) if places(machines, replace(asked, cpus=n)) >= asked.workers)
+        asked = replace(asked, cpus=float(next(enough, 1.0)))
+    return asked

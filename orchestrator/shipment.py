@@ -1,0 +1,97 @@
+"""What a cluster needs of this checkout to run a recipe: the program and the files that the command names.
+
+Nothing else is uploaded: no data, no results, no environment. What looks like a secret is refused, since whoever may
+see the cluster's jobs may see their files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import InputError
+
+PROGRAM = ("recipes", "orchestrator", "jobs", "models", "data", "tune_spaces")
+LIMIT = 20_000_000
+"""Bytes: the program is a fraction of it."""
+LEFT_OUT = {"__pycache__"}
+
+_SECRET_NAME = re.compile(
+    r"^\.env(\..*)?$|^\.netrc$|^\.pgpass$|^id_(rsa|dsa|ecdsa|ed25519)$|\.(pem|key|p12|pfx|jks|keystore)$"
+    r"|^(credentials|secrets?|auth_token)(\.(json|ya?ml|toml|ini|txt))?$",
+    re.IGNORECASE,
+)
+_SECRET_TEXT = re.compile(
+    rb"-----BEGIN [A-Z ]*PRIVATE KEY-----|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bhf_[A-Za-z0-9]{30,}\b"
+    rb"|\bgh[pousr]_[A-Za-z0-9]{36,}\b|\bsk-[A-Za-z0-9_-]{32,}\b|\bxox[abprs]-[A-Za-z0-9-]{10,}"
+    rb'|"private_key_id"\s*:'
+)
+
+
+@dataclass(frozen=True)
+class Shipment:
+    files: dict[str, Path]
+    """Path on the cluster, relative to the job's folder -> the file here."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.files.values())
+
+    def digest(self) -> str:
+        """Of the files' names and contents, hex."""
+        whole = hashlib.sha256()
+        for name, path in sorted(self.files.items()):
+            whole.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        return whole.hexdigest()
+
+    def lay_out(self, folder: Path) -> None:
+        """Copies the files there."""
+        for name, path in self.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, folder / name)
+
+    def lines(self) -> list[str]:
+        """A line for each folder or file at the top, with its size."""
+        sizes: dict[str, list[int]] = {}
+        for name, path in self.files.items():
+            sizes.setdefault(name.split("/")[0], []).append(path.stat().st_size)
+        return [f"{top:20}{len(own):5} files{sum(own) / 1e3:10.1f} kB" for top, own in sorted(sizes.items())]
+
+
+def pack(root: Path, named: Sequence[Path], limit: int = LIMIT) -> Shipment:
+    """The program below `root`, and `named` files (a recipe, settings), which go to the top by their names.
+
+    Raises InputError for a named file that is missing or would hide a part of the program, for what looks like a
+    secret, and for more than `limit` bytes.
+    """
+    files = {
+        path.relative_to(root).as_posix(): path
+        for top in PROGRAM
+        for path in sorted((root / top).rglob("*"))
+        if path.is_file() and not LEFT_OUT & set(path.parts)
+    }
+    for path in named:
+        if not path.is_file():
+            raise InputError(f"{path}: no such file; expected one to upload; correct the path")
+        if path.name in PROGRAM or files.get(path.name, path) != path:
+            raise InputError(f"{path}: another file is uploaded as {path.name}; expected names of their own; rename it")
+        files[path.name] = path
+    for name, path in files.items():
+        if _SECRET_NAME.search(path.name) or _SECRET_TEXT.search(path.read_bytes()):
+            raise InputError(
+                f"{path}: looks like a secret; expected none among what is uploaded ({name});"
+                " move it out of the program, and give what jobs need by --env NAME"
+            )
+    shipment = Shipment(files)
+    if shipment.bytes > limit:
+        largest = sorted(files.values(), key=lambda path: -path.stat().st_size)[:3]
+        told = ", ".join(f"{path} ({path.stat().st_size / 1e6:.1f} MB)" for path in largest)
+        raise InputError(
+            f"upload: {shipment.bytes / 1e6:.1f} MB; expected at most {limit / 1e6:.0f}: a program, not its data;"
+            f" move away what is large: {told}"
+        )
+    return shipment

@@ -1,0 +1,67 @@
+"""What fits on machines, against trying it out."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.job import BadInput, Resources
+from jobs.machines import Machine, places, resolved
+
+MACHINES = st.lists(
+    st.builds(Machine, st.integers(0, 9).map(float), st.integers(0, 3).map(float), st.integers(1, 3)), max_size=4
+)
+
+
+def put(machines: list[Machine], cpus: float, gpus: float) -> int:
+    """One worker after the other, wherever there is room."""
+    left = [[one.cpus, one.gpus] for one in machines for _ in range(one.count)]
+    for number in itertools.count():
+        room = next((have for have in left if have[0] >= cpus and have[1] >= gpus), None)
+        if room is None:
+            return number
+        room[0] -= cpus
+        room[1] -= gpus
+    raise AssertionError
+
+
+@given(MACHINES, st.integers(1, 5), st.integers(0, 2))
+def test_as_many_fit_as_can_be_put(machines: list[Machine], cpus: int, gpus: int) -> None:
+    asked = Resources(workers=1, cpus=float(cpus), gpus=float(gpus))
+    assert places(machines, asked) == put(machines, cpus, gpus)
+
+
+@given(MACHINES, st.integers(1, 6), st.integers(0, 2))
+def test_the_share_of_cpus_is_the_largest_with_which_all_fit(machines: list[Machine], workers: int, gpus: int) -> None:
+    asked = resolved(Resources(workers=workers, gpus=float(gpus)), machines)
+    assert (asked.workers, asked.gpus) == (workers, gpus)
+    enough = [cpus for cpus in range(1, 10) if put(machines, cpus, gpus) >= workers]
+    assert asked.cpus == max(enough, default=1)
+
+
+def test_workers_are_one_per_gpu_and_one_where_there_is_none() -> None:
+    laptop = [Machine(2.0)]
+    assert resolved(Resources(), laptop) == Resources(workers=1, cpus=2.0, gpus=0.0)
+    assert resolved(Resources(workers=2), laptop).cpus == 1.0
+    cloud = [Machine(0.0), Machine(16.0, count=8), Machine(16.0, 4.0, count=2)]
+    assert resolved(Resources(), cloud) == Resources(workers=8, cpus=4.0, gpus=1.0)
+    assert resolved(Resources(gpus=0.0), cloud).cpus == 16.0
+    assert resolved(Resources(gpus=2.0), cloud).workers == 4
+
+
+def test_workers_go_where_their_labels_memory_and_gpus_are() -> None:
+    spot = Machine(16.0, 1.0, 8, 64.0, frozenset({"L40S"}), {"market": "spot"})
+    steady = Machine(16.0, 1.0, 2, 128.0, frozenset({"H100"}), {"market": "on-demand"})
+    asked = Resources(workers=1, cpus=1.0, gpus=1.0)
+    assert places([spot, steady], asked) == 10
+    assert places([spot, steady], replace(asked, labels=("market=on-demand",))) == 2
+    assert places([spot, steady], replace(asked, accelerator="L40S")) == 8
+    assert places([spot, steady], replace(asked, memory=100.0)) == 2
+    assert places([replace(spot, accelerators=None)], replace(asked, accelerator="A100")) == 8
+    assert resolved(Resources(accelerator="H100"), [spot, steady]).workers == 2
+    with pytest.raises(BadInput, match="expected name=value"):
+        places([spot], replace(asked, labels=("spot",)))

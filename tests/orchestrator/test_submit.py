@@ -1,0 +1,250 @@
+"""`ratchet submit` against a real cluster's Jobs API, with a token, over a connection that breaks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import InputError
+from orchestrator.shipment import pack
+
+ROOT = Path(__file__).resolve().parents[2]
+
+RECIPE = '''
+import os, time
+from dataclasses import dataclass
+from pathlib import Path
+from jobs.job import Job, Result
+from orchestrator.step import Row, Summary, step
+
+@dataclass(frozen=True)
+class Config:
+    seconds: float = 0.0
+    fault: bool = False
+
+@dataclass(frozen=True)
+class Inputs:
+    pass
+
+def run(context, config, inputs):
+    time.sleep(config.seconds)
+    if config.fault:
+        raise ValueError("seven is not a colour")
+    (context.out / "found.txt").write_text(os.environ.get("GREETING", "none"))
+    return Result({"value": 42})
+
+JOB = Job("fit", version=1, config=Config, inputs=Inputs, run=run)
+
+def toy() -> Summary:
+    """A step."""
+    return Summary([Row("fit", {"value": step("fit", JOB).metric("value")})])
+'''
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+class Proxy:
+    """Hands on connections to a port, until they are cut."""
+
+    def __init__(self, target: int) -> None:
+        self.target, self.pairs = target, list[socket.socket]()
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port = self.server.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self.server.accept()
+                far = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:
+                return
+            self.pairs += [near, far]
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self._copy, args=(one, other), daemon=True).start()
+
+    def _copy(self, one: socket.socket, other: socket.socket) -> None:
+        try:
+            while data := one.recv(65_536):
+                other.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for end in (one, other):
+                end.close()
+
+    def cut(self) -> None:
+        for end in self.pairs:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        self.pairs.clear()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, dict[str, str]]]:
+    """(the dashboard's port, the environment to reach it) of a head node of its own, which asks for a token."""
+    home = tmp_path_factory.mktemp("home")
+    (home / ".ray").mkdir()
+    (home / ".ray" / "auth_token").write_text("a" * 64)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"HOME": str(home), "RAY_AUTH_MODE": "token", "PYTHONPATH": "", "RAY_USAGE_STATS_ENABLED": "0"}
+    environment |= {"PATH": f"{Path(sys.executable).parent}:{environment['PATH']}"}
+    port, dashboard = free_port(), free_port()
+    # Of its own, ended by itself: `ray stop` would end every Ray on this machine.
+    head = subprocess.Popen(
+        [
+            Path(sys.executable).parent / "ray",
+            "start",
+            "--head",
+            "--block",
+            f"--port={port}",
+            f"--dashboard-port={dashboard}",
+            "--num-cpus=2",
+            f"--temp-dir={tmp_path_factory.mktemp('ray')}",
+            "--dashboard-agent-listen-port=0",
+        ],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        until = time.monotonic() + 90
+        while time.monotonic() < until:
+            with closing(socket.socket()) as probe:
+                if probe.connect_ex(("127.0.0.1", dashboard)) == 0:
+                    break
+            assert head.poll() is None, "the head node ended"
+            time.sleep(0.5)
+        yield dashboard, environment
+    finally:
+        head.terminate()
+        head.wait(60)
+
+
+def command(cluster: tuple[int, dict[str, str]], folder: Path, *more: str, port: int | None = None) -> list[str]:
+    (folder / "toy.py").write_text(RECIPE)
+    address = f"http://127.0.0.1:{port or cluster[0]}"
+    start = [sys.executable, "-m", "orchestrator", "submit", str(folder / "toy.py")]
+    return [*start, "--store", str(folder / "store"), "--address", address, *more]
+
+
+def submit(cluster: tuple[int, dict[str, str]], folder: Path, *more: str, **changes: str) -> tuple[int, str]:
+    environment = cluster[1] | changes
+    done = subprocess.run(
+        command(cluster, folder, *more), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_run_is_followed_to_its_end_and_its_status_is_ours(
+    cluster: tuple[int, dict[str, str]], tmp_path: Path
+) -> None:
+    status, shown = submit(cluster, tmp_path, "--env", "GREETING", GREETING="good morning")
+    assert status == 0, shown
+    assert "orchestrator" in shown
+    assert "kB" in shown
+    assert "42" in shown, "the job's own table"
+    assert "succeeded" in shown
+    assert "good morning" not in shown
+    assert [path.read_text() for path in tmp_path.glob("store/objects/*/found.txt")] == ["good morning"]
+    status, shown = submit(cluster, tmp_path, "--env", "GREETING", GREETING="good morning")
+    assert status == 0, shown
+    assert "-2: started" in shown, "a job that ended is not followed again"
+    assert "1 reused" in shown
+
+    status, shown = submit(cluster, tmp_path, "--set", "fit.fault=true", "--set", "fit.retries=0")
+    assert status == 1, shown
+    assert "seven is not a colour" in shown
+    assert "failed with exit status 1" in shown
+    status, shown = submit(cluster, tmp_path, "--set", "fit.colour=7")
+    assert status == 2, "bad input, as of `ratchet run`"
+    assert "colour" in shown
+
+
+def test_the_same_command_joins_and_a_lost_connection_is_found_again(
+    cluster: tuple[int, dict[str, str]], tmp_path: Path
+) -> None:
+    slow = ("--set", "fit.seconds=20")
+    status, shown = submit(cluster, tmp_path, *slow, "--no-wait")
+    assert status == 0, shown
+    assert "started" in shown
+    proxy = Proxy(cluster[0])
+    joined = subprocess.Popen(
+        command(cluster, tmp_path, *slow, port=proxy.port),
+        cwd=ROOT,
+        env=cluster[1],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    time.sleep(12)
+    proxy.cut()
+    shown, _ = joined.communicate(timeout=120)
+    assert joined.returncode == 0, shown
+    assert "runs already" in shown
+    assert "connection lost" in shown
+    assert "connected again" in shown
+    assert shown.count("finished  1/1 steps") == 1, "each line once"
+
+
+def test_what_cannot_be_uploaded_is_refused(cluster: tuple[int, dict[str, str]], tmp_path: Path) -> None:
+    settings = tmp_path / "cluster.yaml"
+    settings.write_text("embed.workers: 4  # hf_" + "a" * 34)
+    status, shown = submit(cluster, tmp_path, "--settings", str(settings))
+    assert status == 2
+    assert "looks like a secret" in shown
+    assert str(settings) in shown
+    status, shown = submit(cluster, tmp_path, "--env", "NOT_THERE")
+    assert status == 2
+    assert "NOT_THERE: not set" in shown
+    (tmp_path / "large.py").write_bytes(b"#" * 3_000_000)
+    with pytest.raises(InputError, match=r"upload: .* MB; expected at most 3.*large.py \(3.0 MB\)"):
+        pack(ROOT, [tmp_path / "large.py"], limit=3_000_000)
+    (tmp_path / "server.pem").write_text("x")
+    with pytest.raises(InputError, match=r"server\.pem: looks like a secret"):
+        pack(ROOT, [tmp_path / "server.pem"])
+    with pytest.raises(InputError, match="no such file"):
+        pack(ROOT, [tmp_path / "missing.py"])
+
+
+def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    status, shown = submit((free_port(), environment), tmp_path)
+    assert status == 2
+    assert "expected the address of a cluster's dashboard" in shown
+
+
+def test_what_is_uploaded_is_the_program_and_decides_the_name(tmp_path: Path) -> None:
+    (tmp_path / "toy.py").write_text(RECIPE)
+    first = pack(ROOT, [tmp_path / "toy.py"])
+    assert {"toy.py", "orchestrator/cli.py", "jobs/embed.py", "recipes/quickstart.py"} <= set(first.files)
+    assert {name.split("/")[0] for name in first.files} == {
+        "toy.py",
+        "recipes",
+        "orchestrator",
+        "jobs",
+        "models",
+        "data",
+        "tune_spaces",
+    }
+    assert not [name for name in first.files if name.endswith((".pyc", ".nbi", ".nbc"))]
+    name = first.digest()
+    assert pack(ROOT, [tmp_path / "toy.py"]).digest() == name
+    (tmp_path / "toy.py").write_text(RECIPE + "#")
+    assert pack(ROOT, [tmp_path / "toy.py"]).digest() != name
+    first.lay_out(tmp_path / "out")
+    assert (tmp_path / "out/orchestrator/cli.py").read_text() == (ROOT / "orchestrator/cli.py").read_text()
