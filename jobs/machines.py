@@ -41,11 +41,12 @@ def resolved(asked: Resources, machines: Sequence[Machine]) -> Resources:
     fit = [machine for machine in machines if machine.holds(replace(asked, cpus=0.0, gpus=0.0))]
     gpus = asked.gpus if asked.gpus is not None else float(any(machine.gpus >= 1 for machine in fit))
     asked = replace(asked, gpus=gpus)
-    if asked.workers is None:
-        slots = places(machines, replace(asked, cpus=asked.cpus or 0.0)) if gpus else 1
-        asked = replace(asked, workers=max(1, slots))
-    if asked.cpus is None:
+    workers = asked.workers
+    if workers is None:
+        workers = max(1, places(machines, replace(asked, cpus=asked.cpus or 0.0)) if gpus else 1)
+    cpus = asked.cpus
+    if cpus is None:
         whole = {machine.cpus // share for machine in fit for share in range(1, int(machine.cpus) + 1)}
-        enough = (n for n in sorted(whole, reverse=True) if places(machines, replace(asked, cpus=n)) >= asked.workers)
-        asked = replace(asked, cpus=float(next(enough, 1.0)))
-    return asked
+        enough = (n for n in sorted(whole, reverse=True) if places(machines, replace(asked, cpus=n)) >= workers)
+        cpus = next(enough, 1.0)
+    return replace(asked, workers=workers, cpus=cpus)

@@ -95,7 +95,7 @@ def train(context: Context, options: Options, trainee: type, arguments: Mapping[
         _work,
         train_loop_config={"spec": (context, options, trainee, dict(arguments), str(failure))},
         torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=COLLECTIVE_SECONDS),
-        scaling_config=ScalingConfig(
+        scaling_config=ScalingConfig(  # type: ignore[call-arg]  # ray.air's is what mypy sees
             num_workers=workers,
             use_gpu=bool(gpus),
             resources_per_worker={name: value for name, value in share.items() if value},

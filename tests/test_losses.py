@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -40,7 +42,10 @@ class Nodes:
             "RAY_health_check_failure_threshold": "4",
         }
         port = self.address.rpartition(":")[2]
-        self.all = [self._start("--head", f"--port={port}", "--num-cpus=0", "--dashboard-port=0")]
+        # A folder of its own: whoever looks for a running Ray is not to find this one. Short, for its sockets' names.
+        self.place = Path(tempfile.mkdtemp(prefix="ray-"))
+        place = f"--temp-dir={self.place}"
+        self.all = [self._start("--head", f"--port={port}", "--num-cpus=0", "--dashboard-port=0", place)]
         time.sleep(4)
 
     def add(self) -> subprocess.Popen[bytes]:
@@ -57,6 +62,11 @@ class Nodes:
                 stderr=log,
                 start_new_session=True,
             )
+
+    def end(self) -> None:
+        for node in reversed(self.all):
+            kill(node)
+        shutil.rmtree(self.place, ignore_errors=True)
 
     def run(self, store: Path, *more: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -101,8 +111,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
     try:
         yield made
     finally:
-        for node in reversed(made.all):
-            kill(node)
+        made.end()
 
 
 def events(store: Path) -> list[dict[str, object]]:
@@ -191,8 +200,7 @@ def test_a_lost_head_and_a_new_cluster_on_the_same_store(tmp_path: Path, undistu
     process = first.run(store, *ON_TWO, "--set", "iterations=0")
     wait_until_started(store, "zero_shot/embed_test")
     time.sleep(5)
-    for node in first.all:
-        kill(node)
+    first.end()
     kill(process)  # it was on the head
     before = committed(store)
     second = Nodes(tmp_path / "second")
@@ -202,8 +210,7 @@ def test_a_lost_head_and_a_new_cluster_on_the_same_store(tmp_path: Path, undistu
         output, _ = (again := second.run(store, *ON_TWO, "--set", "iterations=0")).communicate(timeout=400)
         assert again.returncode == 0, output
     finally:
-        for node in reversed(second.all):
-            kill(node)
+        second.end()
     after = committed(store)
     assert before.items() <= after.items(), "a finished step was done again"
     assert undisturbed.items() <= after.items()

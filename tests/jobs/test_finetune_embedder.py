@@ -318,7 +318,7 @@ DRIVER = """
 import logging, sys, pickle, ray
 from pathlib import Path
 spec = pickle.loads(Path(sys.argv[1]).read_bytes())
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
 from jobs.finetune_embedder import run
 import json
 class Lines:

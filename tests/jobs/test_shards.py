@@ -236,7 +236,7 @@ DRIVER = """
 import logging, sys
 from pathlib import Path
 import ray
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
 import test_shards
 from jobs.job import Context, Resources
 from jobs.shards import map_shards

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
@@ -176,10 +178,11 @@ def test_its_nodes_come_with_the_work_and_go_with_it(tmp_path: Path) -> None:
         "RAY_AUTH_MODE": "disabled",
     }
     ray = Path(sys.executable).parent / "ray"
+    place = tempfile.mkdtemp(prefix="ray-")  # short, for its sockets' names
     options = [f"--port={port}", "--num-cpus=0", f"--autoscaling-config={tmp_path / 'fake.yaml'}", "--block"]
     with (tmp_path / "head.log").open("w") as log:
         head = subprocess.Popen(
-            [ray, "start", "--head", "--include-dashboard=false", *options],
+            [ray, "start", "--head", "--include-dashboard=false", f"--temp-dir={place}", *options],
             env=environment,
             stdout=log,
             stderr=log,
@@ -200,6 +203,7 @@ def test_its_nodes_come_with_the_work_and_go_with_it(tmp_path: Path) -> None:
     finally:
         head.terminate()
         head.wait(60)
+        shutil.rmtree(place, ignore_errors=True)
     assert seen["first"] == 1, "the head alone"
     assert seen["most"]["CPU"] >= 8 * 16
     assert seen["most"]["GPU"] >= 8

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -30,6 +32,7 @@ from orchestrator.step import Row, Summary, step
 class Config:
     seconds: float = 0.0
     fault: bool = False
+    metric: str = "value"
 
 @dataclass(frozen=True)
 class Inputs:
@@ -40,7 +43,7 @@ def run(context, config, inputs):
     if config.fault:
         raise ValueError("seven is not a colour")
     (context.out / "found.txt").write_text(os.environ.get("GREETING", "none"))
-    return Result({"value": 42})
+    return Result({"value": 42, "valid value": config.seconds})
 
 JOB = Job("fit", version=1, config=Config, inputs=Inputs, run=run)
 
@@ -103,6 +106,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, dic
     environment |= {"HOME": str(home), "RAY_AUTH_MODE": "token", "PYTHONPATH": "", "RAY_USAGE_STATS_ENABLED": "0"}
     environment |= {"PATH": f"{Path(sys.executable).parent}:{environment['PATH']}"}
     port, dashboard = free_port(), free_port()
+    place = tempfile.mkdtemp(prefix="ray-")  # short, for its sockets' names
     # Of its own, ended by itself: `ray stop` would end every Ray on this machine.
     head = subprocess.Popen(
         [
@@ -113,7 +117,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, dic
             f"--port={port}",
             f"--dashboard-port={dashboard}",
             "--num-cpus=2",
-            f"--temp-dir={tmp_path_factory.mktemp('ray')}",
+            f"--temp-dir={place}",
             "--dashboard-agent-listen-port=0",
         ],
         env=environment,
@@ -133,6 +137,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, dic
     finally:
         head.terminate()
         head.wait(60)
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def command(cluster: tuple[int, dict[str, str]], folder: Path, *more: str, port: int | None = None) -> list[str]:
@@ -199,6 +204,25 @@ def test_the_same_command_joins_and_a_lost_connection_is_found_again(
     assert "connection lost" in shown
     assert "connected again" in shown
     assert shown.count("finished  1/1 steps") == 1, "each line once"
+
+
+def test_a_sweep_runs_as_a_job_of_rays_own_command(cluster: tuple[int, dict[str, str]], tmp_path: Path) -> None:
+    (tmp_path / "toy.py").write_text(RECIPE)
+    (tmp_path / "space.yaml").write_text("fit.seconds: choice(0.1, 0.2, 0.3)\n")
+    pack(ROOT, [tmp_path / "toy.py", tmp_path / "space.yaml"]).lay_out(tmp_path / "job")
+    sweep = ["python", "-m", "orchestrator", "sweep", "./toy.py", "--space", "space.yaml", "--metric", "value"]
+    asked = [*sweep, "--trials", "3", "--store", str(tmp_path / "store")]
+    ray = [Path(sys.executable).parent / "ray", "job", "submit", "--address", f"http://127.0.0.1:{cluster[0]}"]
+    done = subprocess.run(
+        [*ray, "--working-dir", str(tmp_path / "job"), "--", *asked],
+        env=cluster[1],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "winner: ratchet run" in done.stdout
+    assert list(tmp_path.glob("store/sweeps/*/report.html"))
 
 
 def test_what_cannot_be_uploaded_is_refused(cluster: tuple[int, dict[str, str]], tmp_path: Path) -> None:

@@ -263,7 +263,7 @@ REAL = """
 import sys, time, ray
 from orchestrator.cli import main
 
-ray.init(num_cpus=2, log_to_driver=False)
+ray.init(address="local", num_cpus=2, log_to_driver=False)
 status = main(sys.argv[1:])
 for _ in range(60):
     left = [group for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"]
