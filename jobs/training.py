@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from jobs.job import BadArtifact, BadInput, Context, Progress
 from jobs.optimization import History, Options, better, rate
+from jobs.preemption import Notice
 from jobs.tracking import Tracker
 
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ class _Loop:
         self.life = gathered(f"{context.attempt}-{os.urandom(3).hex()}")[0]
         self.saved_at = self.told_at = time.monotonic()
         self.tokens = 0.0
+        self.notice = Notice()
 
     def run(self) -> None:
         try:
@@ -283,7 +285,8 @@ class _Loop:
             own, tokens = own + float(share.detach()), tokens + count
         rare = options.save_steps is None and time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
         first = self.place.rank == 0
-        loss, tokens_of_all, due = self._sum([own / self.place.workers, tokens, first and rare])
+        own_numbers = [own / self.place.workers, tokens, first and rare, first and self.notice.due()]
+        loss, tokens_of_all, due, ask = self._sum(own_numbers)
         if not math.isfinite(loss):
             raise BadArtifact(
                 f"step {self.context.step}: the loss is {loss} at step {number + 1}; expected a number; "
@@ -305,7 +308,8 @@ class _Loop:
         self.tokens += tokens_of_all
         if time.monotonic() - self.told_at > 0.5 or number + 1 == self.total:
             self._tell(f"epoch {history.epoch + 1} of {options.epochs}", loss)
-        return history.step % options.save_steps == 0 if options.save_steps else due > 0
+        warned = ask > 0 and self.notice.given()
+        return warned or (history.step % options.save_steps == 0 if options.save_steps else due > 0)
 
     def _norm(self) -> float:
         """Of the whole gradient, which each worker has where nothing is shared; DeepSpeed does not tell it then."""

@@ -22,6 +22,7 @@ SHARED_BY_JOBS = (
     "jobs.tracking",
     "jobs.finetuning",
     "jobs.standing",
+    "jobs.preemption",
 )
 
 

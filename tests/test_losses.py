@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -48,10 +50,21 @@ class Nodes:
         self.all = [self._start("--head", f"--port={port}", "--num-cpus=0", "--dashboard-port=0", place)]
         time.sleep(4)
 
-    def add(self) -> subprocess.Popen[bytes]:
-        node = self._start(f"--address={self.address}", "--num-cpus=1")
+    def add(self, name: str = "any") -> subprocess.Popen[bytes]:
+        node = self._start(f"--address={self.address}", "--num-cpus=1", f"--labels=name={name}")
         self.all.append(node)
         return node
+
+    def warn(self, name: str, seconds: int) -> None:
+        """What a cloud's notice becomes: the node of that name will be taken away."""
+        find = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level=50); " + (
+            "print(*[n['NodeID'] for n in ray.nodes() if n['Labels'].get('name') == sys.argv[2]])"
+        )
+        options: dict[str, Any] = {"env": self.environment, "capture_output": True, "text": True, "check": True}
+        found = subprocess.run([sys.executable, "-c", find, self.address, name], **options).stdout.split()[-1]
+        reason = ["--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=notice"]
+        where = [f"--address={self.address}", f"--node-id={found}", f"--deadline-remaining-seconds={seconds}"]
+        subprocess.run([RAY, "drain-node", *where, *reason], **options)
 
     def _start(self, *options: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"node-{time.time_ns()}.log").open("wb") as log:
@@ -178,11 +191,40 @@ def test_a_node_lost_in_training_costs_the_steps_since_the_checkpoint(nodes: Nod
     process = nodes.run(store, *two, "--set", "iterations=1", "--set", "finetune_embedder.save_steps=1")
     wait_until_started(store, "iter0/finetune_embedder")
     end = time.monotonic() + 200
-    while not list(store.glob("steps/*/work/train/*/checkpoint*")):
+    while not list(store.glob("steps/*/work/train/*/step-*")):
         assert time.monotonic() < end, "no checkpoint was made"
         time.sleep(0.2)
     kill(victim)
     time.sleep(2)
+    nodes.add()
+    output, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, output
+    assert "iter0/evaluate" in committed(store)
+
+
+@pytest.mark.soak
+def test_a_notice_is_used_for_a_checkpoint(nodes: Nodes, tmp_path: Path) -> None:
+    victim = nodes.add("victim")
+    nodes.add()
+    store = tmp_path / "store"
+    two = ("--set", "finetune_embedder.workers=2", "--set", "finetune_embedder.cpus=1")
+    process = nodes.run(store, *two, "--set", "iterations=1", "--set", "finetune_embedder.batch=8")
+    wait_until_started(store, "iter0/finetune_embedder")
+    end = time.monotonic() + 200
+    while not list(store.glob("steps/*/logs/*")):  # its curves: it trains
+        assert time.monotonic() < end, "training did not begin"
+        time.sleep(0.2)
+    time.sleep(15)
+    assert not list(store.glob("steps/*/work/train/*/step-*")), "none is due for minutes"
+    nodes.warn("victim", 40)
+    end = time.monotonic() + 40
+    while not (made := list(store.glob("steps/*/work/train/*/step-*"))):
+        assert time.monotonic() < end, "no checkpoint was made"
+        time.sleep(0.2)
+    number = int(made[0].name.split("-")[1])
+    assert number > 0, "in the middle of the only epoch"
+    time.sleep(3)
+    kill(victim)
     nodes.add()
     output, _ = process.communicate(timeout=500)
     assert process.returncode == 0, output
@@ -214,3 +256,52 @@ def test_a_lost_head_and_a_new_cluster_on_the_same_store(tmp_path: Path, undistu
     after = committed(store)
     assert before.items() <= after.items(), "a finished step was done again"
     assert undisturbed.items() <= after.items()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [1, 2])
+def test_chaos(tmp_path: Path, undisturbed: dict[str, str], seed: int) -> None:
+    """Drivers, workers and nodes are killed one after the other; the same command goes on each time."""
+    random, store = Random(seed), tmp_path / "store"
+    nodes = Nodes(tmp_path)
+    workers = [nodes.add(), nodes.add()]
+    two = ("--set", "finetune_embedder.workers=2", "--set", "finetune_embedder.cpus=1")
+    command = (*ON_TWO, *two, "--set", "iterations=1", "--set", "finetune_embedder.save_steps=2")
+    process, killed, output = nodes.run(store, *command), list[str](), ""
+    try:
+        end = time.monotonic() + 900
+        while process.returncode != 0:
+            assert time.monotonic() < end, f"after {killed} it does not end: {output}"
+            try:
+                output, _ = process.communicate(timeout=random.uniform(6, 16) if len(killed) < 12 else 600)
+            except subprocess.TimeoutExpired:
+                killed.append(what := random.choice(["driver", "worker", "worker", "node"]))
+                if what == "driver":
+                    kill(process)
+                elif what == "node":
+                    gone = random.randrange(len(workers))
+                    kill(workers[gone])
+                    workers[gone] = nodes.add()
+                else:
+                    busy = [pid for node in workers for pid in family(node.pid) if "ray::" in name_of(pid)]
+                    if busy:
+                        os.kill(random.choice(busy), signal.SIGKILL)
+                    continue
+            if process.returncode not in (None, 0):
+                process = nodes.run(store, *command)
+        assert undisturbed.items() <= committed(store).items()
+        assert "iter0/evaluate" in committed(store)
+        for step in store.glob("steps/*"):
+            ends = [json.loads(path.read_text()) for path in step.glob("epochs/*/end")]
+            assert sum("commit" in one for one in ends) == 1, "committed once"
+        assert not [pid for pid in family(os.getpid()) if str(store) in name_of(pid)], "no process is left"
+    finally:
+        kill(process)
+        nodes.end()
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
