@@ -133,8 +133,8 @@ def _ran(job: Job, config: Any, inputs: Any, options: argparse.Namespace) -> Res
         file.write("|")
     # "local": not whatever cluster was last started here, which may be gone.
     address = os.environ.get("RAY_ADDRESS", "local")
-    quiet = {} if address != "local" else {"include_dashboard": False}
-    ray.init(address=address, **quiet, log_to_driver=False, logging_level=logging.ERROR)
+    dashboard = False if address == "local" else None
+    ray.init(address, include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
     try:
         total = ray.cluster_resources()
         asked = Resources(workers=options.workers, batch_tokens=options.batch_tokens)
