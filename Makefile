@@ -4,6 +4,8 @@ EXTRA ?= cpu
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-$(EXTRA)
+# Threads that wait for each other sleep: two processes of tests, each with threads, would burn the time of the other.
+PATIENT := OMP_WAIT_POLICY=PASSIVE
 
 .PHONY: help setup quickstart test test-slow test-soak lint types bench lock clean
 
@@ -25,13 +27,13 @@ quickstart: $(READY) ## set up, then run two iterations on generated data and wr
 	@$(BIN)/ratchet run quickstart
 
 test: $(READY) ## set up, then run the tests
-	@$(BIN)/python -m pytest --durations=12
+	@$(PATIENT) $(BIN)/python -m pytest --durations=12
 
 test-slow: $(READY) ## the tests that take minutes
-	@$(BIN)/python -m pytest -m slow --durations=12
+	@$(PATIENT) $(BIN)/python -m pytest -m slow --durations=12
 
 test-soak: $(READY) ## long tests on killed processes and sweeps, for before a release
-	@$(BIN)/python -m pytest -m soak --durations=12
+	@$(BIN)/python -m pytest -m soak -n 0 --durations=12
 
 lint: $(READY) ## ruff: style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

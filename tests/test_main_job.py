@@ -16,7 +16,7 @@ import pytest
 from jobs.standing import read
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = ("--set", "questions=80", "--set", "epochs=1", "--set", "reranker=false")
+SMALL = ("--set", "questions=48", "--set", "epochs=1", "--set", "reranker=false")
 DETERMINISTIC = (
     "prepare",
     "bm25/evaluate",
