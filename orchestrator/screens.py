@@ -21,8 +21,9 @@ from orchestrator.lease import holders
 from orchestrator.plan import Plan
 from orchestrator.recipe import Recipe
 from orchestrator.report import write
-from orchestrator.report.sweep import SweepReport, shown
+from orchestrator.report.sweep import shown
 from orchestrator.report.sweep import write as write_sweep_report
+from orchestrator.report.sweep_parts import SweepReport
 from orchestrator.run import Outcome
 from orchestrator.show import NOTHING, duration, plural
 from orchestrator.store import Store

@@ -8,10 +8,9 @@ what mattered, failures, then what is needed to run the sweep again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from orchestrator.report import markdown as md
 from orchestrator.report import save
@@ -23,6 +22,8 @@ from orchestrator.report.parts import Chart, Series
 from orchestrator.report.sweep_charts import Line, importance_chart, parallel_chart, parallel_key
 from orchestrator.report.sweep_parts import (
     DEFAULT,
+    SweepReport,
+    TrialReport,
     cell,
     facts,
     failures,
@@ -40,76 +41,6 @@ from orchestrator.show import clean, shortened
 
 _OPEN = 8
 """Failures that stand open; the rest is folded."""
-
-
-@dataclass(frozen=True)
-class TrialReport:
-    """One trial as the report shows it."""
-
-    number: int
-    """1, 2, ... in the order in which they were asked for."""
-    settings: Mapping[str, str]
-    """What the space chose: `finetune_embedder.learning_rate` -> `0.0002`, as after `--set NAME=`. Empty for the
-    recipe's defaults."""
-    status: Literal["finished", "stopped", "failed", "unfinished"]
-    """`stopped`: ended early as a bad one."""
-    value: float | None
-    """Of the metric; mean over seeds."""
-    deviation: float | None = None
-    """Standard deviation over seeds; None with one seed."""
-    values: Sequence[float] = ()
-    """Per seed."""
-    curve: Sequence[float] = ()
-    """The held-out metric at checkpoint 1, 2, ..."""
-    spent: float = 0.0
-    """Seconds of steps that this trial computed."""
-    shared: float = 0.0
-    """Seconds of steps that others had computed already and that it used."""
-    reason: str = ""
-    """Why it failed."""
-
-
-@dataclass(frozen=True)
-class SweepReport:
-    """All that the report of a sweep says."""
-
-    recipe: str
-    sweep_id: str
-    metric: str
-    """As given: `map@25`."""
-    maximize: bool
-    started: float
-    """Seconds since 1970."""
-    seconds: float
-    """Wall-clock seconds of the whole sweep."""
-    command: str
-    """Runs the sweep again, or goes on with it."""
-    space: Mapping[str, str]
-    """Name -> as written: `loguniform(1e-5, 1e-3)`."""
-    fixed: Sequence[str]
-    """`--set` lines that all trials have."""
-    trials: Sequence[TrialReport]
-    winner: int | None
-    """A trial's number."""
-    default: int | None
-    """The trial of the recipe's defaults."""
-    verdict: str
-    """One sentence on whether the winner is better than the defaults beyond noise."""
-    winner_command: str
-    """Runs the winner."""
-    importance: Mapping[str, float]
-    """Name -> share of the metric's variance; they sum to 1. May be empty."""
-    steps_done: int
-    """Steps that were computed."""
-    steps_separate: int
-    """Steps that as many separate runs would have computed."""
-    seconds_separate: float
-    """Seconds that those would have taken, by the measured times of the steps."""
-    seconds_spent: float
-    """Seconds of steps computed."""
-    notes: Sequence[str] = ()
-    """Things to know, such as why epochs do not continue."""
-    provenance: Mapping[str, str] = field(default_factory=dict)
 
 
 def write(folder: Path, data: SweepReport) -> tuple[Path, Path]:

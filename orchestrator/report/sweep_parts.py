@@ -5,18 +5,86 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 from orchestrator.show import NOTHING, clean, duration, is_number, moment, number, plural
-
-if TYPE_CHECKING:
-    from orchestrator.report.sweep import SweepReport, TrialReport
 
 DEFAULT = "default"
 """Stands for the value of a setting that a trial leaves to the recipe."""
 _STATUSES = ("finished", "stopped", "failed", "unfinished")
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+
+
+@dataclass(frozen=True)
+class TrialReport:
+    """One trial as the report shows it."""
+
+    number: int
+    """1, 2, ... in the order in which they were asked for."""
+    settings: Mapping[str, str]
+    """What the space chose: `finetune_embedder.learning_rate` -> `0.0002`, as after `--set NAME=`. Empty for the
+    recipe's defaults."""
+    status: Literal["finished", "stopped", "failed", "unfinished"]
+    """`stopped`: ended early as a bad one."""
+    value: float | None
+    """Of the metric; mean over seeds."""
+    deviation: float | None = None
+    """Standard deviation over seeds; None with one seed."""
+    values: Sequence[float] = ()
+    """Per seed."""
+    curve: Sequence[float] = ()
+    """The held-out metric at checkpoint 1, 2, ..."""
+    spent: float = 0.0
+    """Seconds of steps that this trial computed."""
+    shared: float = 0.0
+    """Seconds of steps that others had computed already and that it used."""
+    reason: str = ""
+    """Why it failed."""
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """All that the report of a sweep says."""
+
+    recipe: str
+    sweep_id: str
+    metric: str
+    """As given: `map@25`."""
+    maximize: bool
+    started: float
+    """Seconds since 1970."""
+    seconds: float
+    """Wall-clock seconds of the whole sweep."""
+    command: str
+    """Runs the sweep again, or goes on with it."""
+    space: Mapping[str, str]
+    """Name -> as written: `loguniform(1e-5, 1e-3)`."""
+    fixed: Sequence[str]
+    """`--set` lines that all trials have."""
+    trials: Sequence[TrialReport]
+    winner: int | None
+    """A trial's number."""
+    default: int | None
+    """The trial of the recipe's defaults."""
+    verdict: str
+    """One sentence on whether the winner is better than the defaults beyond noise."""
+    winner_command: str
+    """Runs the winner."""
+    importance: Mapping[str, float]
+    """Name -> share of the metric's variance; they sum to 1. May be empty."""
+    steps_done: int
+    """Steps that were computed."""
+    steps_separate: int
+    """Steps that as many separate runs would have computed."""
+    seconds_separate: float
+    """Seconds that those would have taken, by the measured times of the steps."""
+    seconds_spent: float
+    """Seconds of steps computed."""
+    notes: Sequence[str] = ()
+    """Things to know, such as why epochs do not continue."""
+    provenance: Mapping[str, str] = field(default_factory=dict)
 
 
 def facts(data: SweepReport) -> list[str]:

@@ -16,7 +16,7 @@ import yaml
 
 from orchestrator.execute import versions
 from orchestrator.journal import Journal
-from orchestrator.report.sweep import SweepReport, TrialReport
+from orchestrator.report.sweep_parts import SweepReport, TrialReport
 from orchestrator.store import Store
 from orchestrator.sweep.ledger import Trial
 from orchestrator.sweep.plan import SweepPlan

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from orchestrator.report.sweep import SweepReport, TrialReport, html, markdown, shown, table, write
+from orchestrator.report.sweep import html, markdown, shown, table, write
+from orchestrator.report.sweep_parts import SweepReport, TrialReport
 
 NASTY = "</title></pre><script>alert('x')</script> \"q\" | `t` $a_1$ \x1b[31mred\x00"
 RATE, TEMPERATURE, DISTILLATION = "finetune.learning_rate", "finetune.temperature", "finetune.distillation"
