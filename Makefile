@@ -30,7 +30,7 @@ test: $(READY) ## set up, then run the tests
 	@$(PATIENT) $(BIN)/python -m pytest --durations=12
 
 test-slow: $(READY) ## the tests that take minutes
-	@$(PATIENT) $(BIN)/python -m pytest -m slow --durations=12
+	@$(BIN)/python -m pytest -m slow -n 0 --durations=12
 
 test-soak: $(READY) ## long tests on killed processes and sweeps, for before a release
 	@$(BIN)/python -m pytest -m soak -n 0 --durations=12

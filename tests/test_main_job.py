@@ -16,6 +16,7 @@ import pytest
 from jobs.standing import read
 
 ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.timeout(1200)
 SMALL = ("--set", "questions=48", "--set", "epochs=1", "--set", "reranker=false")
 DETERMINISTIC = (
     "prepare",
@@ -42,7 +43,7 @@ def start(store: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def run(store: Path, *arguments: str) -> tuple[int, str]:
     process = start(store, *arguments)
-    output, _ = process.communicate(timeout=580)
+    output, _ = process.communicate(timeout=1100)
     return process.returncode, output
 
 
