@@ -134,14 +134,14 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     columns = set(SCORED) & set(pq.read_schema(shards[0]).names)
     if not columns:
         raise BadInput(f"{inputs.lists}: has none of the columns {', '.join(SCORED)}; expected lists of ids to score")
-    judged = standing.read(inputs.standing) if inputs.standing is not None else None
-    if judged is not None:
+    if inputs.standing is not None:
+        judged = standing.read(inputs.standing)
         judged.write(context.out)
-    if judged is not None and not judged.teaches:
-        for path in shards:
-            shutil.copyfile(path, context.out / path.name)
-        _write_flag_embedding(context.out, inputs.corpus)
-        return Result({"queries": rows, "pairs": 0, "tokens": 0, "teaches": str(judged)})
+        if not judged.teaches:
+            for path in shards:
+                shutil.copyfile(path, context.out / path.name)
+            _write_flag_embedding(context.out, inputs.corpus)
+            return Result({"queries": rows, "pairs": 0, "tokens": 0, "teaches": str(judged)})
     arguments: dict[str, Any] = {
         "model": inputs.model,
         "adapter": inputs.adapter,

@@ -10,6 +10,7 @@ import shutil
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +69,18 @@ class Cluster:
         self.board = start_board()
         self.started = True
 
+    @cached_property
+    def _brought(self) -> list[Machine] | None:
+        """What RATCHET_CLUSTER tells, read once: a run asks at every look at its steps."""
+        file = os.environ.get("RATCHET_CLUSTER")
+        return cluster_file.machines(Path(file).expanduser()) if file else None
+
     def machines(self) -> list[Machine]:
         """What is up; or, where RATCHET_CLUSTER says so, the most that an autoscaler may bring of each kind."""
+        if self._brought is not None:
+            return self._brought
         import ray
 
-        if file := os.environ.get("RATCHET_CLUSTER"):
-            return cluster_file.machines(Path(file).expanduser())
         return [_machine(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]]
 
     def maximum(self) -> Demand:
