@@ -1,11 +1,12 @@
-"""Exact metrics of all against all: models/ranks.py beside FAISS's best 1,000 and pytrec_eval. Seconds, peak memory.
+"""Exact metrics of all against all: ours beside FAISS's best 1,000 and pytrec_eval. Seconds, peak memory.
 
     python -m benchmarks.metrics [--rows 10000,20000,50000] [--dim 384]
 
-Statements of papers as random unit vectors around the paper's own; each asks for the others of its paper. Ours counts
-over the whole ranking. The peer is the pipeline that people write: `IndexFlatIP`, the best 1,000 of each query without
-itself, a run in pytrec_eval's form (2,000 queries at a time, else it fills the memory), its means: MRR, P and R agree
-with ours where no relevant statement stands behind 1,000; MAP is only the cut one. Each is a process of its own.
+Statements of papers as random unit vectors around the paper's own; each asks for the others of its paper. Ours
+(models/all_against_all.py) counts over the whole ranking. The peer is the pipeline that people write: `IndexFlatIP`,
+the best 1,000 of each query without itself, a run in pytrec_eval's form (2,000 queries at a time, else it fills the
+memory), its means: MRR, P and R agree with ours where no relevant statement stands behind 1,000; MAP is only the cut
+one. Each is a process of its own.
 """
 
 from __future__ import annotations
@@ -79,15 +80,14 @@ def measure(way: str, rows: int, dim: int, threads: int) -> dict[str, float]:
 
 def ours(vectors_SD: np.ndarray, paper_S: np.ndarray) -> tuple[float, float]:
     from data.papers import others
+    from models.all_against_all import AllAgainstAll
     from models.rank_metrics import rank_metrics
-    from models.ranks import RankCounter, Relevant, relevant_scores
+    from models.ranks import Relevant
 
-    every = np.arange(len(paper_S))
-    relevant = Relevant(*others(paper_S, every))
-    scores_R = relevant_scores(vectors_SD, relevant, vectors_SD)
-    counter = RankCounter(relevant, scores_R, query_QD=vectors_SD, exclude_Q=every)
-    counter.add(0, vectors_SD)
-    values = rank_metrics(counter.ranks(), relevant, CUT_OFFS).values
+    rows = len(paper_S)
+    relevant = Relevant(*others(paper_S, np.arange(rows)))
+    before_R = AllAgainstAll(vectors_SD, relevant).count(0, rows)
+    values = rank_metrics(1 + before_R, relevant, CUT_OFFS).values
     return values["mrr"], values[f"r@{DEPTH}"]
 
 

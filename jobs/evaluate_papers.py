@@ -1,7 +1,8 @@
 """evaluate_papers: how well a statement finds the others of its paper; exact, over the ranking of all statements.
 
-Each statement is a query and, but for itself, every statement is ranked. Query shards are dealt to workers; ranks are
-counted, never sorted (models.ranks). Statements without another of their paper are ranked against, but ask nothing.
+Each statement is a query and, but for itself, every statement is ranked. Shards are dealt to workers; ranks are
+counted, never sorted (models.ranks), and where all ask, one product of two statements counts for both
+(models.all_against_all). Statements without another of their paper are ranked against, but ask nothing.
 """
 
 from __future__ import annotations
@@ -70,22 +71,16 @@ class Worker:
 
     def __call__(self, source: Path, target: Path, tell: Tell) -> dict[str, int]:
         import numpy as np
-        import pyarrow as pa
-        import pyarrow.parquet as pq
 
         from data.papers import others
-        from data.tables import write_table
         from models.ranks import Relevant
 
-        names = pq.read_table(source, columns=["id"])["id"]
-        row_Q = self.starts[source.name] + np.arange(len(names))
-        row_Q = row_Q[self.asking_S[row_Q]]
+        start = self.starts[source.name]
+        row_Q = start + np.flatnonzero(self.asking_S[start : start + rows_of([source], ["id"])])
         relevant = Relevant(*others(self.paper_S, row_Q))
         ranks_R = self._dense(row_Q, relevant) if self.vectors_SD is not None else self._words(row_Q, relevant, tell)
-        lists = pa.ListArray.from_arrays(pa.array(relevant.indptr, pa.int32()), pa.array(ranks_R, pa.int64()))
-        asked = names.take(pa.array(row_Q - self.starts[source.name])).combine_chunks()
-        write_table(target, pa.table({"id": asked, "ranks": lists}))
-        return {"rows": len(names), "queries": len(row_Q)}
+        rows = _write_ranks(source, target, row_Q - start, relevant.indptr, ranks_R)
+        return {"rows": rows, "queries": len(row_Q)}
 
     def _dense(self, row_Q: np.ndarray, relevant: Relevant) -> np.ndarray:
         from models.ranks import RankCounter, relevant_scores
@@ -120,6 +115,31 @@ class Worker:
         return np.concatenate(ranks)
 
 
+class AllWorker:
+    """What the groups of statements that begin in a shard count, for all statements (models.all_against_all): int64 [R]
+    as a .npy file, to be added to what the other shards count."""
+
+    def __init__(self, inputs: Inputs, starts: dict[str, int], vectors: Path, device: str) -> None:
+        import numpy as np
+
+        from data.papers import numbers, others
+        from data.tables import read_shards
+        from models.all_against_all import AllAgainstAll
+        from models.ranks import Relevant
+
+        self.starts = starts
+        paper_S = numbers(read_shards(inputs.statements, ["paper"]))
+        relevant = Relevant(*others(paper_S, np.arange(len(paper_S))))
+        self.every = AllAgainstAll(np.load(vectors, mmap_mode="r"), relevant, device=device)
+
+    def __call__(self, source: Path, target: Path, tell: Tell) -> dict[str, int]:
+        import numpy as np
+
+        start, rows = self.starts[source.name], rows_of([source], ["id"])
+        np.save(target, self.every.count(start, start + rows, lambda row: tell(row - start)))
+        return {"rows": rows}
+
+
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     import numpy as np
 
@@ -133,13 +153,18 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     starts = dict(zip([path.name for path in shards], _starts(shards), strict=True))
     vectors = _vectors(context, config, inputs)
     device = "cuda" if context.resources.gpus and config.system == "dense" else "cpu"
-    arguments = {"config": config, "inputs": inputs, "starts": starts, "vectors": vectors, "device": device}
-    map_shards(context, shards, Worker, arguments, context.out / "ranks", total_rows=total)
+    arguments = {"inputs": inputs, "starts": starts, "vectors": vectors, "device": device}
+    paper_S = numbers(read_shards(inputs.statements, ["paper"]))
+    if vectors is not None and config.max_queries is None:
+        counts = context.work / "counts"
+        map_shards(context, shards, AllWorker, arguments, counts, suffix=".npy", total_rows=total)
+        _add_up(context, shards, starts, counts, paper_S)
+    else:
+        map_shards(context, shards, Worker, {"config": config, **arguments}, context.out / "ranks", total_rows=total)
 
     ranks = read_shards(context.out / "ranks")["ranks"].combine_chunks()
     flat_R = ranks.flatten().to_numpy(zero_copy_only=False)
     ends = np.r_[0, np.cumsum(ranks.value_lengths().to_numpy(zero_copy_only=False))]
-    paper_S = numbers(read_shards(inputs.statements, ["paper"]))
     if len(ranks) != int(_asking(config, paper_S).sum()):
         raise BadArtifact(f"step {context.step}: ranks of {len(ranks)} statements; expected of each that asks")
     # Which rows are relevant does not matter here: only how many, and their ranks.
@@ -153,6 +178,38 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             "queries": [_queries(metrics, total)],
         },
     )
+
+
+def _add_up(context: Context, shards: list[Path], starts: dict[str, int], counts: Path, paper_S: np.ndarray) -> None:
+    """Ranks, shard by shard as `Worker` writes them, of what `AllWorker` counted."""
+    import numpy as np
+
+    from data.papers import others
+
+    indptr, _ = others(paper_S, np.arange(len(paper_S)))
+    ranks_R = np.ones(indptr[-1], np.int64)
+    for path in sorted(counts.glob("*.npy")):
+        ranks_R += np.load(path, mmap_mode="r")
+    (context.out / "ranks").mkdir(exist_ok=True)
+    for path in shards:
+        start = starts[path.name]
+        ends = indptr[start : start + rows_of([path], ["id"]) + 1]
+        asking_q = np.flatnonzero(np.diff(ends))
+        own = ends[np.r_[asking_q, len(ends) - 1]] - ends[0]
+        _write_ranks(path, context.out / "ranks" / path.name, asking_q, own, ranks_R[ends[0] : ends[-1]])
+
+
+def _write_ranks(source: Path, target: Path, asking_q: np.ndarray, ends: np.ndarray, ranks_R: np.ndarray) -> int:
+    """One row per statement that asks, from a shard of statements; returns how many statements that has."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from data.tables import write_table
+
+    names = pq.read_table(source, columns=["id"])["id"]
+    lists = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(ranks_R, pa.int64()))
+    write_table(target, pa.table({"id": names.take(pa.array(asking_q)).combine_chunks(), "ranks": lists}))
+    return len(names)
 
 
 def _asking(config: Config, paper_S: np.ndarray) -> np.ndarray:

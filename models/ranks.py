@@ -14,6 +14,7 @@ Shapes: Q queries, N corpus rows, D dimensions, R (query, relevant document) pai
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,10 +24,13 @@ import torch
 
 from models.count_kernel import count_above, near_columns
 from models.errors import ModelError
-from models.search import Array, Blocks, Corpus, finite_rows, multiply, one_thread_each
+from models.search import Array, Blocks, Corpus, buffered, finite_rows, multiply, one_thread_each
 
 ONE_SIDE = np.float32(0.52)
 """Of the slack between two multiplied scores, where one of them is exact but for its last bit."""
+
+PAIRS_AT_ONCE = 4096
+"""Rows of scores that are gathered at a time to be counted on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,7 @@ class RankCounter:
     ) -> None:
         self.relevant, self.scores_R, self.device = relevant, np.asarray(scores_R, np.float32), device
         self.query_rows, self.block_rows = query_rows, block_rows
+        self.compiled = torch.device(device).type == "cpu"
         self.before_R = np.zeros(len(relevant.indices), np.int64)
         self.rows = 0
         queries = len(relevant.indptr) - 1
@@ -135,11 +140,8 @@ class RankCounter:
                 f"RankCounter: query {relevant.query_R[at]} excludes row {relevant.indices[at]}, which is relevant to "
                 "it; expected another; remove it from one of the two"
             )
-        # Queries with many relevant documents first: of those that have at least j, a chunk's are then its head.
-        count_Q = np.diff(relevant.indptr)
-        order_Q = np.argsort(-count_Q, kind="stable")
-        order_Q = order_Q[count_Q[order_Q] > 0]
-        self._chunks = [order_Q[start : start + query_rows] for start in range(0, len(order_Q), query_rows)]
+        asking_q = np.flatnonzero(np.diff(relevant.indptr))
+        self._chunks = [asking_q[start : start + query_rows] for start in range(0, len(asking_q), query_rows)]
 
     def add(self, row_offset: int, block_ND: Array) -> None:
         """Counts a block of the corpus, whose first row is `row_offset` of the whole."""
@@ -155,13 +157,41 @@ class RankCounter:
                     chunk_QD = query_QD[torch.from_numpy(query_q).to(self.device)]
                     scores = multiply(chunk_QD, piece_ND, kept)
                     slack_q = ONE_SIDE * corpus.slack(query_q)
-                    if scores.device.type == "cpu":
-                        self._count(query_q, scores.numpy(), offset, slack_q, corpus.scores)
-                    else:
-                        self._count_there(query_q, scores, offset, slack_q, corpus.scores)
+                    self._count(query_q, scores, offset, slack_q, corpus.scores, self.before_R)
 
                 list(executor.map(count, self._chunks))
         self.rows += len(block_ND)
+
+    def add_mutually(self, row_offset: int, others: Iterable[tuple[int, RankCounter]]) -> None:
+        """Counts the others' queries as documents for ours, and ours for theirs, by the same multiplications.
+
+        For queries that are themselves rows of the corpus, side by side: ours from `row_offset`, each of the others'
+        from the row beside it."""
+        assert self.query_QD is not None
+        query_QD, adding = self.query_QD.to(self.device), threading.Lock()
+        kept, turned_kept = threading.local(), threading.local()
+
+        def count(unit: tuple[_Mutual, int]) -> None:
+            pair, start = unit
+            query_q = np.arange(start, min(start + self.query_rows, len(query_QD)))
+            scores_qN = multiply(query_QD[start : start + len(query_q)], pair.their_ND, kept)
+            scores_Nq = buffered((len(pair.every_n), len(query_q)), scores_qN, turned_kept).copy_(scores_qN.T)
+            slack_q = ONE_SIDE * pair.ours.slack(query_q)
+            # Of their own, as several threads count for the same queries at a time.
+            before_R, their_before_R = np.zeros_like(self.before_R), np.zeros_like(pair.other.before_R)
+            self._count(query_q, scores_qN, pair.offset, slack_q, pair.ours.scores, before_R)
+            scores = pair.theirs.scores
+            pair.other._count(pair.every_n, scores_Nq, row_offset + start, pair.slack_n, scores, their_before_R)
+            with adding:
+                self.before_R += before_R
+                pair.other.before_R += their_before_R
+
+        pairs = [_Mutual(self, row_offset, other, offset) for offset, other in others]
+        with one_thread_each() as executor:
+            list(executor.map(count, itertools.product(pairs, range(0, len(query_QD), self.query_rows))))
+        for pair in pairs:
+            self.rows += len(pair.every_n)
+            pair.other.rows += len(query_QD)
 
     def add_scores(self, row_offset: int, scores_QN: np.ndarray, query_offset: int = 0) -> None:
         """Counts given scores (BM25) of queries [query_offset, query_offset + Q'): equal scores are ties, no rounding.
@@ -174,7 +204,8 @@ class RankCounter:
         query_q = query_q[np.diff(self.relevant.indptr)[query_q] > 0]
         for start in range(0, len(query_q), self.query_rows):
             some = query_q[start : start + self.query_rows]
-            self._count(some, scores_QN[some - query_offset], row_offset, np.zeros(len(some), np.float32), None)
+            scores = torch.from_numpy(scores_QN[some - query_offset])
+            self._count(some, scores, row_offset, np.zeros(len(some), np.float32), None, self.before_R)
         if query_offset == 0:
             self.rows += scores_QN.shape[1]
 
@@ -193,50 +224,34 @@ class RankCounter:
     def _count(
         self,
         query_q: np.ndarray,
-        scores: np.ndarray,
-        offset: int,
-        slack_q: np.ndarray,
-        exact: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
-    ) -> None:
-        """Adds a block's documents. Writes into scores [q, N]."""
-        rows = scores.shape[1]
-        away = self.exclude_Q[query_q] - offset
-        inside = np.flatnonzero((away >= 0) & (away < rows))
-        scores[inside, away[inside]] = -np.inf
-        first_q, count_q = self.relevant.indptr[query_q], np.diff(self.relevant.indptr)[query_q]
-        near_P = count_above(scores, first_q, count_q, self.scores_R, slack_q, self.before_R)
-        close = np.flatnonzero(near_P)
-        at_p = np.repeat(np.arange(len(query_q)), count_q)[close]
-        pair_p = first_q[at_p] + close - (np.cumsum(count_q) - count_q)[at_p]
-        self._near(pair_p, at_p, near_P[close], query_q, scores, offset, slack_q, exact)
-
-    def _count_there(
-        self,
-        query_q: np.ndarray,
         scores: torch.Tensor,
         offset: int,
         slack_q: np.ndarray,
-        exact: Callable[[np.ndarray, np.ndarray], np.ndarray],
+        exact: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
+        before_R: np.ndarray,
     ) -> None:
-        """As `_count`, on the scores' own device, for queries by falling number of relevant documents.
-
-        Of each tile only counts, and rows with near ties, come back."""
+        """Adds a block's documents to before_R. Writes into scores [q, N], which may be on any device."""
         away = self.exclude_Q[query_q] - offset
         inside = np.flatnonzero((away >= 0) & (away < scores.shape[1]))
         scores[torch.from_numpy(inside), torch.from_numpy(away[inside])] = -torch.inf
         first_q, count_q = self.relevant.indptr[query_q], np.diff(self.relevant.indptr)[query_q]
-        for j in range(int(count_q.max(initial=0))):
-            stop = int(np.searchsorted(-count_q, -(j + 1), side="right"))
-            pair, part = first_q[:stop] + j, scores[:stop]
-            bounds = np.stack([self.scores_R[pair] + slack_q[:stop], self.scores_R[pair] - slack_q[:stop]])
-            high, low = torch.from_numpy(bounds).to(scores.device)
-            above, reach = torch.stack([(part > high[:, None]).sum(1), (part >= low[:, None]).sum(1)]).cpu().numpy()
-            self.before_R[pair] += above
-            near = np.flatnonzero(reach > above)
-            if len(near):
-                rows = part[torch.from_numpy(near).to(scores.device)].cpu().numpy()
-                every, count = np.arange(len(near)), (reach - above)[near]
-                self._near(pair[near], every, count, query_q[near], rows, offset, slack_q[near], exact)
+        at_P = np.repeat(np.arange(len(query_q)), count_q)
+        pair_P = np.repeat(first_q - (np.cumsum(count_q) - count_q), count_q) + np.arange(len(at_P))
+        if self.compiled:
+            near_P = count_above(scores.numpy(), first_q, count_q, self.scores_R, slack_q, before_R)
+        else:
+            above_P, near_P = count_there(scores, at_P, self.scores_R[pair_P], slack_q[at_P])
+            before_R[pair_P] += above_P
+        close_p = np.flatnonzero(near_P)
+        if not len(close_p):
+            return
+        at_p = at_P[close_p]
+        if not self.compiled:
+            # Only rows with near ties come back.
+            row_q, at_p = np.unique(at_p, return_inverse=True)
+            scores, query_q, slack_q = scores[torch.from_numpy(row_q)].cpu(), query_q[row_q], slack_q[row_q]
+        near = self._near(pair_P[close_p], at_p, near_P[close_p], query_q, scores.numpy(), offset, slack_q, exact)
+        before_R[pair_P[close_p]] += near
 
     def _near(
         self,
@@ -248,11 +263,9 @@ class RankCounter:
         offset: int,
         slack_q: np.ndarray,
         exact: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
-    ) -> None:
-        """Adds, for pairs that have documents too close to tell (near_p of them in row at_p), those of them that stand
-        before in the exact order."""
-        if not len(pair_p):
-            return
+    ) -> np.ndarray:
+        """Of the documents that are too close to tell (near_p of them in row at_p of the scores, for pair pair_p), how
+        many stand before in the exact order: int64 [p]."""
         p, column = near_columns(scores, at_p, self.scores_R[pair_p], slack_q[at_p], near_p)
         row = column + offset
         other = row != self.relevant.indices[pair_p[p]]  # its own column never counts, however it was rounded
@@ -260,7 +273,41 @@ class RankCounter:
         score = scores[at_p[p], column] if exact is None else exact(query_q[at_p[p]], row)
         own = self.scores_R[pair_p[p]]
         before = (score > own) | ((score == own) & (row < self.relevant.indices[pair_p[p]]))
-        self.before_R[pair_p] += np.bincount(p[before], minlength=len(pair_p))
+        return np.bincount(p[before], minlength=len(pair_p))
+
+
+class _Mutual:
+    """Two counters whose queries are each other's documents."""
+
+    def __init__(self, one: RankCounter, row_offset: int, other: RankCounter, offset: int) -> None:
+        assert one.query_QD is not None
+        assert other.query_QD is not None
+        self.other, self.offset = other, offset
+        self.ours = Corpus(one.query_QD, query_norm_Q=one._norm_Q)
+        self.theirs = Corpus(other.query_QD, query_norm_Q=other._norm_Q)
+        list(self.ours.add_all([(offset, other.query_QD)], len(other.query_QD)))
+        list(self.theirs.add_all([(row_offset, one.query_QD)], len(one.query_QD)))
+        self.their_ND = other.query_QD.to(one.device)
+        self.every_n, self.slack_n = np.arange(len(self.their_ND)), ONE_SIDE * self.theirs.slack(slice(None))
+
+
+def count_there(
+    scores_QN: torch.Tensor, at_P: np.ndarray, own_P: np.ndarray, slack_P: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """What `count_kernel.count_above` counts, on the scores' own device; of a tile only the counts come back.
+
+    For P pairs of row at_P of scores_QN: how many scores are above own_P + slack_P, and how many within slack_P of
+    own_P. int64 [P] both.
+    """
+    found = np.zeros((2, len(at_P)), np.int64)
+    at, bounds = torch.from_numpy(at_P), torch.from_numpy(np.stack([own_P + slack_P, own_P - slack_P]))
+    at, bounds = at.to(scores_QN.device), bounds.to(scores_QN.device)
+    for start in range(0, len(at_P), PAIRS_AT_ONCE):
+        some = slice(start, start + PAIRS_AT_ONCE)
+        rows_PN = scores_QN[at[some]]
+        above, reaching = (rows_PN > bounds[0, some, None]).sum(1), (rows_PN >= bounds[1, some, None]).sum(1)
+        found[:, some] = torch.stack([above, reaching - above]).cpu().numpy()
+    return found[0], found[1]
 
 
 def ranks_of_relevant(

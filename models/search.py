@@ -229,14 +229,18 @@ def one_thread_each() -> Iterator[ThreadPoolExecutor]:
 
 
 def multiply(query_QD: torch.Tensor, block_ND: torch.Tensor, kept: threading.local) -> torch.Tensor:
-    """query_QD @ block_ND.T, valid until the same thread's next call with `kept`.
+    """query_QD @ block_ND.T, valid until the same thread's next call with `kept`."""
+    return torch.mm(query_QD, block_ND.T, out=buffered((len(query_QD), len(block_ND)), query_QD, kept))
+
+
+def buffered(shape: tuple[int, int], like: torch.Tensor, kept: threading.local) -> torch.Tensor:
+    """Memory for a matrix of the dtype and device of `like`, valid until the same thread's next call with `kept`.
 
     One buffer per thread: fresh memory for each product costs a quarter of the time in page faults."""
-    shape = (len(query_QD), len(block_ND))
     size = shape[0] * shape[1]
     if getattr(kept, "buffer", None) is None or len(kept.buffer) < size:
-        kept.buffer = torch.empty(size, dtype=query_QD.dtype, device=query_QD.device)
-    return torch.mm(query_QD, block_ND.T, out=kept.buffer[:size].view(shape))
+        kept.buffer = torch.empty(size, dtype=like.dtype, device=like.device)
+    return kept.buffer[:size].view(shape)
 
 
 def _blocked_candidates(

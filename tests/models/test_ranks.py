@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 import pytrec_eval
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import rank_metrics, ranks, search
+from models import all_against_all, rank_metrics, ranks, search
 from models.errors import ModelError
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -73,7 +73,7 @@ def test_ranks_are_those_of_a_full_sort(
 
     # What GPUs do, on the CPU.
     there = ranks.RankCounter(relevant, own, **options, block_rows=block)
-    there._count = lambda query_q, tile, *more: there._count_there(query_q, torch.from_numpy(tile), *more)  # type: ignore[method-assign]
+    there.compiled = False
     there.add(0, corpus)
     np.testing.assert_array_equal(there.ranks(), expected)
 
@@ -84,6 +84,42 @@ def test_ranks_are_those_of_a_full_sort(
             if first < last:
                 dense.add_scores(start, scores[first:last, start : start + block], first)
     np.testing.assert_array_equal(dense.ranks(), expected)
+
+
+@given(
+    case=cases(),
+    parts=st.integers(1, 4),
+    dim=st.sampled_from([1, 5, 40]),
+    group=st.integers(1, 40),
+    compiled=st.booleans(),
+)
+@settings(max_examples=120, deadline=None)
+def test_ranks_of_all_against_all_are_those_of_a_full_sort(
+    case: tuple[int, int, list[list[int]], np.ndarray], parts: int, dim: int, group: int, compiled: bool
+) -> None:
+    seed, rows, lists, _ = case
+    _, corpus = vectors(seed, 1, rows, dim)
+    lists = [[row for row in own if row != q] for q, own in enumerate([*lists, *[[]] * rows][:rows])]
+    relevant = ranks.Relevant.of(lists)
+    expected = brute_ranks(exact_scores(corpus, corpus), lists, np.arange(rows))
+    every = all_against_all.AllAgainstAll(corpus, relevant, group_rows=group)
+
+    def counter(start: int) -> ranks.RankCounter:
+        made = all_against_all.AllAgainstAll._counter(every, start)
+        made.compiled = compiled  # else what GPUs do, on the CPU
+        return made
+
+    every._counter = counter  # type: ignore[method-assign]
+    cuts = [rows * part // parts for part in range(parts + 1)]
+    np.testing.assert_array_equal(1 + sum(every.count(a, b) for a, b in itertools.pairwise(cuts)), expected)
+
+
+def test_every_two_groups_of_a_ring_meet_once() -> None:
+    for groups in range(1, 30):
+        met = [frozenset((one, other)) for one in range(groups) for other in all_against_all.following(one, groups)]
+        assert sorted(map(sorted, met)) == sorted(map(list, itertools.combinations(range(groups), 2)))
+        work = [len(all_against_all.following(one, groups)) for one in range(groups)]
+        assert max(work) - min(work) <= 1
 
 
 def test_the_order_is_that_of_search() -> None:
