@@ -174,7 +174,7 @@ def our_step(given: argparse.Namespace, way: str) -> dict[str, float]:
     from data.tables import write_mapped, write_table
     from jobs.finetune_pairs import Config, Inputs, Trainee
     from jobs.job import Resources
-    from jobs.training import Place
+    from jobs.trainee import Place
     from models import engine as engines
     from models.weights import MINILM, resolve
 

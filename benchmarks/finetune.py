@@ -124,7 +124,7 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
 
     from jobs.finetune_embedder import Config, Inputs, Trainee
     from jobs.job import Resources
-    from jobs.training import Place
+    from jobs.trainee import Place
     from models import engine as engines
     from models.weights import MINILM, resolve
 

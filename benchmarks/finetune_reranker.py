@@ -56,7 +56,7 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
     from data.tables import RANKED, write_shards
     from jobs.finetune_reranker import Config, Inputs, Trainee
     from jobs.job import Resources
-    from jobs.training import Place
+    from jobs.trainee import Place
     from models import engine as engines
     from models.weights import MINILM, resolve
 

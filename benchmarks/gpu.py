@@ -138,7 +138,7 @@ def finetuning(
     from data.tables import CORPUS, MINED, QUERIES, RANKED, write_shards
     from jobs.finetune_reranker import Config, Inputs, Trainee
     from jobs.job import Resources
-    from jobs.training import Place
+    from jobs.trainee import Place
 
     os.environ["LOCAL_RANK"] = "0"
     config = Config(batch=8, negatives=7, dtype="bfloat16", quantization=quantization, learning_rate=1e-5)

@@ -82,7 +82,7 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
 
     from jobs.job import Resources
     from jobs.sft import Config, Inputs, Trainee
-    from jobs.training import Place
+    from jobs.trainee import Place
     from models import engine as engines
 
     engines.quiet()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs import finetuning, standing
 from jobs.job import BadInput, Context, Job, Resources, Result
-from jobs.training import Place, gathered
+from jobs.trainee import Place, gathered
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,7 +116,7 @@ class Share:
 
 
 class Trainee:
-    """An embedder with LoRA; see jobs.training.Trainee."""
+    """An embedder with LoRA; see jobs.trainee.Trainee."""
 
     def __init__(self, place: Place, config: Config, inputs: Inputs, resources: Resources) -> None:
         from data.tables import read_shards

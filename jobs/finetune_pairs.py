@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs import finetuning
 from jobs.job import BadInput, Context, Job, Resources, Result
-from jobs.training import Place, gathered
+from jobs.trainee import Place, gathered
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +82,7 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 class Trainee:
-    """An embedder with LoRA; see jobs.training.Trainee."""
+    """An embedder with LoRA; see jobs.trainee.Trainee."""
 
     def __init__(self, place: Place, config: Config, inputs: Inputs, resources: Resources) -> None:
         from data.pairing import Pairing

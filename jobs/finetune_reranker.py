@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs import finetuning, standing
 from jobs.job import BadInput, Context, Job, Resources, Result
-from jobs.training import Place, gathered
+from jobs.trainee import Place, gathered
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,7 +70,7 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 class Trainee:
-    """A reranker with LoRA; see jobs.training.Trainee."""
+    """A reranker with LoRA; see jobs.trainee.Trainee."""
 
     def __init__(self, place: Place, config: Config, inputs: Inputs, resources: Resources) -> None:
         from data.tables import RANKED, read_shards

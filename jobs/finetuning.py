@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jobs.job import BadInput, Context, Result
 from jobs.optimization import History, Options, Schedule, better
-from jobs.training import Place, checkpoint_folder, train
+from jobs.trainee import Place, checkpoint_folder
+from jobs.training import train
 
 if TYPE_CHECKING:
     from data.triplets import Triplets

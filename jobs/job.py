@@ -53,6 +53,9 @@ class Resources:
     """Padded tokens per forward pass of inference."""
     micro_batch: int | None = None
     """Rows per forward and backward pass of training; None: the job's choice. The effective batch is unchanged."""
+    timeout: float = 1800.0
+    """Seconds that a training's workers wait for one of them that does not answer; then all are started again, from the
+    last checkpoint."""
     retries: int = 3
     """How often a step is tried again after what may pass (a lost worker); a bad value is never retried."""
 

@@ -33,9 +33,16 @@ class Reporter:
 
 
 def start_board() -> Any:
-    """A board on the cluster that this process is connected to."""
+    """A board on this machine."""
     import ray
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    free = PlacementGroupSchedulingStrategy(placement_group=None)  # type: ignore[arg-type]  # None: outside of any
-    return ray.remote(num_cpus=0, scheduling_strategy=free)(Board).remote()
+    return ray.remote(num_cpus=0, scheduling_strategy=beside())(Board).remote()
+
+
+def beside() -> Any:
+    """Where an actor lives that is of no use without this process: on the same machine. No other that is lost can take
+    it along; and outside of a sweep's trial's place, in which there is no room for more."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jobs import finetuning
 from jobs.job import BadInput, Context, Job, Resources, Result
-from jobs.training import Place, gathered
+from jobs.trainee import Place, gathered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,7 +100,7 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 class Trainee:
-    """A causal language model; see jobs.training.Trainee."""
+    """A causal language model; see jobs.trainee.Trainee."""
 
     def __init__(self, place: Place, config: Config, inputs: Inputs, resources: Resources, lengths: Path) -> None:
         from data.tasks import named

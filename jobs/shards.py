@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jobs.job import BadArtifact, BadInput, Context, JobError, Progress, Resources
+from jobs.progress import beside
+from jobs.trail import Trail
 
 TELL_SECONDS = 0.25
 """Between two reports of one worker."""
@@ -137,7 +139,7 @@ def _run(
     quiet()
     resources = context.resources
     workers = min(resources.workers or 1, len(targets))
-    counter: Any = ray.remote(num_cpus=0)(Tally)
+    counter: Any = ray.remote(num_cpus=0, scheduling_strategy=beside())(Tally)
     tally = counter.remote(context, done, total_rows)
     # Paths, not tables, and no repartition: tasks of Ray Data's own would wait for the CPUs that the actors hold.
     items = [{"source": str(source), "target": str(target)} for source, target in targets.items()]
@@ -202,7 +204,8 @@ class _Actor:
         return {"source": [str(source)], "error": [""]}
 
     def _work(self, source: Path, target: Path) -> None:
-        lost = _begun(target, self.context.attempt)
+        trail = Trail(self.context, target.with_name(f"{target.name}.trail"), f"shard {source.name}", "rows")
+        lost = trail.begin()
         if lost > self.context.resources.retries:
             raise JobError(
                 f"step {self.context.step}, shard {source}: its worker was lost {lost} times (killed, out of memory);"
@@ -214,16 +217,17 @@ class _Actor:
 
             torch.set_num_threads(max(1, int(self.context.resources.cpus or 1)))
             self.worker = self.make(**self.arguments)
-        make, tell = self.worker, self._tell(source)
+        make, tell = self.worker, self._tell(source, trail)
         counts = keep(self.context, source, target, lambda fresh: make(source, fresh, tell))
-        _begun_path(target, self.context.attempt).unlink(missing_ok=True)
+        trail.end()
         self.tally.tell.remote(str(source), counts["rows"], counts.get("tokens", 0))
 
-    def _tell(self, source: Path) -> Tell:
+    def _tell(self, source: Path, trail: Trail) -> Tell:
         told = 0.0
 
         def tell(rows: int, tokens: int = 0) -> None:
             nonlocal told
+            trail.tell(rows)
             if time.monotonic() - told >= TELL_SECONDS:
                 told = time.monotonic()
                 self.tally.tell.remote(str(source), int(rows), int(tokens))
@@ -260,7 +264,7 @@ def keep(context: Context, source: Path, target: Path, write: Callable[[Path], M
 
 
 class Tally:
-    """Adds up what all workers did and passes it on; an actor where the workers are."""
+    """Adds up what all workers did and passes it on."""
 
     def __init__(self, context: Context, done: int, total: int | None) -> None:
         self.context, self.done, self.total = context, done, total
@@ -305,20 +309,6 @@ def _note(target: Path) -> dict[str, Any] | None:
 
 def _note_path(target: Path) -> Path:
     return target.with_name(f"{target.name}.note")
-
-
-def _begun(target: Path, attempt: int) -> int:
-    """Notes that a worker begins a shard; how many of this attempt began it before, and so were lost."""
-    path = _begun_path(target, attempt)
-    with path.open("a+") as file:
-        file.seek(0)
-        before = len(file.read())
-        file.write("|")
-    return before
-
-
-def _begun_path(target: Path, attempt: int) -> Path:
-    return target.with_name(f"{target.name}.{attempt}.begun")
 
 
 def _synced(path: Path) -> None:

@@ -29,7 +29,7 @@ from jobs import (
     teach,
 )
 from jobs.job import BadArtifact, BadInput, Context, Resources
-from jobs.training import Place
+from jobs.trainee import Place
 
 MakeContext = Callable[..., Context]
 

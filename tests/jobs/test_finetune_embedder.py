@@ -239,7 +239,7 @@ SHOWN = dataclasses.replace(
 
 def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inputs) -> None:
     from jobs.finetune_embedder import Trainee
-    from jobs.training import Place
+    from jobs.trainee import Place
 
     trainee = Trainee(Place(0, 1, "cpu"), SHOWN, inputs, Resources(1, cpus=1.0, gpus=0.0))
     tokenizer, data = trainee.encoder.tokens.tokenizer, trainee.triplets
@@ -399,7 +399,7 @@ def test_a_base_without_weights_is_refused(inputs: Inputs, tmp_path: Path) -> No
 
 def test_more_workers_than_queries_are_refused_with_the_fix(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
     from jobs.finetune_embedder import Trainee
-    from jobs.training import Place
+    from jobs.trainee import Place
 
     with pytest.raises(BadInput, match=r"workers: 3 given.*lower workers, or raise batch"):
         Trainee(Place(0, 3, "cpu"), dataclasses.replace(FAST, batch=2), inputs, Resources(3, 1.0, 0.0))

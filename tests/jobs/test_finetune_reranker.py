@@ -19,7 +19,7 @@ from jobs import standing
 from jobs.finetune_reranker import Config, Inputs, Trainee, check, run
 from jobs.job import BadInput, Context, Resources, Result
 from jobs.optimization import Options, rate
-from jobs.training import Place
+from jobs.trainee import Place
 
 FAST = Config(epochs=8, batch=16, negatives=3, rank=16, alpha=32.0, learning_rate=1e-2, dtype="float32", seed=3)
 

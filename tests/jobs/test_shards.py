@@ -192,7 +192,7 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(tmp_path: Path, context:
     assert caught.value.errno == errno.ENOSPC
     assert caught.value.filename == str(ctx.work / "shards" / "shard-00001.parquet")
     left = [path.name for path in (ctx.work / "shards").iterdir() if path.name.startswith("shard-00001")]
-    assert left == ["shard-00001.parquet.1.begun"]
+    assert left == ["shard-00001.parquet.trail"]
 
 
 def test_damaged_shards_and_only_those_are_done_again(tmp_path: Path, context: MakeContext) -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from jobs.job import BadArtifact, BadInput, Context, Resources
 from jobs.optimization import History, Options, rate
-from jobs.training import Place, train
+from jobs.trainee import Place
+from jobs.training import train
 
 OPTIONS = Options(
     epochs=2,
