@@ -83,6 +83,7 @@ def _step(
         curves=result.get("curves", {}),
         examples=result.get("examples", {}),
         message=message,
+        lost=planned.commit.record.get("lost", []) if planned.commit else [],
     )
 
 

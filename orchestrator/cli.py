@@ -89,6 +89,7 @@ def _run(arguments: argparse.Namespace) -> int:
             outcome = Run(found, summary, plan, cluster, journal, view).carry_out()
         screens.write_report(journal, outcome)
         screens.show_outcome(journal, outcome)
+        store.publish(journal.folder)
     finally:
         cluster.stop()
     return 130 if outcome.interrupted else 1 if outcome.failures else 0
@@ -178,7 +179,8 @@ def _parser() -> argparse.ArgumentParser:
             "--store",
             default=default_store,
             metavar="DIR",
-            help="where results are kept (default: RATCHET_STORE, or .ratchet here)",
+            help="where results are kept (default: RATCHET_STORE, or .ratchet here): a folder, or s3://BUCKET/PREFIX, gs://"
+            " or az://, with copies and work in progress in the folder RATCHET_CACHE",
         )
         return sub
 

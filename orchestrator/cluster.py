@@ -69,6 +69,11 @@ class Cluster:
         self.board = start_board()
         self.started = True
 
+    @property
+    def joined(self) -> bool:
+        """Whether it is others' to start and end machines, without a word of what may come."""
+        return bool(self.address) and self._brought is None
+
     @cached_property
     def _brought(self) -> list[Machine] | None:
         """What RATCHET_CLUSTER tells, read once: a run asks at every look at its steps."""

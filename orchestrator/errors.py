@@ -5,7 +5,8 @@
     ├── InputError       a file or folder that the person gave is missing or changed under way
     ├── CanonicalError   a setting has no stable form (also a TypeError)
     ├── StoreError       the store cannot do what was asked (full disk, missing run)
-    │   └── Damaged      a kept result is no longer what was committed
+    │   ├── Damaged      a kept result is no longer what was committed
+    │   └── Unreachable  object storage does not answer (also a ConnectionError)
     ├── Fenced           the lease was taken over: this attempt may not commit
     └── Interrupted      the run was told to stop
 
@@ -37,6 +38,10 @@ class StoreError(RatchetError):
 
 class Damaged(StoreError):
     pass
+
+
+class Unreachable(StoreError, ConnectionError):
+    permanent = False
 
 
 class Fenced(RatchetError):

@@ -7,14 +7,16 @@ import platform
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
 from jobs.job import Context
+from jobs.trail import losses
 from orchestrator.cluster import Cluster
 from orchestrator.errors import Fenced, Interrupted
 from orchestrator.failures import backoff, may_pass, sentence
 from orchestrator.journal import Journal
-from orchestrator.lease import Held, Lease, Leases
+from orchestrator.lease import Held, Lease, Leases, fruitless
 from orchestrator.longer import Family
 from orchestrator.plan import Plan
 from orchestrator.store import Commit, Store
@@ -96,6 +98,7 @@ class Executor:
         self.journal.event("started", name, step_id=step_id, attempt=lease.epoch)
         staging = self.store.staging(step_id, lease.epoch)
         family, work = Family.of(planned), self.store.work(step_id)
+        lost = [_lost(ended, whole=not any(work.iterdir())) for ended in fruitless(self.store, step_id, lease.epoch)]
         context = Context(
             step=name,
             step_id=step_id,
@@ -115,12 +118,19 @@ class Executor:
             "seconds": time.time() - started,
             "continued": context.earlier is not None,
             "retries": tries - 1,
+            "lost": lost + losses(work),
             "host": platform.node(),
             "versions": versions(),
         }
         if family:
             family.keep(self.store, step_id, work / "state")
         return lease.commit(staging, result, planned.identity, record)
+
+
+def _lost(ended: Mapping[str, Any], whole: bool) -> dict[str, Any]:
+    """An attempt that came to nothing, as `jobs.trail` notes losses: all of it is done again where it left nothing."""
+    what = f"attempt {ended['attempt']}: {ended['why'].splitlines()[0]}"
+    return {"what": what, "amount": None, "unit": "", "seconds": ended["seconds"] if whole else None}
 
 
 def versions() -> dict[str, str]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from jobs import lines
 from orchestrator.store import Store
 
 
@@ -36,19 +37,11 @@ class Journal:
     def event(self, kind: str, step: str | None = None, **details: Any) -> None:
         """Appends one line to events.jsonl: one write, so that lines of two threads never mix."""
         line = json.dumps({"t": round(time.time(), 3), "event": kind, "step": step, **details}) + "\n"
-        descriptor = os.open(self.folder / "events.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
+        lines.append(self.folder / "events.jsonl", line)
 
     def events(self) -> list[dict[str, Any]]:
         """All whole lines; a last line torn by a kill is left out."""
-        try:
-            lines = (self.folder / "events.jsonl").read_text().splitlines()
-        except FileNotFoundError:
-            return []
-        return [event for line in lines if (event := _parsed(line)) is not None]
+        return lines.whole(self.folder / "events.jsonl")
 
     def write(self, name: str, value: Any) -> None:
         """Replaces a JSON file of the run, whole or not at all."""
@@ -78,6 +71,7 @@ class Journal:
 
 def journals(store: Store, recipe: str | None = None) -> Iterator[Journal]:
     """The runs of a store, newest first; only those of one recipe if it is named."""
+    store.pull("runs")
     runs = store.local("runs")
     for folder in sorted(runs.iterdir() if runs.is_dir() else [], reverse=True):
         journal = Journal(folder)
@@ -88,6 +82,7 @@ def journals(store: Store, recipe: str | None = None) -> Iterator[Journal]:
 
 def sweeps(store: Store) -> list[Journal]:
     """The sweeps of a store, that of the last event first; below each lie its trials' runs (see `sweep.ledger`)."""
+    store.pull("sweeps")
     found = [Journal(path.parent) for path in store.local("sweeps").glob("*/about.json")]
     return sorted(
         found, key=lambda journal: max(path.stat().st_mtime for path in journal.folder.iterdir()), reverse=True
@@ -102,10 +97,3 @@ def last_ids(store: Store, recipe: str) -> dict[str, str]:
             if step["step_id"]:
                 known.setdefault(step["name"], step["step_id"])
     return known
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None

@@ -33,6 +33,9 @@ from orchestrator.store import Commit, Store
 TTL = 60.0
 """Seconds without a heartbeat after which an owner elsewhere counts as gone."""
 
+BEATS = 12
+"""In that time; the seconds that a lost attempt lasted are known as finely."""
+
 
 @dataclass(frozen=True)
 class Held:
@@ -81,7 +84,7 @@ class Lease:
 
     def _end(self, how: Mapping[str, Any]) -> bool:
         try:
-            return self.leases.store.create(f"{self._key}/end", how)
+            return self.leases.store.create(f"{self._key}/end", {**how, "at": time.time()})
         finally:
             self.leases.drop(self)
 
@@ -150,25 +153,40 @@ class Leases:
 
     def _beat(self) -> None:
         count = 0
-        while not self._closing.wait(self.ttl / 6):
+        while not self._closing.wait(self.ttl / BEATS):
             count += 1
             with self._lock:
                 ours = list(self._ours)
             for lease in ours:
                 # A disk that is full, or away for a moment, must not end the beat for good.
                 with contextlib.suppress(OSError, BaseError):
-                    self.store.overwrite(f"{lease._key}/heartbeat", count)
+                    self.store.overwrite(f"{lease._key}/heartbeat", {"count": count, "at": time.time()})
 
 
 def holders(store: Store) -> list[tuple[str, str]]:
     """(step id, owner) of every attempt that has not ended; the owner may be gone."""
     found = []
-    for path in sorted(store.local("steps").glob("*/epochs/*/lease")):
-        if not path.with_name("end").exists():
-            owner = store.read(path.relative_to(store.root).as_posix())
-            gone = owner["machine"] == _machine() and _started(owner["pid"]) != owner["pid_started"]
-            found.append((path.parts[-4], _sentence(owner) + (", which is gone" if gone else "")))
+    for key in store.begun():
+        owner = store.read(key)
+        gone = owner["machine"] == _machine() and _started(owner["pid"]) != owner["pid_started"]
+        found.append((key.split("/")[1], _sentence(owner) + (", which is gone" if gone else "")))
     return found
+
+
+def fruitless(store: Store, step_id: str, epoch: int) -> list[dict[str, Any]]:
+    """The attempts before `epoch` that ended without a result, since there was one: number, why, and the seconds they
+    lasted (of one whose process was lost, up to its last heartbeat)."""
+    found = []
+    for number in range(epoch - 1, 0, -1):
+        key = f"steps/{step_id}/epochs/{number}"
+        owner, end = store.read(f"{key}/lease"), store.read(f"{key}/end") or {}
+        if owner is None or "commit" in end:
+            break
+        beat = store.read(f"{key}/heartbeat") or {"at": owner["since"]}
+        ended = beat["at"] if "revoked_by" in end else end.get("at", beat["at"])
+        why = "its driver was lost" if "revoked_by" in end else end.get("failed", "it was stopped")
+        found.append({"attempt": number, "why": why, "seconds": round(ended - owner["since"], 3)})
+    return found[::-1]
 
 
 def _me(run_id: str) -> dict[str, Any]:

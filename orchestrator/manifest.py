@@ -82,12 +82,22 @@ class Manifest:
 
         Whoever takes one folder is not touched by a change in another. Raises StoreError if there is no such folder.
         """
-        prefix = "" if part is None else part.rstrip("/") + "/"
-        inside = [[file.path[len(prefix) :], file.sha256] for file in self.files if file.path.startswith(prefix)]
+        start = 0 if part is None else len(part.rstrip("/")) + 1
+        inside = [[file.path[start:], file.sha256] for file in self.of_part(part)]
         if part is not None and not inside:
             parts = sorted({file.path.split("/")[0] for file in self.files if "/" in file.path})
             raise StoreError(f"artifact: '{part}' given; expected one of its folders: {', '.join(parts) or 'none'}")
         return digest(inside)
+
+    def of_part(self, part: str | None) -> list[File]:
+        """The files below the folder `part`; None: all."""
+        prefix = "" if part is None else part.rstrip("/") + "/"
+        return [file for file in self.files if file.path.startswith(prefix)]
+
+    def missing(self, folder: Path, part: str | None = None) -> list[File]:
+        """The files (of one part) that are not below `folder`, or not in their size."""
+        inside = self.of_part(part)
+        return [f for f in inside if not (folder / f.path).exists() or (folder / f.path).stat().st_size != f.bytes]
 
     def verify(
         self, folder: Path, *, full: bool, part: str | None = None, known: MutableMapping[Path, Stamp] | None = None
@@ -99,11 +109,8 @@ class Manifest:
         """
         known = {} if known is None else known
         self.part_digest(part)
-        prefix = "" if part is None else part.rstrip("/") + "/"
         unread: list[tuple[Path, Stamp, File]] = []
-        for file in self.files:
-            if not file.path.startswith(prefix):
-                continue
+        for file in self.of_part(part):
             path = folder / file.path
             try:
                 stat = path.stat()

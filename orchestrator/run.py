@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import shlex
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from jobs.job import Resources
 from orchestrator.cluster import Cluster, demand_of
-from orchestrator.errors import Interrupted
+from orchestrator.errors import InputError, Interrupted, Unreachable
 from orchestrator.execute import Executor, versions
 from orchestrator.failures import sentence
 from orchestrator.journal import Journal
@@ -28,6 +31,9 @@ from orchestrator.watch import Watcher
 
 TICK = 0.3
 """Seconds between looks at the steps' progress."""
+
+MACHINES_SECONDS = 60.0
+"""For the machines of a cluster that was started, or lost some, a moment ago."""
 
 MAX_STEPS_AT_ONCE = 64
 """Threads that wait for steps; the cluster's resources bound what really runs."""
@@ -134,6 +140,10 @@ class Run:
         seconds = commit.record["seconds"]
         self.journal.event("done", name, step_id=commit.step_id, seconds=seconds, attempt=commit.attempt)
         self.view.finished(name, seconds, self._headline(name))
+        for lost in commit.record.get("lost", []):
+            self.journal.event("lost", name, **lost)
+            again = f", {lost['amount']:g} {lost['unit']} done again" if lost["amount"] is not None else ""
+            self.view.message(f"{name}: {lost['what']}: lost{again}")
         self._look()
         self._remember()
 
@@ -164,8 +174,24 @@ class Run:
         if not self.cluster.started:
             self.view.message("starting Ray" if not self.cluster.address else f"connecting to {self.cluster.address}")
         self.cluster.start()
+        until = time.monotonic() + (MACHINES_SECONDS if self.cluster.joined else 0.0)
         for name, planned in self.plan.steps.items():
-            self.demand[name] = demand_of(self.cluster.placed(planned.step))
+            if self.status[name] is not Status.DONE:
+                self.demand[name] = demand_of(self._placed(planned.step, until))
+
+    def _placed(self, step: Step, until: float) -> Resources:
+        """The step's resources on the cluster; where others manage that, its machines have until then to come."""
+        said = False
+        while True:
+            try:
+                return self.cluster.placed(step)
+            except InputError as error:
+                if time.monotonic() > until:
+                    raise
+                if not said:
+                    self.view.message(f"waiting up to {MACHINES_SECONDS:.0f} s for machines: {error}")
+                said = True
+                time.sleep(1.0)
 
     def _remember(self) -> None:
         """Writes what is known of every step: what gc keeps, and what the next run compares with."""
@@ -181,6 +207,9 @@ class Run:
             for name, planned in self.plan.steps.items()
         ]
         self.journal.write("plan.json", {"recipe": self.recipe.name, "steps": steps})
+        # What could not be told now is told after the next step; and at the end, where it is an error.
+        with suppress(Unreachable):
+            self.plan.store.publish(self.journal.folder)
 
 
 def begin(

@@ -145,7 +145,7 @@ def show_status(store: Store, run: str | None) -> None:
         )
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(about["started"]))
         grid.add_row(journal.run_id, about["recipe"], started, f"{done}/{len(steps)}", state)
-    Console().print(grid if grid.row_count else f"no runs in {store.root}")
+    Console().print(grid if grid.row_count else f"no runs in {store.where}")
     for sweep in sweeps(store):
         events = sweep.events()
         began = {json.dumps(event["settings"]) for event in events if event["event"] == "begun"}
@@ -209,4 +209,4 @@ def _journal(store: Store, run: str | None) -> Journal:
         if run is None or journal.run_id.startswith(run):
             return journal
     wanted = f"no run '{run}'" if run else "no runs"
-    raise StoreError(f"store {store.root}: {wanted} in it; `ratchet status` lists them")
+    raise StoreError(f"store {store.where}: {wanted} in it; `ratchet status` lists them")

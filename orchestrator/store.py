@@ -12,7 +12,8 @@
     promoted/<name>              leads to the object of a step that was given a name
 
 Small control objects go through obstore (exclusive creation on disks and object storage alike); files are plain files.
-A commit writes elsewhere, verifies, syncs to disk, and becomes visible in one step.
+A commit writes elsewhere, verifies, syncs to disk, and becomes visible in one step. Where the store is a bucket (see
+`bucket`), its folder holds copies and work in progress; epochs, objects and runs are in the bucket.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -34,8 +35,9 @@ from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import LocalStore
 
 from jobs.job import Result
+from orchestrator.bucket import Bucket
 from orchestrator.canonical import canonical_json
-from orchestrator.errors import Damaged, StoreError
+from orchestrator.errors import Damaged, StoreError, Unreachable
 from orchestrator.failures import NO_ROOM
 from orchestrator.manifest import NAME, Manifest, Stamp
 
@@ -52,29 +54,33 @@ class Commit:
 
 
 class Store:
-    """A store below a folder. Safe to use from several threads, processes and machines that share the folder."""
+    """A store below a folder, or in a bucket with a folder beside it. Safe to use from several threads, processes and
+    machines that share the folder."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.control = LocalStore(root)
+    def __init__(self, root: Path, bucket: Bucket | None = None) -> None:
+        self.root, self.bucket = root, bucket
+        self.where = bucket.url if bucket else str(root)
+        """As it was named."""
+        self.control = bucket.control if bucket else LocalStore(root)
         self._verified: dict[Path, Stamp] = {}
 
     @classmethod
     def open(cls, prefix: str | Path) -> Store:
-        """The store at a folder, created if it is not there.
+        """The store at a folder, created if it is not there, or at a URL of object storage (s3://, gs://, az://).
 
-        Raises StoreError where the folder cannot be written, or where exclusive creation does not hold.
+        Raises StoreError where the folder cannot be written, where the bucket does not answer, or where exclusive
+        creation does not hold.
         """
-        if "://" in str(prefix) and not str(prefix).startswith("file://"):
-            raise StoreError(
-                f"store {prefix}: object storage given; expected a folder; give a local or shared folder for now"
-            )
-        root = Path(str(prefix).removeprefix("file://")).absolute()
+        remote = "://" in str(prefix) and not str(prefix).startswith("file://")
+        bucket = Bucket(str(prefix)) if remote else None
+        root = bucket.folder() if bucket else Path(str(prefix).removeprefix("file://")).absolute()
         try:
             for folder in ("objects", "steps", "runs"):
                 (root / folder).mkdir(parents=True, exist_ok=True)
-            store = cls(root)
+            store = cls(root, bucket)
             store._check_exclusive()
+        except ConnectionError:
+            raise
         except OSError as error:
             raise StoreError(
                 f"store {root}: {error.strerror or error}; expected a folder that can be written"
@@ -86,7 +92,11 @@ class Store:
         return self.root.joinpath(*parts)
 
     def create(self, key: str, value: Any) -> bool:
-        """Creates a control object; False if it exists already. On disk when this returns."""
+        """Creates a control object; False if it exists already. Safe (on disk, in the bucket) when this returns.
+
+        In a bucket no two values may be alike: see `Bucket.create`."""
+        if self.bucket is not None:
+            return self.bucket.create(key, canonical_json(value))
         try:
             self._put(key, value, "create")
         except AlreadyExistsError:
@@ -102,19 +112,35 @@ class Store:
     def read(self, key: str) -> Any:
         """A control object, or None. Raises Damaged for what is not JSON."""
         try:
-            text = bytes(obstore.get(self.control, key).bytes())
+            with self._reached(key, reading=True):
+                text = bytes(obstore.get(self.control, key).bytes())
         except FileNotFoundError:
             return None
         try:
             return json.loads(text)
         except ValueError:
             raise Damaged(
-                f"{self.root / key}: {len(text)} bytes that are no JSON; expected a control object; remove it"
+                f"{self.where}/{key}: {len(text)} bytes that are no JSON; expected a control object; remove it"
             ) from None
+
+    def begun(self) -> list[str]:
+        """The keys of the leases of all attempts that have not ended; of a step, only its newest can be."""
+        if self.bucket is None:
+            found, steps = [], str(self.root / "steps")
+            for step in os.listdir(steps):
+                # Plain strings: there may be a million, and to join paths takes longer than to ask the disk.
+                with suppress(FileNotFoundError, ValueError):  # nobody was ever at it
+                    at = f"{step}/epochs/{max(os.listdir(f'{steps}/{step}/epochs'), key=int)}"
+                    if not os.path.exists(f"{steps}/{at}/end") and os.path.exists(f"{steps}/{at}/lease"):
+                        found.append(f"steps/{at}/lease")
+            return sorted(found)
+        keys = set(self.bucket.keys("steps"))
+        return sorted(key for key in keys if key.endswith("/lease") and f"{key.rpartition('/')[0]}/end" not in keys)
 
     def newest(self, step_id: str) -> tuple[int, Mapping[str, Any] | None]:
         """The number of a step's newest attempt (0: there is none) and how it ended (None: it did not)."""
-        found = obstore.list_with_delimiter(self.control, f"steps/{step_id}/epochs")["common_prefixes"]
+        with self._reached(f"steps/{step_id}/epochs"):
+            found = obstore.list_with_delimiter(self.control, f"steps/{step_id}/epochs")["common_prefixes"]
         epoch = max((int(prefix.rstrip("/").rsplit("/", 1)[-1]) for prefix in found), default=0)
         return epoch, self.read(f"steps/{step_id}/epochs/{epoch}/end") if epoch else None
 
@@ -125,7 +151,7 @@ class Store:
 
     def use(self, step_id: str) -> Commit | None:
         """The step's result, marked as used now: it, and what it points to, have `gc`'s whole grace period again."""
-        if not _touch(self.root / "steps" / step_id):
+        if not _touch(self.root / "steps" / step_id) and self.bucket is None:
             return None
         commit = self.lookup(step_id)
         if commit is not None:
@@ -135,6 +161,11 @@ class Store:
     def manifest(self, digest: str) -> Manifest:
         """The manifest at an address. Raises Damaged if it is missing or not what the address says."""
         path = self.root / "objects" / digest / NAME
+        if self.bucket is not None and not path.exists() and (text := self.bucket.manifest(digest)) is not None:
+            path.parent.mkdir(exist_ok=True)
+            fresh = path.with_name(f".{NAME}.{uuid.uuid4().hex[:8]}")
+            fresh.write_bytes(text)
+            fresh.replace(path)
         try:
             manifest = Manifest.from_bytes(path.read_bytes())
         except FileNotFoundError:
@@ -158,9 +189,12 @@ class Store:
         return folder if part is None else folder / part
 
     def verified(self, digest: str, part: str | None = None, *, full: bool = False) -> Manifest:
-        """The manifest at an address whose files are there: as `path`."""
-        manifest = self.manifest(digest)
-        manifest.verify(self.root / "objects" / digest, part=part, full=full, known=self._verified)
+        """The manifest at an address whose files are there: as `path`. From a bucket they are brought, once."""
+        manifest, folder = self.manifest(digest), self.root / "objects" / digest
+        if self.bucket is not None:
+            with self.room(folder):
+                self.bucket.bring(digest, manifest.missing(folder, part), folder)
+        manifest.verify(folder, part=part, full=full, known=self._verified)
         return manifest
 
     def staging(self, step_id: str, attempt: int) -> Path:
@@ -193,7 +227,19 @@ class Store:
                     _sync(Path(folder, name))
                 _sync(Path(folder))
             self._move(staging, manifest)
+        if self.bucket is not None:
+            self.bucket.upload(self.root / "objects" / manifest.digest, manifest)
         return manifest.digest
+
+    def publish(self, folder: Path) -> None:
+        """Puts what a folder of the store (a run's, say) holds now where others see it too."""
+        if self.bucket is not None:
+            self.bucket.publish(folder, folder.relative_to(self.root).as_posix())
+
+    def pull(self, name: str) -> None:
+        """Brings what others published below a name."""
+        if self.bucket is not None:
+            self.bucket.pull(name, self.root / name)
 
     def clear(self, step_id: str) -> None:
         """Removes what a finished step's attempts left."""
@@ -208,6 +254,8 @@ class Store:
         epoch, end = self.newest(step_id)
         if end and "commit" in end and self.create(f"steps/{step_id}/epochs/{epoch + 1}/end", {"withdrawn": epoch}):
             damaged = self.root / "objects" / end["commit"]["manifest"]
+            if self.bucket is not None:
+                self.bucket.withdraw(damaged.name)
             if damaged.exists():
                 damaged.rename(_aside(damaged))
 
@@ -247,7 +295,8 @@ class Store:
 
     def _put(self, key: str, value: Any, mode: Literal["create", "overwrite"]) -> None:
         try:
-            obstore.put(self.control, key, canonical_json(value), mode=mode)
+            with self._reached(key):
+                obstore.put(self.control, key, canonical_json(value), mode=mode)
         except GenericError as error:
             # obstore tells the system's error (a full disk, say) in words only.
             number = re.search(r"\(os error (\d+)\)", str(error))
@@ -256,11 +305,15 @@ class Store:
             code = int(number[1])
             raise OSError(code, os.strerror(code), str(self.root / key)) from error
 
+    def _reached(self, key: str, *, reading: bool = False) -> AbstractContextManager[None]:
+        return nullcontext() if self.bucket is None else self.bucket.reached(key, reading=reading)
+
     def _check_exclusive(self) -> None:
         key = f"runs/.exclusive-{uuid.uuid4().hex[:8]}"
         if not self.create(key, 1) or self.create(key, 2):
-            raise StoreError(f"store {self.root}: two creations of one object both succeeded; use another file system")
-        (self.root / key).unlink()
+            raise StoreError(f"store {self.where}: two creations of one object both succeeded; use another storage")
+        with suppress(Unreachable), self._reached(key):  # what stays is small, and read by nobody
+            obstore.delete(self.control, key)
 
 
 def _touch(folder: Path) -> bool:

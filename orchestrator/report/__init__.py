@@ -46,6 +46,8 @@ class StepReport:
     examples: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     message: str = ""
     """Why it failed, why it waits, or what a finished step wants to say."""
+    lost: Sequence[Mapping[str, Any]] = ()
+    """What was lost on the way and done again: `what`, and `amount` in `unit`s and `seconds` (None: not known)."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from orchestrator.report import ReportData, StepReport
-from orchestrator.report.parts import best, cards, columns_of, headline, headline_columns, kept_rows
+from orchestrator.report.parts import best, cards, columns_of, headline, headline_columns, kept_rows, losses
 from orchestrator.show import NOTHING, cells, clean, duration, is_number, literal, moment, plural
 
 _SPECIAL = re.compile(r"([\\`*{}\[\]<>|~$#]|(?<!\w)_|_(?!\w))")  # `a_b` needs no escape
@@ -42,6 +42,8 @@ def markdown(data: ReportData) -> str:
                 blocks += [f"### {escaped(step.name)}: {escaped(title)}", table(rows, columns_of(rows))]
     blocks += _examples(data.steps)
     blocks += ["## Steps", _steps(data.steps)]
+    if lost := losses(data.steps):
+        blocks += ["## Lost and done again", table(lost, list(lost[0]))]
     blocks.append(listing("## Parameters", data.parameters))
     blocks += ["## Run it again", fenced(data.command)] if data.command else []
     blocks.append(listing("## Provenance", data.provenance))

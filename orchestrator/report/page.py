@@ -22,6 +22,7 @@ from orchestrator.report.parts import (
     headline_columns,
     is_baseline,
     kept_rows,
+    losses,
 )
 from orchestrator.show import cells, duration, literal, moment, plural, shortened
 
@@ -44,6 +45,7 @@ def html(data: ReportData) -> str:
         _examples(data.steps),
         _timeline(data),
         _steps(data.steps),
+        _losses(data.steps),
         _again(data),
     ]
     return document(f"{data.title} · {data.run_id}", sections)
@@ -214,6 +216,11 @@ def _more(s: StepReport) -> str:
 def _input(name: str, source: str, digest: str) -> str:
     code = f" <code>{_e(digest[:8])}</code>" if digest else ""
     return f'<span class="field">{_e(name)}</span> <span title="{_e(source)}">{_e(shortened(source, 44))}</span>{code}'
+
+
+def _losses(steps: Sequence[StepReport]) -> str:
+    lost = losses(steps)
+    return section("Lost and done again", table(lost, list(lost[0]))) if lost else ""
 
 
 def _again(data: ReportData) -> str:

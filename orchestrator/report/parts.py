@@ -193,3 +193,17 @@ def _card(query: str, columns: dict[str, list[tuple[str, bool]]], widest: int) -
 
 def _finite(value: Any) -> bool:
     return is_number(value) and math.isfinite(value)
+
+
+def losses(steps: Sequence[StepReport]) -> list[dict[str, Any]]:
+    """What vanished under the steps, and what of it was done a second time: rows of a table."""
+    return [
+        {
+            "step": step.name,
+            "lost": lost["what"],
+            "done again": None if lost["amount"] is None else f"{lost['amount']:g} {lost['unit']}",
+            "seconds again": lost["seconds"],
+        }
+        for step in steps
+        for lost in step.lost
+    ]

@@ -44,6 +44,7 @@ def sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequence[st
         if arguments.promote:
             screens.say(f"model:  {outcome.promote(asked, best, store, arguments.promote)}")
     screens.say(f"report: {screens.write_sweep(asked.ledger.folder, report)}")
+    store.publish(asked.ledger.folder)
     if not finished:
         screens.say("give the same command again to go on from here")
         return 130
@@ -82,7 +83,7 @@ def _carry_out(asked: SweepPlan, arguments: argparse.Namespace, cluster: Cluster
             target=asked.target,
             seeds=arguments.seeds,
             seeded=asked.seeded,
-            store=str(store.root),
+            store=store.where,
             folder=ledger.id,
             known=settled,
             names=tuple(dimension.name for dimension in asked.space.dimensions),

@@ -56,6 +56,7 @@ class Ledger:
     def __init__(self, store: Store, recipe: str, document: Mapping[str, Any], about: Mapping[str, Any]) -> None:
         """document: what the sweep's id is the digest of. about: kept for people; the newest command's is kept."""
         digest = hashlib.sha256(canonical_json(dict(document))).hexdigest()
+        store.pull(f"sweeps/{recipe}-{digest[:12]}")
         self.journal = Journal(store.local("sweeps", f"{recipe}-{digest[:12]}"))
         self.folder: Path = self.journal.folder
         self.folder.mkdir(parents=True, exist_ok=True)

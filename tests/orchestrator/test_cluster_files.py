@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import shutil
-import socket
 import subprocess
 import sys
-import tempfile
-import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+from nodes import Nodes, environment_of, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = "f" * 51 + "00000"
@@ -142,9 +137,7 @@ def test_both_start_a_recipe_that_there_is() -> None:
 @pytest.mark.slow
 def test_its_nodes_come_with_the_work_and_go_with_it(tmp_path: Path) -> None:
     """The same node types on Ray's fake provider, which starts processes instead of machines."""
-    with closing(socket.socket()) as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    port = free_port()
     config = cluster()
     provider = {
         "type": "external",
@@ -166,44 +159,31 @@ def test_its_nodes_come_with_the_work_and_go_with_it(tmp_path: Path) -> None:
     fake |= {name: [] for name in config if name.endswith("_commands")} | {"cluster_synced_files": []}
     fake |= {"file_mounts": {}, "auth": {}, "docker": {}}
     (tmp_path / "fake.yaml").write_text(yaml.safe_dump(fake))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {
-        "RAY_FAKE_CLUSTER": "1",
-        "AUTOSCALER_UPDATE_INTERVAL_S": "1",
-        "RAY_enable_autoscaler_v2": "1",
-        "RAY_CLOUD_INSTANCE_ID": HEAD,
-        "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD,
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "HOME": str(tmp_path),
-        "RATCHET_CLUSTER": str(tmp_path / "fake.yaml"),
-        "RAY_AUTH_MODE": "disabled",
-    }
-    ray = Path(sys.executable).parent / "ray"
-    place = tempfile.mkdtemp(prefix="ray-")  # short, for its sockets' names
-    options = [f"--port={port}", "--num-cpus=0", f"--autoscaling-config={tmp_path / 'fake.yaml'}", "--block"]
-    with (tmp_path / "head.log").open("w") as log:
-        head = subprocess.Popen(
-            [ray, "start", "--head", "--include-dashboard=false", f"--temp-dir={place}", *options],
-            env=environment,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    environment = environment_of(
+        tmp_path,
+        RAY_FAKE_CLUSTER="1",
+        AUTOSCALER_UPDATE_INTERVAL_S="1",
+        RAY_enable_autoscaler_v2="1",
+        RAY_CLOUD_INSTANCE_ID=HEAD,
+        RAY_OVERRIDE_NODE_ID_FOR_TESTING=HEAD,
+        RATCHET_CLUSTER=str(tmp_path / "fake.yaml"),
+    )
+    options = ["--include-dashboard=false", "--num-cpus=0", f"--autoscaling-config={tmp_path / 'fake.yaml'}"]
+    nodes = Nodes(tmp_path, environment, *options, port=port)
     try:
-        time.sleep(5)
         driver = subprocess.run(
-            [sys.executable, "-c", DRIVER, f"127.0.0.1:{port}"],
+            [sys.executable, "-c", DRIVER, nodes.address],
             env=environment,
             cwd=ROOT,
             capture_output=True,
             text=True,
             timeout=300,
         )
-        assert driver.returncode == 0, driver.stderr[-3000:] + (tmp_path / "head.log").read_text()[-2000:]
+        log = (tmp_path / "node-1.log").read_text()
+        assert driver.returncode == 0, driver.stderr[-3000:] + log[-2000:]
         seen = json.loads(driver.stdout.splitlines()[-1])
     finally:
-        head.terminate()
-        head.wait(60)
-        shutil.rmtree(place, ignore_errors=True)
+        nodes.end()
     assert seen["first"] == 1, "the head alone"
     assert seen["most"]["CPU"] >= 8 * 16
     assert seen["most"]["GPU"] >= 8

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from nodes import Nodes, environment_of, free_port
 
 from orchestrator.errors import InputError
 from orchestrator.shipment import pack
@@ -51,12 +50,6 @@ def toy() -> Summary:
     """A step."""
     return Summary([Row("fit", {"value": step("fit", JOB).metric("value")})])
 '''
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 class Proxy:
@@ -102,42 +95,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, dic
     home = tmp_path_factory.mktemp("home")
     (home / ".ray").mkdir()
     (home / ".ray" / "auth_token").write_text("a" * 64)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment |= {"HOME": str(home), "RAY_AUTH_MODE": "token", "PYTHONPATH": "", "RAY_USAGE_STATS_ENABLED": "0"}
-    environment |= {"PATH": f"{Path(sys.executable).parent}:{environment['PATH']}"}
-    port, dashboard = free_port(), free_port()
-    place = tempfile.mkdtemp(prefix="ray-")  # short, for its sockets' names
-    # Of its own, ended by itself: `ray stop` would end every Ray on this machine.
-    head = subprocess.Popen(
-        [
-            Path(sys.executable).parent / "ray",
-            "start",
-            "--head",
-            "--block",
-            f"--port={port}",
-            f"--dashboard-port={dashboard}",
-            "--num-cpus=2",
-            f"--temp-dir={place}",
-            "--dashboard-agent-listen-port=0",
-        ],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    environment = environment_of(home, RAY_AUTH_MODE="token", PYTHONPATH="")
+    dashboard = free_port()
+    nodes = Nodes(home, environment, f"--dashboard-port={dashboard}", "--num-cpus=2")
     try:
         until = time.monotonic() + 90
         while time.monotonic() < until:
             with closing(socket.socket()) as probe:
                 if probe.connect_ex(("127.0.0.1", dashboard)) == 0:
                     break
-            assert head.poll() is None, "the head node ended"
             time.sleep(0.5)
         yield dashboard, environment
     finally:
-        head.terminate()
-        head.wait(60)
-        shutil.rmtree(place, ignore_errors=True)
+        nodes.end()
 
 
 def command(cluster: tuple[int, dict[str, str]], folder: Path, *more: str, port: int | None = None) -> list[str]:
