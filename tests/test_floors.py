@@ -12,12 +12,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("orchestrator", "jobs", "models", "data", "recipes")
-CONTRACT = ("jobs.job", "jobs.machines", "jobs.values", "jobs.progress")
+CONTRACT = ("jobs.job", "jobs.machines", "jobs.values", "jobs.progress", "jobs.trail", "jobs.lines")
 SHARED_BY_JOBS = (
     *CONTRACT,
     "jobs.shards",
     "jobs.vllm_shards",
+    "jobs.trainee",
     "jobs.training",
+    "jobs.training_loop",
     "jobs.optimization",
     "jobs.tracking",
     "jobs.finetuning",
