@@ -248,6 +248,11 @@ def workers_of(node: subprocess.Popen[bytes], name: str) -> list[int]:
     return [pid for pid in processes(node.pid) if name in title(pid)]
 
 
+def stands(node: subprocess.Popen[bytes]) -> bool:
+    """Whether its raylet lives. (`ray start` goes on when that ended without an error.)"""
+    return node.poll() is None and bool(workers_of(node, "raylet/raylet"))
+
+
 def title(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
@@ -309,8 +314,7 @@ def test_chaos(cluster: Callable[[], Nodes], tmp_path: Path, undisturbed: Path, 
     pause, end = time.monotonic() + 10, time.monotonic() + 1200
     while run.poll() != 0:
         assert time.monotonic() < end, f"after {done} it does not end"
-        # As an autoscaler would. (A node also goes when its own agent, a worker like others, is killed.)
-        workers = [node if node.poll() is None else nodes.add() for node in workers]
+        workers = [node if stands(node) else nodes.add() for node in workers]  # as an autoscaler would
         if len(done) < kills and time.monotonic() > pause:
             done.append(what := random.choice(["driver", "worker", "worker", "node"]))
             pause = time.monotonic() + random.uniform(6, 16)
@@ -318,7 +322,7 @@ def test_chaos(cluster: Callable[[], Nodes], tmp_path: Path, undisturbed: Path, 
                 kill(run)
             elif what == "node":
                 kill(random.choice(workers))
-            elif busy := [pid for node in workers for pid in workers_of(node, "ray::")]:
+            elif busy := [pid for node in workers for pid in workers_of(node, "ray::") if "Agent" not in title(pid)]:
                 with suppress(ProcessLookupError):
                     os.kill(random.choice(busy), signal.SIGKILL)
         if run.poll():
