@@ -48,12 +48,12 @@ class Bucket:
 
     def __init__(self, url: str) -> None:
         """Raises StoreError for a URL of no kind that is known. Nothing is asked of the network yet."""
-        self.url = url.rstrip("/")
+        self.where = url.rstrip("/")
         # Who names an address without TLS (a server of their own) means it.
         plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
         client: Any = {**PATIENCE["client"], "allow_http": plain}
         try:
-            self.control = from_url(self.url, client_options=client, retry_config=PATIENCE["retry"])
+            self.control = from_url(self.where, client_options=client, retry_config=PATIENCE["retry"])
         except (BaseError, ValueError) as error:
             raise StoreError(
                 f"store {url}: {_first_line(error)}; expected s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or"
@@ -61,10 +61,10 @@ class Bucket:
             ) from None
         self._published: dict[Path, tuple[int, int]] = {}
 
-    def folder(self) -> Path:
+    def cache(self) -> Path:
         """Where this bucket's copies and work lie: below RATCHET_CACHE, which all machines of a cluster share."""
         cache = os.environ.get("RATCHET_CACHE") or Path.home() / ".cache" / "ratchet"
-        return Path(cache, hashlib.sha256(self.url.encode()).hexdigest()[:16]).absolute()
+        return Path(cache, hashlib.sha256(self.where.encode()).hexdigest()[:16]).absolute()
 
     def create(self, key: str, value: bytes) -> bool:
         """Creates a small object; False if it exists already. No two values may be alike: an answer can be lost on the
@@ -84,44 +84,69 @@ class Bucket:
                     raise
         return False
 
-    def upload(self, folder: Path, manifest: Manifest) -> None:
-        """Makes a folder an object of the bucket. What an upload that was cut off left there is not sent again."""
+    def overwrite(self, key: str, value: bytes) -> None:
+        with self.reached(key):
+            obstore.put(self.control, key, value)
+
+    def read(self, key: str) -> bytes | None:
+        try:
+            with self.reached(key, reading=True):
+                return bytes(obstore.get(self.control, key).bytes())
+        except FileNotFoundError:
+            return None
+
+    def remove(self, key: str) -> None:
+        with self.reached(key):
+            obstore.delete(self.control, key)
+
+    def attempts(self, step_id: str) -> int:
+        with self.reached(f"steps/{step_id}/epochs"):
+            found = obstore.list_with_delimiter(self.control, f"steps/{step_id}/epochs")["common_prefixes"]
+        return max((int(prefix.rstrip("/").rsplit("/", 1)[-1]) for prefix in found), default=0)
+
+    def begun(self) -> list[str]:
+        keys = self._sizes("steps")
+        return sorted(key for key in keys if key.endswith("/lease") and f"{key.rpartition('/')[0]}/end" not in keys)
+
+    def keep(self, folder: Path, manifest: Manifest) -> None:
+        """Makes a folder an object of the bucket. What an upload that was cut off left there is not sent again; a
+        manifest always is: what was used a moment ago is not collected."""
         home = f"objects/{manifest.digest}"
         sizes = self._sizes(home)
-        if f"{home}/{NAME}" in sizes:
-            return
         missing = [file for file in manifest.files if sizes.get(f"{home}/{file.path}") != file.bytes]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(lambda file: self._send(folder / file.path, f"{home}/{file.path}"), missing))
-        sizes = self._sizes(home)
+        sizes = self._sizes(home) if missing else sizes
         for file in manifest.files:
             if (found := sizes.get(f"{home}/{file.path}")) != file.bytes:
-                raise Unreachable(f"{self.url}/{home}/{file.path}: {found} bytes after upload; expected {file.bytes}")
+                raise Unreachable(f"{self.where}/{home}/{file.path}: {found} bytes after upload; expected {file.bytes}")
         self._send(folder / NAME, f"{home}/{NAME}")
 
     def manifest(self, digest: str) -> bytes | None:
         """An object's manifest as it was uploaded; None if there is no such object."""
-        try:
-            with self.reached(f"objects/{digest}/{NAME}", reading=True):
-                return bytes(obstore.get(self.control, f"objects/{digest}/{NAME}").bytes())
-        except FileNotFoundError:
-            return None
+        return self.read(f"objects/{digest}/{NAME}")
 
-    def bring(self, digest: str, files: list[File], folder: Path) -> None:
-        """Downloads files of an object that `folder` lacks, each whole and compared, or not at all."""
+    def bring(self, manifest: Manifest, part: str | None, folder: Path) -> None:
+        """Downloads the files that `folder` lacks, each whole and compared, or not at all."""
+        home = f"objects/{manifest.digest}"
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(lambda file: self._fetch(f"objects/{digest}/{file.path}", file, folder / file.path), files))
+            missing = manifest.missing(folder, part)
+            list(pool.map(lambda file: self._fetch(f"{home}/{file.path}", file, folder / file.path), missing))
 
     def withdraw(self, digest: str) -> None:
-        """Removes an object that is not what its manifest says, the manifest first; it can be uploaded anew then."""
-        rest = [key for key in self.keys(f"objects/{digest}") if not key.endswith(f"/{NAME}")]
-        with self.reached(f"objects/{digest}"):
-            obstore.delete(self.control, f"objects/{digest}/{NAME}")
-            obstore.delete(self.control, rest)
+        """Removes an object that is not what its manifest says, the manifest first; it can be kept anew then."""
+        self.clear(f"objects/{digest}/{NAME}")
+        self.clear(f"objects/{digest}")
 
-    def keys(self, prefix: str) -> list[str]:
-        """All keys below a prefix, by name."""
-        return sorted(self._sizes(prefix))
+    def clear(self, prefix: str, before: float | None = None) -> bool:
+        """Removes what is below a prefix, or at a key; nothing, and False, if any of it was written since `before`."""
+        found = self.listed(prefix) or self._one(prefix)
+        if before is not None and any(written >= before for _, written in found.values()):
+            return False
+        if found:
+            with self.reached(prefix):
+                obstore.delete(self.control, list(found))
+        return True
 
     def publish(self, folder: Path, key: str) -> None:
         """Uploads the files below a folder that changed since they were last published by this process."""
@@ -150,13 +175,26 @@ class Bucket:
             if reading and isinstance(error, FileNotFoundError):
                 raise
             raise Unreachable(
-                f"{self.url}/{key}: {_first_line(error)}; expected the object storage to answer; see that the bucket,"
+                f"{self.where}/{key}: {_first_line(error)}; expected the object storage to answer; see that the bucket,"
                 " the region and the credentials are right; what was committed stays, and the same command goes on"
             ) from None
 
-    def _sizes(self, prefix: str) -> dict[str, int]:
+    def listed(self, prefix: str) -> dict[str, tuple[int, float]]:
+        """All keys below a prefix, with bytes and when they were written, in seconds since 1970."""
         with self.reached(prefix):
-            return {meta["path"]: meta["size"] for page in obstore.list(self.control, prefix) for meta in page}
+            pages = obstore.list(self.control, prefix)
+            return {meta["path"]: (meta["size"], meta["last_modified"].timestamp()) for page in pages for meta in page}
+
+    def _sizes(self, prefix: str) -> dict[str, int]:
+        return {key: size for key, (size, _) in self.listed(prefix).items()}
+
+    def _one(self, key: str) -> dict[str, tuple[int, float]]:
+        try:
+            with self.reached(key, reading=True):
+                meta = obstore.head(self.control, key)
+        except FileNotFoundError:
+            return {}
+        return {key: (meta["size"], meta["last_modified"].timestamp())}
 
     def _send(self, path: Path, key: str) -> None:
         with self.reached(key):
@@ -175,13 +213,13 @@ class Bucket:
                     file.write(piece)
             if expected is not None and digest.hexdigest() != expected.sha256:
                 raise Damaged(
-                    f"{self.url}/{key}: content {digest.hexdigest()[:12]}; expected {expected.sha256[:12]}: a kept"
+                    f"{self.where}/{key}: content {digest.hexdigest()[:12]}; expected {expected.sha256[:12]}: a kept"
                     " result was changed after it was committed; `ratchet run ... --repair` computes it again"
                 )
             fresh.replace(target)
         except FileNotFoundError:
             raise Damaged(
-                f"{self.url}/{key}: missing; a kept result was removed; `ratchet run ... --repair` computes it again"
+                f"{self.where}/{key}: missing; a kept result was removed; `ratchet run ... --repair` computes it again"
             ) from None
         finally:
             fresh.unlink(missing_ok=True)

@@ -247,7 +247,8 @@ def _parser() -> argparse.ArgumentParser:
         _gc,
         "remove results that no kept run needs; shows them first, removes them with --yes",
         "Results of the newest --keep runs, of runs that hold a file named `pinned`, and of steps that are being\n"
-        "worked on are never removed; neither is anything younger than the grace period.",
+        "worked on are never removed; neither is anything younger than the grace period. In a bucket a step is\n"
+        "withdrawn first, and what it made goes with the first gc after another grace period.",
     )
     sub.add_argument(
         "--keep", type=int, default=5, metavar="N", help="keep the results of the newest N runs (default 5)"

@@ -4,7 +4,7 @@ Needed: every step that a kept run's plan names (the newest runs, the trials of 
 folder holds a file `pinned`), every step that was promoted, every step that is being worked on, every object that a
 remaining step points to, and everything made or used within the grace period. Each folder is moved away, looked at once
 more, and put back if somebody used it at that moment; what is then gone is missing to everybody at once, and so is
-computed again rather than read half.
+computed again rather than read half. Of a bucket goes what `bucket_gc` says; its folder's copies go as results do.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
 
+from orchestrator import bucket_gc
+from orchestrator.bucket import Bucket
 from orchestrator.journal import Journal, journals, sweeps
 from orchestrator.lease import holders
 from orchestrator.store import Store
@@ -39,11 +41,11 @@ class Doomed:
         return f"{self.bytes / 1e6:10.1f} MB  {self.path.parent.name}/{self.path.name[:16]}  {self.why}"
 
 
-def plan(store: Store, *, keep: int, grace: float) -> list[Doomed]:
+def plan(store: Store, *, keep: int, grace: float) -> list[Doomed | bucket_gc.Doomed]:
     """What can go. keep: the newest runs whose results stay. grace: seconds; what was made or used since stays."""
     before = time.time() - grace
     wanted = _wanted(store, keep) | {step_id for step_id, owner in holders(store) if not owner.endswith("gone")}
-    doomed: list[Doomed] = []
+    doomed: list[Doomed | bucket_gc.Doomed] = []
     pointed: set[str] = set()
     for step in _folders(store.local("steps")):
         if step.name not in wanted and _youngest(step) < before:
@@ -58,28 +60,40 @@ def plan(store: Store, *, keep: int, grace: float) -> list[Doomed]:
             if (half or over) and _youngest(inside) < before:
                 why = "half removed" if half else "left over by attempts of a finished step"
                 doomed.append(Doomed(inside, why, _size(inside)))
+    if isinstance(store.home, Bucket):  # steps that others did have no folder here, but their objects may have copies
+        pointed |= _pointed(store, wanted)
     for item in _folders(store.local("objects")):
         if item.name not in pointed and _youngest(item) < before:
             why = next((why for start, why in _MOVED.items() if item.name.startswith(start)), "an object of no step")
             doomed.append(Doomed(item, why, _size(item)))
+    if isinstance(store.home, Bucket):
+        doomed += bucket_gc.plan(store, store.home, wanted, before)
     return doomed
 
 
-def sweep(store: Store, doomed: Sequence[Doomed], *, grace: float) -> list[Doomed]:
+def sweep(
+    store: Store, all_doomed: Sequence[Doomed | bucket_gc.Doomed], *, grace: float
+) -> list[Doomed | bucket_gc.Doomed]:
     """Removes them, but for those that were used since; returns what is gone. Killed anywhere, the store is whole."""
     before = time.time() - grace
+    doomed = [item for item in all_doomed if isinstance(item, Doomed)]
     objects = store.local("objects")
     taken: list[tuple[Doomed, Path]] = []
     for item in doomed:
         if item.path.parent != objects:
             taken += [(item, gone) for gone in _take(item.path, before)]
-    pointed = _pointed(store, (step for step in _folders(store.local("steps")) if not step.name.startswith(".")))
+    steps = (step.name for step in _folders(store.local("steps")) if not step.name.startswith("."))
+    pointed = _pointed(store, steps)
     for item in doomed:
         if item.path.parent == objects and item.path.name not in pointed:
             taken += [(item, gone) for gone in _take(item.path, before)]
     for _, gone in taken:
         shutil.rmtree(gone)
-    return [item for item, _ in taken]
+    removed: list[Doomed | bucket_gc.Doomed] = [item for item, _ in taken]
+    if isinstance(store.home, Bucket):
+        far = [item for item in all_doomed if isinstance(item, bucket_gc.Doomed)]
+        removed += bucket_gc.sweep(store, store.home, far, before)
+    return removed
 
 
 def _take(path: Path, before: float) -> Iterator[Path]:
@@ -95,9 +109,9 @@ def _take(path: Path, before: float) -> Iterator[Path]:
         gone.rename(path)
 
 
-def _pointed(store: Store, steps: Iterable[Path]) -> set[str]:
+def _pointed(store: Store, step_ids: Iterable[str]) -> set[str]:
     """Addresses of the objects that these steps point to."""
-    commits = [store.lookup(step.name) for step in steps]
+    commits = [store.lookup(step_id) for step_id in step_ids]
     return {commit.manifest for commit in commits if commit is not None}
 
 
@@ -105,6 +119,7 @@ def _wanted(store: Store, keep: int) -> set[str]:
     kept = _newest(journals(store), keep)
     for sweep in _newest(sweeps(store), keep):
         kept += [Journal(folder) for folder in sweep.folder.glob("trials/*/*")]
+    store.pull("promoted")
     wanted = {json.loads(path.read_text())["step_id"] for path in store.local("promoted").glob("*.json")}
     for journal in kept:
         wanted |= {step["step_id"] for step in journal.steps() if step["step_id"]}

@@ -11,9 +11,9 @@
     sweeps/<sweep id>/           events, the trials' runs, report (see `sweep.ledger`)
     promoted/<name>              leads to the object of a step that was given a name
 
-Small control objects go through obstore (exclusive creation on disks and object storage alike); files are plain files.
-A commit writes elsewhere, verifies, syncs to disk, and becomes visible in one step. Where the store is a bucket (see
-`bucket`), its folder holds copies and work in progress; epochs, objects and runs are in the bucket.
+Small control objects are created exclusively (see `home`); files are plain files. A commit writes elsewhere, verifies,
+syncs to disk, and becomes visible in one step. Where the store is a bucket (see `bucket`), its folder holds copies and
+work in progress; epochs, objects and runs are in the bucket.
 """
 
 from __future__ import annotations
@@ -21,24 +21,20 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import obstore
-from obstore.exceptions import AlreadyExistsError, GenericError
-from obstore.store import LocalStore
+from typing import Any
 
 from jobs.job import Result
 from orchestrator.bucket import Bucket
 from orchestrator.canonical import canonical_json
 from orchestrator.errors import Damaged, StoreError, Unreachable
 from orchestrator.failures import NO_ROOM
+from orchestrator.home import Folder, Home, sync
 from orchestrator.manifest import NAME, Manifest, Stamp
 
 
@@ -57,11 +53,8 @@ class Store:
     """A store below a folder, or in a bucket with a folder beside it. Safe to use from several threads, processes and
     machines that share the folder."""
 
-    def __init__(self, root: Path, bucket: Bucket | None = None) -> None:
-        self.root, self.bucket = root, bucket
-        self.where = bucket.url if bucket else str(root)
-        """As it was named."""
-        self.control = bucket.control if bucket else LocalStore(root)
+    def __init__(self, root: Path, home: Home | None = None) -> None:
+        self.root, self.home = root, home or Folder(root)
         self._verified: dict[Path, Stamp] = {}
 
     @classmethod
@@ -73,7 +66,7 @@ class Store:
         """
         remote = "://" in str(prefix) and not str(prefix).startswith("file://")
         bucket = Bucket(str(prefix)) if remote else None
-        root = bucket.folder() if bucket else Path(str(prefix).removeprefix("file://")).absolute()
+        root = bucket.cache() if bucket else Path(str(prefix).removeprefix("file://")).absolute()
         try:
             for folder in ("objects", "steps", "runs"):
                 (root / folder).mkdir(parents=True, exist_ok=True)
@@ -87,6 +80,11 @@ class Store:
             ) from None
         return store
 
+    @property
+    def where(self) -> str:
+        """The store as it was named: a folder or a URL."""
+        return self.home.where
+
     def local(self, *parts: str) -> Path:
         """A path below the store's folder."""
         return self.root.joinpath(*parts)
@@ -95,26 +93,16 @@ class Store:
         """Creates a control object; False if it exists already. Safe (on disk, in the bucket) when this returns.
 
         In a bucket no two values may be alike: see `Bucket.create`."""
-        if self.bucket is not None:
-            return self.bucket.create(key, canonical_json(value))
-        try:
-            self._put(key, value, "create")
-        except AlreadyExistsError:
-            return False
-        _sync(self.root / key)
-        _sync((self.root / key).parent)
-        return True
+        return self.home.create(key, canonical_json(value))
 
     def overwrite(self, key: str, value: Any) -> None:
         """Replaces a control object, whole."""
-        self._put(key, value, "overwrite")
+        self.home.overwrite(key, canonical_json(value))
 
     def read(self, key: str) -> Any:
         """A control object, or None. Raises Damaged for what is not JSON."""
-        try:
-            with self._reached(key, reading=True):
-                text = bytes(obstore.get(self.control, key).bytes())
-        except FileNotFoundError:
+        text = self.home.read(key)
+        if text is None:
             return None
         try:
             return json.loads(text)
@@ -125,23 +113,11 @@ class Store:
 
     def begun(self) -> list[str]:
         """The keys of the leases of all attempts that have not ended; of a step, only its newest can be."""
-        if self.bucket is None:
-            found, steps = [], str(self.root / "steps")
-            for step in os.listdir(steps):
-                # Plain strings: there may be a million, and to join paths takes longer than to ask the disk.
-                with suppress(FileNotFoundError, ValueError):  # nobody was ever at it
-                    at = f"{step}/epochs/{max(os.listdir(f'{steps}/{step}/epochs'), key=int)}"
-                    if not os.path.exists(f"{steps}/{at}/end") and os.path.exists(f"{steps}/{at}/lease"):
-                        found.append(f"steps/{at}/lease")
-            return sorted(found)
-        keys = set(self.bucket.keys("steps"))
-        return sorted(key for key in keys if key.endswith("/lease") and f"{key.rpartition('/')[0]}/end" not in keys)
+        return self.home.begun()
 
     def newest(self, step_id: str) -> tuple[int, Mapping[str, Any] | None]:
         """The number of a step's newest attempt (0: there is none) and how it ended (None: it did not)."""
-        with self._reached(f"steps/{step_id}/epochs"):
-            found = obstore.list_with_delimiter(self.control, f"steps/{step_id}/epochs")["common_prefixes"]
-        epoch = max((int(prefix.rstrip("/").rsplit("/", 1)[-1]) for prefix in found), default=0)
+        epoch = self.home.attempts(step_id)
         return epoch, self.read(f"steps/{step_id}/epochs/{epoch}/end") if epoch else None
 
     def lookup(self, step_id: str) -> Commit | None:
@@ -151,8 +127,7 @@ class Store:
 
     def use(self, step_id: str) -> Commit | None:
         """The step's result, marked as used now: it, and what it points to, have `gc`'s whole grace period again."""
-        if not _touch(self.root / "steps" / step_id) and self.bucket is None:
-            return None
+        _touch(self.root / "steps" / step_id)
         commit = self.lookup(step_id)
         if commit is not None:
             _touch(self.root / "objects" / commit.manifest)
@@ -161,7 +136,7 @@ class Store:
     def manifest(self, digest: str) -> Manifest:
         """The manifest at an address. Raises Damaged if it is missing or not what the address says."""
         path = self.root / "objects" / digest / NAME
-        if self.bucket is not None and not path.exists() and (text := self.bucket.manifest(digest)) is not None:
+        if not path.exists() and (text := self.home.manifest(digest)) is not None:
             path.parent.mkdir(exist_ok=True)
             fresh = path.with_name(f".{NAME}.{uuid.uuid4().hex[:8]}")
             fresh.write_bytes(text)
@@ -191,9 +166,8 @@ class Store:
     def verified(self, digest: str, part: str | None = None, *, full: bool = False) -> Manifest:
         """The manifest at an address whose files are there: as `path`. From a bucket they are brought, once."""
         manifest, folder = self.manifest(digest), self.root / "objects" / digest
-        if self.bucket is not None:
-            with self.room(folder):
-                self.bucket.bring(digest, manifest.missing(folder, part), folder)
+        with self.room(folder):
+            self.home.bring(manifest, part, folder)
         manifest.verify(folder, part=part, full=full, known=self._verified)
         return manifest
 
@@ -224,22 +198,19 @@ class Store:
             (staging / NAME).write_bytes(manifest.to_bytes())
             for folder, _, files in os.walk(staging):
                 for name in files:
-                    _sync(Path(folder, name))
-                _sync(Path(folder))
+                    sync(Path(folder, name))
+                sync(Path(folder))
             self._move(staging, manifest)
-        if self.bucket is not None:
-            self.bucket.upload(self.root / "objects" / manifest.digest, manifest)
+        self.home.keep(self.root / "objects" / manifest.digest, manifest)
         return manifest.digest
 
     def publish(self, folder: Path) -> None:
         """Puts what a folder of the store (a run's, say) holds now where others see it too."""
-        if self.bucket is not None:
-            self.bucket.publish(folder, folder.relative_to(self.root).as_posix())
+        self.home.publish(folder, folder.relative_to(self.root).as_posix())
 
     def pull(self, name: str) -> None:
         """Brings what others published below a name."""
-        if self.bucket is not None:
-            self.bucket.pull(name, self.root / name)
+        self.home.pull(name, self.root / name)
 
     def clear(self, step_id: str) -> None:
         """Removes what a finished step's attempts left."""
@@ -254,8 +225,7 @@ class Store:
         epoch, end = self.newest(step_id)
         if end and "commit" in end and self.create(f"steps/{step_id}/epochs/{epoch + 1}/end", {"withdrawn": epoch}):
             damaged = self.root / "objects" / end["commit"]["manifest"]
-            if self.bucket is not None:
-                self.bucket.withdraw(damaged.name)
+            self.home.withdraw(damaged.name)
             if damaged.exists():
                 damaged.rename(_aside(damaged))
 
@@ -277,7 +247,7 @@ class Store:
             # Somebody placed the same bytes at this moment.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-        _sync(target.parent)
+        sync(target.parent)
 
     @contextmanager
     def room(self, where: Path) -> Iterator[None]:
@@ -293,27 +263,12 @@ class Store:
                 " make room (`ratchet gc` shows what can go) and give the same command again"
             ) from None
 
-    def _put(self, key: str, value: Any, mode: Literal["create", "overwrite"]) -> None:
-        try:
-            with self._reached(key):
-                obstore.put(self.control, key, canonical_json(value), mode=mode)
-        except GenericError as error:
-            # obstore tells the system's error (a full disk, say) in words only.
-            number = re.search(r"\(os error (\d+)\)", str(error))
-            if number is None:
-                raise
-            code = int(number[1])
-            raise OSError(code, os.strerror(code), str(self.root / key)) from error
-
-    def _reached(self, key: str, *, reading: bool = False) -> AbstractContextManager[None]:
-        return nullcontext() if self.bucket is None else self.bucket.reached(key, reading=reading)
-
     def _check_exclusive(self) -> None:
         key = f"runs/.exclusive-{uuid.uuid4().hex[:8]}"
         if not self.create(key, 1) or self.create(key, 2):
             raise StoreError(f"store {self.where}: two creations of one object both succeeded; use another storage")
-        with suppress(Unreachable), self._reached(key):  # what stays is small, and read by nobody
-            obstore.delete(self.control, key)
+        with suppress(Unreachable):  # what stays is small, and read by nobody
+            self.home.remove(key)
 
 
 def _touch(folder: Path) -> bool:
@@ -327,11 +282,3 @@ def _touch(folder: Path) -> bool:
 
 def _aside(path: Path) -> Path:
     return path.with_name(f".aside-{uuid.uuid4().hex[:8]}")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -133,6 +133,7 @@ def promote(sweep: SweepPlan, best: Trial, store: Store, name: str) -> Path:
     fresh.replace(folder / f"{name}.json")
     fresh.symlink_to(Path("..", "objects", commit.manifest))
     fresh.replace(folder / name)
+    store.publish(folder)
     return folder / name
 
 

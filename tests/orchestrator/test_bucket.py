@@ -12,14 +12,17 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from nodes import free_port
 
 from jobs.job import Result
-from orchestrator import bucket, lease
+from orchestrator import bucket, bucket_gc, gc, lease
+from orchestrator.bucket import Bucket
 from orchestrator.errors import Damaged, Fenced, StoreError
+from orchestrator.journal import Journal
 from orchestrator.lease import Lease, Leases, holders
 from orchestrator.store import Commit, Store
 
@@ -160,6 +163,11 @@ def at(server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     return opened
 
 
+def bucket_of(store: Store) -> Bucket:
+    assert isinstance(store.home, Bucket)
+    return store.home
+
+
 def made(store: Store, step_id: str, text: str = "text") -> Commit:
     """A step's result, committed."""
     with Leases(store, "run") as leases:
@@ -245,7 +253,7 @@ def test_an_object_that_was_changed_in_the_bucket_is_named_and_made_anew(at: Cal
 
     store = at("one")
     commit = made(store, "ff" * 32)
-    obstore.put(store.control, f"objects/{commit.manifest}/model/text.txt", b"tixt")
+    obstore.put(store.home.control, f"objects/{commit.manifest}/model/text.txt", b"tixt")
     other = at("other")
     with pytest.raises(Damaged, match=r"model/text.txt: content .* `ratchet run ... --repair`"):
         other.path(commit.manifest)
@@ -254,6 +262,67 @@ def test_an_object_that_was_changed_in_the_bucket_is_named_and_made_anew(at: Cal
     again = made(other, "ff" * 32)
     assert again.manifest == commit.manifest
     at("third").path(again.manifest, full=True)
+
+
+def named_by_a_run(store: Store, *step_ids: str) -> None:
+    journal = Journal.begin(store, "toy", {})
+    steps = [{"name": step_id, "step_id": step_id} for step_id in step_ids]
+    journal.write("plan.json", {"recipe": "toy", "steps": steps})
+    store.publish(journal.folder)
+
+
+def later(monkeypatch: pytest.MonkeyPatch, hours: float) -> None:
+    now = time.time() + hours * 3600
+    monkeypatch.setattr(gc, "time", SimpleNamespace(time=lambda: now))
+
+
+def collected(store: Store) -> list[str]:
+    found = gc.sweep(store, gc.plan(store, keep=5, grace=3600), grace=3600)
+    return sorted(item.key.split("/")[0] for item in found if isinstance(item, bucket_gc.Doomed))
+
+
+def test_what_no_kept_run_names_is_withdrawn_and_goes_a_grace_period_later(
+    at: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = at("one")
+    kept, dropped = made(store, "11" * 32, "kept"), made(store, "22" * 32, "dropped")
+    named_by_a_run(store, "11" * 32)
+    assert collected(at("other")) == [], "all of it is young"
+    later(monkeypatch, 2)
+    reader = at("reader")
+    assert reader.use("22" * 32) == dropped
+    assert collected(at("other")) == ["steps"]
+    assert at("third").lookup("22" * 32) is None, "everybody computes it again"
+    reader.path(dropped.manifest, full=True)  # who had found it can still have it
+    later(monkeypatch, 0.5)
+    assert collected(at("other")) == [], "it was withdrawn a moment ago"
+    later(monkeypatch, 4)
+    assert collected(at("fourth")) == ["objects", "steps"]
+    assert bucket_of(store).listed(f"steps/{'22' * 32}") == {}
+    assert bucket_of(store).listed(f"objects/{dropped.manifest}") == {}
+    assert at("fifth").path(kept.manifest, full=True).is_dir()
+    again = made(at("sixth"), "22" * 32, "dropped")
+    assert again.manifest == dropped.manifest
+    assert at("seventh").path(again.manifest, full=True).is_dir()
+
+
+def test_an_object_that_is_placed_again_while_gc_looks_stays(
+    at: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = at("one")
+    old = made(store, "33" * 32, "same")
+    assert store.create(f"steps/{'33' * 32}/epochs/2/end", {"withdrawn": 1, "at": 0.0})
+    later(monkeypatch, 2)
+    doomed = gc.plan(at("other"), keep=5, grace=3600)
+    assert {item.key for item in doomed if isinstance(item, bucket_gc.Doomed)} >= {f"objects/{old.manifest}"}
+    time.sleep(1.1)
+    since = time.time()
+    time.sleep(1.1)  # the server tells whole seconds
+    commit = made(at("third"), "44" * 32, "same")
+    assert commit.manifest == old.manifest
+    far = [item for item in doomed if isinstance(item, bucket_gc.Doomed) and item.key.startswith("objects")]
+    assert bucket_gc.sweep(store, bucket_of(store), far, since) == []
+    assert bucket_of(store).manifest(commit.manifest) is not None
 
 
 def test_a_bucket_that_cannot_be_used_is_named(at: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:

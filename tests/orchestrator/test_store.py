@@ -25,7 +25,7 @@ COMMIT = """
 import os, signal, sys
 from pathlib import Path
 from jobs.job import Result
-from orchestrator import store as stores
+from orchestrator import home
 from orchestrator.lease import Leases
 from orchestrator.store import Store
 
@@ -51,7 +51,7 @@ with Leases(store, "run") as leases:
     os.fsync = dying(os.fsync)
     os.rename = dying(os.rename)
     Path.rename = dying(Path.rename)
-    stores.obstore.put = dying(stores.obstore.put)
+    home.obstore.put = dying(home.obstore.put)
     lease = leases.acquire("a" * 64)
     staging = store.staging(lease.step_id, lease.epoch)
     (staging / "part").mkdir()

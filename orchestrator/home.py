@@ -1,0 +1,141 @@
+"""Where a store's truth lies: below a folder, or in a bucket (see `bucket`). `Store` is the same over both."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, Protocol
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, GenericError
+from obstore.store import LocalStore
+
+from orchestrator.manifest import Manifest
+
+
+class Home(Protocol):
+    """Small control objects by key, and what it takes to have artifacts in the store's folder."""
+
+    where: str
+    """As it was named."""
+
+    def create(self, key: str, value: bytes) -> bool:
+        """Creates a control object; False if it exists already. Safe when this returns. No two values may be alike."""
+
+    def overwrite(self, key: str, value: bytes) -> None:
+        """Replaces a control object, whole."""
+
+    def read(self, key: str) -> bytes | None:
+        """A control object, or None."""
+
+    def remove(self, key: str) -> None:
+        """A control object that nobody reads any more."""
+
+    def attempts(self, step_id: str) -> int:
+        """The number of a step's newest attempt; 0 where there is none."""
+
+    def begun(self) -> list[str]:
+        """The keys of the leases of all attempts that have not ended."""
+
+    def keep(self, folder: Path, manifest: Manifest) -> None:
+        """Keeps an object that lies whole in the store's folder."""
+
+    def manifest(self, digest: str) -> bytes | None:
+        """An object's manifest, where it is not in the store's folder; None where there is none."""
+
+    def bring(self, manifest: Manifest, part: str | None, folder: Path) -> None:
+        """Sees to it that the files of an object, or of one part of it, are in `folder`."""
+
+    def withdraw(self, digest: str) -> None:
+        """Removes an object that is not what its manifest says, so that it can be kept anew."""
+
+    def publish(self, folder: Path, key: str) -> None:
+        """Shows others what is below a folder of the store now."""
+
+    def pull(self, key: str, folder: Path) -> None:
+        """Brings what others published below a key."""
+
+
+class Folder:
+    """A folder, on a disk or shared. What lies in it is where it belongs: nothing is brought, kept or published."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.where = root, str(root)
+        self._control = LocalStore(root)
+
+    def create(self, key: str, value: bytes) -> bool:
+        try:
+            self._put(key, value, "create")
+        except AlreadyExistsError:
+            return False
+        sync(self.root / key)
+        sync((self.root / key).parent)
+        return True
+
+    def overwrite(self, key: str, value: bytes) -> None:
+        self._put(key, value, "overwrite")
+
+    def read(self, key: str) -> bytes | None:
+        try:
+            return bytes(obstore.get(self._control, key).bytes())
+        except FileNotFoundError:
+            return None
+
+    def remove(self, key: str) -> None:
+        obstore.delete(self._control, key)
+
+    def attempts(self, step_id: str) -> int:
+        try:
+            return max(map(int, os.listdir(self.root / "steps" / step_id / "epochs")), default=0)
+        except FileNotFoundError:
+            return 0
+
+    def begun(self) -> list[str]:
+        found, steps = [], str(self.root / "steps")
+        for step in os.listdir(steps):
+            # Plain strings: there may be a million, and to join paths takes longer than to ask the disk.
+            with suppress(FileNotFoundError, ValueError):  # nobody was ever at it
+                at = f"{step}/epochs/{max(os.listdir(f'{steps}/{step}/epochs'), key=int)}"
+                if not os.path.exists(f"{steps}/{at}/end") and os.path.exists(f"{steps}/{at}/lease"):
+                    found.append(f"steps/{at}/lease")
+        return sorted(found)
+
+    def keep(self, folder: Path, manifest: Manifest) -> None:
+        pass
+
+    def manifest(self, digest: str) -> bytes | None:
+        return None
+
+    def bring(self, manifest: Manifest, part: str | None, folder: Path) -> None:
+        pass
+
+    def withdraw(self, digest: str) -> None:
+        pass
+
+    def publish(self, folder: Path, key: str) -> None:
+        pass
+
+    def pull(self, key: str, folder: Path) -> None:
+        pass
+
+    def _put(self, key: str, value: bytes, mode: Literal["create", "overwrite"]) -> None:
+        try:
+            obstore.put(self._control, key, value, mode=mode)
+        except GenericError as error:
+            # obstore tells the system's error (a full disk, say) in words only.
+            number = re.search(r"\(os error (\d+)\)", str(error))
+            if number is None:
+                raise
+            code = int(number[1])
+            raise OSError(code, os.strerror(code), str(self.root / key)) from error
+
+
+def sync(path: Path) -> None:
+    """Has the system write a file, or a folder's names, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
