@@ -37,6 +37,10 @@ class Resources:
 
     workers: int | None = None
     """Number of workers; None: as many as have GPUs on the cluster at its largest, or one where there are none."""
+    min_workers: int | None = None
+    """With how many workers to begin where there is no room for all; None: with all. Over shards, further ones join as
+    machines come; a training keeps its number until a machine is lost, and is taken up by another number where
+    zero_stage is 0, else begun anew."""
     cpus: float | None = None
     """CPUs per worker; None: the most of which all workers fit on the machines."""
     gpus: float | None = None

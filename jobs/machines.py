@@ -1,4 +1,4 @@
-"""The machines that a cluster has or may bring, and what fits on them. Pure: knows no Ray."""
+"""The machines that a cluster has or may bring, and what fits on them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,30 @@ class Machine:
         return min((int((have + 1e-9) // want) for have, want in pairs if want), default=10**6)
 
 
+def up() -> list[Machine]:
+    """The machines of the cluster that this process is connected to, as they are now."""
+    import ray
+
+    return [_machine(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]]
+
+
+def _machine(resources: Mapping[str, float], labels: Mapping[str, str]) -> Machine:
+    """Ray's numbers of a node."""
+    types = frozenset(key.partition(":")[2] for key in resources if key.startswith("accelerator_type:"))
+    memory = resources.get("memory", float("inf")) / 1e9
+    return Machine(resources.get("CPU", 0.0), resources.get("GPU", 0.0), 1, memory, types, labels)
+
+
 def places(machines: Sequence[Machine], asked: Resources) -> int:
     """How many workers of resolved resources fit at once; a worker is on one machine."""
     return sum(machine.count * machine.holds(asked) for machine in machines)
+
+
+def room(machines: Sequence[Machine], asked: Resources) -> int:
+    """How many of its workers resolved resources can have: all, or fewer where they may begin with fewer; 0: none."""
+    assert asked.workers is not None
+    found = min(asked.workers, places(machines, asked))
+    return found if found >= min(asked.min_workers or asked.workers, asked.workers) else 0
 
 
 def resolved(asked: Resources, machines: Sequence[Machine]) -> Resources:

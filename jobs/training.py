@@ -16,12 +16,17 @@ import os
 import pickle
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jobs.job import BadArtifact, Context
+from jobs.job import BadArtifact, Context, Resources
+from jobs.machines import room, up
 from jobs.optimization import History, Options
 from jobs.training_loop import Loop
+
+MACHINES_SECONDS = {False: "1800", True: "60"}
+"""How long to wait for machines for all workers: as long as an autoscaler may need; or, where fewer will do, less."""
 
 RETRYABLE = frozenset(
     ["RuntimeError", "DistBackendError", "DistNetworkError", "OSError", "ConnectionError", "TimeoutError", "EOFError"]
@@ -35,12 +40,33 @@ def train(context: Context, options: Options, trainee: type, arguments: Mapping[
     Raises what the trainee raised, and an error of ray.train where workers were lost more often than
     `context.resources.retries`.
     """
+    from ray.train import ControllerError
+
+    while True:
+        now = _now(context.resources)
+        try:
+            return _fit(replace(context, resources=now), options, trainee, arguments, best)
+        except ControllerError:
+            # A machine is gone, and none came in its place.
+            if _now(context.resources).workers == now.workers:
+                raise
+
+
+def _now(resources: Resources) -> Resources:
+    """With as many workers as the machines that are up hold, where it need not be all."""
+    if resources.min_workers is None:
+        return resources
+    return replace(resources, workers=room(up(), resources) or resources.min_workers)
+
+
+def _fit(context: Context, options: Options, trainee: type, arguments: Mapping[str, Any], best: Path) -> History:
     from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
     resources = context.resources
     workers, gpus = resources.workers or 1, resources.gpus or 0
-    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "1800")
+    elastic = resources.min_workers is not None
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = MACHINES_SECONDS[elastic]
     share = {"CPU": resources.cpus or 1.0, "GPU": gpus, "memory": resources.memory * 1e9}
     failure = context.work / f"failure-{context.attempt}.pickle"
     trainer = TorchTrainer(
@@ -57,9 +83,11 @@ def train(context: Context, options: Options, trainee: type, arguments: Mapping[
         ),
         run_config=RunConfig(  # type: ignore[call-arg]  # ray.air's is what mypy sees
             # Sharded optimizer state fits the number of workers that wrote it: another number starts afresh.
-            name=f"{context.step_id[:32]}-{workers}",
+            name=context.step_id[:32] + (f"-{workers}" if options.zero_stage else ""),
             storage_path=str((context.work / "train").absolute()),
-            failure_config=FailureConfig(max_failures=resources.retries),
+            failure_config=FailureConfig(  # type: ignore[call-arg]
+                max_failures=resources.retries, controller_failure_limit=0 if elastic else -1
+            ),
             checkpoint_config=CheckpointConfig(num_to_keep=2),
             logging_config=LoggingConfig(log_level="ERROR"),
         ),

@@ -252,7 +252,8 @@ class Loop:
 
         self.engine.load_checkpoint(str(kept), tag="engine", load_module_strict=False)
         self.history = History(**json.loads((kept / "history.json").read_text()))
-        torch.set_rng_state(torch.load(kept / f"random-{self.place.rank}.pt"))
+        if (state := kept / f"random-{self.place.rank}.pt").exists():  # else there were fewer workers
+            torch.set_rng_state(torch.load(state))
         if self.place.rank == 0 and (kept / "best").exists():
             shutil.copytree(kept / "best", self.scratch / "best")
         self.history.resumed.append(len(self.history.loss))

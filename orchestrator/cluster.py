@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.job import Context, Job, Progress, Resources, Result
-from jobs.machines import Machine, places, resolved
+from jobs.machines import Machine, places, resolved, room, up
 from jobs.progress import Reporter, start_board
 from orchestrator import cluster_file
 from orchestrator.errors import InputError, Interrupted
@@ -82,11 +82,7 @@ class Cluster:
 
     def machines(self) -> list[Machine]:
         """What is up; or, where RATCHET_CLUSTER says so, the most that an autoscaler may bring of each kind."""
-        if self._brought is not None:
-            return self._brought
-        import ray
-
-        return [_machine(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]]
+        return up() if self._brought is None else self._brought
 
     def maximum(self) -> Demand:
         """CPUs and GPUs of all of them."""
@@ -98,19 +94,21 @@ class Cluster:
         return resolved(resources, self.machines())
 
     def placed(self, step: Step) -> Resources:
-        """The step's, resolved. Raises InputError, with the arithmetic, for what the cluster can never place."""
+        """The step's, resolved, with as many workers as fit. Raises InputError, with the arithmetic, for what the
+        cluster can never place."""
         machines = self.machines()
         asked = resolved(step.resources, machines)
-        if asked.workers is not None and (room := places(machines, asked)) < asked.workers:
+        if (workers := room(machines, asked)) == 0:
             have = ", ".join(f"{m.count} of {m.cpus:g} CPUs and {m.gpus:g} GPUs" for m in machines)
             memory = f"{asked.memory:g} GB" if asked.memory else ""
             wanted = "".join(f", {part}" for part in (memory, asked.accelerator, *asked.labels) if part)
             raise InputError(
                 f"step {step.name}: {asked.workers} workers of {asked.cpus:g} CPUs and {asked.gpus:g} GPUs"
-                f"{wanted} given; expected at most the {room} that fit on the cluster at its largest"
-                f" (machines: {have}); lower them with --set {step.job.name}.workers=... or .cpus=..."
+                f"{wanted} given; expected at most the {places(machines, asked)} that fit on the cluster at its largest"
+                f" (machines: {have}); lower them with --set {step.job.name}.workers=... or .cpus=..., or say from how"
+                f" many to begin with --set {step.job.name}.min_workers=..."
             )
-        return asked
+        return replace(asked, workers=workers)
 
     def run(
         self,
@@ -178,13 +176,6 @@ def _run(job: Job, code: Mapping[str, str], context: Context, config: Any, input
         except InputError:
             shutil.rmtree(context.work, ignore_errors=True)  # their shards may be of the other version
             raise
-
-
-def _machine(resources: Mapping[str, float], labels: Mapping[str, str]) -> Machine:
-    """Ray's numbers of a node."""
-    types = frozenset(key.partition(":")[2] for key in resources if key.startswith("accelerator_type:"))
-    memory = resources.get("memory", float("inf")) / 1e9
-    return Machine(resources.get("CPU", 0.0), resources.get("GPU", 0.0), 1, memory, types, labels)
 
 
 def demand_of(resources: Resources) -> Demand:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.job import BadInput, Resources
-from jobs.machines import Machine, places, resolved
+from jobs.machines import Machine, places, resolved, room
 
 MACHINES = st.lists(
     st.builds(Machine, st.integers(0, 9).map(float), st.integers(0, 3).map(float), st.integers(1, 3)), max_size=4
@@ -51,6 +51,14 @@ def test_workers_are_one_per_gpu_and_one_where_there_is_none() -> None:
     assert resolved(Resources(), cloud) == Resources(workers=8, cpus=4.0, gpus=1.0)
     assert resolved(Resources(gpus=0.0), cloud).cpus == 16.0
     assert resolved(Resources(gpus=2.0), cloud).workers == 4
+
+
+@given(MACHINES, st.integers(1, 6), st.integers(1, 6))
+def test_who_may_begin_with_fewer_has_as_many_as_fit(machines: list[Machine], workers: int, least: int) -> None:
+    asked = Resources(workers=workers, min_workers=least, cpus=2.0, gpus=0.0)
+    fit = put(machines, 2, 0)
+    assert room(machines, asked) == (min(fit, workers) if fit >= min(least, workers) else 0)
+    assert room(machines, replace(asked, min_workers=None)) == (workers if fit >= workers else 0)
 
 
 def test_workers_go_where_their_labels_memory_and_gpus_are() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -145,6 +146,37 @@ def test_more_epochs_go_on_from_fewer_and_end_in_the_same_weights(cluster: None,
     assert vars(replace(rest, resumed=[])) == vars(whole)
     weights = [torch.load(tmp_path / name / "best" / "weights.pt") for name in ("rest", "whole")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+
+
+class Dies(Regression):
+    """Its third step is never done where there are two workers."""
+
+    def parts(self, epoch: int, step: int) -> list[Any]:
+        if (step, self.place.workers) == (2, 2):
+            os._exit(1)
+        return super().parts(epoch, step)
+
+
+@pytest.mark.soak
+def test_a_training_without_shared_state_goes_on_with_another_number_of_workers(cluster: None, tmp_path: Path) -> None:
+    options = replace(OPTIONS, zero_stage=0, save_steps=1)
+    two = context(tmp_path, 2)
+    with pytest.raises(Exception, match=r"(?i)worker"):
+        train(two, options, Dies, {}, tmp_path / "best")
+    one = replace(two, attempt=2, resources=Resources(1, cpus=2.0, gpus=0.0, retries=1))
+    history = train(one, options, Dies, {}, tmp_path / "best")
+    assert history.resumed
+    assert set(history.resumed) <= {1, 2}
+    check_equal(history, tmp_path / "best")
+
+
+@pytest.mark.slow
+def test_a_training_begins_with_as_many_workers_as_there_is_room_for(cluster: None, tmp_path: Path) -> None:
+    wanted = context(tmp_path, 2)
+    asked = replace(wanted.resources, workers=5, min_workers=1, cpus=1.0)
+    history = train(replace(wanted, resources=asked), OPTIONS, Regression, {}, tmp_path / "best")
+    check_equal(history, tmp_path / "best")
+    assert [path.name for path in (tmp_path / "work/train").glob("*-2")], "the two that two CPUs hold"
 
 
 def tensorboard(folder: Path) -> dict[str, dict[int, float]]:

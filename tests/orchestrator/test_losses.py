@@ -172,6 +172,25 @@ def test_a_run_waits_a_while_for_the_machines_of_a_cluster_that_just_started(
 
 
 @pytest.mark.soak
+def test_a_run_begins_on_fewer_machines_and_goes_on_with_fewer(
+    cluster: Callable[[], Nodes], tmp_path: Path, undisturbed: Path
+) -> None:
+    nodes, store = cluster(), tmp_path / "store"
+    nodes.add()
+    least = [f"{job}.min_workers=1" for job in ("embed", "mine", "finetune_embedder")]
+    least += ["finetune_embedder.zero_stage=0", "finetune_embedder.save_steps=1"]
+    run = start(nodes, store, *ONE, *SPREAD, *(word for setting in least for word in ("--set", setting)))
+    until(started(store, "iter0/mine"), "one machine is not enough")
+    victim = nodes.add()
+    until(checkpoints(store), "no checkpoint was made")
+    kill(victim)  # none comes in its place
+    ended(run, store)
+    expected, found = results(undisturbed), results(store)
+    assert found["iter0/evaluate"].manifest
+    assert found["bm25/evaluate"].manifest == expected["bm25/evaluate"].manifest
+
+
+@pytest.mark.soak
 def test_two_nodes_lost_at_once(cluster: Callable[[], Nodes], tmp_path: Path, undisturbed: Path) -> None:
     nodes, store = cluster(), tmp_path / "store"
     victims = [nodes.add(), nodes.add()]
