@@ -121,7 +121,7 @@ class Trainee:
 
         incumbent = self.inputs.incumbent
         if incumbent is None and not reranker.can_score(self.inputs.base):
-            return _metrics(self.config, [row["ranks"] for row in self.lists])
+            return self._measured([row["ranks"] for row in self.lists])
         if incumbent is None or self.config.start == "incumbent":
             return self.evaluate()  # training begins as what is to be beaten
         return self._reranked(reranker.load(self.inputs.base, incumbent, dtype=self.config.dtype, device=self.device))
@@ -221,7 +221,16 @@ class Trainee:
             reranked(documents, own, self.valid[q]["positives"], self.lists[q]["ranks"])[1]
             for q, documents, own in zip(mine, lists, scores, strict=True)
         ]
-        return _metrics(self.config, [own for part in gathered(ranks) for own in part])
+        return self._measured([own for part in gathered(ranks) for own in part])
+
+    def _measured(self, ranks: list[list[int]]) -> dict[str, float]:
+        """Of all held-out lists, with how likely the lead over the lists as they were is chance."""
+        before, after = (
+            [_metrics(self.config, [own])[self.config.metric] for own in side]
+            for side in ([row["ranks"] for row in self.lists], ranks)
+        )
+        p_value = standing.p_value(before, after)
+        return {**_metrics(self.config, ranks), "p-value": float(f"{p_value:.4g}")}
 
 
 def _metrics(config: Config, ranks: Sequence[Sequence[int]]) -> dict[str, float]:
@@ -246,14 +255,15 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     alone = reranker.can_score(inputs.base)
     result = finetuning.finetuned(context, config, Trainee, arguments, inputs.incumbent, base_can=alone)
     lists = _metrics(config, read_shards(inputs.ranking, ["ranks"])["ranks"].to_pylist())[config.metric]
-    found = standing.Standing(config.metric, lists, float(result.metrics[f"valid {config.metric}"]))
+    (kept,) = (row for row in result.tables[next(iter(result.tables))] if row["best"])
+    found = standing.Standing(config.metric, lists, kept[f"valid {config.metric}"], kept["valid p-value"])
     found.write(context.out / "standing")
     return replace(result, metrics={**result.metrics, "teaches": str(found)})
 
 
 JOB = Job(
     "finetune_reranker",
-    version=2,
+    version=3,
     config=Config,
     inputs=Inputs,
     run=run,

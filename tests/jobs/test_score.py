@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import t as student_t
 
 from data import flag_embedding
 from data.tables import MINED, read_shards, write_shards
@@ -17,7 +20,7 @@ from jobs import evaluate_retrieval, score
 from jobs.finetuning import Lists
 from jobs.job import BadInput, Context
 from jobs.score import Config, Inputs
-from jobs.standing import Standing, heard
+from jobs.standing import Standing, heard, p_value
 from models import reranker
 from models.weights import MINILM, resolve
 
@@ -86,24 +89,24 @@ def test_each_list_gets_the_scores_of_its_pairs(
         np.testing.assert_allclose(one["teacher_positive_scores"], other["teacher_positive_scores"], atol=1e-4)
 
 
-@pytest.mark.parametrize("after", [0.4, 0.5])
-def test_a_reranker_that_orders_no_better_does_not_teach(
-    model: Path, problem: Any, tmp_path: Path, context: MakeContext, after: float
+@pytest.mark.parametrize("p_value", [0.06, 0.04])
+def test_a_reranker_that_does_not_clearly_order_better_does_not_teach(
+    model: Path, problem: Any, tmp_path: Path, context: MakeContext, p_value: float
 ) -> None:
     rows = mined(problem, tmp_path / "mined")
-    Standing("map@25", before=0.4, after=after).write(tmp_path / "standing")
+    Standing("map@25", before=0.4, after=0.42, p_value=p_value).write(tmp_path / "standing")
     ctx, config = context(), Config(dtype="float32", max_length=64)
     result = score.run(ctx, config, Inputs(model, tmp_path / "mined", problem.corpus, standing=tmp_path / "standing"))
     found = read_shards(ctx.out).to_pylist()
     assert [{name: row[name] for name in rows[0]} for row in found] == rows
     scored = list(flag_embedding.rows(ctx.out / "flag_embedding.jsonl"))
     settings = Lists(distillation="kl_div")
-    if after > 0.4:
+    if p_value < 0.05:
         assert "teacher_negative_scores" in found[0]
         assert all(row.neg_scores is not None for row in scored)
         assert heard(settings, ctx.out) == settings
     else:
-        assert result.metrics["teaches"] == "no: map@25 of held-out lists 0.4000, reranked 0.4000"
+        assert result.metrics["teaches"] == "no: map@25 of held-out lists 0.4000, reranked 0.4200, p 0.06"
         assert result.metrics["pairs"] == 0
         assert "teacher_negative_scores" not in found[0]
         assert all(row.neg_scores is None for row in scored)
@@ -157,3 +160,27 @@ def test_bad_lists_are_named(model: Path, problem: Any, tmp_path: Path, context:
         score.run(context(), Config(), Inputs(model, problem.corpus, problem.corpus))
     with pytest.raises(BadInput, match="depth: 0 given"):
         score.check(Config(depth=0), Inputs(model, tmp_path, problem.corpus))
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=3, max_size=40), st.integers(0, 9))
+def test_a_lead_is_tested_query_by_query(pairs: list[tuple[float, float]], seed: int) -> None:
+    """By the formula; and close to what flipping the signs of the differences gives, where that is smooth."""
+    before, after = (np.array(side) for side in zip(*pairs, strict=True))
+    lead = after - before
+    found = p_value(before.tolist(), after.tolist())
+    if lead.std(ddof=1) < 1e-6:
+        assert 0 <= found <= 1
+        return
+    t = lead.mean() / (lead.std(ddof=1) / np.sqrt(len(lead)))
+    assert found == pytest.approx(float(student_t.sf(t, len(lead) - 1)), abs=1e-9)
+
+
+def test_a_test_by_random_signs_says_the_same() -> None:
+    random = np.random.default_rng(3)
+    before = random.random(200)
+    after = np.clip(before + random.normal(0.02, 0.25, 200), 0, 1)
+    lead = after - before
+    flips = random.choice([-1, 1], (20_000, 200))
+    by_chance = float(((flips * lead).mean(1) >= lead.mean()).mean())
+    assert p_value(before.tolist(), after.tolist()) == pytest.approx(by_chance, abs=0.02)
+    assert p_value([0.5] * 9, [0.5] * 9) == 1.0
