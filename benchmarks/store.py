@@ -1,9 +1,11 @@
 """What a large store costs those who look at it: seconds of `plan`, `status` and `gc`, beside an empty one.
 
-    python -m benchmarks.store [--steps 50000]
+    python -m benchmarks.store [--steps 50000] [--s3-steps 2000]
 
 The store is made of steps that are done, each with an object of one file, and of no run; a million of them take up some
 30 GB of small files, and half an hour to make. Each command is a process of its own, so that start and imports are in.
+With `--s3-steps` the same in a bucket first, on a server that speaks S3 here (moto, in memory, one process: its own
+time is most of it; the requests are what they are anywhere).
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,7 +28,10 @@ COMMANDS = (["plan", "quickstart"], ["status"], ["gc"])
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=50_000)
+    parser.add_argument("--s3-steps", type=int, default=0)
     given = parser.parse_args()
+    if given.s3_steps:
+        in_bucket(given.s3_steps)
     with tempfile.TemporaryDirectory() as name:
         empty, full = Path(name, "empty"), Path(name, "full")
         make(full, given.steps)
@@ -46,7 +53,49 @@ def make(root: Path, steps: int) -> None:
         (held / "rows.parquet").write_text("rows")
 
 
-def seconds(command: list[str], store: Path) -> float:
+def in_bucket(steps: int) -> None:
+    with socket.socket() as found, tempfile.TemporaryDirectory() as name:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+        found.close()
+        server = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
+        os.environ.update(keys, AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}", RATCHET_CACHE=str(Path(name, "cache")))
+        try:
+            fill(Path(name, "made"), port, steps)
+            print(f"{'in a bucket':20}{'empty':>10}{f'{steps:,} steps':>16}")
+            for command in COMMANDS:
+                empty, full = (seconds(command, f"s3://kept/{prefix}") for prefix in ("empty", "full"))
+                print(f"{' '.join(command):20}{empty:10.2f}{full:16.2f}", flush=True)
+        finally:
+            server.kill()
+
+
+def fill(folder: Path, port: int, steps: int) -> None:
+    """Uploads a store of so many steps, once the server answers."""
+    import boto3
+
+    make(folder, steps)
+    client = boto3.client(
+        "s3",
+        endpoint_url=f"http://127.0.0.1:{port}",
+        aws_access_key_id="a",
+        aws_secret_access_key="b",
+        region_name="us-east-1",
+    )
+    while True:
+        try:
+            client.create_bucket(Bucket="kept")
+            break
+        except Exception:
+            time.sleep(0.3)
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        client.put_object(Bucket="kept", Key=f"full/{path.relative_to(folder).as_posix()}", Body=path.read_bytes())
+
+
+def seconds(command: list[str], store: Path | str) -> float:
     start = time.perf_counter()
     line = [sys.executable, "-m", "orchestrator", *command, "--store", str(store)]
     subprocess.run(line, cwd=ROOT, check=True, capture_output=True)

@@ -1,0 +1,114 @@
+"""What it costs to spread work over machines: embedding, mining and exact metrics on 1, 2 and 4 nodes of this machine.
+
+    python -m benchmarks.nodes [--questions 1500] [--rounds 1]
+
+Four workers of one thread each in every case, on as many nodes as are named (Ray's, each with an address, a raylet and
+processes of its own), so that the work and the cores are the same and only the distribution differs. A step's seconds
+are those that its result records: its workers' start and imports are in. The first round's are left out of the ratios
+where there are more: it fills the page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from orchestrator.store import Store
+from tests.nodes import Nodes, environment_of
+
+ROOT = Path(__file__).resolve().parents[1]
+NODES = (1, 2, 4)
+WORKERS = 4
+RECIPE = '''
+from pathlib import Path
+from jobs import embed, evaluate_papers, mine, prepare, prepare_papers
+from jobs.pretrained import pretrained
+from orchestrator.step import Row, Source, Summary, step
+from recipes.theorems import evaluated
+
+def spread(*, questions: int = 1000, papers: str = "") -> Summary:
+    """Embed, mine, and rank all against all."""
+    model = pretrained("sentence-transformers/all-MiniLM-L6-v2")
+    made = step("prepare", prepare.JOB, questions=questions, shard_rows=max(1, questions // 8))
+    queries = step("embed", embed.JOB, model=model, texts=made["train"], role="query")
+    corpus = step("embed_corpus", embed.JOB, model=model, texts=made["corpus"], role="passage")
+    step("mine", mine.JOB, queries=made["train"], corpus=made["corpus"], query_embeddings=queries,
+         corpus_embeddings=corpus, window=(1, 40), negatives=8)
+    split = step("prepare_papers", prepare_papers.JOB, papers=Source(Path(papers), label="papers"),
+                 test_fraction=0.9, shard_rows=max(1, questions // 2))
+    ranked = evaluated("metrics", split, model, 64)
+    return Summary([Row("all", {"MRR": ranked.metric("mrr")})])
+'''
+STEPS = {"embed": "embedding", "mine": "mining", "metrics/embed": "embedding statements", "metrics/evaluate": "metrics"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--questions", type=int, default=1500)
+    parser.add_argument("--rounds", type=int, default=1)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "spread.py").write_text(RECIPE)
+        write_papers(folder / "papers.jsonl", given.questions)
+        found: dict[int, list[dict[str, float]]] = {nodes: [] for nodes in NODES}
+        for number in range(given.rounds):
+            for nodes in NODES:
+                place = folder / f"{number}-{nodes}"
+                place.mkdir()
+                found[nodes].append(run(place, nodes, given.questions))
+    print(f"{'seconds on':24}" + "".join(f"{f'{nodes} nodes':>10}" for nodes in NODES))
+    for step, label in STEPS.items():
+        values = [median(one[step] for one in found[nodes][1:] or found[nodes]) for nodes in NODES]
+        ratios = ", ".join(f"{value / values[0]:.2f}" for value in values[1:])
+        print(f"{label:24}" + "".join(f"{value:10.1f}" for value in values) + f"   {ratios} of one node's")
+
+
+def write_papers(path: Path, questions: int) -> None:
+    """A paper is the questions about one mistake."""
+    import json
+
+    from data.mistakes import query_text
+    from data.mistakes import questions as generated
+
+    of_rule: dict[str, list[str]] = {}
+    for question in generated(questions, 1):
+        for n, rule in enumerate(question.rules):
+            if rule:
+                of_rule.setdefault(rule, []).append(query_text(question, n))
+    lines = [json.dumps({"arxiv_id": rule, "theorems": texts}) for rule, texts in sorted(of_rule.items())]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def run(folder: Path, nodes: int, questions: int) -> dict[str, float]:
+    """Seconds by step, from an empty store."""
+    environment = environment_of(folder) | {"OMP_WAIT_POLICY": "PASSIVE"}
+    cluster = Nodes(folder, environment, "--num-cpus=0", "--include-dashboard=false")
+    try:
+        for _ in range(nodes):
+            cluster.add(cpus=WORKERS // nodes)
+        settings = [f"questions={questions}", f"papers={folder.parent / 'papers.jsonl'}"]
+        settings += [
+            f"{job}.{what}" for job in ("embed", "mine", "evaluate_papers") for what in ("workers=4", "cpus=1")
+        ]
+        command = [sys.executable, "-m", "orchestrator", "run", str(folder.parent / "spread.py")]
+        command += [part for setting in settings for part in ("--set", setting)]
+        place = ["--store", str(folder / "store"), "--address", cluster.address]
+        done = subprocess.run([*command, *place], cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    finally:
+        cluster.end()
+    store, seconds = Store.open(folder / "store"), {}
+    for step in os.listdir(folder / "store" / "steps"):
+        if (commit := store.lookup(step)) is not None:
+            seconds[commit.record["name"]] = commit.record["seconds"]
+    return seconds
+
+
+if __name__ == "__main__":
+    main()
