@@ -16,12 +16,12 @@ from jobs.job import Context, Job, Result
 from orchestrator.cluster import Cluster
 from orchestrator.identity import code_of, identity, step_id
 from orchestrator.journal import Journal
-from orchestrator.lease import Lease, Leases
 from orchestrator.plan import Plan
 from orchestrator.recipe import Recipe
 from orchestrator.run import Run
 from orchestrator.step import Row, Step, Summary, goals_of, reachable, step
 from orchestrator.store import Store
+from orchestrator.store.lease import Lease, Leases
 from orchestrator.view import View
 
 ROUNDS = 5

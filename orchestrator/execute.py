@@ -16,10 +16,10 @@ from orchestrator.cluster import Cluster
 from orchestrator.errors import Fenced, Interrupted
 from orchestrator.failures import backoff, may_pass, sentence
 from orchestrator.journal import Journal
-from orchestrator.lease import Held, Lease, Leases, fruitless
 from orchestrator.longer import Family
 from orchestrator.plan import Plan
 from orchestrator.store import Commit, Store
+from orchestrator.store.lease import Held, Lease, Leases, fruitless
 from orchestrator.watch import Watcher
 
 POLL = 1.0

@@ -14,10 +14,10 @@ from typing import Any
 
 from orchestrator.errors import Damaged, InputError
 from orchestrator.identity import changes, code_of, identity, step_id
-from orchestrator.manifest import Manifest
 from orchestrator.source import SourceDigests
 from orchestrator.step import Output, Reference, Source, Step
 from orchestrator.store import Commit, Store
+from orchestrator.store.manifest import Manifest
 
 
 @dataclass

@@ -21,12 +21,12 @@ from orchestrator.errors import InputError, Interrupted, Unreachable
 from orchestrator.execute import Executor, versions
 from orchestrator.failures import sentence
 from orchestrator.journal import Journal
-from orchestrator.lease import Leases
 from orchestrator.plan import Plan, config_of, describe_inputs
 from orchestrator.recipe import Recipe
 from orchestrator.schedule import Demand, Status, finished, to_skip, to_start
 from orchestrator.step import Step, Summary
 from orchestrator.store import Commit, Store
+from orchestrator.store.lease import Leases
 from orchestrator.watch import Watcher
 
 TICK = 0.3

@@ -13,11 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator import gc
 from orchestrator.account import report_data, table
 from orchestrator.errors import StoreError
 from orchestrator.journal import Journal, journals, sweeps
-from orchestrator.lease import holders
 from orchestrator.plan import Plan
 from orchestrator.recipe import Recipe
 from orchestrator.report import write
@@ -26,7 +24,8 @@ from orchestrator.report.sweep import write as write_sweep_report
 from orchestrator.report.sweep_parts import SweepReport
 from orchestrator.run import Outcome
 from orchestrator.show import NOTHING, duration, plural
-from orchestrator.store import Store
+from orchestrator.store import Store, gc
+from orchestrator.store.lease import holders
 from orchestrator.view import View
 
 

@@ -19,12 +19,11 @@ import pytest
 from nodes import free_port
 
 from jobs.job import Result
-from orchestrator import bucket, bucket_gc, gc, lease
-from orchestrator.bucket import Bucket
 from orchestrator.errors import Damaged, Fenced, StoreError
 from orchestrator.journal import Journal
-from orchestrator.lease import Lease, Leases, holders
-from orchestrator.store import Commit, Store
+from orchestrator.store import Commit, Store, bucket, bucket_gc, gc, lease
+from orchestrator.store.bucket import Bucket
+from orchestrator.store.lease import Lease, Leases, holders
 
 ROOT = Path(__file__).resolve().parents[2]
 

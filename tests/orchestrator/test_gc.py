@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from jobs.job import Result
-from orchestrator import gc
 from orchestrator.errors import Damaged
 from orchestrator.journal import Journal
-from orchestrator.lease import Lease, Leases
-from orchestrator.store import Commit, Store
+from orchestrator.store import Commit, Store, gc
+from orchestrator.store.lease import Lease, Leases
 
 HOUR = 3600.0
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from nodes import RAY, Nodes, environment_of, kill, processes
 
-from orchestrator.lease import holders
 from orchestrator.store import Store
+from orchestrator.store.lease import holders
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ["run", "quickstart", "--set", "questions=96", "--set", "epochs=1", "--set", "reranker=false"]

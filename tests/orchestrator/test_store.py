@@ -14,9 +14,9 @@ import pytest
 
 from jobs.job import Result
 from orchestrator.errors import Damaged, Fenced, StoreError
-from orchestrator.lease import Held, Lease, Leases
-from orchestrator.manifest import Manifest
 from orchestrator.store import Commit, Store
+from orchestrator.store.lease import Held, Lease, Leases
+from orchestrator.store.manifest import Manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 STEP = "a" * 64
@@ -25,8 +25,8 @@ COMMIT = """
 import os, signal, sys
 from pathlib import Path
 from jobs.job import Result
-from orchestrator import home
-from orchestrator.lease import Leases
+from orchestrator.store import home
+from orchestrator.store.lease import Leases
 from orchestrator.store import Store
 
 point, root = int(sys.argv[1]), sys.argv[2]
@@ -104,7 +104,7 @@ def test_killed_at_every_point_of_a_commit_the_store_holds_nothing_or_all(tmp_pa
 RACE = """
 import sys, time
 from jobs.job import Result
-from orchestrator.lease import Held, Leases
+from orchestrator.store.lease import Held, Leases
 from orchestrator.store import Commit, Store
 
 root, name, start = sys.argv[1], sys.argv[2], float(sys.argv[3])
@@ -328,7 +328,7 @@ def test_the_heartbeat_outlives_a_failing_disk(tmp_path: Path) -> None:
 
 FULL = """
 import resource, signal, sys
-from orchestrator.lease import Leases
+from orchestrator.store.lease import Leases
 from orchestrator.store import Store
 from jobs.job import Result
 

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.bucket import AT_ONCE, Bucket
-from orchestrator.manifest import NAME
 from orchestrator.store import Store
+from orchestrator.store.bucket import AT_ONCE, Bucket
+from orchestrator.store.manifest import NAME
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import LocalStore
 
-from orchestrator.manifest import Manifest
+from orchestrator.store.manifest import Manifest
 
 
 class Home(Protocol):

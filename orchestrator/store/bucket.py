@@ -25,7 +25,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
 from orchestrator.errors import Damaged, StoreError, Unreachable
-from orchestrator.manifest import NAME, File, Manifest
+from orchestrator.store.manifest import NAME, File, Manifest
 
 AT_ONCE = 8
 """Files that are on their way at a time."""

@@ -20,11 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
 
-from orchestrator import bucket_gc
-from orchestrator.bucket import Bucket
 from orchestrator.journal import Journal, journals, sweeps
-from orchestrator.lease import holders
-from orchestrator.store import Store
+from orchestrator.store import Store, bucket_gc
+from orchestrator.store.bucket import Bucket
+from orchestrator.store.lease import holders
 
 _MOVED = {".aside-": "moved aside as damaged", ".gone-": "half removed"}
 

@@ -30,12 +30,12 @@ from pathlib import Path
 from typing import Any
 
 from jobs.job import Result
-from orchestrator.bucket import Bucket
 from orchestrator.canonical import canonical_json
 from orchestrator.errors import Damaged, StoreError, Unreachable
 from orchestrator.failures import NO_ROOM
-from orchestrator.home import Folder, Home, sync
-from orchestrator.manifest import NAME, Manifest, Stamp
+from orchestrator.store.bucket import Bucket
+from orchestrator.store.home import Folder, Home, sync
+from orchestrator.store.manifest import NAME, Manifest, Stamp
 
 
 @dataclass(frozen=True)
