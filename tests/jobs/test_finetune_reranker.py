@@ -217,11 +217,12 @@ def test_a_decoder_learns_to_answer_and_its_adapter_loads_in_peft(
     assert any("lora_B" in name and bool(weight.any()) for name, weight in model.named_parameters())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "tolerance"),
-    [({"quantization": "nf4"}, 0.2), ({"zero_stage": 3}, 0.02)],
-    ids=["4 bits", "weights cut up"],
+    [
+        pytest.param({"quantization": "nf4"}, 0.2, marks=pytest.mark.soak, id="4 bits"),
+        pytest.param({"zero_stage": 3}, 0.02, marks=pytest.mark.slow, id="weights cut up"),
+    ],
 )
 def test_a_decoder_learns_the_same_in_other_ways(
     decoder: tuple[Result, Path], inputs: Inputs, tiny_decoder: Path, tmp_path: Path, change: Any, tolerance: float
