@@ -29,8 +29,10 @@ quickstart: $(READY) ## set up, then run two iterations on generated data and wr
 test: $(READY) ## set up, then run the tests
 	@$(PATIENT) $(BIN)/python -m pytest --durations=12
 
+# Those that start and kill processes wait most of the time, so two run at once; those that train have all cores.
 test-slow: $(READY) ## the tests that take minutes
-	@$(BIN)/python -m pytest -m slow -n 0 --durations=12
+	@$(PATIENT) $(BIN)/python -m pytest -m slow -n 2 --durations=6 tests/orchestrator
+	@$(BIN)/python -m pytest -m slow -n 0 --durations=12 --ignore=tests/orchestrator
 
 test-soak: $(READY) ## long tests on killed processes and sweeps, for before a release
 	@$(BIN)/python -m pytest -m soak -n 0 --durations=12

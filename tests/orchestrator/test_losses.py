@@ -21,6 +21,7 @@ from orchestrator.store import Store
 from orchestrator.store.lease import holders
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.timeout(1500)
 RUN = ["run", "quickstart", "--set", "questions=96", "--set", "epochs=1", "--set", "reranker=false"]
 ONE = [*RUN, "--set", "iterations=1"]
 ON_TWO = ["embed.workers=2", "embed.cpus=1", "mine.workers=2", "mine.cpus=1"]
