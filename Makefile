@@ -45,7 +45,7 @@ types: $(READY) ## mypy
 
 bench: $(READY) ## the benchmarks, side by side with what one would use instead
 	@$(BIN)/python -m pip install -q --no-cache-dir --disable-pip-version-check -c requirements.lock -e '.[$(EXTRA),dev,bench]'
-	@for file in embedding mining scoring finetune finetune_reranker contrastive metrics sft answers overhead sweep; do echo "== $$file"; $(BIN)/python -m benchmarks.$$file || exit 1; done
+	@for file in embedding mining scoring finetune finetune_reranker contrastive metrics sft answers countdown overhead sweep; do echo "== $$file"; $(BIN)/python -m benchmarks.$$file || exit 1; done
 
 lock: ## renew requirements.lock from setup.cfg, in a fresh environment
 	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
