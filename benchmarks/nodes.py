@@ -37,12 +37,12 @@ def spread(*, questions: int = 1000, papers: str = "") -> Summary:
     made = step("prepare", prepare.JOB, questions=questions, shard_rows=max(1, questions // 8))
     queries = step("embed", embed.JOB, model=model, texts=made["train"], role="query")
     corpus = step("embed_corpus", embed.JOB, model=model, texts=made["corpus"], role="passage")
-    step("mine", mine.JOB, queries=made["train"], corpus=made["corpus"], query_embeddings=queries,
-         corpus_embeddings=corpus, window=(1, 40), negatives=8)
+    mined = step("mine", mine.JOB, queries=made["train"], corpus=made["corpus"], query_embeddings=queries,
+                 corpus_embeddings=corpus, window=(1, 40), negatives=8)
     split = step("prepare_papers", prepare_papers.JOB, papers=Source(Path(papers), label="papers"),
                  test_fraction=0.9, shard_rows=max(1, questions // 2))
     ranked = evaluated("metrics", split, model, 64)
-    return Summary([Row("all", {"MRR": ranked.metric("mrr")})])
+    return Summary([Row("all", {"MRR": ranked.metric("mrr")})], goals=[mined])
 '''
 STEPS = {"embed": "embedding", "mine": "mining", "metrics/embed": "embedding statements", "metrics/evaluate": "metrics"}
 
@@ -62,6 +62,7 @@ def main() -> None:
                 place = folder / f"{number}-{nodes}"
                 place.mkdir()
                 found[nodes].append(run(place, nodes, given.questions))
+                print(f"round {number + 1}, {nodes} nodes: {sum(found[nodes][-1].values()):.0f} s in all", flush=True)
     print(f"{'seconds on':24}" + "".join(f"{f'{nodes} nodes':>10}" for nodes in NODES))
     for step, label in STEPS.items():
         values = [median(one[step] for one in found[nodes][1:] or found[nodes]) for nodes in NODES]
