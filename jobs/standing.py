@@ -8,6 +8,7 @@ what it teaches costs more than it gives.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -56,7 +57,8 @@ def p_value(before: Sequence[float], after: Sequence[float]) -> float:
 
     if len(before) < 2 or list(before) == list(after):
         return 1.0
-    return float(ttest_rel(after, before, alternative="greater").pvalue)
+    found = float(ttest_rel(after, before, alternative="greater").pvalue)
+    return 1.0 if math.isnan(found) else found  # leads that are nothing but rounding
 
 
 def read(folder: Path) -> Standing:

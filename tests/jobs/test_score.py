@@ -168,11 +168,11 @@ def test_a_lead_is_tested_query_by_query(pairs: list[tuple[float, float]], seed:
     before, after = (np.array(side) for side in zip(*pairs, strict=True))
     lead = after - before
     found = p_value(before.tolist(), after.tolist())
-    if lead.std(ddof=1) < 1e-6:
+    if lead.std(ddof=1) < 1e-3:
         assert 0 <= found <= 1
         return
     t = lead.mean() / (lead.std(ddof=1) / np.sqrt(len(lead)))
-    assert found == pytest.approx(float(student_t.sf(t, len(lead) - 1)), abs=1e-9)
+    assert found == pytest.approx(float(student_t.sf(t, len(lead) - 1)), abs=1e-6)
 
 
 def test_a_test_by_random_signs_says_the_same() -> None:
@@ -184,3 +184,4 @@ def test_a_test_by_random_signs_says_the_same() -> None:
     by_chance = float(((flips * lead).mean(1) >= lead.mean()).mean())
     assert p_value(before.tolist(), after.tolist()) == pytest.approx(by_chance, abs=0.02)
     assert p_value([0.5] * 9, [0.5] * 9) == 1.0
+    assert p_value([0.0, 0.0, 0.0], [5e-324, 0.0, 0.0]) == 1.0
