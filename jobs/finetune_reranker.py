@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -225,12 +225,16 @@ class Trainee:
 
     def _measured(self, ranks: list[list[int]]) -> dict[str, float]:
         """Of all held-out lists, with how likely the lead over the lists as they were is chance."""
-        before, after = (
-            [_metrics(self.config, [own])[self.config.metric] for own in side]
-            for side in ([row["ranks"] for row in self.lists], ranks)
-        )
-        p_value = standing.p_value(before, after)
+        p_value = standing.p_value(self._before, self._each(ranks))
         return {**_metrics(self.config, ranks), "p-value": float(f"{p_value:.4g}")}
+
+    @cached_property
+    def _before(self) -> list[float]:
+        """The deciding metric of each list as it was: the same at every evaluation."""
+        return self._each([row["ranks"] for row in self.lists])
+
+    def _each(self, ranks: Sequence[Sequence[int]]) -> list[float]:
+        return [_metrics(self.config, [own])[self.config.metric] for own in ranks]
 
 
 def _metrics(config: Config, ranks: Sequence[Sequence[int]]) -> dict[str, float]:

@@ -25,8 +25,11 @@ from jobs.machines import room, up
 from jobs.optimization import History, Options
 from jobs.training_loop import Loop
 
-MACHINES_SECONDS = {False: "1800", True: "60"}
-"""How long to wait for machines for all workers: as long as an autoscaler may need; or, where fewer will do, less."""
+START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
+MACHINES_SECONDS = os.environ.get(START_TIMEOUT, "1800")
+"""How long to wait for machines for all workers: as an autoscaler may need, unless the person said otherwise."""
+FEWER_SECONDS = "60"
+"""The same, where fewer workers will do."""
 
 RETRYABLE = frozenset(
     ["RuntimeError", "DistBackendError", "DistNetworkError", "OSError", "ConnectionError", "TimeoutError", "EOFError"]
@@ -66,7 +69,7 @@ def _fit(context: Context, options: Options, trainee: type, arguments: Mapping[s
     resources = context.resources
     workers, gpus = resources.workers or 1, resources.gpus or 0
     elastic = resources.min_workers is not None
-    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = MACHINES_SECONDS[elastic]
+    os.environ[START_TIMEOUT] = FEWER_SECONDS if elastic else MACHINES_SECONDS
     share = {"CPU": resources.cpus or 1.0, "GPU": gpus, "memory": resources.memory * 1e9}
     failure = context.work / f"failure-{context.attempt}.pickle"
     trainer = TorchTrainer(
