@@ -17,20 +17,8 @@ from typing import Any
 
 from orchestrator.store import Store
 from orchestrator.store.bucket import AT_ONCE, Bucket
+from orchestrator.store.home import Doomed
 from orchestrator.store.manifest import NAME
-
-
-@dataclass(frozen=True)
-class Doomed:
-    """A prefix of the bucket that can go."""
-
-    key: str
-    why: str
-    bytes: int
-
-    def __str__(self) -> str:
-        kind, name = self.key.split("/")
-        return f"{self.bytes / 1e6:10.1f} MB  {kind}/{name[:16]}  {self.why}, in the bucket"
 
 
 @dataclass
@@ -54,16 +42,16 @@ def plan(store: Store, bucket: Bucket, wanted: set[str], before: float) -> list[
         if "commit" in end:
             pointed.add(end["commit"]["manifest"])
             if step_id not in wanted and old:
-                doomed.append(Doomed(f"steps/{step_id}", "a step that no kept run names", 0))
+                doomed.append(Doomed(f"steps/{step_id}", "a step that no kept run names", 0, far=True))
         elif step_id not in wanted and old:
-            doomed.append(Doomed(f"steps/{step_id}", "attempts of a step without a result", step.bytes))
+            doomed.append(Doomed(f"steps/{step_id}", "attempts of a step without a result", step.bytes, far=True))
         elif "withdrawn" in end and not old:
             withdrawn = store.read(f"steps/{step_id}/epochs/{end['withdrawn']}/end") or {}
             if "commit" in withdrawn:
                 pointed.add(withdrawn["commit"]["manifest"])
     for digest, item in sorted(objects.items()):
         if digest not in pointed and item.youngest < before:
-            doomed.append(Doomed(f"objects/{digest}", "an object of no step", item.bytes))
+            doomed.append(Doomed(f"objects/{digest}", "an object of no step", item.bytes, far=True))
     return doomed
 
 

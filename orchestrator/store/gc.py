@@ -16,39 +16,27 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
 
 from orchestrator.journal import Journal, journals, sweeps
 from orchestrator.store import Store, bucket_gc
 from orchestrator.store.bucket import Bucket
+from orchestrator.store.home import Doomed
 from orchestrator.store.lease import holders
 
 _MOVED = {".aside-": "moved aside as damaged", ".gone-": "half removed"}
 
 
-@dataclass(frozen=True)
-class Doomed:
-    """A folder that can go."""
-
-    path: Path
-    why: str
-    bytes: int
-
-    def __str__(self) -> str:
-        return f"{self.bytes / 1e6:10.1f} MB  {self.path.parent.name}/{self.path.name[:16]}  {self.why}"
-
-
-def plan(store: Store, *, keep: int, grace: float) -> list[Doomed | bucket_gc.Doomed]:
+def plan(store: Store, *, keep: int, grace: float) -> list[Doomed]:
     """What can go. keep: the newest runs whose results stay. grace: seconds; what was made or used since stays."""
     before = time.time() - grace
     wanted = _wanted(store, keep) | {step_id for step_id, owner in holders(store) if not owner.endswith("gone")}
-    doomed: list[Doomed | bucket_gc.Doomed] = []
+    doomed: list[Doomed] = []
     pointed: set[str] = set()
     for step in _folders(store.local("steps")):
         if step.name not in wanted and _youngest(step) < before:
-            doomed.append(Doomed(step, "a step that no kept run names", _size(step)))
+            doomed.append(Doomed(f"steps/{step.name}", "a step that no kept run names", _size(step)))
             continue
         commit = store.lookup(step.name)
         if commit is not None:
@@ -58,40 +46,36 @@ def plan(store: Store, *, keep: int, grace: float) -> list[Doomed | bucket_gc.Do
             over = commit is not None and inside.name in ("attempts", "work")
             if (half or over) and _youngest(inside) < before:
                 why = "half removed" if half else "left over by attempts of a finished step"
-                doomed.append(Doomed(inside, why, _size(inside)))
+                doomed.append(Doomed(f"steps/{step.name}/{inside.name}", why, _size(inside)))
     if isinstance(store.home, Bucket):  # steps that others did have no folder here, but their objects may have copies
         pointed |= _pointed(store, wanted)
     for item in _folders(store.local("objects")):
         if item.name not in pointed and _youngest(item) < before:
             why = next((why for start, why in _MOVED.items() if item.name.startswith(start)), "an object of no step")
-            doomed.append(Doomed(item, why, _size(item)))
+            doomed.append(Doomed(f"objects/{item.name}", why, _size(item)))
     if isinstance(store.home, Bucket):
         doomed += bucket_gc.plan(store, store.home, wanted, before)
     return doomed
 
 
-def sweep(
-    store: Store, all_doomed: Sequence[Doomed | bucket_gc.Doomed], *, grace: float
-) -> list[Doomed | bucket_gc.Doomed]:
+def sweep(store: Store, doomed: Sequence[Doomed], *, grace: float) -> list[Doomed]:
     """Removes them, but for those that were used since; returns what is gone. Killed anywhere, the store is whole."""
     before = time.time() - grace
-    doomed = [item for item in all_doomed if isinstance(item, Doomed)]
-    objects = store.local("objects")
+    here = [item for item in doomed if not item.far]
     taken: list[tuple[Doomed, Path]] = []
-    for item in doomed:
-        if item.path.parent != objects:
-            taken += [(item, gone) for gone in _take(item.path, before)]
+    for item in here:
+        if not item.key.startswith("objects/"):
+            taken += [(item, gone) for gone in _take(store.local(item.key), before)]
     steps = (step.name for step in _folders(store.local("steps")) if not step.name.startswith("."))
     pointed = _pointed(store, steps)
-    for item in doomed:
-        if item.path.parent == objects and item.path.name not in pointed:
-            taken += [(item, gone) for gone in _take(item.path, before)]
+    for item in here:
+        if item.key.startswith("objects/") and item.key.removeprefix("objects/") not in pointed:
+            taken += [(item, gone) for gone in _take(store.local(item.key), before)]
     for _, gone in taken:
         shutil.rmtree(gone)
-    removed: list[Doomed | bucket_gc.Doomed] = [item for item, _ in taken]
+    removed = [item for item, _ in taken]
     if isinstance(store.home, Bucket):
-        far = [item for item in all_doomed if isinstance(item, bucket_gc.Doomed)]
-        removed += bucket_gc.sweep(store, store.home, far, before)
+        removed += bucket_gc.sweep(store, store.home, [item for item in doomed if item.far], before)
     return removed
 
 

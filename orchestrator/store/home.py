@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -13,6 +14,21 @@ from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import LocalStore
 
 from orchestrator.store.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Doomed:
+    """What nothing needs any more: a folder of the store or, where `far`, a prefix of its bucket."""
+
+    key: str
+    why: str
+    bytes: int
+    far: bool = False
+
+    def __str__(self) -> str:
+        kind, name, *inside = self.key.split("/")
+        place = "/".join([kind, name[:16], *inside])
+        return f"{self.bytes / 1e6:10.1f} MB  {place}  {self.why}{', in the bucket' * self.far}"
 
 
 class Home(Protocol):
