@@ -15,7 +15,7 @@ import numpy as np
 
 from models.errors import ModelError
 from models.ranks import RankCounter, Relevant, relevant_scores
-from models.search import Array
+from models.scores import Array
 
 GROUP_ROWS = 2048
 CHUNK_ROWS = 512

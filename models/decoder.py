@@ -14,8 +14,9 @@ import transformers
 from torch import Tensor
 
 from models.conversation import Conversations
+from models.devices import place, torch_dtype
 from models.errors import ModelError
-from models.loading import moved, open_model, place, quiet, torch_dtype
+from models.loading import moved, open_model, quiet
 from models.weights import TOKENIZER_FILES
 
 

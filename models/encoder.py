@@ -19,8 +19,9 @@ from models import contract as contracts
 from models import projection
 from models.batching import MULTIPLE, pad, token_batches
 from models.contract import Contract, Example, Role
+from models.devices import place, torch_dtype
 from models.errors import ModelError
-from models.loading import evaluating, moved, open_model, place, torch_dtype
+from models.loading import evaluating, moved, open_model
 from models.packed import pack
 from models.prompts import TextTokenizer
 

@@ -24,20 +24,6 @@ DROPOUTS = (
 """Settings that are 0 while training: an adapter has its own dropout, and on CPUs dropout runs on one thread."""
 
 
-def place(device: str) -> torch.device:
-    """`cpu`, `cuda`, or `auto`."""
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-
-
-def torch_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 where the device multiplies it natively."""
-    if name == "auto":
-        return torch.bfloat16 if device.type != "cpu" or _cpu_has_bfloat16() else torch.float32
-    if name not in ("float32", "bfloat16"):
-        raise ModelError(f"dtype: '{name}' given; expected auto, float32 or bfloat16")
-    return torch.float32 if name == "float32" else torch.bfloat16
-
-
 def open_model(
     kind: Any,
     base: Path,
@@ -126,11 +112,3 @@ def evaluating(model: Any) -> Iterator[None]:
         yield
     finally:
         model.train(before)
-
-
-def _cpu_has_bfloat16() -> bool:
-    try:
-        flags = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
-    return "avx512_bf16" in flags or "amx_bf16" in flags

@@ -5,9 +5,9 @@ of equal score in a lower row. That is the order of `search.py`, score for score
 so blocks may come in any order and shards may be counted on different machines (`RankCounter.merge`).
 
 A count must not depend on how a block's multiplication rounds: a relevant document's own column, an exact duplicate or
-a near tie could fall on either side. So the relevant documents' scores are computed once with `search.dots`; each block
+a near tie could fall on either side. So the relevant documents' scores are computed once with `scores.dots`; each block
 counts by multiplication who is certainly before, and the pairs within the bound on its error are scored with
-`search.dots` too.
+`scores.dots` too.
 
 Shapes: Q queries, N corpus rows, D dimensions, R (query, relevant document) pairs of all queries.
 """
@@ -24,10 +24,10 @@ import torch
 
 from models.count_kernel import count_above, near_columns
 from models.errors import ModelError
-from models.search import Array, Blocks, Corpus, buffered, finite_rows, multiply, one_thread_each
+from models.scores import Array, Blocks, Corpus, buffered, finite_rows, multiply, one_thread_each
 
-ONE_SIDE = np.float32(0.52)
-"""Of the slack between two multiplied scores, where one of them is exact but for its last bit."""
+ONE_SIDE = np.float32(1.04)
+"""Times the bound on a multiplied score's error: the score that it is compared with is exact but for its last bit."""
 
 PAIRS_AT_ONCE = 4096
 """Rows of scores that are gathered at a time to be counted on a GPU."""
@@ -80,7 +80,7 @@ class Relevant:
 
 
 def relevant_scores(query_QD: Array, relevant: Relevant, corpus: Blocks) -> np.ndarray:
-    """The relevant documents' scores, float32 [R], as `search.dots` computes them; NaN where `corpus` does not hold the
+    """The relevant documents' scores, float32 [R], as `scores.dots` computes them; NaN where `corpus` does not hold the
     row (a shard: the shards' results are put together with np.fmax). One block is held at a time."""
     query = finite_rows(query_QD, "relevant_scores: query_QD")[0]
     scores_R = np.full(len(relevant.indices), np.nan, np.float32)
@@ -119,13 +119,16 @@ class RankCounter:
         self.before_R = np.zeros(len(relevant.indices), np.int64)
         self.rows = 0
         queries = len(relevant.indptr) - 1
-        self.query_QD = None if query_QD is None else finite_rows(query_QD, "RankCounter: query_QD")[0]
-        self._norm_Q = np.empty(0, np.float32) if self.query_QD is None else Corpus(self.query_QD).query_norm_Q
+        self._asked: Corpus | None = None
+        if query_QD is not None:
+            self._asked = Corpus(finite_rows(query_QD, "RankCounter: query_QD")[0])
+            self._there_QD = self._asked.query_QD.to(device)
         self.exclude_Q = np.full(queries, -1, np.int64) if exclude_Q is None else np.asarray(exclude_Q, np.int64)
-        if len(self.exclude_Q) != queries or (self.query_QD is not None and len(self.query_QD) != queries):
+        given = queries if self._asked is None else len(self._asked.query_QD)
+        if len(self.exclude_Q) != queries or given != queries:
             raise ModelError(
-                f"RankCounter: relevant has {queries} queries, exclude_Q {len(self.exclude_Q)}, query_QD "
-                f"{queries if self.query_QD is None else len(self.query_QD)}; expected the same; give one row per query"
+                f"RankCounter: relevant has {queries} queries, exclude_Q {len(self.exclude_Q)}, query_QD {given}; "
+                "expected the same; give one row per query"
             )
         missing = np.flatnonzero(~np.isfinite(self.scores_R))
         if len(self.scores_R) != len(relevant.indices) or len(missing):
@@ -145,19 +148,17 @@ class RankCounter:
 
     def add(self, row_offset: int, block_ND: Array) -> None:
         """Counts a block of the corpus, whose first row is `row_offset` of the whole."""
-        if self.query_QD is None:
+        if self._asked is None:
             raise ModelError("RankCounter.add: there are no query vectors; expected query_QD; give it at construction")
-        corpus = Corpus(self.query_QD, query_norm_Q=self._norm_Q)
-        query_QD, kept = self.query_QD.to(self.device), threading.local()
+        corpus, kept = self._asked.anew(), threading.local()
         with one_thread_each() as executor:
             for offset, piece in corpus.add_all([(row_offset, block_ND)], self.block_rows):
                 piece_ND = piece.to(self.device)
 
                 def count(query_q: np.ndarray, offset: int = offset, piece_ND: torch.Tensor = piece_ND) -> None:
-                    chunk_QD = query_QD[torch.from_numpy(query_q).to(self.device)]
+                    chunk_QD = self._there_QD[torch.from_numpy(query_q).to(self.device)]
                     scores = multiply(chunk_QD, piece_ND, kept)
-                    slack_q = ONE_SIDE * corpus.slack(query_q)
-                    self._count(query_q, scores, offset, slack_q, corpus.scores, self.before_R)
+                    self._count(query_q, scores, offset, corpus.error(query_q), corpus.scores, self.before_R)
 
                 list(executor.map(count, self._chunks))
         self.rows += len(block_ND)
@@ -167,21 +168,19 @@ class RankCounter:
 
         For queries that are themselves rows of the corpus, side by side: ours from `row_offset`, each of the others'
         from the row beside it."""
-        assert self.query_QD is not None
-        query_QD, adding = self.query_QD.to(self.device), threading.Lock()
+        query_QD, adding = self._there_QD, threading.Lock()
         kept, turned_kept = threading.local(), threading.local()
 
-        def count(unit: tuple[_Mutual, int]) -> None:
-            pair, start = unit
+        def count(task: tuple[_Mutual, int]) -> None:
+            pair, start = task
             query_q = np.arange(start, min(start + self.query_rows, len(query_QD)))
-            scores_qN = multiply(query_QD[start : start + len(query_q)], pair.their_ND, kept)
+            scores_qN = multiply(query_QD[start : start + len(query_q)], pair.other._there_QD, kept)
             scores_Nq = buffered((len(pair.every_n), len(query_q)), scores_qN, turned_kept).copy_(scores_qN.T)
-            slack_q = ONE_SIDE * pair.ours.slack(query_q)
             # Of their own, as several threads count for the same queries at a time.
             before_R, their_before_R = np.zeros_like(self.before_R), np.zeros_like(pair.other.before_R)
-            self._count(query_q, scores_qN, pair.offset, slack_q, pair.ours.scores, before_R)
+            self._count(query_q, scores_qN, pair.offset, pair.ours.error(query_q), pair.ours.scores, before_R)
             scores = pair.theirs.scores
-            pair.other._count(pair.every_n, scores_Nq, row_offset + start, pair.slack_n, scores, their_before_R)
+            pair.other._count(pair.every_n, scores_Nq, row_offset + start, pair.error_n, scores, their_before_R)
             with adding:
                 self.before_R += before_R
                 pair.other.before_R += their_before_R
@@ -226,7 +225,7 @@ class RankCounter:
         query_q: np.ndarray,
         scores: torch.Tensor,
         offset: int,
-        slack_q: np.ndarray,
+        error_q: np.ndarray,
         exact: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
         before_R: np.ndarray,
     ) -> None:
@@ -237,11 +236,13 @@ class RankCounter:
         first_q, count_q = self.relevant.indptr[query_q], np.diff(self.relevant.indptr)[query_q]
         at_P = np.repeat(np.arange(len(query_q)), count_q)
         pair_P = np.repeat(first_q - (np.cumsum(count_q) - count_q), count_q) + np.arange(len(at_P))
+        own_P, error_P = self.scores_R[pair_P], ONE_SIDE * error_q[at_P]
+        low_P, high_P = own_P - error_P, own_P + error_P
         if self.compiled:
-            near_P = count_above(scores.numpy(), first_q, count_q, self.scores_R, slack_q, before_R)
+            above_P, near_P = count_above(scores.numpy(), count_q, low_P, high_P)
         else:
-            above_P, near_P = count_there(scores, at_P, self.scores_R[pair_P], slack_q[at_P])
-            before_R[pair_P] += above_P
+            above_P, near_P = count_there(scores, at_P, low_P, high_P)
+        before_R[pair_P] += above_P
         close_p = np.flatnonzero(near_P)
         if not len(close_p):
             return
@@ -249,58 +250,40 @@ class RankCounter:
         if not self.compiled:
             # Only rows with near ties come back.
             row_q, at_p = np.unique(at_p, return_inverse=True)
-            scores, query_q, slack_q = scores[torch.from_numpy(row_q)].cpu(), query_q[row_q], slack_q[row_q]
-        near = self._near(pair_P[close_p], at_p, near_P[close_p], query_q, scores.numpy(), offset, slack_q, exact)
-        before_R[pair_P[close_p]] += near
-
-    def _near(
-        self,
-        pair_p: np.ndarray,
-        at_p: np.ndarray,
-        near_p: np.ndarray,
-        query_q: np.ndarray,
-        scores: np.ndarray,
-        offset: int,
-        slack_q: np.ndarray,
-        exact: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
-    ) -> np.ndarray:
-        """Of the documents that are too close to tell (near_p of them in row at_p of the scores, for pair pair_p), how
-        many stand before in the exact order: int64 [p]."""
-        p, column = near_columns(scores, at_p, self.scores_R[pair_p], slack_q[at_p], near_p)
-        row = column + offset
+            scores, query_q = scores[torch.from_numpy(row_q)].cpu(), query_q[row_q]
+        p, column = near_columns(scores.numpy(), at_p, low_P[close_p], high_P[close_p], near_P[close_p])
+        pair_p, row = pair_P[close_p], column + offset
         other = row != self.relevant.indices[pair_p[p]]  # its own column never counts, however it was rounded
         p, column, row = p[other], column[other], row[other]
-        score = scores[at_p[p], column] if exact is None else exact(query_q[at_p[p]], row)
+        score = scores.numpy()[at_p[p], column] if exact is None else exact(query_q[at_p[p]], row)
         own = self.scores_R[pair_p[p]]
         before = (score > own) | ((score == own) & (row < self.relevant.indices[pair_p[p]]))
-        return np.bincount(p[before], minlength=len(pair_p))
+        before_R[pair_p] += np.bincount(p[before], minlength=len(pair_p))
 
 
 class _Mutual:
     """Two counters whose queries are each other's documents."""
 
     def __init__(self, one: RankCounter, row_offset: int, other: RankCounter, offset: int) -> None:
-        assert one.query_QD is not None
-        assert other.query_QD is not None
+        assert one._asked is not None
+        assert other._asked is not None
         self.other, self.offset = other, offset
-        self.ours = Corpus(one.query_QD, query_norm_Q=one._norm_Q)
-        self.theirs = Corpus(other.query_QD, query_norm_Q=other._norm_Q)
-        list(self.ours.add_all([(offset, other.query_QD)], len(other.query_QD)))
-        list(self.theirs.add_all([(row_offset, one.query_QD)], len(one.query_QD)))
-        self.their_ND = other.query_QD.to(one.device)
-        self.every_n, self.slack_n = np.arange(len(self.their_ND)), ONE_SIDE * self.theirs.slack(slice(None))
+        self.ours = one._asked.of_queries(offset, other._asked)
+        self.theirs = other._asked.of_queries(row_offset, one._asked)
+        self.every_n = np.arange(len(other._asked.query_QD))
+        self.error_n = self.theirs.error(slice(None))
 
 
 def count_there(
-    scores_QN: torch.Tensor, at_P: np.ndarray, own_P: np.ndarray, slack_P: np.ndarray
+    scores_QN: torch.Tensor, at_P: np.ndarray, low_P: np.ndarray, high_P: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """What `count_kernel.count_above` counts, on the scores' own device; of a tile only the counts come back.
 
-    For P pairs of row at_P of scores_QN: how many scores are above own_P + slack_P, and how many within slack_P of
-    own_P. int64 [P] both.
+    For P pairs of row at_P of scores_QN: how many scores are above high_P, and how many from low_P to high_P.
+    int64 [P] both.
     """
     found = np.zeros((2, len(at_P)), np.int64)
-    at, bounds = torch.from_numpy(at_P), torch.from_numpy(np.stack([own_P + slack_P, own_P - slack_P]))
+    at, bounds = torch.from_numpy(at_P), torch.from_numpy(np.stack([high_P, low_P]))
     at, bounds = at.to(scores_QN.device), bounds.to(scores_QN.device)
     for start in range(0, len(at_P), PAIRS_AT_ONCE):
         some = slice(start, start + PAIRS_AT_ONCE)

@@ -21,8 +21,9 @@ from torch import Tensor
 from models import pairs
 from models.batching import MULTIPLE, token_batches
 from models.contract import home
+from models.devices import place, torch_dtype
 from models.errors import ModelError
-from models.loading import evaluating, moved, open_model, place, torch_dtype
+from models.loading import evaluating, moved, open_model
 from models.packed import pack
 from models.pair_rows import Row, can_share, places, together, tree, whole
 from models.pairs import PairContract, PairTokenizer

@@ -1,37 +1,25 @@
 """Exact nearest neighbours by inner product, over a corpus that comes in blocks.
 
-The order is one total order, whatever the backend, the block sizes or the machine:
+The order is one total order, whatever the backend, the block sizes or the machine: a document stands before another if
+its score (`scores.py`) is higher, or if the scores are equal and its row is lower.
 
-    score(q, c) = the dot product of the float32 vectors, summed in float64, rounded once to float32
-    a document stands before another if its score is higher, or if the scores are equal and its row is lower
-
-A matrix multiplication gives this score only up to rounding, and its rounding depends on the shapes that it is called
-with. So the multiplication only *proposes*: every document whose place is uncertain by twice the bound on its error is
-scored again as above (`dots`). That is some per cent of the candidates in float32; in bfloat16 it is all of them, and
-many more candidates: slower on the CPUs measured, though its multiplication takes a third of the time. `ranks.py`
-counts in the same order.
+A matrix multiplication only *proposes*: every document whose place is uncertain by twice the bound on its error is
+scored again. That is some per cent of the candidates in float32; in bfloat16 it would be nearly all of them, and so
+many more of them that its faster multiplication does not pay (measured). `ranks.py` counts in the same order.
 
 Shapes: Q queries, N corpus rows, D dimensions, K neighbours, W candidates kept (K and those that may still tie).
 """
 
 from __future__ import annotations
 
-import bisect
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 
-from models.dot_kernel import dots_of_pairs
 from models.errors import ModelError
-
-Array = np.ndarray | torch.Tensor
-Blocks = Array | Iterable[tuple[int, Array]]
-"""A whole corpus, or (row of the block's first document, block_ND) in any order, without overlaps or holes."""
+from models.scores import Array, Blocks, Corpus, finite_rows, multiply, one_thread_each
 
 _EMPTY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)  # sorts last; unpacks to NaN, which compares false with everything
 _LOW = np.uint64(0xFFFF_FFFF)
@@ -44,7 +32,6 @@ def top_k(
     k: int,
     *,
     backend: str = "blocked",
-    precision: str = "float32",
     exact_scores: bool = False,
     device: str = "cpu",
     query_rows: int = 512,
@@ -52,10 +39,9 @@ def top_k(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k best rows of the corpus for each query: scores float32 and rows int64, both [Q, min(k, N)], best first.
 
-    The rows are the same, in the same order, for every `backend` ("blocked" or "faiss"), `precision` of the proposing
-    multiplication ("float32" or "bfloat16"), `device` and block size. The scores are too with `exact_scores`; without
-    it they may differ from the exact ones in the last digits (1e-5 of |q||c| at most), never so that the order breaks;
-    bfloat16 always scores exactly. Results to be merged over shards (`merge_top_k`) need exact scores.
+    The rows are the same, in the same order, for every `backend` ("blocked" or "faiss"), `device` and block size. The
+    scores are too with `exact_scores`; without it they may differ from the exact ones in the last digits (1e-5 of
+    |q||c| at most), never so that the order breaks. Results to be merged over shards (`merge_top_k`) need exact scores.
 
     Blocks are held by reference until the call returns: a corpus in memory or memory-mapped costs nothing more, one
     that does not fit is searched shard by shard. Memory besides: about 12 bytes x Q x k, and query_rows x block_rows.
@@ -64,21 +50,17 @@ def top_k(
     """
     if k < 1:
         raise ModelError(f"top_k: k is {k}; expected at least 1; ask for one neighbour or more")
-    if backend not in ("blocked", "faiss") or precision not in ("float32", "bfloat16"):
-        raise ModelError(
-            f"top_k: backend {backend!r} with precision {precision!r}; expected backend 'blocked' or 'faiss' and "
-            "precision 'float32' or 'bfloat16'; correct the name"
-        )
+    if backend not in ("blocked", "faiss"):
+        raise ModelError(f"top_k: backend {backend!r}; expected 'blocked' or 'faiss'; correct the name")
     query = finite_rows(query_QD, "top_k: query_QD")[0]
-    seen = Corpus(query, precision="float32" if backend == "faiss" else precision)
-    exact = exact_scores or seen.precision == "bfloat16"
+    seen = Corpus(query)
     if backend == "faiss":
         pools = _faiss_candidates(seen, corpus, k, query_rows, block_rows)
     else:
         pools = _blocked_candidates(seen, seen.add_all(corpus, block_rows), k, device, query_rows)
     seen.check_complete("top_k")
     with one_thread_each() as executor:
-        best = list(executor.map(lambda pool: _resolve(seen, pool.start, pool.keys_QW, k, exact), pools))
+        best = list(executor.map(lambda pool: _resolve(seen, pool.start, pool.keys_QW, k, exact_scores), pools))
     keys_QK = np.concatenate(best) if best else np.empty((0, min(k, seen.rows)), np.uint64)
     return unpack(keys_QK), (keys_QK & _LOW).astype(np.int64)
 
@@ -94,106 +76,6 @@ def merge_top_k(parts: Sequence[tuple[np.ndarray, np.ndarray]], k: int) -> tuple
     return unpack(keys), (keys & _LOW).astype(np.int64)
 
 
-def dots(query_QD: torch.Tensor, query_P: np.ndarray, corpus_ND: torch.Tensor, row_P: np.ndarray) -> np.ndarray:
-    """The score that defines the order, for P pairs: float32 [P]. Does not depend on which pairs are asked together."""
-    out = np.empty(len(query_P), np.float32)
-    dots_of_pairs(query_QD.numpy(), query_P, corpus_ND.numpy(), row_P, out)
-    return out + np.float32(0)  # -0 becomes 0: they are equal, and must be equal as bits too
-
-
-def rounding(dim: int, precision: str) -> float:
-    """Bound on |multiplied - exact| / (|q||c|) for one inner product of `dim` terms.
-
-    Summation in float32: min(d, 5 sqrt(d)) units of 2**-24; the root is Higham & Mary (2019), "A new approach to
-    probabilistic rounding error analysis". This allows 98 units at d = 384; seen over 11 million products of random
-    terms: 2; of equal terms, which all round to the same side: d/4 up to d = 384 and 50 units beyond. Operands rounded
-    to bfloat16, or TF32 if torch was told to, add two roundings; a bfloat16 result adds one more.
-    """
-    terms = min(float(dim), 5.0 * dim**0.5) + 4.0
-    operands = {"highest": 0.0, "high": 2.0**-9, "medium": 2.0**-6}[torch.get_float32_matmul_precision()]
-    return terms * 2.0**-24 + (1.01 * 3 * 2.0**-8 if precision == "bfloat16" else operands)
-
-
-def finite_rows(vectors: Array, where: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """float32 vectors [N, D] on the host and their lengths [N]; raises ModelError unless they are rows and finite."""
-    tensor = torch.as_tensor(vectors)
-    if tensor.ndim != 2:
-        raise ModelError(f"{where}: shape {tuple(tensor.shape)}; expected rows x dimensions; stack the vectors as rows")
-    tensor = tensor.detach().to("cpu", torch.float32).contiguous()
-    norm_N = torch.linalg.vector_norm(tensor, dim=1)
-    bad = torch.nonzero(~torch.isfinite(norm_N)).flatten()
-    if len(bad):
-        raise ModelError(
-            f"{where}: row {int(bad[0])} ({len(bad)} rows in all) holds NaN, infinity or numbers beyond 1e19; expected "
-            "finite embeddings; look for empty texts or overflow in float16 where they were computed"
-        )
-    return tensor, norm_N
-
-
-@dataclass
-class Corpus:
-    """The blocks seen so far: what candidates are scored against again, and the bound on the multiplication's error."""
-
-    query_QD: torch.Tensor
-    precision: str = "float32"
-    rows: int = 0
-    longest: float = 0.0
-    blocks: list[tuple[int, torch.Tensor]] = field(default_factory=list)
-    query_norm_Q: np.ndarray = field(default_factory=lambda: np.empty(0, np.float32))
-
-    def __post_init__(self) -> None:
-        if len(self.query_norm_Q) != len(self.query_QD):
-            self.query_norm_Q = torch.linalg.vector_norm(self.query_QD, dim=1).numpy()
-
-    def add_all(self, corpus: Blocks, block_rows: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """Every block, checked, remembered, and cut into pieces of at most `block_rows`."""
-        for offset, block in [(0, corpus)] if isinstance(corpus, np.ndarray | torch.Tensor) else corpus:
-            where = f"corpus block at row {offset}"
-            block_ND, norm_N = finite_rows(block, where)
-            if block_ND.shape[1] != self.query_QD.shape[1]:
-                raise ModelError(
-                    f"{where}: {block_ND.shape[1]} dimensions; expected the queries' {self.query_QD.shape[1]}; "
-                    "embed both with the same model"
-                )
-            if not len(block_ND):
-                continue
-            if offset < 0 or offset + len(block_ND) > 2**32 - 1:
-                raise ModelError(f"{where}: ends at row {offset + len(block_ND)}; expected rows from 0 below 2**32 - 1")
-            self.longest = max(self.longest, float(norm_N.max()))
-            if not self.longest * float(self.query_norm_Q.max(initial=0.0)) < 1e37:
-                raise ModelError(f"{where}: vectors up to {self.longest:.3g} long; their products overflow; scale them")
-            bisect.insort(self.blocks, (offset, block_ND), key=lambda block: block[0])
-            self.rows += len(block_ND)
-            for start in range(0, len(block_ND), block_rows):
-                yield offset + start, block_ND[start : start + block_rows]
-
-    def check_complete(self, where: str) -> None:
-        """Raises ModelError if blocks overlap or leave holes: a row would be missed or come twice."""
-        end = 0 if not self.blocks else self.blocks[0][0]
-        for offset, block in self.blocks:
-            if offset != end:
-                raise ModelError(
-                    f"{where}: a corpus block begins at row {offset}; expected {end}, where the one before it ends; "
-                    "give each block the row of its first document"
-                )
-            end = offset + len(block)
-
-    def slack(self, queries: slice | np.ndarray) -> np.ndarray:
-        """Twice the bound on a multiplied score's error, float32 [queries]: closer ones may change places."""
-        unit = 2.0 * rounding(self.query_QD.shape[1], self.precision)
-        return (unit * self.longest * self.query_norm_Q[queries] + 1e-30).astype(np.float32)
-
-    def scores(self, query_P: np.ndarray, row_P: np.ndarray) -> np.ndarray:
-        """The exact scores of pairs of any rows seen so far, float32 [P]."""
-        offsets = np.array([offset for offset, _ in self.blocks], np.int64)
-        block_P = np.searchsorted(offsets, row_P, side="right") - 1
-        out = np.empty(len(row_P), np.float32)
-        for number in np.unique(block_P):
-            here = np.flatnonzero(block_P == number)
-            out[here] = dots(self.query_QD, query_P[here], self.blocks[number][1], row_P[here] - offsets[number])
-        return out
-
-
 def pack(scores: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """uint64 keys whose ascending order is the order of documents: higher score first, then lower row."""
     bits = (scores + np.float32(0)).view(np.uint32)
@@ -207,53 +89,20 @@ def unpack(keys: np.ndarray) -> np.ndarray:
     return np.where(falling & _SIGN, falling, ~falling & ~_SIGN).view(np.float32)
 
 
-@contextmanager
-def one_thread_each() -> Iterator[ThreadPoolExecutor]:
-    """A pool of as many threads as torch has, each of which multiplies alone while the pool lives.
-
-    Whole chunks per thread instead of all threads on each multiplication: no barrier per call to wait at (a factor of
-    two where other processes want the cores too), and a chunk's scores stay in the cache of the core that selects."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        # Again in every thread: OpenMP keeps the number per thread.
-        with ThreadPoolExecutor(max(1, threads), initializer=torch.set_num_threads, initargs=(1,)) as executor:
-            yield executor
-    finally:
-        torch.set_num_threads(threads)
-
-
-def multiply(query_QD: torch.Tensor, block_ND: torch.Tensor, kept: threading.local) -> torch.Tensor:
-    """query_QD @ block_ND.T, valid until the same thread's next call with `kept`."""
-    return torch.mm(query_QD, block_ND.T, out=buffered((len(query_QD), len(block_ND)), query_QD, kept))
-
-
-def buffered(shape: tuple[int, int], like: torch.Tensor, kept: threading.local) -> torch.Tensor:
-    """Memory for a matrix of the dtype and device of `like`, valid until the same thread's next call with `kept`.
-
-    One buffer per thread: fresh memory for each product costs a quarter of the time in page faults."""
-    size = shape[0] * shape[1]
-    if getattr(kept, "buffer", None) is None or len(kept.buffer) < size:
-        kept.buffer = torch.empty(size, dtype=like.dtype, device=like.device)
-    return kept.buffer[:size].view(shape)
-
-
 def _blocked_candidates(
     seen: Corpus, blocks: Iterable[tuple[int, torch.Tensor]], k: int, device: str, query_rows: int
 ) -> list[Pool]:
-    kind = torch.bfloat16 if seen.precision == "bfloat16" else torch.float32
-    multiplied_QD = seen.query_QD.to(device=device, dtype=kind)
+    multiplied_QD = seen.query_QD.to(device)
     queries = len(multiplied_QD)
     pools = [Pool(start, min(query_rows, queries - start)) for start in range(0, queries, query_rows)]
     kept = threading.local()
     with one_thread_each() as executor:
         for offset, block in blocks:
-            block_ND = block.to(device=device, dtype=kind)
+            block_ND = block.to(device)
 
             def absorb(pool: Pool, offset: int = offset, block_ND: torch.Tensor = block_ND) -> None:
                 chunk_QD = multiplied_QD[pool.start : pool.start + pool.queries]
-                scores_QN = multiply(chunk_QD, block_ND, kept)
-                pool.absorb(scores_QN.float(), seen, k, offset)
+                pool.absorb(multiply(chunk_QD, block_ND, kept), seen, k, offset)
 
             list(executor.map(absorb, pools))
     return pools
@@ -271,7 +120,7 @@ class Pool:
     def absorb(self, scores_QN: torch.Tensor, seen: Corpus, k: int, offset: int) -> None:
         """Takes in a block's documents. Survivors are only appended; sorted and cut when they have become many."""
         rows, width = scores_QN.shape[1], self.keys_QW.shape[1]
-        slack_Q = seen.slack(slice(self.start, self.start + self.queries))
+        slack_Q = 2 * seen.error(slice(self.start, self.start + self.queries))
         if width < k < rows:
             self.floor_Q = np.maximum(self.floor_Q, _kth(scores_QN, k) - slack_Q)
         query, column, value = _reaching(scores_QN, self.floor_Q)
@@ -334,7 +183,7 @@ def _resolve(seen: Corpus, start: int, keys: np.ndarray, k: int, everything: boo
         doubtful = real
     else:
         value = unpack(keys)
-        close = value[:, :-1] - value[:, 1:] <= seen.slack(slice(start, start + len(keys)))[:, None]
+        close = value[:, :-1] - value[:, 1:] <= 2 * seen.error(slice(start, start + len(keys)))[:, None]
         doubtful = np.zeros(keys.shape, bool)
         doubtful[:, :-1] = close
         doubtful[:, 1:] |= close
@@ -368,7 +217,7 @@ def _faiss_candidates(seen: Corpus, corpus: Blocks, k: int, query_rows: int, blo
     if asked == seen.rows:
         return _in_chunks(keys, query_rows)
     value_QW = unpack(keys)
-    open_Q = np.flatnonzero(value_QW[:, -1] >= value_QW[:, k - 1] - seen.slack(slice(None)))
+    open_Q = np.flatnonzero(value_QW[:, -1] >= value_QW[:, k - 1] - 2 * seen.error(slice(None)))
     if len(open_Q):
         again = Corpus(seen.query_QD[torch.from_numpy(open_Q)])
         pieces = ((offset, block) for offset, block in seen.blocks)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import transformers
 
+from models.devices import torch_dtype
 from models.errors import ModelError
-from models.loading import torch_dtype
 from models.sampling import Sampling, key
 
 CPU_CACHE = 2**30

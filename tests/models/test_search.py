@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import search
+from models import scores, search
 from models.errors import ModelError
 
 
@@ -40,13 +40,12 @@ def hard_case(seed: int, queries: int, rows: int, dim: int) -> tuple[np.ndarray,
     k=st.integers(1, 70),
     dim=st.sampled_from([1, 3, 33]),
     backend=st.sampled_from(["blocked", "faiss"]),
-    precision=st.sampled_from(["float32", "bfloat16"]),
     query_rows=st.integers(1, 9),
     block_rows=st.integers(1, 70),
 )
 @settings(max_examples=150, deadline=None)
 def test_the_order_is_exact(
-    seed: int, rows: int, k: int, dim: int, backend: str, precision: str, query_rows: int, block_rows: int
+    seed: int, rows: int, k: int, dim: int, backend: str, query_rows: int, block_rows: int
 ) -> None:
     query, corpus = hard_case(seed, 7, rows, dim)
     expected_scores, expected_rows = brute(query, corpus, k)
@@ -56,7 +55,6 @@ def test_the_order_is_exact(
             corpus,
             k,
             backend=backend,
-            precision=precision,
             exact_scores=exact,
             query_rows=query_rows,
             block_rows=block_rows,
@@ -92,9 +90,8 @@ def test_many_blocks_and_larger_pools(order: str) -> None:
     exact = (query.astype(np.float64) @ corpus.astype(np.float64).T).astype(np.float32)
     expected = np.argsort(-exact, axis=1, kind="stable")[:, :150]
     blocks = [(start, corpus[start : start + 700]) for start in range(0, 6000, 700)]
-    for precision in ("float32", "bfloat16"):
-        _, rows = search.top_k(query, blocks, 150, precision=precision, query_rows=16, block_rows=300)
-        np.testing.assert_array_equal(rows, expected)
+    _, rows = search.top_k(query, blocks, 150, query_rows=16, block_rows=300)
+    np.testing.assert_array_equal(rows, expected)
     _, shuffled = search.top_k(query, iter(blocks[::-1]), 150)
     np.testing.assert_array_equal(shuffled, expected)
 
@@ -125,8 +122,8 @@ def test_a_pair_scores_the_same_in_any_company() -> None:
     query = torch.from_numpy(rng.standard_normal((50, 384)).astype(np.float32))
     corpus = torch.from_numpy(rng.standard_normal((80, 384)).astype(np.float32))
     q, c = rng.integers(0, 50, 3000), rng.integers(0, 80, 3000)
-    together = search.dots(query, q, corpus, c)
-    alone = [search.dots(query, q[i : i + 1], corpus, c[i : i + 1])[0] for i in range(3000)]
+    together = scores.dots(query, q, corpus, c)
+    alone = [scores.dots(query, q[i : i + 1], corpus, c[i : i + 1])[0] for i in range(3000)]
     np.testing.assert_array_equal(together, alone)
 
 
@@ -138,9 +135,7 @@ def test_the_multiplication_stays_within_its_bound(dim: int) -> None:
     equal = torch.from_numpy(np.linspace(0.5, 1.5, 64)[:, None] * np.ones((1, dim))).float()
     corpus = torch.nn.functional.normalize(torch.cat([random, random + 0.5, equal]), dim=1)
     exact = corpus.double() @ corpus.double().T
-    assert ((corpus @ corpus.T).double() - exact).abs().max() < search.rounding(dim, "float32")
-    half = corpus.bfloat16()
-    assert ((half @ half.T).double() - exact).abs().max() < search.rounding(dim, "bfloat16")
+    assert ((corpus @ corpus.T).double() - exact).abs().max() < scores.rounding(dim)
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
