@@ -116,6 +116,12 @@ def layer_weights(model: Any) -> int:
     return sum(p.numel() for name, p in model.named_parameters() if "layers." in name and p.ndim == 2)
 
 
+def weights_of(shape: dict[str, int]) -> int:
+    """The same, of a shape: weights in 4 bits do not tell their number."""
+    d, keys = shape["hidden_size"], shape["hidden_size"] // shape["num_attention_heads"] * shape["num_key_value_heads"]
+    return shape["num_hidden_layers"] * (2 * d * d + 2 * d * keys + 3 * d * shape["intermediate_size"])
+
+
 def embedding(base: Path, lists: Lists, device: str, batch_tokens: int) -> tuple[float, float, float, str]:
     ours = encoder.load(base, dtype="bfloat16", device=device)
     texts = [*lists[0], *(text for own in lists[1] for text in own)]
@@ -172,10 +178,7 @@ def finetuning(
         optimizer.zero_grad()
     if device == "cuda":
         torch.cuda.synchronize()
-    config_of = json.loads((base / "config.json").read_text())
-    d, inner, layers = (config_of[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
-    keys = d // config_of["num_attention_heads"] * config_of["num_key_value_heads"]
-    weights = layers * (2 * d * d + 2 * d * keys + 3 * d * inner)  # those in 4 bits do not tell their number
+    weights = weights_of(json.loads((base / "config.json").read_text()))
     return tokens, time.perf_counter() - start, 4 * weights, f"{count} steps of {config.batch} x 8 pairs"
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from benchmarks.gpu import QWEN, TINY, matmul_flops, save_model
+from benchmarks.gpu import QWEN, TINY, matmul_flops, save_model, weights_of
 from benchmarks.scoring import load_lists
 
 
@@ -101,9 +101,7 @@ def step(given: argparse.Namespace, device: str, peak: float) -> None:
         optimizer.step()
         seconds = clock(device) - start
         torch.distributed.destroy_process_group()
-    d, keys = shape["hidden_size"], shape["hidden_size"] // shape["num_attention_heads"] * shape["num_key_value_heads"]
-    weights = shape["num_hidden_layers"] * (2 * d * d + 2 * d * keys + 3 * d * shape["intermediate_size"])
-    flops = 3 * 2 * weights * tokens / seconds
+    flops = 3 * 2 * weights_of(shape) * tokens / seconds
     print(
         f"step of {given.batch:,} pairs, {tokens:,} tokens in {len(parts):,} micro batches: {seconds:.1f} s (embedding "
         f"and loss {cached:.1f} s), {tokens / seconds:,.0f} tokens/s, {flops / 1e12:.2f} TFLOP/s, {flops / peak:.1%} "

@@ -84,8 +84,9 @@ class Corpus:
 
     def of_queries(self, offset: int, other: Corpus) -> Corpus:
         """For the same queries, with another's queries, which were checked, as the rows from `offset`."""
-        longest, blocks = float(other.query_norm_Q.max(initial=0.0)), [(offset, other.query_QD)]
-        return replace(self, rows=len(other.query_QD), longest=longest, blocks=blocks)
+        made = replace(self, rows=len(other.query_QD), longest=0.0, blocks=[(offset, other.query_QD)])
+        made._reach(float(other.query_norm_Q.max(initial=0.0)), f"corpus block at row {offset}")
+        return made
 
     def add_all(self, corpus: Blocks, block_rows: int) -> Iterator[tuple[int, torch.Tensor]]:
         """Every block, checked, remembered, and cut into pieces of at most `block_rows`."""
@@ -101,13 +102,17 @@ class Corpus:
                 continue
             if offset < 0 or offset + len(block_ND) > 2**32 - 1:
                 raise ModelError(f"{where}: ends at row {offset + len(block_ND)}; expected rows from 0 below 2**32 - 1")
-            self.longest = max(self.longest, float(norm_N.max()))
-            if not self.longest * float(self.query_norm_Q.max(initial=0.0)) < 1e37:
-                raise ModelError(f"{where}: vectors up to {self.longest:.3g} long; their products overflow; scale them")
+            self._reach(float(norm_N.max()), where)
             bisect.insort(self.blocks, (offset, block_ND), key=lambda block: block[0])
             self.rows += len(block_ND)
             for start in range(0, len(block_ND), block_rows):
                 yield offset + start, block_ND[start : start + block_rows]
+
+    def _reach(self, length: float, where: str) -> None:
+        """Takes in how long rows are; raises ModelError where their products overflow."""
+        self.longest = max(self.longest, length)
+        if not self.longest * float(self.query_norm_Q.max(initial=0.0)) < 1e37:
+            raise ModelError(f"{where}: vectors up to {self.longest:.3g} long; their products overflow; scale them")
 
     def check_complete(self, where: str) -> None:
         """Raises ModelError if blocks overlap or leave holes: a row would be missed or come twice."""

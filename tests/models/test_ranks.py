@@ -52,12 +52,7 @@ def cases(draw: st.DrawFn) -> tuple[int, int, list[list[int]], np.ndarray]:
     return draw(st.integers(0, 10**6)), rows, lists, np.array(exclude)
 
 
-@given(
-    case=cases(),
-    block=st.integers(1, 90),
-    dim=st.sampled_from([1, 5, 40]),
-    chunk=st.integers(1, 6),
-)
+@given(case=cases(), block=st.integers(1, 90), dim=st.sampled_from([1, 5, 40]), chunk=st.integers(1, 6))
 @settings(max_examples=120, deadline=None)
 def test_ranks_are_those_of_a_full_sort(
     case: tuple[int, int, list[list[int]], np.ndarray], block: int, dim: int, chunk: int
