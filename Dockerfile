@@ -4,4 +4,5 @@ RUN command -v make > /dev/null || (sudo apt-get update -qq && sudo apt-get inst
 WORKDIR /home/ray/ratchet
 COPY --chown=ray:users . .
 RUN make setup EXTRA=gpu
-ENV PATH=/home/ray/ratchet/.venv/bin:$PATH
+# On the volume that all pods share: models of the hub; copies and work in progress where the store is a bucket.
+ENV PATH=/home/ray/ratchet/.venv/bin:$PATH HF_HOME=/mnt/ratchet/huggingface RATCHET_CACHE=/mnt/ratchet/cache

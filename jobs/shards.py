@@ -28,6 +28,7 @@ from typing import Any, Protocol
 
 from jobs.job import BadArtifact, BadInput, Context, JobError, Progress, Resources
 from jobs.progress import beside
+from jobs.shared import check_shared
 from jobs.trail import Trail
 
 TELL_SECONDS = 0.25
@@ -204,6 +205,8 @@ class _Actor:
         return {"source": [str(source)], "error": [""]}
 
     def _work(self, source: Path, target: Path) -> None:
+        if self.worker is None:
+            check_shared(self.context.step, source, target.parent, self.arguments)
         trail = Trail(self.context, target.with_name(f"{target.name}.trail"), f"shard {source.name}", "rows")
         lost = trail.begin()
         if lost > self.context.resources.retries:

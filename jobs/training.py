@@ -23,6 +23,7 @@ from typing import Any
 from jobs.job import BadArtifact, Context, Resources
 from jobs.machines import room, up
 from jobs.optimization import History, Options
+from jobs.shared import check_shared
 from jobs.training_loop import Loop
 
 START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
@@ -117,6 +118,7 @@ def _work(config: dict[str, Any]) -> None:
     context, options, trainee, arguments, failure = config["spec"]
     if Path(failure).exists():
         return
+    check_shared(context.step, context.work, arguments)
     try:
         Loop(context, options, trainee, arguments).run()
     except Exception as error:

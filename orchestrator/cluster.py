@@ -17,6 +17,7 @@ from typing import Any
 from jobs.job import Context, Job, Progress, Resources, Result
 from jobs.machines import Machine, places, resolved, room, up
 from jobs.progress import Reporter, start_board
+from jobs.shared import check_shared
 from orchestrator import cluster_file
 from orchestrator.errors import InputError, Interrupted
 from orchestrator.identity import same_code
@@ -167,6 +168,7 @@ class Cluster:
 
 def _run(job: Job, code: Mapping[str, str], context: Context, config: Any, inputs: Any) -> Result:
     same_code(job, code)
+    check_shared(context.step, context.work, inputs)
     try:
         return job.run(context, config, inputs)
     finally:

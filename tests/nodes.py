@@ -69,13 +69,17 @@ class Nodes:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def add(self, *options: str, cpus: int = 1) -> subprocess.Popen[bytes]:
-        return self.start(f"--address={self.address}", f"--num-cpus={cpus}", *options)
+    def add(self, *options: str, cpus: int = 1, without: Path | None = None) -> subprocess.Popen[bytes]:
+        """`without`: a folder that this node does not see."""
+        return self.start(f"--address={self.address}", f"--num-cpus={cpus}", *options, without=without)
 
-    def start(self, *options: str) -> subprocess.Popen[bytes]:
+    def start(self, *options: str, without: Path | None = None) -> subprocess.Popen[bytes]:
         number = len(self.all) + 1
         told = self.home / f"node-{number}.log"
         command = [RAY, "start", "--block", f"--node-ip-address=127.0.0.{number}", "--dashboard-agent-listen-port=0"]
+        if without is not None:
+            hidden = 'mount -t tmpfs none "$0" && exec "$@"'
+            command = ["unshare", "--mount", "sh", "-c", hidden, str(without), *command]
         with told.open("wb") as log:
             node = subprocess.Popen(
                 [*command, *options], env=self.environment, stdout=log, stderr=log, start_new_session=True

@@ -88,6 +88,15 @@ def test_the_operator_accepts_the_job() -> None:
         jsonschema.validate(wrong, schema)
 
 
+def test_models_of_the_hub_and_copies_lie_where_all_machines_see_them() -> None:
+    cluster = yaml.safe_load((ROOT / "cluster.yaml").read_text())
+    starts = [cluster[f"{kind}_start_ray_commands"][-1] for kind in ("head", "worker")]
+    for text in (*starts, (ROOT / "Dockerfile").read_text()):
+        assert "HF_HOME=/mnt/ratchet/huggingface" in text
+        assert "RATCHET_CACHE=/mnt/ratchet/cache" in text
+    assert any("target=/mnt/ratchet" in option for option in cluster["docker"]["run_options"])
+
+
 def test_both_tell_what_may_be_brought(tmp_path: Path) -> None:
     from orchestrator.cluster_file import machines
     from orchestrator.errors import InputError

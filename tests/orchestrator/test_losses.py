@@ -172,6 +172,27 @@ def test_a_run_waits_a_while_for_the_machines_of_a_cluster_that_just_started(
     assert "zero_shot/evaluate" in results(store)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("job", ["embed", "finetune_embedder"])
+def test_a_machine_that_does_not_see_the_store_is_named(
+    cluster: Callable[[], Nodes], tmp_path: Path, job: str
+) -> None:
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+        pytest.skip("a folder cannot be hidden from a process here")
+    nodes, store = cluster(), tmp_path / "store"
+    store.mkdir()
+    nodes.add("--labels=sees=yes")
+    nodes.add("--labels=sees=no", without=store)
+    run = start(nodes, store, *ONE, "--set", "*.labels=sees=yes", "--set", f"{job}.labels=sees=no")
+    with suppress(subprocess.TimeoutExpired):
+        run.wait(300)
+    kill(run)
+    said = " ".join("".join(log.read_text() for log in tmp_path.glob("driver-*.log")).split())
+    assert run.returncode == 1, said
+    assert "machine 127.0.0.3" in said, said
+    assert "that file system on every machine" in said, said
+
+
 @pytest.mark.soak
 def test_a_run_begins_on_fewer_machines_and_goes_on_with_fewer(
     cluster: Callable[[], Nodes], tmp_path: Path, undisturbed: Path
