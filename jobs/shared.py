@@ -17,11 +17,11 @@ def check_shared(step: str, *given: Any) -> None:
         if not path.exists():
             import ray
 
+            machine = ray.util.get_node_ip_address()
             raise BadInput(
-                f"step {step}, machine {ray.util.get_node_ip_address()}: {path} is not there, though the driver sees it;"
-                " expected results, data and models where all machines of the cluster find them under one path; mount"
-                " that file system on every machine, or name a folder on it (--store, --set data=..., and HF_HOME for"
-                " models from the hub)"
+                f"step {step}, machine {machine}: {path} is not there, though the driver sees it; expected results,"
+                " data and models where all machines of the cluster find them under one path; mount that file system on"
+                " every machine, or name a folder on it (--store, --set data=..., and HF_HOME for models from the hub)"
             )
 
 

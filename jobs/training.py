@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jobs.job import BadArtifact, Context, Resources
+from jobs.job import BadArtifact, BadInput, Context, Resources
 from jobs.machines import room, up
 from jobs.optimization import History, Options
 from jobs.shared import check_shared
@@ -64,7 +64,7 @@ def _now(resources: Resources) -> Resources:
 
 
 def _fit(context: Context, options: Options, trainee: type, arguments: Mapping[str, Any], best: Path) -> History:
-    from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+    from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig, WorkerGroupError
     from ray.train.torch import TorchConfig, TorchTrainer
 
     resources = context.resources
@@ -98,6 +98,10 @@ def _fit(context: Context, options: Options, trainee: type, arguments: Mapping[s
     )
     try:
         result = trainer.fit()
+    except WorkerGroupError as group:
+        # Of a machine that does not see the folder in which it would have been kept.
+        raised = [getattr(failure, "_base_exc", failure) for failure in group.worker_failures.values()]
+        raise next((one for one in raised if isinstance(one, BadInput)), group) from None
     finally:
         if failure.exists():
             error = pickle.loads(failure.read_bytes())
