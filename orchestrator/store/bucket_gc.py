@@ -10,7 +10,7 @@ anew, and that is looked at once more before it goes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -30,8 +30,12 @@ class _Found:
     epoch: int = 0
 
 
-def plan(store: Store, bucket: Bucket, wanted: set[str], before: float) -> list[Doomed]:
-    """What can go. wanted: ids of steps that stay; before: what was written since, in seconds since 1970, stays too."""
+def plan(store: Store, wanted: set[str], before: float) -> list[Doomed]:
+    """What can go; of a store without a bucket, nothing. wanted: ids of steps that stay; before: what was written
+    since, in seconds since 1970, stays too."""
+    bucket = store.home
+    if not isinstance(bucket, Bucket):
+        return []
     steps, objects = _grouped(bucket, "steps"), _grouped(bucket, "objects")
     ends = _ends(store, {step_id: step.epoch for step_id, step in steps.items()})
     doomed: list[Doomed] = []
@@ -55,8 +59,11 @@ def plan(store: Store, bucket: Bucket, wanted: set[str], before: float) -> list[
     return doomed
 
 
-def sweep(store: Store, bucket: Bucket, doomed: Iterable[Doomed], before: float) -> list[Doomed]:
+def sweep(store: Store, doomed: Sequence[Doomed], before: float) -> list[Doomed]:
     """Removes them, but for those that were used since; returns what is gone. Killed anywhere, the bucket is whole."""
+    bucket = store.home
+    if not isinstance(bucket, Bucket):
+        return []
 
     def gone(item: Doomed) -> bool:
         kind, name = item.key.split("/")
@@ -68,8 +75,7 @@ def sweep(store: Store, bucket: Bucket, doomed: Iterable[Doomed], before: float)
         return bucket.clear(item.key, before)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        ordered = list(doomed)
-        return [item for item, is_gone in zip(ordered, pool.map(gone, ordered), strict=True) if is_gone]
+        return [item for item, is_gone in zip(doomed, pool.map(gone, doomed), strict=True) if is_gone]
 
 
 def _grouped(bucket: Bucket, kind: str) -> dict[str, _Found]:

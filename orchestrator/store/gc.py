@@ -21,7 +21,6 @@ from stat import S_ISREG
 
 from orchestrator.journal import Journal, journals, sweeps
 from orchestrator.store import Store, bucket_gc
-from orchestrator.store.bucket import Bucket
 from orchestrator.store.home import Doomed
 from orchestrator.store.lease import holders
 
@@ -33,8 +32,9 @@ def plan(store: Store, *, keep: int, grace: float) -> list[Doomed]:
     before = time.time() - grace
     wanted = _wanted(store, keep) | {step_id for step_id, owner in holders(store) if not owner.endswith("gone")}
     doomed: list[Doomed] = []
-    pointed: set[str] = set()
+    pointed, here = set[str](), set[str]()
     for step in _folders(store.local("steps")):
+        here.add(step.name)
         if step.name not in wanted and _youngest(step) < before:
             doomed.append(Doomed(f"steps/{step.name}", "a step that no kept run names", _size(step)))
             continue
@@ -47,15 +47,13 @@ def plan(store: Store, *, keep: int, grace: float) -> list[Doomed]:
             if (half or over) and _youngest(inside) < before:
                 why = "half removed" if half else "left over by attempts of a finished step"
                 doomed.append(Doomed(f"steps/{step.name}/{inside.name}", why, _size(inside)))
-    if isinstance(store.home, Bucket):  # steps that others did have no folder here, but their objects may have copies
-        pointed |= _pointed(store, wanted)
+    # Where the store is a bucket, steps that others did have no folder here, but their objects may have copies.
+    pointed |= _pointed(store, wanted - here)
     for item in _folders(store.local("objects")):
         if item.name not in pointed and _youngest(item) < before:
             why = next((why for start, why in _MOVED.items() if item.name.startswith(start)), "an object of no step")
             doomed.append(Doomed(f"objects/{item.name}", why, _size(item)))
-    if isinstance(store.home, Bucket):
-        doomed += bucket_gc.plan(store, store.home, wanted, before)
-    return doomed
+    return doomed + bucket_gc.plan(store, wanted, before)
 
 
 def sweep(store: Store, doomed: Sequence[Doomed], *, grace: float) -> list[Doomed]:
@@ -73,10 +71,7 @@ def sweep(store: Store, doomed: Sequence[Doomed], *, grace: float) -> list[Doome
             taken += [(item, gone) for gone in _take(store.local(item.key), before)]
     for _, gone in taken:
         shutil.rmtree(gone)
-    removed = [item for item, _ in taken]
-    if isinstance(store.home, Bucket):
-        removed += bucket_gc.sweep(store, store.home, [item for item in doomed if item.far], before)
-    return removed
+    return [item for item, _ in taken] + bucket_gc.sweep(store, [item for item in doomed if item.far], before)
 
 
 def _take(path: Path, before: float) -> Iterator[Path]:

@@ -320,7 +320,7 @@ def test_an_object_that_is_placed_again_while_gc_looks_stays(
     commit = made(at("third"), "44" * 32, "same")
     assert commit.manifest == old.manifest
     far = [item for item in doomed if item.far and item.key.startswith("objects")]
-    assert bucket_gc.sweep(store, bucket_of(store), far, since) == []
+    assert bucket_gc.sweep(store, far, since) == []
     assert bucket_of(store).manifest(commit.manifest) is not None
 
 

@@ -185,7 +185,8 @@ def test_a_machine_that_does_not_see_the_store_is_named(cluster: Callable[[], No
     store.mkdir()
     nodes.add("--labels=sees=yes")
     nodes.add("--labels=sees=no", without=store)
-    run = start(nodes, store, *ONE, "--set", "*.labels=sees=yes", "--set", f"{job}.labels=sees=no")
+    settings = ["*.labels=sees=yes", f"{job}.labels=sees=no", "*.retries=0"]
+    run = start(nodes, store, *ONE, *(word for setting in settings for word in ("--set", setting)))
     with suppress(subprocess.TimeoutExpired):
         run.wait(300)
     kill(run)
