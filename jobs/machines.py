@@ -1,11 +1,13 @@
-"""The machines that a cluster has or may bring, and what fits on them."""
+"""The machines that a cluster has or may bring, what fits on them, and what each of them must see."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from jobs.job import Resources
+from jobs.job import BadInput, Resources
 
 
 @dataclass(frozen=True)
@@ -71,3 +73,30 @@ def resolved(asked: Resources, machines: Sequence[Machine]) -> Resources:
         enough = (n for n in sorted(whole, reverse=True) if places(machines, replace(asked, cpus=n)) >= workers)
         cpus = next(enough, 1.0)
     return replace(asked, workers=workers, cpus=cpus)
+
+
+def check_shared(step: str, *given: Any) -> None:
+    """Raises BadInput for a path in `given` (paths, tuples of them, dataclasses and dicts that hold them) that the
+    machine of this process does not see. For a worker's first moment: Ray must be running."""
+    for path in _paths(given):
+        if not path.exists():
+            import ray
+
+            machine = ray.util.get_node_ip_address()
+            raise BadInput(
+                f"step {step}, machine {machine}: {path} is not there, though the driver sees it; expected results,"
+                " data and models where all machines of the cluster find them under one path; mount that file system on"
+                " every machine, or name a folder on it (--store, --set data=..., and HF_HOME for models from the hub)"
+            )
+
+
+def _paths(value: Any) -> Iterator[Path]:
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, dict):
+        yield from _paths(tuple(value.values()))
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from _paths(one)
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from _paths(tuple(getattr(value, field.name) for field in fields(value)))

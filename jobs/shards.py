@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jobs.job import BadArtifact, BadInput, Context, JobError, Progress, Resources
+from jobs.machines import check_shared
 from jobs.progress import beside
-from jobs.shared import check_shared
 from jobs.trail import Trail
 
 TELL_SECONDS = 0.25

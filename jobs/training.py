@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from jobs.job import BadArtifact, BadInput, Context, Resources
-from jobs.machines import room, up
+from jobs.machines import check_shared, room, up
 from jobs.optimization import History, Options
-from jobs.shared import check_shared
 from jobs.training_loop import Loop
 
 START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"

@@ -15,6 +15,7 @@ from orchestrator.failures import NO_ROOM, sentence
 from orchestrator.journal import last_ids
 from orchestrator.plan import Plan
 from orchestrator.run import Run, begin
+from orchestrator.secret import holds_secret, is_secret_variable
 from orchestrator.store import Store
 
 DESCRIPTION = """\
@@ -114,6 +115,12 @@ def _submit(arguments: argparse.Namespace) -> int:
     missing = [name for name in arguments.env if name not in os.environ]
     if missing:
         raise InputError(f"submit --env {missing[0]}: not set here; expected a variable to hand on; export it first")
+    for name in arguments.env:
+        if is_secret_variable(name) or holds_secret(os.environ[name]):
+            raise InputError(
+                f"submit --env {name}: looks like a secret; expected none, since who may see the cluster's jobs sees"
+                " their variables; put it into a file on the cluster, or give its machines a role (docs/cluster.md)"
+            )
     recipe.find(arguments.recipe)
     return submit(
         f"./{recipe_file.name}" if recipe_file else arguments.recipe,
@@ -223,7 +230,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME",
-        help="a variable to hand on, as HF_TOKEN; may be given often",
+        help="a variable to hand on, as WANDB_PROJECT, but no secret; may be given often",
     )
 
     sub = with_recipe(command("plan", _plan, "show what a run would do; nothing is started", EXAMPLES))

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from jobs.job import Context, Job, Progress, Resources, Result
-from jobs.machines import Machine, places, resolved, room, up
+from jobs.machines import Machine, check_shared, places, resolved, room, up
 from jobs.progress import Reporter, start_board
-from jobs.shared import check_shared
 from orchestrator import cluster_file
 from orchestrator.errors import InputError, Interrupted
 from orchestrator.identity import same_code

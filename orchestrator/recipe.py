@@ -25,6 +25,7 @@ import recipes as recipes_package
 from jobs.job import Resources
 from jobs.values import parse
 from orchestrator.errors import RecipeError
+from orchestrator.secret import holds_secret
 from orchestrator.step import Step, Summary, did_you_mean, goals_of, reachable, with_settings
 
 
@@ -58,6 +59,11 @@ class Settings:
         steps: list[tuple[str, str, str]] = []
         for line in lines:
             left, equals, value = line.partition("=")
+            if holds_secret(value):
+                raise RecipeError(
+                    f"--set {left}: looks like a secret; expected none, since settings stand in plans and reports; put"
+                    " it where the machines find it (docs/cluster.md)"
+                )
             pattern, dot, name = left.strip().rpartition(".")
             if not equals or not name:
                 raise RecipeError(

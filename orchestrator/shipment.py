@@ -7,29 +7,18 @@ see the cluster's jobs may see their files.
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import InputError
+from orchestrator.secret import holds_secret, is_secret_file
 
 PROGRAM = ("recipes", "orchestrator", "jobs", "models", "data", "tune_spaces")
 LIMIT = 20_000_000
 """Bytes: the program is a fraction of it."""
 LEFT_OUT = {"__pycache__"}
-
-_SECRET_NAME = re.compile(
-    r"^\.env(\..*)?$|^\.netrc$|^\.pgpass$|^id_(rsa|dsa|ecdsa|ed25519)$|\.(pem|key|p12|pfx|jks|keystore)$"
-    r"|^(credentials|secrets?|auth_token)(\.(json|ya?ml|toml|ini|txt))?$",
-    re.IGNORECASE,
-)
-_SECRET_TEXT = re.compile(
-    rb"-----BEGIN [A-Z ]*PRIVATE KEY-----|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bhf_[A-Za-z0-9]{30,}\b"
-    rb"|\bgh[pousr]_[A-Za-z0-9]{36,}\b|\bsk-[A-Za-z0-9_-]{32,}\b|\bxox[abprs]-[A-Za-z0-9-]{10,}"
-    rb'|"private_key_id"\s*:'
-)
 
 
 @dataclass(frozen=True)
@@ -81,10 +70,10 @@ def pack(root: Path, named: Sequence[Path], limit: int = LIMIT) -> Shipment:
             raise InputError(f"{path}: another file is uploaded as {path.name}; expected names of their own; rename it")
         files[path.name] = path
     for name, path in files.items():
-        if _SECRET_NAME.search(path.name) or _SECRET_TEXT.search(path.read_bytes()):
+        if is_secret_file(path.name) or holds_secret(path.read_bytes()):
             raise InputError(
                 f"{path}: looks like a secret; expected none among what is uploaded ({name});"
-                " move it out of the program, and give what jobs need by --env NAME"
+                " move it out of the program; what jobs need lies on the cluster (docs/cluster.md)"
             )
     shipment = Shipment(files)
     if shipment.bytes > limit:

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
@@ -48,6 +49,11 @@ class Bucket:
 
     def __init__(self, url: str) -> None:
         """Raises StoreError for a URL of no kind that is known. Nothing is asked of the network yet."""
+        if (parts := urlsplit(url)).query or parts.password:
+            raise StoreError(
+                f"store {parts.scheme}://{parts.hostname}{parts.path}: a key or token given in the URL; expected none,"
+                " since URLs stand in plans and reports; set the library's variables, or give the machine a role"
+            )
         self.where = url.rstrip("/")
         # Who names an address without TLS (a server of their own) means it.
         plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")

@@ -330,6 +330,10 @@ def test_a_bucket_that_cannot_be_used_is_named(at: Callable[..., Store], monkeyp
         Store.open("s3://missing/x")
     with pytest.raises(StoreError, match=r"ftp://kept.*expected s3://"):
         Store.open("ftp://kept")
+    for url in ("az://account/kept?sig=hush", "s3://key:hush@kept/x"):
+        with pytest.raises(StoreError, match="a key or token given in the URL") as refused:
+            Store.open(url)
+        assert "hush" not in str(refused.value)
 
 
 def run(store: Store, folder: Path, machine: str, *command: str) -> str:

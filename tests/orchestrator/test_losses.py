@@ -292,6 +292,13 @@ def workers_of(node: subprocess.Popen[bytes], name: str) -> list[int]:
     return [pid for pid in processes(node.pid) if name in title(pid)]
 
 
+def working(nodes: Nodes) -> list[str]:
+    """Titles of processes that Ray keeps for somebody: neither idle nor Ray's own."""
+    own = ("ray::IDLE", "Agent", "_StatsActor", "_AutoscalingCoordinator")
+    found = [title(pid) for node in nodes.all if node.poll() is None for pid in workers_of(node, "ray::")]
+    return [name for name in found if not any(part in name for part in own)]
+
+
 def stands(node: subprocess.Popen[bytes]) -> bool:
     """Whether its raylet lives. (`ray start` goes on when that ended without an error.)"""
     return node.poll() is None and bool(workers_of(node, "raylet/raylet"))
@@ -377,6 +384,7 @@ def test_chaos(
         time.sleep(0.5)
     ended(run, store, 1)
     check_same(store, undisturbed)
+    until(lambda: not working(nodes), "processes are left that work for nobody", 60)
     lives = [one for name in results(store) for one in lost(store, name)]
     again = {unit: sum(one["amount"] or 0 for one in lives if one["unit"] == unit) for unit in ("rows", "steps")}
     print(f"{len(done)} kills ({', '.join(done)}): {again}, {sum(one['seconds'] or 0 for one in lives):.1f} s again")

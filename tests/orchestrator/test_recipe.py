@@ -79,6 +79,13 @@ def test_each_mistake_names_the_line_and_the_nearest_name(line: str, said: str) 
     assert line.split("=")[0] in str(caught.value)
 
 
+def test_a_secret_is_no_setting() -> None:
+    token = "hf_" + "a" * 34
+    with pytest.raises(RecipeError, match=r"--set prepare\.note: looks like a secret") as refused:
+        Settings.read([f"prepare.note={token}"])
+    assert token not in str(refused.value)
+
+
 def test_an_unknown_recipe_suggests_a_known_one() -> None:
     with pytest.raises(RecipeError, match="did you mean 'quickstart'"):
         find("quikstart")

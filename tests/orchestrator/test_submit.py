@@ -16,6 +16,7 @@ import pytest
 from nodes import Nodes, environment_of, free_port
 
 from orchestrator.errors import InputError
+from orchestrator.secret import is_secret_variable
 from orchestrator.shipment import pack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -205,6 +206,11 @@ def test_what_cannot_be_uploaded_is_refused(cluster: tuple[int, dict[str, str]],
     status, shown = submit(cluster, tmp_path, "--env", "NOT_THERE")
     assert status == 2
     assert "NOT_THERE: not set" in shown
+    for name, value in (("HF_TOKEN", "mine"), ("GREETING", "hf_" + "a" * 34)):
+        status, shown = submit(cluster, tmp_path, "--env", name, **{name: value})
+        assert status == 2
+        assert f"--env {name}: looks like a secret" in shown
+        assert value not in shown
     (tmp_path / "large.py").write_bytes(b"#" * 3_000_000)
     with pytest.raises(InputError, match=r"upload: .* MB; expected at most 3.*large.py \(3.0 MB\)"):
         pack(ROOT, [tmp_path / "large.py"], limit=3_000_000)
@@ -213,6 +219,15 @@ def test_what_cannot_be_uploaded_is_refused(cluster: tuple[int, dict[str, str]],
         pack(ROOT, [tmp_path / "server.pem"])
     with pytest.raises(InputError, match="no such file"):
         pack(ROOT, [tmp_path / "missing.py"])
+
+
+def test_variables_are_told_by_their_names() -> None:
+    secret = (
+        "HF_TOKEN WANDB_API_KEY AWS_SECRET_ACCESS_KEY AWS_ACCESS_KEY_ID AZURE_STORAGE_ACCOUNT_KEY TOKEN DB_PASSWORD"
+    )
+    plain = "HF_HOME HF_TOKEN_PATH TOKENIZERS_PARALLELISM NETRC GOOGLE_APPLICATION_CREDENTIALS AWS_REGION KEYBOARD"
+    assert all(is_secret_variable(name) for name in secret.split())
+    assert not any(is_secret_variable(name) for name in plain.split())
 
 
 def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path) -> None:
