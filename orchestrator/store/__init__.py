@@ -3,6 +3,7 @@
     objects/<manifest digest>/   an artifact's files and its MANIFEST.json; never changed
     steps/<step id>/epochs/<n>/  attempt n: its lease, and how it ended (see `lease`); the end of the newest attempt is
                                  the one truth about a step: if it says "commit", it points to the step's object
+    begun/<step id>.<n>          attempt n may be under way: where to look for leases among a million steps
     steps/<step id>/attempts/    staging, one folder per attempt
     steps/<step id>/work/        finished shards and checkpoints, for the next attempt after a kill
     steps/<step id>/logs/        curves for TensorBoard
@@ -29,9 +30,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from obstore.exceptions import BaseError
+
 from jobs.job import Result
 from orchestrator.canonical import canonical_json
-from orchestrator.errors import Damaged, StoreError, Unreachable
+from orchestrator.errors import Damaged, StoreError
 from orchestrator.failures import NO_ROOM
 from orchestrator.store.bucket import Bucket
 from orchestrator.store.home import Folder, Home, sync
@@ -111,9 +114,14 @@ class Store:
                 f"{self.where}/{key}: {len(text)} bytes that are no JSON; expected a control object; remove it"
             ) from None
 
-    def begun(self) -> list[str]:
-        """The keys of the leases of all attempts that have not ended; of a step, only its newest can be."""
-        return self.home.begun()
+    def remove(self, key: str) -> None:
+        """A control object that nobody needs; it may be gone, and may stay where the storage does not answer."""
+        with suppress(OSError, BaseError):
+            self.home.remove(key)
+
+    def below(self, key: str) -> list[str]:
+        """The names of the control objects right below a key."""
+        return self.home.below(key)
 
     def newest(self, step_id: str) -> tuple[int, Mapping[str, Any] | None]:
         """The number of a step's newest attempt (0: there is none) and how it ended (None: it did not)."""
@@ -267,8 +275,7 @@ class Store:
         key = f"runs/.exclusive-{uuid.uuid4().hex[:8]}"
         if not self.create(key, 1) or self.create(key, 2):
             raise StoreError(f"store {self.where}: two creations of one object both succeeded; use another storage")
-        with suppress(Unreachable):  # what stays is small, and read by nobody
-            self.home.remove(key)
+        self.remove(key)
 
 
 def _touch(folder: Path) -> bool:

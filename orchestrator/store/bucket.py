@@ -110,9 +110,8 @@ class Bucket:
             found = obstore.list_with_delimiter(self.control, f"steps/{step_id}/epochs")["common_prefixes"]
         return max((int(prefix.rstrip("/").rsplit("/", 1)[-1]) for prefix in found), default=0)
 
-    def begun(self) -> list[str]:
-        keys = self._sizes("steps")
-        return sorted(key for key in keys if key.endswith("/lease") and f"{key.rpartition('/')[0]}/end" not in keys)
+    def below(self, key: str) -> list[str]:
+        return sorted(name.removeprefix(f"{key}/") for name in self._sizes(key))
 
     def keep(self, folder: Path, manifest: Manifest) -> None:
         """Makes a folder an object of the bucket. What an upload that was cut off left there is not sent again; a

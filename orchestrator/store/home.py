@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -52,8 +51,8 @@ class Home(Protocol):
     def attempts(self, step_id: str) -> int:
         """The number of a step's newest attempt; 0 where there is none."""
 
-    def begun(self) -> list[str]:
-        """The keys of the leases of all attempts that have not ended."""
+    def below(self, key: str) -> list[str]:
+        """The names of the control objects right below a key, sorted; none where there is nothing."""
 
     def keep(self, folder: Path, manifest: Manifest) -> None:
         """Keeps an object that lies whole in the store's folder."""
@@ -108,15 +107,11 @@ class Folder:
         except FileNotFoundError:
             return 0
 
-    def begun(self) -> list[str]:
-        found, steps = [], str(self.root / "steps")
-        for step in os.listdir(steps):
-            # Plain strings: there may be a million, and to join paths takes longer than to ask the disk.
-            with suppress(FileNotFoundError, ValueError):  # nobody was ever at it
-                at = f"{step}/epochs/{max(os.listdir(f'{steps}/{step}/epochs'), key=int)}"
-                if not os.path.exists(f"{steps}/{at}/end") and os.path.exists(f"{steps}/{at}/lease"):
-                    found.append(f"steps/{at}/lease")
-        return sorted(found)
+    def below(self, key: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self.root / key))
+        except FileNotFoundError:
+            return []
 
     def keep(self, folder: Path, manifest: Manifest) -> None:
         pass

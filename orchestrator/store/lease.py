@@ -1,5 +1,6 @@
 """Who works on a step. Attempts are numbered epochs, and each epoch ends in exactly one way.
 
+    begun/<id>.<n>                   from before there is a lease until its epoch has ended, for who looks for leases
     steps/<id>/epochs/<n>/lease      created exclusively by the owner of attempt n
     steps/<id>/epochs/<n>/heartbeat  a counter that the owner raises
     steps/<id>/epochs/<n>/end        created exclusively, by the owner (commit, failed, released) or by who takes over
@@ -83,10 +84,14 @@ class Lease:
         return f"steps/{self.step_id}/epochs/{self.epoch}"
 
     def _end(self, how: Mapping[str, Any]) -> bool:
+        store = self.leases.store
         try:
-            return self.leases.store.create(f"{self._key}/end", {**how, "at": time.time()})
+            ended = store.create(f"{self._key}/end", {**how, "at": time.time()})
         finally:
             self.leases.drop(self)
+        if ended:
+            store.remove(_begun(self.step_id, self.epoch))
+        return ended
 
 
 class Leases:
@@ -124,10 +129,12 @@ class Leases:
             if epoch and end is None and (owner := self.store.read(f"{key}/lease")) is not None:
                 if not self._gone(step_id, epoch, owner):
                     return Held(_sentence(owner))
-                self.store.create(f"{key}/end", {"revoked_by": _sentence(_me(self.run_id))})
+                if self.store.create(f"{key}/end", {"revoked_by": _sentence(_me(self.run_id))}):
+                    self.store.remove(_begun(step_id, epoch))
                 continue
             # An epoch without a lease: who wanted it was killed while writing it.
             number = epoch if epoch and end is None else epoch + 1
+            self.store.overwrite(_begun(step_id, number), {})
             if self.store.create(f"steps/{step_id}/epochs/{number}/lease", _me(self.run_id)):
                 lease = Lease(self, step_id, number)
                 with self._lock:
@@ -166,11 +173,21 @@ class Leases:
 def holders(store: Store) -> list[tuple[str, str]]:
     """(step id, owner) of every attempt that has not ended; the owner may be gone."""
     found = []
-    for key in store.begun():
-        owner = store.read(key)
+    for name in store.below("begun"):
+        step_id, _, epoch = name.partition(".")
+        owner = store.read(f"steps/{step_id}/epochs/{epoch}/lease")
+        if store.read(f"steps/{step_id}/epochs/{epoch}/end") is not None:
+            store.remove(f"begun/{name}")  # who ended it was killed before this
+            continue
+        if owner is None:
+            continue
         gone = owner["machine"] == _machine() and _started(owner["pid"]) != owner["pid_started"]
-        found.append((key.split("/")[1], _sentence(owner) + (", which is gone" if gone else "")))
+        found.append((step_id, _sentence(owner) + (", which is gone" if gone else "")))
     return found
+
+
+def _begun(step_id: str, epoch: int) -> str:
+    return f"begun/{step_id}.{epoch}"
 
 
 def fruitless(store: Store, step_id: str, epoch: int) -> list[dict[str, Any]]:

@@ -292,11 +292,10 @@ def workers_of(node: subprocess.Popen[bytes], name: str) -> list[int]:
     return [pid for pid in processes(node.pid) if name in title(pid)]
 
 
-def working(nodes: Nodes) -> list[str]:
-    """Titles of processes that Ray keeps for somebody: neither idle nor Ray's own."""
+def working(node: subprocess.Popen[bytes]) -> list[int]:
+    """Processes on a node that Ray keeps for somebody: neither idle nor Ray's own."""
     own = ("ray::IDLE", "Agent", "_StatsActor", "_AutoscalingCoordinator")
-    found = [title(pid) for node in nodes.all if node.poll() is None for pid in workers_of(node, "ray::")]
-    return [name for name in found if not any(part in name for part in own)]
+    return [pid for pid in workers_of(node, "ray::") if not any(part in title(pid) for part in own)]
 
 
 def stands(node: subprocess.Popen[bytes]) -> bool:
@@ -365,26 +364,29 @@ def test_chaos(
     workers = [nodes.add(), nodes.add()]
     command = [*ONE, *SPREAD, *more, "--set", "finetune_embedder.save_steps=2", "--set", "*.retries=20"]
     run, done = start(nodes, store, *command), list[str]()
-    pause, end = time.monotonic() + 10, time.monotonic() + 1200
+    begun = time.monotonic()
+    pause, end = begun + 10, begun + 1200
     while run.poll() != 0:
         assert time.monotonic() < end, f"after {done} it does not end"
         workers = [node if stands(node) else nodes.add() for node in workers]  # as an autoscaler would
         if len(done) < kills and time.monotonic() > pause:
             done.append(what := random.choice(["driver", "worker", "worker", "node"]))
-            pause = time.monotonic() + random.uniform(6, 16)
+            pause = time.monotonic() + random.uniform(6, 20)
             if what == "driver":
                 kill(run)
             elif what == "node":
                 kill(random.choice(workers))
-            elif busy := [pid for node in workers for pid in workers_of(node, "ray::") if "Agent" not in title(pid)]:
+            elif busy := [pid for node in workers for pid in working(node)]:
                 with suppress(ProcessLookupError):
                     os.kill(random.choice(busy), signal.SIGKILL)
         if run.poll():
             run = start(nodes, store, *command)
         time.sleep(0.5)
     ended(run, store, 1)
+    took, alone = time.monotonic() - begun, [event["t"] for event in events(undisturbed)]
     check_same(store, undisturbed)
-    until(lambda: not working(nodes), "processes are left that work for nobody", 60)
+    until(lambda: not any(working(node) for node in workers), "processes are left that work for nobody", 60)
     lives = [one for name in results(store) for one in lost(store, name)]
     again = {unit: sum(one["amount"] or 0 for one in lives if one["unit"] == unit) for unit in ("rows", "steps")}
-    print(f"{len(done)} kills ({', '.join(done)}): {again}, {sum(one['seconds'] or 0 for one in lives):.1f} s again")
+    print(f"{len(done)} kills ({', '.join(done)}): {again}, {sum(one['seconds'] or 0 for one in lives):.1f} s again;")
+    print(f"{took:.0f} s; undisturbed, with all cores on one node: {alone[-1] - alone[0]:.0f} s")

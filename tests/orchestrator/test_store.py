@@ -15,7 +15,7 @@ import pytest
 from jobs.job import Result
 from orchestrator.errors import Damaged, Fenced, StoreError
 from orchestrator.store import Commit, Store
-from orchestrator.store.lease import Held, Lease, Leases
+from orchestrator.store.lease import Held, Lease, Leases, holders
 from orchestrator.store.manifest import Manifest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +52,7 @@ with Leases(store, "run") as leases:
     os.rename = dying(os.rename)
     Path.rename = dying(Path.rename)
     home.obstore.put = dying(home.obstore.put)
+    home.obstore.delete = dying(home.obstore.delete)
     lease = leases.acquire("a" * 64)
     staging = store.staging(lease.step_id, lease.epoch)
     (staging / "part").mkdir()
@@ -81,6 +82,12 @@ def commit_once(store: Store, run: str = "again", text: str = "y") -> Commit:
         return lease.commit(staging, Result({"n": 1}), {"config": {}}, {"seconds": 1.0})
 
 
+def under_way(root: Path) -> list[str]:
+    """As `holders`, by a look at every step."""
+    leases = root.glob("steps/*/epochs/*/lease")
+    return sorted(lease.parents[2].name for lease in leases if not (lease.parent / "end").exists())
+
+
 def test_killed_at_every_point_of_a_commit_the_store_holds_nothing_or_all(tmp_path: Path) -> None:
     whole = attempt(tmp_path / "whole", 10**9)
     assert whole.returncode == 0, whole.stderr
@@ -96,7 +103,10 @@ def test_killed_at_every_point_of_a_commit_the_store_holds_nothing_or_all(tmp_pa
         found = store.lookup(STEP)
         if found is not None:
             store.path(found.manifest, full=True)
+        assert [step for step, _ in holders(store)] == under_way(root)
         after = commit_once(store)
+        assert holders(store) == []
+        assert list((root / "begun").iterdir()) == []
         assert after.manifest == expected.manifest
         store.path(after.manifest, full=True)
 
@@ -310,7 +320,7 @@ def test_the_heartbeat_outlives_a_failing_disk(tmp_path: Path) -> None:
 
     def failing(key: str, value: object) -> None:
         nonlocal failures
-        if failures < 3:
+        if key.endswith("heartbeat") and failures < 3:
             failures += 1
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         overwrite(key, value)
