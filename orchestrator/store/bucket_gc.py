@@ -20,6 +20,9 @@ from orchestrator.store.bucket import AT_ONCE, Bucket
 from orchestrator.store.home import Doomed
 from orchestrator.store.manifest import NAME
 
+READS_AT_ONCE = 64
+"""Of small objects: there may be a million, and each takes the time of a request."""
+
 
 @dataclass
 class _Found:
@@ -92,6 +95,6 @@ def _grouped(bucket: Bucket, kind: str) -> dict[str, _Found]:
 
 def _ends(store: Store, epochs: dict[str, int]) -> dict[str, Any]:
     """Step id -> how its newest attempt ended; empty where it did not."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
         keys = [f"steps/{step_id}/epochs/{epoch}/end" for step_id, epoch in epochs.items()]
         return dict(zip(epochs, (end or {} for end in pool.map(store.read, keys)), strict=True))
