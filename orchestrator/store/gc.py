@@ -14,7 +14,8 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
@@ -24,6 +25,9 @@ from orchestrator.store import Store, bucket_gc
 from orchestrator.store.home import Doomed
 from orchestrator.store.lease import holders
 
+AT_ONCE, SOME = 16, 200
+"""Looks at folders at a time, and how many folders each is for."""
+
 _MOVED = {".aside-": "moved aside as damaged", ".gone-": "half removed"}
 
 
@@ -31,28 +35,37 @@ def plan(store: Store, *, keep: int, grace: float) -> list[Doomed]:
     """What can go. keep: the newest runs whose results stay. grace: seconds; what was made or used since stays."""
     before = time.time() - grace
     wanted = _wanted(store, keep) | {step_id for step_id, owner in holders(store) if not owner.endswith("gone")}
-    doomed: list[Doomed] = []
-    pointed, here = set[str](), set[str]()
-    for step in _folders(store.local("steps")):
-        here.add(step.name)
-        if step.name not in wanted and _youngest(step) < before:
-            doomed.append(Doomed(f"steps/{step.name}", "a step that no kept run names", _size(step)))
-            continue
-        commit = store.lookup(step.name)
-        if commit is not None:
-            pointed.add(commit.manifest)
-        for inside in _folders(step):
-            half = inside.name.startswith(".gone-")
-            over = commit is not None and inside.name in ("attempts", "work")
-            if (half or over) and _youngest(inside) < before:
-                why = "half removed" if half else "left over by attempts of a finished step"
-                doomed.append(Doomed(f"steps/{step.name}/{inside.name}", why, _size(inside)))
+    steps, objects = list(_folders(store.local("steps"))), list(_folders(store.local("objects")))
     # Where the store is a bucket, steps that others did have no folder here, but their objects may have copies.
-    pointed |= _pointed(store, wanted - here)
-    for item in _folders(store.local("objects")):
-        if item.name not in pointed and _youngest(item) < before:
-            why = next((why for start, why in _MOVED.items() if item.name.startswith(start)), "an object of no step")
-            doomed.append(Doomed(f"objects/{item.name}", why, _size(item)))
+    pointed = _pointed(store, wanted - {step.name for step in steps})
+
+    def of_steps(some: Sequence[Path]) -> list[Doomed]:
+        found: list[Doomed] = []
+        for step in some:
+            if step.name not in wanted and _youngest(step) < before:
+                found.append(Doomed(f"steps/{step.name}", "a step that no kept run names", _size(step)))
+                continue
+            commit = store.lookup(step.name)
+            if commit is not None:
+                pointed.add(commit.manifest)
+            for inside in _folders(step):
+                half = inside.name.startswith(".gone-")
+                over = commit is not None and inside.name in ("attempts", "work")
+                if (half or over) and _youngest(inside) < before:
+                    why = "half removed" if half else "left over by attempts of a finished step"
+                    found.append(Doomed(f"steps/{step.name}/{inside.name}", why, _size(inside)))
+        return found
+
+    def of_objects(some: Sequence[Path]) -> list[Doomed]:
+        found: list[Doomed] = []
+        for item in some:
+            if item.name not in pointed and _youngest(item) < before:
+                why = next((w for start, w in _MOVED.items() if item.name.startswith(start)), "an object of no step")
+                found.append(Doomed(f"objects/{item.name}", why, _size(item)))
+        return found
+
+    doomed = _at_once(of_steps, steps)
+    doomed += _at_once(of_objects, objects)
     return doomed + bucket_gc.plan(store, wanted, before)
 
 
@@ -72,6 +85,14 @@ def sweep(store: Store, doomed: Sequence[Doomed], *, grace: float) -> list[Doome
     for _, gone in taken:
         shutil.rmtree(gone)
     return [item for item, _ in taken] + bucket_gc.sweep(store, [item for item in doomed if item.far], before)
+
+
+def _at_once(look: Callable[[Sequence[Path]], list[Doomed]], folders: Sequence[Path]) -> list[Doomed]:
+    """What is found in folders, in their order. Several are looked at at a time: a shared disk answers each question
+    late, and many as fast as one."""
+    some = [folders[start : start + SOME] for start in range(0, len(folders), SOME)]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return [item for found in pool.map(look, some) for item in found]
 
 
 def _take(path: Path, before: float) -> Iterator[Path]:
