@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -166,13 +168,31 @@ def show_report(store: Store, run: str | None) -> None:
 
 def collect(store: Store, keep: int, grace: float, delete: bool) -> None:
     """Shows what gc would remove, and removes it if told to."""
-    doomed = gc.plan(store, keep=keep, grace=grace)
+    with _bars() as tell:
+        doomed = gc.plan(store, keep=keep, grace=grace, tell=tell)
     for item in doomed:
         say(str(item))
     if delete:
-        doomed = gc.sweep(store, doomed, grace=grace)
+        with _bars() as tell:
+            doomed = gc.sweep(store, doomed, grace=grace, tell=tell)
     total = sum(item.bytes for item in doomed)
     say(f"{len(doomed)} things, {total / 1e6:.1f} MB {'removed' if delete else 'could be removed; --yes removes them'}")
+
+
+@contextmanager
+def _bars() -> Iterator[gc.Tell]:
+    """A line for each kind of thing that is gone through, while it is; nothing where nobody looks."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def tell(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done)
+
+        yield tell
 
 
 def _show_rows(rows: Mapping[str, Mapping[str, float | None]]) -> None:

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
+from typing import Protocol
 
 from orchestrator.journal import Journal, journals, sweeps
 from orchestrator.store import Store, bucket_gc
@@ -31,7 +32,17 @@ AT_ONCE, SOME = 16, 200
 _MOVED = {".aside-": "moved aside as damaged", ".gone-": "half removed"}
 
 
-def plan(store: Store, *, keep: int, grace: float) -> list[Doomed]:
+class Tell(Protocol):
+    """Hears how far it is: so many of so many `what`."""
+
+    def __call__(self, what: str, done: int, total: int) -> None: ...
+
+
+def _nobody(what: str, done: int, total: int) -> None:
+    pass
+
+
+def plan(store: Store, *, keep: int, grace: float, tell: Tell = _nobody) -> list[Doomed]:
     """What can go. keep: the newest runs whose results stay. grace: seconds; what was made or used since stays."""
     before = time.time() - grace
     wanted = _wanted(store, keep) | {step_id for step_id, owner in holders(store) if not owner.endswith("gone")}
@@ -64,12 +75,12 @@ def plan(store: Store, *, keep: int, grace: float) -> list[Doomed]:
                 found.append(Doomed(f"objects/{item.name}", why, _size(item)))
         return found
 
-    doomed = _at_once(of_steps, steps)
-    doomed += _at_once(of_objects, objects)
+    doomed = _at_once(of_steps, steps, "steps", tell)
+    doomed += _at_once(of_objects, objects, "objects", tell)
     return doomed + bucket_gc.plan(store, wanted, before)
 
 
-def sweep(store: Store, doomed: Sequence[Doomed], *, grace: float) -> list[Doomed]:
+def sweep(store: Store, doomed: Sequence[Doomed], *, grace: float, tell: Tell = _nobody) -> list[Doomed]:
     """Removes them, but for those that were used since; returns what is gone. Killed anywhere, the store is whole."""
     before = time.time() - grace
     here = [item for item in doomed if not item.far]
@@ -82,17 +93,24 @@ def sweep(store: Store, doomed: Sequence[Doomed], *, grace: float) -> list[Doome
     for item in here:
         if item.key.startswith("objects/") and item.key.removeprefix("objects/") not in pointed:
             taken += [(item, gone) for gone in _take(store.local(item.key), before)]
-    for _, gone in taken:
+    for number, (_, gone) in enumerate(taken, 1):
         shutil.rmtree(gone)
+        tell("removed", number, len(taken))
     return [item for item, _ in taken] + bucket_gc.sweep(store, [item for item in doomed if item.far], before)
 
 
-def _at_once(look: Callable[[Sequence[Path]], list[Doomed]], folders: Sequence[Path]) -> list[Doomed]:
+def _at_once(
+    look: Callable[[Sequence[Path]], list[Doomed]], folders: Sequence[Path], what: str, tell: Tell
+) -> list[Doomed]:
     """What is found in folders, in their order. Several are looked at at a time: a shared disk answers each question
     late, and many as fast as one."""
     some = [folders[start : start + SOME] for start in range(0, len(folders), SOME)]
+    doomed: list[Doomed] = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return [item for found in pool.map(look, some) for item in found]
+        for number, found in enumerate(pool.map(look, some), 1):
+            doomed += found
+            tell(what, min(number * SOME, len(folders)), len(folders))
+    return doomed
 
 
 def _take(path: Path, before: float) -> Iterator[Path]:
