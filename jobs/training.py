@@ -45,13 +45,15 @@ def train(context: Context, options: Options, trainee: type, arguments: Mapping[
     """
     from ray.train import ControllerError
 
+    failed = 0
     while True:
         now = _now(context.resources)
         try:
             return _fit(replace(context, resources=now), options, trainee, arguments, best)
         except ControllerError:
-            # A machine is gone, and none came in its place.
-            if _now(context.resources).workers == now.workers:
+            # A machine is gone, and none came in its place; else a worker was lost as it started.
+            failed += _now(context.resources).workers == now.workers
+            if failed > context.resources.retries:
                 raise
 
 
@@ -66,6 +68,9 @@ def _fit(context: Context, options: Options, trainee: type, arguments: Mapping[s
     from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig, WorkerGroupError
     from ray.train.torch import TorchConfig, TorchTrainer
 
+    from jobs.leftover import freed
+
+    freed()
     resources = context.resources
     workers, gpus = resources.workers or 1, resources.gpus or 0
     elastic = resources.min_workers is not None

@@ -25,6 +25,7 @@ SHARED_BY_JOBS = (
     "jobs.finetuning",
     "jobs.standing",
     "jobs.preemption",
+    "jobs.leftover",
 )
 
 

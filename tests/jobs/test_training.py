@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import sys
 from dataclasses import replace
@@ -177,6 +178,39 @@ def test_a_training_begins_with_as_many_workers_as_there_is_room_for(cluster: No
     history = train(replace(wanted, resources=asked), OPTIONS, Regression, {}, tmp_path / "best")
     check_equal(history, tmp_path / "best")
     assert [path.name for path in (tmp_path / "work/train").glob("*-2")], "the two that two CPUs hold"
+
+
+LOSES = """
+from pathlib import Path
+import ray
+from ray.train.v2._internal.execution.callback import WorkerGroupCallback
+
+class Loses(WorkerGroupCallback):
+    def after_worker_group_start(self, worker_group):
+        if not Path({done!r}).exists():
+            Path({done!r}).touch()
+            ray.kill(worker_group.get_workers()[1].actor)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("least", [None, 1])
+def test_workers_one_of_which_is_lost_as_they_start_are_started_again(
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int | None
+) -> None:
+    from ray import cloudpickle
+
+    lost = tmp_path / "lost"
+    (tmp_path / "loses.py").write_text(LOSES.format(done=str(lost)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "loses", raising=False)
+    cloudpickle.register_pickle_by_value(importlib.import_module("loses"))
+    monkeypatch.setenv("RAY_TRAIN_CALLBACKS", "loses.Loses")
+    given = context(tmp_path, 2)
+    given = replace(given, resources=replace(given.resources, min_workers=least))
+    history = train(given, replace(OPTIONS, zero_stage=0), Regression, {}, tmp_path / "best")
+    assert lost.exists()
+    check_equal(history, tmp_path / "best")
 
 
 def tensorboard(folder: Path) -> dict[str, dict[int, float]]:
