@@ -27,7 +27,7 @@ RUN = ["run", "quickstart", "--set", "questions=96", "--set", "epochs=1", "--set
 ONE = [*RUN, "--set", "iterations=1"]
 ON_TWO = ["embed.workers=2", "embed.cpus=1", "mine.workers=2", "mine.cpus=1"]
 ON_TWO += ["finetune_embedder.workers=2", "finetune_embedder.cpus=1"]
-LONGER = ["--set", "questions=400", "--set", "epochs=3"]
+LONGER = ["--set", "questions=400", "--set", "epochs=3", "--set", "finetune_embedder.save_steps=10"]
 """So that there is work to lose."""
 SPREAD = [word for setting in ON_TWO for word in ("--set", setting)]
 TRAINED = ("iter0/finetune_embedder", "iter0/merge_embedder", "iter0/embed", "iter0/evaluate")
@@ -362,7 +362,7 @@ def test_chaos(
     """Drivers, workers and nodes are killed one after the other; the same command goes on each time."""
     random, store, nodes = Random(seed), tmp_path / "store", cluster()
     workers = [nodes.add(), nodes.add()]
-    command = [*ONE, *SPREAD, *more, "--set", "finetune_embedder.save_steps=2", "--set", "*.retries=20"]
+    command = [*ONE, *SPREAD, "--set", "finetune_embedder.save_steps=2", "--set", "*.retries=20", *more]
     run, done = start(nodes, store, *command), list[str]()
     begun = time.monotonic()
     pause, end = begun + 10, begun + 1200
