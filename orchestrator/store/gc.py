@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from orchestrator.journal import Journal, journals, sweeps
 from orchestrator.store import Store, bucket_gc
@@ -27,7 +27,10 @@ from orchestrator.store.home import Doomed
 from orchestrator.store.lease import holders
 
 AT_ONCE, SOME = 16, 200
-"""Looks at folders at a time, and how many folders each is for."""
+"""Looks at a time, and at how many things each."""
+
+T = TypeVar("T")
+F = TypeVar("F")
 
 _MOVED = {".aside-": "moved aside as damaged", ".gone-": "half removed"}
 
@@ -48,7 +51,7 @@ def plan(store: Store, *, keep: int, grace: float, tell: Tell = _nobody) -> list
     wanted = _wanted(store, keep) | {step_id for step_id, owner in holders(store) if not owner.endswith("gone")}
     steps, objects = list(_folders(store.local("steps"))), list(_folders(store.local("objects")))
     # Where the store is a bucket, steps that others did have no folder here, but their objects may have copies.
-    pointed = _pointed(store, wanted - {step.name for step in steps})
+    pointed = _pointed(store, wanted - {step.name for step in steps}, "steps of others", tell)
 
     def of_steps(some: Sequence[Path]) -> list[Doomed]:
         found: list[Doomed] = []
@@ -89,7 +92,7 @@ def sweep(store: Store, doomed: Sequence[Doomed], *, grace: float, tell: Tell = 
         if not item.key.startswith("objects/"):
             taken += [(item, gone) for gone in _take(store.local(item.key), before)]
     steps = (step.name for step in _folders(store.local("steps")) if not step.name.startswith("."))
-    pointed = _pointed(store, steps)
+    pointed = _pointed(store, steps, "steps that stay", tell)
     for item in here:
         if item.key.startswith("objects/") and item.key.removeprefix("objects/") not in pointed:
             taken += [(item, gone) for gone in _take(store.local(item.key), before)]
@@ -99,18 +102,16 @@ def sweep(store: Store, doomed: Sequence[Doomed], *, grace: float, tell: Tell = 
     return [item for item, _ in taken] + bucket_gc.sweep(store, [item for item in doomed if item.far], before)
 
 
-def _at_once(
-    look: Callable[[Sequence[Path]], list[Doomed]], folders: Sequence[Path], what: str, tell: Tell
-) -> list[Doomed]:
-    """What is found in folders, in their order. Several are looked at at a time: a shared disk answers each question
-    late, and many as fast as one."""
-    some = [folders[start : start + SOME] for start in range(0, len(folders), SOME)]
-    doomed: list[Doomed] = []
+def _at_once(look: Callable[[Sequence[T]], list[F]], items: Sequence[T], what: str, tell: Tell) -> list[F]:
+    """What is found at all of them, in their order. Several are looked at at a time: a shared disk answers each
+    question late, and many as fast as one."""
+    some = [items[start : start + SOME] for start in range(0, len(items), SOME)]
+    found: list[F] = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for number, found in enumerate(pool.map(look, some), 1):
-            doomed += found
-            tell(what, min(number * SOME, len(folders)), len(folders))
-    return doomed
+        for number, part in enumerate(pool.map(look, some), 1):
+            found += part
+            tell(what, min(number * SOME, len(items)), len(items))
+    return found
 
 
 def _take(path: Path, before: float) -> Iterator[Path]:
@@ -126,10 +127,13 @@ def _take(path: Path, before: float) -> Iterator[Path]:
         gone.rename(path)
 
 
-def _pointed(store: Store, step_ids: Iterable[str]) -> set[str]:
+def _pointed(store: Store, step_ids: Iterable[str], what: str, tell: Tell) -> set[str]:
     """Addresses of the objects that these steps point to."""
-    commits = [store.lookup(step_id) for step_id in step_ids]
-    return {commit.manifest for commit in commits if commit is not None}
+
+    def of(some: Sequence[str]) -> list[str]:
+        return [commit.manifest for step_id in some if (commit := store.lookup(step_id)) is not None]
+
+    return set(_at_once(of, list(step_ids), what, tell))
 
 
 def _wanted(store: Store, keep: int) -> set[str]:
