@@ -371,7 +371,7 @@ def test_chaos(
         workers = [node if stands(node) else nodes.add() for node in workers]  # as an autoscaler would
         if len(done) < kills and time.monotonic() > pause:
             done.append(what := random.choice(["driver", "worker", "worker", "node"]))
-            pause = time.monotonic() + random.uniform(6, 20)
+            pause = time.monotonic() + (random.uniform(20, 60) if more else random.uniform(6, 20))
             if what == "driver":
                 kill(run)
             elif what == "node":
