@@ -56,7 +56,7 @@ def plan(store: Store, *, keep: int, grace: float, tell: Tell = _nobody) -> list
     def of_steps(some: Sequence[Path]) -> list[Doomed]:
         found: list[Doomed] = []
         for step in some:
-            if step.name not in wanted and _youngest(step) < before:
+            if step.name not in wanted and _old(step, before):
                 found.append(Doomed(f"steps/{step.name}", "a step that no kept run names", _size(step)))
                 continue
             commit = store.lookup(step.name)
@@ -65,7 +65,7 @@ def plan(store: Store, *, keep: int, grace: float, tell: Tell = _nobody) -> list
             for inside in _folders(step):
                 half = inside.name.startswith(".gone-")
                 over = commit is not None and inside.name in ("attempts", "work")
-                if (half or over) and _youngest(inside) < before:
+                if (half or over) and _old(inside, before):
                     why = "half removed" if half else "left over by attempts of a finished step"
                     found.append(Doomed(f"steps/{step.name}/{inside.name}", why, _size(inside)))
         return found
@@ -73,7 +73,7 @@ def plan(store: Store, *, keep: int, grace: float, tell: Tell = _nobody) -> list
     def of_objects(some: Sequence[Path]) -> list[Doomed]:
         found: list[Doomed] = []
         for item in some:
-            if item.name not in pointed and _youngest(item) < before:
+            if item.name not in pointed and _old(item, before):
                 why = next((w for start, w in _MOVED.items() if item.name.startswith(start)), "an object of no step")
                 found.append(Doomed(f"objects/{item.name}", why, _size(item)))
         return found
@@ -121,7 +121,7 @@ def _take(path: Path, before: float) -> Iterator[Path]:
         path.rename(gone)
     except FileNotFoundError:
         return  # somebody else collects
-    if _youngest(gone) < before or path.exists():
+    if _old(gone, before) or path.exists():
         yield gone
     else:
         gone.rename(path)
@@ -158,9 +158,9 @@ def _folders(folder: Path) -> Iterator[Path]:
     return (folder / name for name in names)
 
 
-def _youngest(path: Path) -> float:
-    """The newest modification below a path, seconds since 1970."""
-    return max(stat.st_mtime for stat in _all(path))
+def _old(path: Path, before: float) -> bool:
+    """Whether nothing at or below a path was modified since `before`, seconds since 1970."""
+    return all(stat.st_mtime < before for stat in _all(path))
 
 
 def _size(path: Path) -> int:
