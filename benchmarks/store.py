@@ -3,7 +3,8 @@
     python -m benchmarks.store [--steps 50000] [--s3-steps 2000]
 
 The store is made of steps that are done, each with an object of one file, and of no run; a million of them take up some
-40 GB of small files, and ten minutes or more to make. Each command is a process of its own, so that start and imports are in.
+40 GB of small files, and ten minutes or more to make. Each command is a process of its own, so that start and imports
+are in.
 With `--s3-steps` the same in a bucket first, on a server that speaks S3 here (moto, in memory, one process: its own
 time is most of it; the requests are what they are anywhere).
 """
