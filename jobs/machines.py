@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -75,10 +75,16 @@ def resolved(asked: Resources, machines: Sequence[Machine]) -> Resources:
     return replace(asked, workers=workers, cpus=cpus)
 
 
-def check_shared(step: str, *given: Any) -> None:
-    """Raises BadInput for a path in `given` (paths, tuples of them, dataclasses and dicts that hold them) that the
-    machine of this process does not see. For a worker's first moment: Ray must be running."""
-    for path in _paths(given):
+def seen(*given: Any) -> tuple[Path, ...]:
+    """The paths in `given` (paths, tuples of them, dataclasses and dicts that hold them) that this process sees: what
+    `check_shared` is to find elsewhere too."""
+    return tuple(path for path in _paths(given) if path.exists())
+
+
+def check_shared(step: str, paths: Iterable[Path]) -> None:
+    """Raises BadInput for a path that the machine of this process does not see. For a worker's first moment: Ray must
+    be running."""
+    for path in paths:
         if not path.exists():
             import ray
 

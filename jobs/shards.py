@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jobs.job import BadArtifact, BadInput, Context, JobError, Progress, Resources
-from jobs.machines import check_shared
+from jobs.machines import check_shared, seen
 from jobs.progress import beside
 from jobs.trail import Trail
 
@@ -146,7 +146,7 @@ def _run(
     items = [{"source": str(source), "target": str(target)} for source, target in targets.items()]
     results = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
         _Actor,
-        fn_constructor_args=(worker, dict(arguments), context, tally),
+        fn_constructor_args=(worker, dict(arguments), seen(arguments), context, tally),
         batch_size=1,
         compute=ActorPoolStrategy(size=workers),
         num_cpus=resources.cpus,
@@ -192,8 +192,10 @@ def _first_failure(results: Any) -> BaseException | None:
 class _Actor:
     """Makes the worker once, and calls it for each shard."""
 
-    def __init__(self, worker: type, arguments: dict[str, Any], context: Context, tally: Any) -> None:
-        self.make, self.arguments, self.context, self.tally = worker, arguments, context, tally
+    def __init__(
+        self, worker: type, arguments: dict[str, Any], paths: Sequence[Path], context: Context, tally: Any
+    ) -> None:
+        self.make, self.arguments, self.paths, self.context, self.tally = worker, arguments, paths, context, tally
         self.worker: ShardWorker | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -206,7 +208,7 @@ class _Actor:
 
     def _work(self, source: Path, target: Path) -> None:
         if self.worker is None:
-            check_shared(self.context.step, source, target.parent, self.arguments)
+            check_shared(self.context.step, (source, target.parent, *self.paths))
         trail = Trail(self.context, target.with_name(f"{target.name}.trail"), f"shard {source.name}", "rows")
         lost = trail.begin()
         if lost > self.context.resources.retries:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.job import BadArtifact, BadInput, Context, Resources
-from jobs.machines import check_shared, room, up
+from jobs.machines import check_shared, room, seen, up
 from jobs.optimization import History, Options
 from jobs.training_loop import Loop
 
@@ -79,7 +79,10 @@ def _fit(context: Context, options: Options, trainee: type, arguments: Mapping[s
     failure = context.work / f"failure-{context.attempt}.pickle"
     trainer = TorchTrainer(
         _work,
-        train_loop_config={"spec": (context, options, trainee, dict(arguments), str(failure))},
+        train_loop_config={
+            "spec": (context, options, trainee, dict(arguments), str(failure)),
+            "seen": seen(context.work, arguments),
+        },
         torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=int(resources.timeout)),
         scaling_config=ScalingConfig(  # type: ignore[call-arg]  # ray.air's is what mypy sees
             num_workers=workers,
@@ -126,7 +129,7 @@ def _work(config: dict[str, Any]) -> None:
     context, options, trainee, arguments, failure = config["spec"]
     if Path(failure).exists():
         return
-    check_shared(context.step, context.work, arguments)
+    check_shared(context.step, config["seen"])
     try:
         Loop(context, options, trainee, arguments).run()
     except Exception as error:

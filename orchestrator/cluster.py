@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from jobs.job import Context, Job, Progress, Resources, Result
-from jobs.machines import Machine, check_shared, places, resolved, room, up
+from jobs.machines import Machine, check_shared, places, resolved, room, seen, up
 from jobs.progress import Reporter, start_board
 from orchestrator import cluster_file
 from orchestrator.errors import InputError, Interrupted
@@ -131,7 +131,7 @@ class Cluster:
         # Outside of a sweep's trial's place, in which there is none for what the step starts.
         free = PlacementGroupSchedulingStrategy(placement_group=None)  # type: ignore[arg-type]
         task = ray.remote(num_cpus=0, max_retries=0)(_run).options(name=context.step, scheduling_strategy=free)
-        running = task.remote(job, code, context, config, inputs)
+        running = task.remote(job, code, context, config, inputs, seen(context.work, inputs))
         try:
             while not ray.wait([running], timeout=0.5)[0]:
                 if stopping.is_set():
@@ -165,9 +165,11 @@ class Cluster:
             self.started = False
 
 
-def _run(job: Job, code: Mapping[str, str], context: Context, config: Any, inputs: Any) -> Result:
+def _run(
+    job: Job, code: Mapping[str, str], context: Context, config: Any, inputs: Any, paths: Sequence[Path]
+) -> Result:
     same_code(job, code)
-    check_shared(context.step, context.work, inputs)
+    check_shared(context.step, paths)
     try:
         return job.run(context, config, inputs)
     finally:
