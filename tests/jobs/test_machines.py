@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.job import BadInput, Resources
-from jobs.machines import Machine, places, resolved, room
+from jobs.machines import Machine, check_shared, places, resolved, room, seen
 
 MACHINES = st.lists(
     st.builds(Machine, st.integers(0, 9).map(float), st.integers(0, 3).map(float), st.integers(1, 3)), max_size=4
@@ -73,3 +74,14 @@ def test_workers_go_where_their_labels_memory_and_gpus_are() -> None:
     assert resolved(Resources(accelerator="H100"), [spot, steady]).workers == 2
     with pytest.raises(BadInput, match="expected name=value"):
         places([spot], replace(asked, labels=("spot",)))
+
+
+def test_a_machine_must_see_what_the_driver_sees_and_no_more(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    given = {"now": there, "later": (tmp_path / "later", None), "resources": Resources()}
+    assert seen(given, [there]) == (there, there)
+    check_shared("embed", seen(given))
+    there.rmdir()
+    with pytest.raises(BadInput, match=r"step embed, machine [\d.]+: \S+/there is not there"):
+        check_shared("embed", [there])
