@@ -23,13 +23,19 @@ from orchestrator.store.lease import holders
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(1500)
-RUN = ["run", "quickstart", "--set", "questions=96", "--set", "epochs=1", "--set", "reranker=false"]
-ONE = [*RUN, "--set", "iterations=1"]
+
+
+def sets(*settings: str) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+RUN = ["run", "quickstart", *sets("questions=96", "epochs=1", "reranker=false")]
+ONE = [*RUN, *sets("iterations=1")]
 ON_TWO = ["embed.workers=2", "embed.cpus=1", "mine.workers=2", "mine.cpus=1"]
 ON_TWO += ["finetune_embedder.workers=2", "finetune_embedder.cpus=1"]
-LONGER = ["--set", "questions=400", "--set", "epochs=3", "--set", "finetune_embedder.save_steps=10"]
+LONGER = sets("questions=400", "epochs=3", "finetune_embedder.save_steps=10")
 """So that there is work to lose."""
-SPREAD = [word for setting in ON_TWO for word in ("--set", setting)]
+SPREAD = sets(*ON_TWO)
 TRAINED = ("iter0/finetune_embedder", "iter0/merge_embedder", "iter0/embed", "iter0/evaluate")
 """What is within noise, not the same to the byte, when training was interrupted."""
 
@@ -185,8 +191,7 @@ def test_a_machine_that_does_not_see_the_store_is_named(cluster: Callable[[], No
     store.mkdir()
     nodes.add("--labels=sees=yes")
     nodes.add("--labels=sees=no", without=store)
-    settings = ["*.labels=sees=yes", f"{job}.labels=sees=no", "*.retries=0"]
-    run = start(nodes, store, *ONE, *(word for setting in settings for word in ("--set", setting)))
+    run = start(nodes, store, *ONE, *sets("*.labels=sees=yes", f"{job}.labels=sees=no", "*.retries=0"))
     with suppress(subprocess.TimeoutExpired):
         run.wait(300)
     kill(run)
@@ -362,7 +367,7 @@ def test_chaos(
     """Drivers, workers and nodes are killed one after the other; the same command goes on each time."""
     random, store, nodes = Random(seed), tmp_path / "store", cluster()
     workers = [nodes.add(), nodes.add()]
-    command = [*ONE, *SPREAD, "--set", "finetune_embedder.save_steps=2", "--set", "*.retries=20", *more]
+    command = [*ONE, *SPREAD, *sets("finetune_embedder.save_steps=2", "*.retries=20"), *more]
     run, done = start(nodes, store, *command), list[str]()
     begun = time.monotonic()
     pause, end = begun + 10, begun + 1200
