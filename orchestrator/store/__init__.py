@@ -37,7 +37,7 @@ from orchestrator.canonical import canonical_json
 from orchestrator.errors import Damaged, StoreError
 from orchestrator.failures import NO_ROOM
 from orchestrator.store.bucket import Bucket
-from orchestrator.store.home import Folder, Home, sync
+from orchestrator.store.home import Folder, Home, attempt_key, sync
 from orchestrator.store.manifest import NAME, Manifest, Stamp
 
 
@@ -126,7 +126,7 @@ class Store:
     def newest(self, step_id: str) -> tuple[int, Mapping[str, Any] | None]:
         """The number of a step's newest attempt (0: there is none) and how it ended (None: it did not)."""
         epoch = self.home.attempts(step_id)
-        return epoch, self.read(f"steps/{step_id}/epochs/{epoch}/end") if epoch else None
+        return epoch, self.read(f"{attempt_key(step_id, epoch)}/end") if epoch else None
 
     def lookup(self, step_id: str) -> Commit | None:
         """The step's result, if there is one."""
@@ -231,7 +231,7 @@ class Store:
         The withdrawal is one more attempt, which ends at once: numbers only grow, so no older attempt can commit.
         """
         epoch, end = self.newest(step_id)
-        if end and "commit" in end and self.create(f"steps/{step_id}/epochs/{epoch + 1}/end", {"withdrawn": epoch}):
+        if end and "commit" in end and self.create(f"{attempt_key(step_id, epoch + 1)}/end", {"withdrawn": epoch}):
             damaged = self.root / "objects" / end["commit"]["manifest"]
             self.home.withdraw(damaged.name)
             if damaged.exists():

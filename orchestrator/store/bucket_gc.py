@@ -17,7 +17,7 @@ from typing import Any
 
 from orchestrator.store import Store
 from orchestrator.store.bucket import AT_ONCE, Bucket
-from orchestrator.store.home import Doomed
+from orchestrator.store.home import Doomed, attempt_key
 from orchestrator.store.manifest import NAME
 
 READS_AT_ONCE = 64
@@ -53,7 +53,7 @@ def plan(store: Store, wanted: set[str], before: float) -> list[Doomed]:
         elif step_id not in wanted and old:
             doomed.append(Doomed(f"steps/{step_id}", "attempts of a step without a result", step.bytes, far=True))
         elif "withdrawn" in end and not old:
-            withdrawn = store.read(f"steps/{step_id}/epochs/{end['withdrawn']}/end") or {}
+            withdrawn = store.read(f"{attempt_key(step_id, end['withdrawn'])}/end") or {}
             if "commit" in withdrawn:
                 pointed.add(withdrawn["commit"]["manifest"])
     for digest, item in sorted(objects.items()):
@@ -74,7 +74,7 @@ def sweep(store: Store, doomed: Sequence[Doomed], before: float) -> list[Doomed]
             return bucket.clear(f"{item.key}/{NAME}", before) and bucket.clear(item.key, before)
         epoch, end = store.newest(name)
         if end and "commit" in end:
-            return store.create(f"steps/{name}/epochs/{epoch + 1}/end", {"withdrawn": epoch, "at": time.time()})
+            return store.create(f"{attempt_key(name, epoch + 1)}/end", {"withdrawn": epoch, "at": time.time()})
         return bucket.clear(item.key, before)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -96,5 +96,5 @@ def _grouped(bucket: Bucket, kind: str) -> dict[str, _Found]:
 def _ends(store: Store, epochs: dict[str, int]) -> dict[str, Any]:
     """Step id -> how its newest attempt ended; empty where it did not."""
     with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-        keys = [f"steps/{step_id}/epochs/{epoch}/end" for step_id, epoch in epochs.items()]
+        keys = [f"{attempt_key(step_id, epoch)}/end" for step_id, epoch in epochs.items()]
         return dict(zip(epochs, (end or {} for end in pool.map(store.read, keys)), strict=True))

@@ -56,8 +56,8 @@ def plan(store: Store, *, keep: int, grace: float, tell: Tell = _nobody) -> list
     def of_steps(some: Sequence[Path]) -> list[Doomed]:
         found: list[Doomed] = []
         for step in some:
-            if step.name not in wanted and _old(step, before):
-                found.append(Doomed(f"steps/{step.name}", "a step that no kept run names", _size(step)))
+            if step.name not in wanted and (size := _old(step, before)) is not None:
+                found.append(Doomed(f"steps/{step.name}", "a step that no kept run names", size))
                 continue
             commit = store.lookup(step.name)
             if commit is not None:
@@ -65,17 +65,17 @@ def plan(store: Store, *, keep: int, grace: float, tell: Tell = _nobody) -> list
             for inside in _folders(step):
                 half = inside.name.startswith(".gone-")
                 over = commit is not None and inside.name in ("attempts", "work")
-                if (half or over) and _old(inside, before):
+                if (half or over) and (size := _old(inside, before)) is not None:
                     why = "half removed" if half else "left over by attempts of a finished step"
-                    found.append(Doomed(f"steps/{step.name}/{inside.name}", why, _size(inside)))
+                    found.append(Doomed(f"steps/{step.name}/{inside.name}", why, size))
         return found
 
     def of_objects(some: Sequence[Path]) -> list[Doomed]:
         found: list[Doomed] = []
         for item in some:
-            if item.name not in pointed and _old(item, before):
+            if item.name not in pointed and (size := _old(item, before)) is not None:
                 why = next((w for start, w in _MOVED.items() if item.name.startswith(start)), "an object of no step")
-                found.append(Doomed(f"objects/{item.name}", why, _size(item)))
+                found.append(Doomed(f"objects/{item.name}", why, size))
         return found
 
     doomed = _at_once(of_steps, steps, "steps", tell)
@@ -97,7 +97,8 @@ def sweep(store: Store, doomed: Sequence[Doomed], *, grace: float, tell: Tell = 
         if item.key.startswith("objects/") and item.key.removeprefix("objects/") not in pointed:
             taken += [(item, gone) for gone in _take(store.local(item.key), before)]
     for number, (_, gone) in enumerate(taken, 1):
-        shutil.rmtree(gone)
+        with suppress(FileNotFoundError):  # somebody else collects
+            shutil.rmtree(gone)
         tell("removed", number, len(taken))
     return [item for item, _ in taken] + bucket_gc.sweep(store, [item for item in doomed if item.far], before)
 
@@ -121,10 +122,11 @@ def _take(path: Path, before: float) -> Iterator[Path]:
         path.rename(gone)
     except FileNotFoundError:
         return  # somebody else collects
-    if _old(gone, before) or path.exists():
+    if _old(gone, before) is not None or path.exists():
         yield gone
     else:
-        gone.rename(path)
+        with suppress(FileNotFoundError):  # as above
+            gone.rename(path)
 
 
 def _pointed(store: Store, step_ids: Iterable[str], what: str, tell: Tell) -> set[str]:
@@ -153,28 +155,36 @@ def _newest(found: Iterable[Journal], keep: int) -> list[Journal]:
 
 
 def _folders(folder: Path) -> Iterator[Path]:
-    with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except FileNotFoundError:
+        return iter(())  # somebody else collects
     return (folder / name for name in names)
 
 
-def _old(path: Path, before: float) -> bool:
-    """Whether nothing at or below a path was modified since `before`, seconds since 1970."""
-    return all(stat.st_mtime < before for stat in _all(path))
-
-
-def _size(path: Path) -> int:
-    return sum(stat.st_size for stat in _all(path) if S_ISREG(stat.st_mode))
+def _old(path: Path, before: float) -> int | None:
+    """Bytes of the files at or below a path, if all there was modified before `before`, seconds since 1970; else None,
+    also where somebody removes it meanwhile."""
+    total = 0
+    try:
+        for stat in _all(path):
+            if stat.st_mtime >= before:
+                return None
+            if S_ISREG(stat.st_mode):
+                total += stat.st_size
+    except FileNotFoundError:
+        return None
+    return total
 
 
 def _all(path: Path) -> Iterator[os.stat_result]:
     """Of a path and all below it. By os.scandir: stores have millions of files, and pathlib takes twice as long."""
     yield path.stat()
-    folders = [str(path)] if path.is_dir() else []
+    folders = [str(path)]
     while folders:
         with os.scandir(folders.pop()) as entries:
             for entry in entries:
-                with suppress(FileNotFoundError):  # somebody works here
-                    yield entry.stat(follow_symlinks=False)
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
+                yield entry.stat(follow_symlinks=False)
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)

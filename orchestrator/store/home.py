@@ -15,6 +15,11 @@ from obstore.store import LocalStore
 from orchestrator.store.manifest import Manifest
 
 
+def attempt_key(step_id: str, number: int) -> str:
+    """The key of a step's attempt, below which its lease, its heartbeat and its end are."""
+    return f"steps/{step_id}/epochs/{number}"
+
+
 @dataclass(frozen=True)
 class Doomed:
     """What nothing needs any more: a folder of the store or, where `far`, a prefix of its bucket."""

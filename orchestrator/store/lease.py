@@ -30,6 +30,7 @@ from obstore.exceptions import BaseError
 from jobs.job import Result
 from orchestrator.errors import Fenced
 from orchestrator.store import Commit, Store
+from orchestrator.store.home import attempt_key
 
 TTL = 60.0
 """Seconds without a heartbeat after which an owner elsewhere counts as gone."""
@@ -81,7 +82,7 @@ class Lease:
 
     @property
     def _key(self) -> str:
-        return f"steps/{self.step_id}/epochs/{self.epoch}"
+        return attempt_key(self.step_id, self.epoch)
 
     def _end(self, how: Mapping[str, Any]) -> bool:
         store = self.leases.store
@@ -123,7 +124,7 @@ class Leases:
         """The step's next attempt; or who is at it; or its result. An owner that is gone is taken over from."""
         while True:
             epoch, end = self.store.newest(step_id)
-            key = f"steps/{step_id}/epochs/{epoch}"
+            key = attempt_key(step_id, epoch)
             if end is not None and "commit" in end:
                 return Commit(**end["commit"])
             if epoch and end is None and (owner := self.store.read(f"{key}/lease")) is not None:
@@ -135,7 +136,7 @@ class Leases:
             # An epoch without a lease: who wanted it was killed while writing it.
             number = epoch if epoch and end is None else epoch + 1
             self.store.overwrite(_begun(step_id, number), {})
-            if self.store.create(f"steps/{step_id}/epochs/{number}/lease", _me(self.run_id)):
+            if self.store.create(f"{attempt_key(step_id, number)}/lease", _me(self.run_id)):
                 lease = Lease(self, step_id, number)
                 with self._lock:
                     self._ours.add(lease)
@@ -150,7 +151,7 @@ class Leases:
         """Its process ended (if it ran here), or its heartbeat stood still for `ttl` seconds of our own clock."""
         if owner["machine"] == _machine() and _started(owner["pid"]) != owner["pid_started"]:
             return True
-        beat = self.store.read(f"steps/{step_id}/epochs/{epoch}/heartbeat")
+        beat = self.store.read(f"{attempt_key(step_id, epoch)}/heartbeat")
         now = time.monotonic()
         seen = self._seen.get(step_id)
         if seen is None or seen[:2] != (epoch, beat):
@@ -175,8 +176,9 @@ def holders(store: Store) -> list[tuple[str, str]]:
     found = []
     for name in store.below("begun"):
         step_id, _, epoch = name.partition(".")
-        owner = store.read(f"steps/{step_id}/epochs/{epoch}/lease")
-        if store.read(f"steps/{step_id}/epochs/{epoch}/end") is not None:
+        key = attempt_key(step_id, int(epoch))
+        owner = store.read(f"{key}/lease")
+        if store.read(f"{key}/end") is not None:
             store.remove(f"begun/{name}")  # who ended it was killed before this
             continue
         if owner is None:
@@ -195,7 +197,7 @@ def fruitless(store: Store, step_id: str, epoch: int) -> list[dict[str, Any]]:
     lasted (of one whose process was lost, up to its last heartbeat)."""
     found = []
     for number in range(epoch - 1, 0, -1):
-        key = f"steps/{step_id}/epochs/{number}"
+        key = attempt_key(step_id, number)
         owner, end = store.read(f"{key}/lease"), store.read(f"{key}/end") or {}
         if owner is None or "commit" in end:
             break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -176,3 +177,17 @@ def test_the_trials_of_the_newest_sweeps_and_what_was_promoted_stay(store: Store
     age(store.local("objects"), 2 * HOUR)
     collected(store, keep=1)
     assert [step for step in ("new", "old", "named", "gone") if store.lookup(step)] == ["new", "named"]
+
+
+def test_collections_at_once_do_not_stumble_over_each_other(store: Store) -> None:
+    commits = [made(store, f"step{number}", str(number)) for number in range(60)]
+    keep = made(store, "kept", "kept")
+    named_by_a_run(store, "kept")
+    age(store.root, 2 * HOUR)
+    with ThreadPoolExecutor(4) as pool:
+        gone = [name for names in pool.map(lambda _: collected(store), range(4)) for name in names]
+    assert {commit.manifest for commit in commits} <= set(gone)
+    age(store.root, 2 * HOUR)
+    collected(store)  # what one took from under another is half removed
+    assert os.listdir(store.local("objects")) == [keep.manifest]
+    assert os.listdir(store.local("steps")) == ["kept"]
