@@ -44,6 +44,14 @@ def processes(root: int) -> list[int]:
     return found
 
 
+def title(pid: int) -> str:
+    """Its command line; empty where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
 def kill(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
     """As a machine goes: everything at once, without a word. Ray's processes are sessions of their own."""
     for pid in processes(process.pid):

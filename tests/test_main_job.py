@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from kept import addresses, events
+from nodes import processes, title
 
 from jobs.standing import read
 
@@ -47,51 +49,11 @@ def run(store: Path, *arguments: str) -> tuple[int, str]:
     return process.returncode, output
 
 
-def events(store: Path) -> list[dict]:
-    lines: list[dict] = []
-    for file in sorted(store.glob("runs/*/events.jsonl")):
-        lines += [json.loads(line) for line in file.read_text().splitlines()]
-    return lines
-
-
 def wait_for(store: Path, kind: str, step: str, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not any((event["event"], event["step"]) == (kind, step) for event in events(store)):
         assert time.monotonic() < end, f"{step} was never {kind}"
         time.sleep(0.1)
-
-
-def committed(store: Path) -> dict[str, str]:
-    """Step name -> address, every byte verified."""
-    from orchestrator.store import Store
-
-    opened, found = Store.open(store), {}
-    for step in store.glob("steps/*"):
-        if (commit := opened.lookup(step.name)) is not None:
-            opened.path(commit.manifest, full=True)
-            found[commit.record["name"]] = commit.manifest
-    return found
-
-
-def processes(part: str, session: int) -> list[int]:
-    """Processes whose command line holds `part` among the descendants of a driver."""
-    parents: dict[int, int] = {}
-    names: dict[int, str] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                names[int(entry.name)] = (entry / "cmdline").read_text()
-            except OSError:
-                continue
-    found = []
-    for pid, name in names.items():
-        ancestor = pid
-        while ancestor in parents and ancestor != session:
-            ancestor = parents[ancestor]
-        if ancestor == session and part in name:
-            found.append(pid)
-    return found
 
 
 def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path: Path) -> None:
@@ -101,12 +63,12 @@ def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path
     time.sleep(12)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    before = committed(tmp_path)
+    before = addresses(tmp_path)
     assert set(DETERMINISTIC) <= set(before)
 
     status, output = run(tmp_path, "run", "quickstart", *once)
     assert status == 0, output
-    after = committed(tmp_path)
+    after = addresses(tmp_path)
     assert {"iter0/evaluate", "zero_shot/evaluate"} <= set(after)
     assert {name: after[name] for name in before} == before, "a finished step was done again"
     for label in ("BM25", "zero-shot", "iteration 0"):
@@ -132,7 +94,7 @@ def test_the_whole_loop_with_a_reranker_that_teaches(tmp_path: Path) -> None:
     options = ("questions=50", "epochs=1", "reranker_epochs=1,1", "finetune_reranker.negatives=2")
     status, output = run(tmp_path, "run", "quickstart", *(part for option in options for part in ("--set", option)))
     assert status == 0, output
-    found = committed(tmp_path)
+    found = addresses(tmp_path)
     for name in ("score_mined", "finetune_embedder", "finetune_reranker", "evaluate_reranked"):
         assert f"iter1/{name}" in found
     assert {"iter0/score_mined", "iter0/score_hard"}.isdisjoint(found), "there is no teacher yet"
@@ -173,8 +135,8 @@ def test_a_decoder_learns_countdown_from_nothing(tmp_path: Path) -> None:
     assert solved[2] > 0.3
     assert solved[2] > solved[1]
     page = (newest.parent / "report.html").read_text()
-    for title in ("share of questions failed", "equation_not_balanced", "collapses"):
-        assert title in page
+    for heading in ("share of questions failed", "equation_not_balanced", "collapses"):
+        assert heading in page
 
 
 @pytest.mark.slow
@@ -254,7 +216,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     store = tmp_path_factory.mktemp("undisturbed")
     status, output = run(store, "run", "quickstart", *SMALL, "--set", "iterations=0")
     assert status == 0, output
-    return committed(store)
+    return addresses(store)
 
 
 @pytest.mark.soak
@@ -266,7 +228,7 @@ def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, undisturbed: dict
     process = start(store, *command)
     wait_for(store, "started", "iter0/finetune_embedder" if training else "zero_shot/embed_test")
     end = time.monotonic() + 120
-    while not (pids := processes(victim, process.pid)):
+    while not (pids := [pid for pid in processes(process.pid) if victim in title(pid)]):
         assert time.monotonic() < end, f"no {victim} to kill"
         time.sleep(0.05)
     time.sleep(1.5)
@@ -279,7 +241,7 @@ def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, undisturbed: dict
     if process.returncode != 0:  # Ray itself was lost with its last process: the same command goes on
         status, output = run(store, *command)
         assert status == 0, output
-    after = committed(store)
+    after = addresses(store)
     assert undisturbed.items() <= after.items()
     assert not training or "iter0/evaluate" in after
 

@@ -117,7 +117,7 @@ def _at_once(look: Callable[[Sequence[T]], list[F]], items: Sequence[T], what: s
 
 def _take(path: Path, before: float) -> Iterator[Path]:
     """Moves a folder away and yields where to; puts it back if it was used in the meantime."""
-    gone = path.with_name(f".gone-{uuid.uuid4().hex[:8]}")
+    gone = path.with_name(f".gone-{uuid.uuid4().hex}")
     try:
         path.rename(gone)
     except FileNotFoundError:

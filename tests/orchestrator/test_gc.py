@@ -6,7 +6,9 @@ import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -191,3 +193,14 @@ def test_collections_at_once_do_not_stumble_over_each_other(store: Store) -> Non
     collected(store)  # what one took from under another is half removed
     assert os.listdir(store.local("objects")) == [keep.manifest]
     assert os.listdir(store.local("steps")) == ["kept"]
+
+
+def test_names_of_what_is_moved_away_do_not_meet(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As 32 bits of a random number do among 100,000 things."""
+    numbers = count()
+    monkeypatch.setattr(gc.uuid, "uuid4", lambda: UUID(int=next(numbers)))
+    for step in "abc":
+        made(store, step, step)
+    age(store.root, 2 * HOUR)
+    assert len(collected(store)) == 6
+    assert not os.listdir(store.local("steps"))

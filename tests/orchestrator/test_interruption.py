@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kept import addresses
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -110,17 +111,6 @@ class Toy:
     def done(self) -> list[str]:
         return self.trace.read_text().splitlines() if self.trace.exists() else []
 
-    def results(self) -> dict[str, str]:
-        """Step name -> address of its artifact, of all that is committed; every byte is checked."""
-        from orchestrator.store import Store
-
-        store, found = Store.open(self.store), {}
-        for step in self.store.glob("steps/*"):
-            if (commit := store.lookup(step.name)) is not None:
-                store.path(commit.manifest, full=True)
-                found[commit.record["name"]] = commit.manifest
-        return found
-
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Toy:
@@ -132,7 +122,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     toy = Toy(tmp_path_factory.mktemp("undisturbed"))
     status, output = toy.run()
     assert status == 0, output
-    return toy.results()
+    return addresses(toy.store)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -176,7 +166,7 @@ def test_a_killed_driver_goes_on_where_it_was(toy: Toy, undisturbed: dict[str, s
     after = toy.done()[len(before) :]
     assert "run a" not in after
     assert not {"shard b 0", "shard b 1", "shard b 2"} & set(after), "finished shards were done again"
-    assert toy.results() == undisturbed, "other bytes than an undisturbed run"
+    assert addresses(toy.store) == undisturbed, "other bytes than an undisturbed run"
 
 
 @pytest.mark.soak
@@ -189,7 +179,7 @@ def test_kills_at_any_moment_change_no_byte(toy: Toy, undisturbed: dict[str, str
         process.wait()
     status, output = toy.run("--set", "seconds=0.2")
     assert status == 0, output
-    assert toy.results() == undisturbed
+    assert addresses(toy.store) == undisturbed
     shards = [line for line in toy.done() if line.startswith("shard")]
     assert len(shards) <= len(set(shards)) + 8, "more was done again than one shard per step and kill"
 
@@ -206,7 +196,7 @@ def test_two_drivers_do_each_step_once_and_the_other_says_on_whom_it_waits(
     assert (first.returncode, second.returncode) == (0, 0), outputs
     assert sorted(line for line in toy.done() if line.startswith("run")) == ["run a", "run b", "run c", "run other"]
     assert f"process {first.pid}" in outputs[1]
-    assert toy.results() == undisturbed
+    assert addresses(toy.store) == undisturbed
 
 
 def test_a_lost_worker_is_tried_again_and_the_report_says_so(toy: Toy) -> None:
@@ -223,7 +213,7 @@ def test_a_wrong_value_is_not_tried_again_and_what_does_not_need_it_goes_on(toy:
     assert status == 1
     assert toy.done().count("run b") == 1
     assert "seven is not a colour" in output
-    assert {"a", "other"} == set(toy.results())
+    assert {"a", "other"} == set(addresses(toy.store))
     assert "run c" not in toy.done()
 
 
@@ -233,19 +223,19 @@ def test_a_full_disk_in_a_job_is_named_and_not_tried_again(toy: Toy) -> None:
     assert toy.done().count("run b") == 1
     assert "No space left on device" in output
     assert "make some" in output
-    assert {"a", "other"} == set(toy.results())
+    assert {"a", "other"} == set(addresses(toy.store))
 
 
 def test_a_disk_without_room_for_the_runs_own_files_is_named(toy: Toy) -> None:
     assert toy.run()[0] == 0
-    before = toy.results()
+    before = addresses(toy.store)
     status, output = toy.run(room=10)
     assert status == 1
     assert "Traceback" not in output
     assert "File too large; expected room" in output
     assert str(toy.store) in output
     assert toy.run()[0] == 0
-    assert toy.results() == before
+    assert addresses(toy.store) == before
 
 
 def test_an_interrupt_leaves_the_finished_and_the_same_command_goes_on(toy: Toy, undisturbed: dict[str, str]) -> None:
@@ -255,7 +245,7 @@ def test_an_interrupt_leaves_the_finished_and_the_same_command_goes_on(toy: Toy,
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
     assert toy.run("--set", "seconds=0.3")[0] == 0
-    assert toy.results() == undisturbed
+    assert addresses(toy.store) == undisturbed
 
 
 @pytest.mark.slow
@@ -268,11 +258,11 @@ def test_code_that_is_edited_under_way_makes_no_result(toy: Toy, undisturbed: di
     assert process.returncode == 1, output
     assert "toy.run" in output
     assert "changed since the run was planned" in output
-    assert not toy.results()
+    assert not addresses(toy.store)
     recipe.write_text(RECIPE)
     status, output = toy.run("--set", "seconds=0.2")
     assert status == 0, output
-    assert toy.results() == undisturbed
+    assert addresses(toy.store) == undisturbed
 
 
 @pytest.mark.parametrize(
@@ -281,7 +271,7 @@ def test_code_that_is_edited_under_way_makes_no_result(toy: Toy, undisturbed: di
 )
 def test_a_damaged_result_is_named_never_served_and_repaired_on_request(toy: Toy, damage: str) -> None:
     assert toy.run()[0] == 0
-    before = toy.results()
+    before = addresses(toy.store)
     file = toy.store / "objects" / before["a"] / "3.txt"
     if damage == "deleted":
         file.unlink()
@@ -295,4 +285,4 @@ def test_a_damaged_result_is_named_never_served_and_repaired_on_request(toy: Toy
     assert "--repair" in output
     status, output = toy.run("--repair")
     assert status == 0, output
-    assert {name: toy.results()[name] for name in before} == before
+    assert {name: addresses(toy.store)[name] for name in before} == before

@@ -16,7 +16,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from nodes import RAY, Nodes, environment_of, kill, processes
+from kept import events, results
+from nodes import RAY, Nodes, environment_of, kill, processes, title
 
 from orchestrator.store import Store
 from orchestrator.store.lease import holders
@@ -93,11 +94,6 @@ def ended(process: subprocess.Popen[str], store: Path, seconds: float = 500) -> 
     assert process.returncode == 0, logs[-6000:]
 
 
-def events(store: Path) -> list[dict[str, Any]]:
-    files = sorted(store.glob("runs/*/events.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
-
-
 def until(what: Callable[[], Any], because: str, seconds: float = 300) -> Any:
     end = time.monotonic() + seconds
     while not (found := what()):
@@ -112,16 +108,6 @@ def started(store: Path, step: str) -> Callable[[], bool]:
 
 def checkpoints(store: Path) -> Callable[[], list[Path]]:
     return lambda: list(store.glob("steps/*/work/train/*/step-*"))
-
-
-def results(store: Path) -> dict[str, Any]:
-    """Step name -> its commit; every byte of every artifact is looked at on the way."""
-    opened, found = Store.open(store), {}
-    for step in store.glob("steps/*"):
-        if (commit := opened.lookup(step.name)) is not None:
-            opened.path(commit.manifest, full=True)
-            found[commit.record["name"]] = commit
-    return found
 
 
 def check_same(store: Path, undisturbed: Path) -> None:
@@ -306,13 +292,6 @@ def working(node: subprocess.Popen[bytes]) -> list[int]:
 def stands(node: subprocess.Popen[bytes]) -> bool:
     """Whether its raylet lives. (`ray start` goes on when that ended without an error.)"""
     return node.poll() is None and bool(workers_of(node, "raylet/raylet"))
-
-
-def title(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    except OSError:
-        return ""
 
 
 @pytest.mark.soak

@@ -6,51 +6,17 @@ import math
 import random
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
+from page import Page
 
 from orchestrator.report import ReportData, StepReport, write
 from orchestrator.show import duration
 
 NASTY = "Is \\( 3 < x \\le \\frac{1}{2} \\) & y > 0?</p><script>alert('x')</script>\n"
 NASTY += '"quoted" | `tick` $a_1$ \x1b[31mred\x00'
-VOID = {"meta", "br", "link", "img", "input", "hr"}
-
-
-class Page(HTMLParser):
-    """The tags, attributes and visible texts of a page; fails on tags that do not nest."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.feed(text)
-        self.close()
-        assert not self.open, f"never closed: {self.open}"
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert [tag] == self.open[-1:], f"</{tag}> closes {self.open[-3:]}"
-        self.open.pop()
-
-    def handle_data(self, data):
-        if not self.open or self.open[-1] not in ("script", "style"):
-            self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join("".join(self.texts).split())
 
 
 def noisy(seed: int, steps: int, start: float, end: float) -> dict[str, list[float]]:

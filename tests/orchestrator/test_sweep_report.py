@@ -6,12 +6,12 @@ import math
 import random
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from page import Page
 
 from orchestrator.report.sweep import html, markdown, shown, table, write
 from orchestrator.report.sweep_parts import SweepReport, TrialReport
@@ -74,39 +74,6 @@ def sample(count: int = 12) -> SweepReport:
         notes=["Epochs do not continue: the learning rate's schedule ends with them."],
         provenance={"ratchet": "0.1.0", "machine": "Linux x86_64, 2 CPUs, no GPU"},
     )
-
-
-class Page(HTMLParser):
-    """The tags and visible texts of a page; fails on tags that do not nest."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.feed(text)
-        self.close()
-        assert not self.open, f"never closed: {self.open}"
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert [tag] == self.open[-1:], f"</{tag}> closes {self.open[-3:]}"
-        self.open.pop()
-
-    def handle_data(self, data):
-        if not self.open or self.open[-1] not in ("script", "style"):
-            self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
 
 
 def read(text: str) -> str:
