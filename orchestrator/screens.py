@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,9 @@ from orchestrator.show import NOTHING, duration, plural
 from orchestrator.store import Store, gc
 from orchestrator.store.lease import holders
 from orchestrator.view import View
+
+LARGEST = 50
+"""Of what can be removed, so many are shown one by one."""
 
 
 def say(text: str) -> None:
@@ -167,16 +171,24 @@ def show_report(store: Store, run: str | None) -> None:
 
 
 def collect(store: Store, keep: int, grace: float, delete: bool) -> None:
-    """Shows what gc would remove, and removes it if told to."""
+    """Shows what gc would remove, the largest first, and removes it if told to."""
     with _bars() as tell:
         doomed = gc.plan(store, keep=keep, grace=grace, tell=tell)
-    for item in doomed:
+    for item in sorted(doomed, key=lambda item: -item.bytes)[:LARGEST]:
         say(str(item))
+    if len(doomed) > LARGEST:
+        say(f"{len(doomed) - LARGEST:,} smaller ones are not shown")
     if delete:
         with _bars() as tell:
             doomed = gc.sweep(store, doomed, grace=grace, tell=tell)
-    total = sum(item.bytes for item in doomed)
-    say(f"{len(doomed)} things, {total / 1e6:.1f} MB {'removed' if delete else 'could be removed; --yes removes them'}")
+    things, size = Counter[str](), Counter[str]()
+    for item in doomed:
+        things[item.why] += 1
+        size[item.why] += item.bytes
+    if things:
+        _print({why: {"things": f"{things[why]:,}", "MB": f"{size[why] / 1e6:,.1f}"} for why in things})
+    done = "removed" if delete else "could be removed; --yes removes them"
+    say(f"{len(doomed):,} things, {size.total() / 1e6:,.1f} MB {done}")
 
 
 @contextmanager

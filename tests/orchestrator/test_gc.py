@@ -15,6 +15,7 @@ import pytest
 from jobs.job import Result
 from orchestrator.errors import Damaged
 from orchestrator.journal import Journal
+from orchestrator.screens import collect
 from orchestrator.store import Commit, Store, gc
 from orchestrator.store.lease import Lease, Leases
 
@@ -204,3 +205,20 @@ def test_names_of_what_is_moved_away_do_not_meet(store: Store, monkeypatch: pyte
     age(store.root, 2 * HOUR)
     assert len(collected(store)) == 6
     assert not os.listdir(store.local("steps"))
+
+
+def test_of_much_that_can_go_the_largest_is_shown_and_how_much_there_is_of_a_kind(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(60):
+        made(store, f"step{number}", "x" * number)
+    largest = made(store, "largest", "x" * 2_000_000).manifest
+    age(store.root, 2 * HOUR)
+    collect(store, 5, HOUR, delete=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert largest[:16] in lines[0]
+    assert "2.0 MB" in lines[0]
+    assert lines[50] == "72 smaller ones are not shown"
+    assert [line.split()[-2:] for line in lines if line.startswith("an object of no step")] == [["61", "2.0"]]
+    assert "122 things, 2.0 MB could be removed" in lines[-1]
+    assert store.lookup("largest")
