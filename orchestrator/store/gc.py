@@ -27,7 +27,7 @@ from orchestrator.store.home import Doomed
 from orchestrator.store.lease import holders
 
 AT_ONCE, SOME = 16, 200
-"""Looks at a time, and at how many things each."""
+"""Tasks at a time, and of how many things each."""
 
 T = TypeVar("T")
 F = TypeVar("F")
@@ -86,30 +86,34 @@ def plan(store: Store, *, keep: int, grace: float, tell: Tell = _nobody) -> list
 def sweep(store: Store, doomed: Sequence[Doomed], *, grace: float, tell: Tell = _nobody) -> list[Doomed]:
     """Removes them, but for those that were used since; returns what is gone. Killed anywhere, the store is whole."""
     before = time.time() - grace
+
+    def take(some: Sequence[Doomed]) -> list[tuple[Doomed, Path]]:
+        return [(item, gone) for item in some for gone in _take(store.local(item.key), before)]
+
+    def remove(some: Sequence[tuple[Doomed, Path]]) -> list[Doomed]:
+        for _, gone in some:
+            with suppress(FileNotFoundError):  # somebody else collects
+                shutil.rmtree(gone)
+        return [item for item, _ in some]
+
     here = [item for item in doomed if not item.far]
-    taken: list[tuple[Doomed, Path]] = []
-    for item in here:
-        if not item.key.startswith("objects/"):
-            taken += [(item, gone) for gone in _take(store.local(item.key), before)]
+    objects = [item for item in here if item.key.startswith("objects/")]
+    taken = _at_once(take, [item for item in here if not item.key.startswith("objects/")], "steps moved away", tell)
     steps = (step.name for step in _folders(store.local("steps")) if not step.name.startswith("."))
     pointed = _pointed(store, steps, "steps that stay", tell)
-    for item in here:
-        if item.key.startswith("objects/") and item.key.removeprefix("objects/") not in pointed:
-            taken += [(item, gone) for gone in _take(store.local(item.key), before)]
-    for number, (_, gone) in enumerate(taken, 1):
-        with suppress(FileNotFoundError):  # somebody else collects
-            shutil.rmtree(gone)
-        tell("removed", number, len(taken))
-    return [item for item, _ in taken] + bucket_gc.sweep(store, [item for item in doomed if item.far], before)
+    objects = [item for item in objects if item.key.removeprefix("objects/") not in pointed]
+    taken += _at_once(take, objects, "objects moved away", tell)
+    removed = _at_once(remove, taken, "removed", tell)
+    return removed + bucket_gc.sweep(store, [item for item in doomed if item.far], before)
 
 
-def _at_once(look: Callable[[Sequence[T]], list[F]], items: Sequence[T], what: str, tell: Tell) -> list[F]:
-    """What is found at all of them, in their order. Several are looked at at a time: a shared disk answers each
-    question late, and many as fast as one."""
+def _at_once(do: Callable[[Sequence[T]], list[F]], items: Sequence[T], what: str, tell: Tell) -> list[F]:
+    """What comes of all of them, in their order. Several are asked for at a time: a shared disk answers each question
+    late, and many as fast as one."""
     some = [items[start : start + SOME] for start in range(0, len(items), SOME)]
     found: list[F] = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for number, part in enumerate(pool.map(look, some), 1):
+        for number, part in enumerate(pool.map(do, some), 1):
             found += part
             tell(what, min(number * SOME, len(items)), len(items))
     return found
