@@ -81,9 +81,11 @@ def costs_of(store: Store, steps: Sequence[Mapping[str, Any]], startup: float | 
         commit = store.lookup(step["step_id"])
         assert commit is not None, f"{step['name']}: no result; expected a finished run whose steps are kept"
         seconds[step["name"]] = commit.record["seconds"]
+        kept = store.manifest(commit.manifest)
+        if kept.result.get("metrics", {}).get("tokens") == 0:
+            continue  # a teacher that was refused: nothing was scored, no worker started
         if step["job"] in SHARDED:
-            files = store.manifest(commit.manifest).files
-            pieces[step["name"]] = shards or max(1, sum(file.path.endswith(".parquet") for file in files))
+            pieces[step["name"]] = shards or max(1, sum(file.path.endswith(".parquet") for file in kept.files))
         elif step["job"] in TRAINED:
             pieces[step["name"]] = max(1, int(step["config"].get("batch") or 1))
     if startup is None:
