@@ -29,6 +29,7 @@ from orchestrator.run import Outcome
 from orchestrator.show import NOTHING, duration, plural
 from orchestrator.store import Store, gc
 from orchestrator.store.lease import holders
+from orchestrator.store.many import Tell
 from orchestrator.view import View
 
 LARGEST = 50
@@ -192,14 +193,14 @@ def collect(store: Store, keep: int, grace: float, delete: bool) -> None:
 
 
 @contextmanager
-def _bars() -> Iterator[gc.Tell]:
+def _bars() -> Iterator[Tell]:
     """A line for each kind of thing that is gone through, while it is; nothing where nobody looks."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         tasks: dict[str, TaskID] = {}
 
-        def tell(what: str, done: int, total: int) -> None:
+        def tell(what: str, done: int, total: int | None) -> None:
             if what not in tasks:
                 tasks[what] = bars.add_task(what, total=total)
             bars.update(tasks[what], completed=done)

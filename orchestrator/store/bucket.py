@@ -145,12 +145,12 @@ class Bucket:
 
     def clear(self, prefix: str, before: float | None = None) -> bool:
         """Removes what is below a prefix, or at a key; nothing, and False, if any of it was written since `before`."""
-        found = self.listed(prefix) or self._one(prefix)
-        if before is not None and any(written >= before for _, written in found.values()):
+        found = list(self.listed(prefix)) or self._one(prefix)
+        if before is not None and any(written >= before for _, _, written in found):
             return False
         if found:
             with self.reached(prefix):
-                obstore.delete(self.control, list(found))
+                obstore.delete(self.control, [key for key, _, _ in found])
         return True
 
     def publish(self, folder: Path, key: str) -> None:
@@ -184,22 +184,23 @@ class Bucket:
                 " the region and the credentials are right; what was committed stays, and the same command goes on"
             ) from None
 
-    def listed(self, prefix: str) -> dict[str, tuple[int, float]]:
+    def listed(self, prefix: str) -> Iterator[tuple[str, int, float]]:
         """All keys below a prefix, with bytes and when they were written, in seconds since 1970."""
         with self.reached(prefix):
-            pages = obstore.list(self.control, prefix)
-            return {meta["path"]: (meta["size"], meta["last_modified"].timestamp()) for page in pages for meta in page}
+            for page in obstore.list(self.control, prefix):
+                for meta in page:
+                    yield meta["path"], meta["size"], meta["last_modified"].timestamp()
 
     def _sizes(self, prefix: str) -> dict[str, int]:
-        return {key: size for key, (size, _) in self.listed(prefix).items()}
+        return {key: size for key, size, _ in self.listed(prefix)}
 
-    def _one(self, key: str) -> dict[str, tuple[int, float]]:
+    def _one(self, key: str) -> list[tuple[str, int, float]]:
         try:
             with self.reached(key, reading=True):
                 meta = obstore.head(self.control, key)
         except FileNotFoundError:
-            return {}
-        return {key: (meta["size"], meta["last_modified"].timestamp())}
+            return []
+        return [(key, meta["size"], meta["last_modified"].timestamp())]
 
     def _send(self, path: Path, key: str) -> None:
         with self.reached(key):

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.store import Store
-from orchestrator.store.bucket import AT_ONCE, Bucket
+from orchestrator.store.bucket import Bucket
 from orchestrator.store.home import Doomed, attempt_key
 from orchestrator.store.manifest import NAME
+from orchestrator.store.many import Tell, at_once, nobody
 
-READS_AT_ONCE = 64
-"""Of small objects: there may be a million, and each takes the time of a request."""
+THREADS, PAGE = 64, 1000
+"""Requests at a time, since each is answered late; and of how many keys a bucket tells at a time."""
 
 
 @dataclass
@@ -33,14 +33,14 @@ class _Found:
     epoch: int = 0
 
 
-def plan(store: Store, wanted: set[str], before: float) -> list[Doomed]:
+def plan(store: Store, wanted: set[str], before: float, tell: Tell = nobody) -> list[Doomed]:
     """What can go; of a store without a bucket, nothing. wanted: ids of steps that stay; before: what was written
     since, in seconds since 1970, stays too."""
     bucket = store.home
     if not isinstance(bucket, Bucket):
         return []
-    steps, objects = _grouped(bucket, "steps"), _grouped(bucket, "objects")
-    ends = _ends(store, {step_id: step.epoch for step_id, step in steps.items()})
+    steps, objects = _grouped(bucket, "steps", tell), _grouped(bucket, "objects", tell)
+    ends = _ends(store, [(step_id, step.epoch) for step_id, step in steps.items()], tell)
     doomed: list[Doomed] = []
     pointed: set[str] = set()
     for step_id, step in sorted(steps.items()):
@@ -62,7 +62,7 @@ def plan(store: Store, wanted: set[str], before: float) -> list[Doomed]:
     return doomed
 
 
-def sweep(store: Store, doomed: Sequence[Doomed], before: float) -> list[Doomed]:
+def sweep(store: Store, doomed: Sequence[Doomed], before: float, tell: Tell = nobody) -> list[Doomed]:
     """Removes them, but for those that were used since; returns what is gone. Killed anywhere, the bucket is whole."""
     bucket = store.home
     if not isinstance(bucket, Bucket):
@@ -77,13 +77,17 @@ def sweep(store: Store, doomed: Sequence[Doomed], before: float) -> list[Doomed]
             return store.create(f"{attempt_key(name, epoch + 1)}/end", {"withdrawn": epoch, "at": time.time()})
         return bucket.clear(item.key, before)
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return [item for item, is_gone in zip(doomed, pool.map(gone, doomed), strict=True) if is_gone]
+    def those_gone(some: Sequence[Doomed]) -> list[Doomed]:
+        return [item for item in some if gone(item)]
+
+    return at_once(THREADS, those_gone, doomed, "removed from the bucket", tell)
 
 
-def _grouped(bucket: Bucket, kind: str) -> dict[str, _Found]:
+def _grouped(bucket: Bucket, kind: str, tell: Tell) -> dict[str, _Found]:
     found: dict[str, _Found] = {}
-    for key, (size, written) in bucket.listed(kind).items():
+    for number, (key, size, written) in enumerate(bucket.listed(kind), 1):
+        if number % PAGE == 0:
+            tell(f"keys of {kind}", number, None)
         _, name, *rest = key.split("/")
         item = found.setdefault(name, _Found())
         item.bytes += size
@@ -93,8 +97,10 @@ def _grouped(bucket: Bucket, kind: str) -> dict[str, _Found]:
     return found
 
 
-def _ends(store: Store, epochs: dict[str, int]) -> dict[str, Any]:
-    """Step id -> how its newest attempt ended; empty where it did not."""
-    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-        keys = [f"{attempt_key(step_id, epoch)}/end" for step_id, epoch in epochs.items()]
-        return dict(zip(epochs, (end or {} for end in pool.map(store.read, keys)), strict=True))
+def _ends(store: Store, steps: Sequence[tuple[str, int]], tell: Tell) -> dict[str, Any]:
+    """Step id -> how its newest attempt ended; empty where it did not. steps: ids and numbers of newest attempts."""
+
+    def of(some: Sequence[tuple[str, int]]) -> list[tuple[str, Any]]:
+        return [(step_id, store.read(f"{attempt_key(step_id, epoch)}/end") or {}) for step_id, epoch in some]
+
+    return dict(at_once(THREADS, of, steps, "steps in the bucket", tell))

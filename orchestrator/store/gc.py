@@ -14,38 +14,23 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
-from typing import Protocol, TypeVar
 
 from orchestrator.journal import Journal, journals, sweeps
 from orchestrator.store import Store, bucket_gc
 from orchestrator.store.home import Doomed
 from orchestrator.store.lease import holders
+from orchestrator.store.many import Tell, at_once, nobody
 
-AT_ONCE, SOME = 16, 200
-"""Tasks at a time, and of how many things each."""
-
-T = TypeVar("T")
-F = TypeVar("F")
+THREADS = 16
 
 _MOVED = {".aside-": "moved aside as damaged", ".gone-": "half removed"}
 
 
-class Tell(Protocol):
-    """Hears how far it is: so many of so many `what`."""
-
-    def __call__(self, what: str, done: int, total: int) -> None: ...
-
-
-def _nobody(what: str, done: int, total: int) -> None:
-    pass
-
-
-def plan(store: Store, *, keep: int, grace: float, tell: Tell = _nobody) -> list[Doomed]:
+def plan(store: Store, *, keep: int, grace: float, tell: Tell = nobody) -> list[Doomed]:
     """What can go. keep: the newest runs whose results stay. grace: seconds; what was made or used since stays."""
     before = time.time() - grace
     wanted = _wanted(store, keep) | {step_id for step_id, owner in holders(store) if not owner.endswith("gone")}
@@ -78,12 +63,12 @@ def plan(store: Store, *, keep: int, grace: float, tell: Tell = _nobody) -> list
                 found.append(Doomed(f"objects/{item.name}", why, size))
         return found
 
-    doomed = _at_once(of_steps, steps, "steps", tell)
-    doomed += _at_once(of_objects, objects, "objects", tell)
-    return doomed + bucket_gc.plan(store, wanted, before)
+    doomed = at_once(THREADS, of_steps, steps, "steps", tell)
+    doomed += at_once(THREADS, of_objects, objects, "objects", tell)
+    return doomed + bucket_gc.plan(store, wanted, before, tell)
 
 
-def sweep(store: Store, doomed: Sequence[Doomed], *, grace: float, tell: Tell = _nobody) -> list[Doomed]:
+def sweep(store: Store, doomed: Sequence[Doomed], *, grace: float, tell: Tell = nobody) -> list[Doomed]:
     """Removes them, but for those that were used since; returns what is gone. Killed anywhere, the store is whole."""
     before = time.time() - grace
 
@@ -98,25 +83,14 @@ def sweep(store: Store, doomed: Sequence[Doomed], *, grace: float, tell: Tell = 
 
     here = [item for item in doomed if not item.far]
     objects = [item for item in here if item.key.startswith("objects/")]
-    taken = _at_once(take, [item for item in here if not item.key.startswith("objects/")], "steps moved away", tell)
+    first = [item for item in here if not item.key.startswith("objects/")]
+    taken = at_once(THREADS, take, first, "steps moved away", tell)
     steps = (step.name for step in _folders(store.local("steps")) if not step.name.startswith("."))
     pointed = _pointed(store, steps, "steps that stay", tell)
     objects = [item for item in objects if item.key.removeprefix("objects/") not in pointed]
-    taken += _at_once(take, objects, "objects moved away", tell)
-    removed = _at_once(remove, taken, "removed", tell)
-    return removed + bucket_gc.sweep(store, [item for item in doomed if item.far], before)
-
-
-def _at_once(do: Callable[[Sequence[T]], list[F]], items: Sequence[T], what: str, tell: Tell) -> list[F]:
-    """What comes of all of them, in their order. Several are asked for at a time: a shared disk answers each question
-    late, and many as fast as one."""
-    some = [items[start : start + SOME] for start in range(0, len(items), SOME)]
-    found: list[F] = []
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for number, part in enumerate(pool.map(do, some), 1):
-            found += part
-            tell(what, min(number * SOME, len(items)), len(items))
-    return found
+    taken += at_once(THREADS, take, objects, "objects moved away", tell)
+    removed = at_once(THREADS, remove, taken, "removed", tell)
+    return removed + bucket_gc.sweep(store, [item for item in doomed if item.far], before, tell)
 
 
 def _take(path: Path, before: float) -> Iterator[Path]:
@@ -139,7 +113,7 @@ def _pointed(store: Store, step_ids: Iterable[str], what: str, tell: Tell) -> se
     def of(some: Sequence[str]) -> list[str]:
         return [commit.manifest for step_id in some if (commit := store.lookup(step_id)) is not None]
 
-    return set(_at_once(of, list(step_ids), what, tell))
+    return set(at_once(THREADS, of, list(step_ids), what, tell))
 
 
 def _wanted(store: Store, keep: int) -> set[str]:

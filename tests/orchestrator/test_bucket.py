@@ -297,8 +297,8 @@ def test_what_no_kept_run_names_is_withdrawn_and_goes_a_grace_period_later(
     assert collected(at("other")) == [], "it was withdrawn a moment ago"
     later(monkeypatch, 4)
     assert collected(at("fourth")) == ["objects", "steps"]
-    assert bucket_of(store).listed(f"steps/{'22' * 32}") == {}
-    assert bucket_of(store).listed(f"objects/{dropped.manifest}") == {}
+    assert list(bucket_of(store).listed(f"steps/{'22' * 32}")) == []
+    assert list(bucket_of(store).listed(f"objects/{dropped.manifest}")) == []
     assert at("fifth").path(kept.manifest, full=True).is_dir()
     again = made(at("sixth"), "22" * 32, "dropped")
     assert again.manifest == dropped.manifest
@@ -312,7 +312,9 @@ def test_an_object_that_is_placed_again_while_gc_looks_stays(
     old = made(store, "33" * 32, "same")
     assert store.create(f"steps/{'33' * 32}/epochs/2/end", {"withdrawn": 1, "at": 0.0})
     later(monkeypatch, 2)
-    doomed = gc.plan(at("other"), keep=5, grace=3600)
+    heard: dict[str, tuple[int, int | None]] = {}
+    doomed = gc.plan(at("other"), keep=5, grace=3600, tell=lambda what, *far: heard.update({what: far}))
+    assert heard["steps in the bucket"] == (1, 1)
     assert {item.key for item in doomed if item.far} >= {f"objects/{old.manifest}"}
     time.sleep(1.1)
     since = time.time()
