@@ -26,6 +26,8 @@ from orchestrator.store.lease import holders
 from orchestrator.store.many import Tell, at_once, nobody
 
 THREADS = 16
+"""For a disk that many machines share: with calls 2 ms late, twelve times as fast as one. On a disk of one's own a few
+would do, and these take up to half as long again."""
 
 _MOVED = {".aside-": "moved aside as damaged", ".gone-": "half removed"}
 
