@@ -288,4 +288,4 @@ def _touch(folder: Path) -> bool:
 
 
 def _aside(path: Path) -> Path:
-    return path.with_name(f".aside-{uuid.uuid4().hex[:8]}")
+    return path.with_name(f".aside-{uuid.uuid4().hex}")

@@ -44,16 +44,16 @@ def plan(store: Store, *, keep: int, grace: float, tell: Tell = nobody) -> list[
         found: list[Doomed] = []
         for step in some:
             if step.name not in wanted and (size := _old(step, before)) is not None:
-                found.append(Doomed(f"steps/{step.name}", "a step that no kept run names", size))
+                why = _moved(step.name) or "a step that no kept run names"
+                found.append(Doomed(f"steps/{step.name}", why, size))
                 continue
             commit = store.lookup(step.name)
             if commit is not None:
                 pointed.add(commit.manifest)
             for inside in _folders(step):
-                half = inside.name.startswith(".gone-")
                 over = commit is not None and inside.name in ("attempts", "work")
-                if (half or over) and (size := _old(inside, before)) is not None:
-                    why = "half removed" if half else "left over by attempts of a finished step"
+                why = _moved(inside.name) or ("left over by attempts of a finished step" if over else "")
+                if why and (size := _old(inside, before)) is not None:
                     found.append(Doomed(f"steps/{step.name}/{inside.name}", why, size))
         return found
 
@@ -61,8 +61,7 @@ def plan(store: Store, *, keep: int, grace: float, tell: Tell = nobody) -> list[
         found: list[Doomed] = []
         for item in some:
             if item.name not in pointed and (size := _old(item, before)) is not None:
-                why = next((w for start, w in _MOVED.items() if item.name.startswith(start)), "an object of no step")
-                found.append(Doomed(f"objects/{item.name}", why, size))
+                found.append(Doomed(f"objects/{item.name}", _moved(item.name) or "an object of no step", size))
         return found
 
     doomed = at_once(THREADS, of_steps, steps, "steps", tell)
@@ -93,6 +92,11 @@ def sweep(store: Store, doomed: Sequence[Doomed], *, grace: float, tell: Tell = 
     taken += at_once(THREADS, take, objects, "objects moved away", tell)
     removed = at_once(THREADS, remove, taken, "removed", tell)
     return removed + bucket_gc.sweep(store, [item for item in doomed if item.far], before, tell)
+
+
+def _moved(name: str) -> str:
+    """Why a folder was moved away, by its new name; empty if it was not."""
+    return next((why for start, why in _MOVED.items() if name.startswith(start)), "")
 
 
 def _take(path: Path, before: float) -> Iterator[Path]:

@@ -196,6 +196,15 @@ def test_collections_at_once_do_not_stumble_over_each_other(store: Store) -> Non
     assert os.listdir(store.local("steps")) == ["kept"]
 
 
+def test_what_a_killed_collection_moved_away_is_called_half_removed(store: Store) -> None:
+    commit = made(store, "dropped", "text")
+    for path in (store.local("steps", "dropped"), store.local("objects", commit.manifest)):
+        path.rename(path.with_name(f".gone-{path.name}"))
+    age(store.root, 2 * HOUR)
+    assert {item.why for item in gc.plan(store, keep=5, grace=HOUR)} == {"half removed"}
+    assert len(collected(store)) == 2
+
+
 def test_names_of_what_is_moved_away_do_not_meet(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """As 32 bits of a random number do among 100,000 things."""
     numbers = count()
