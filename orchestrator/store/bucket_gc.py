@@ -77,10 +77,7 @@ def sweep(store: Store, doomed: Sequence[Doomed], before: float, tell: Tell = no
             return store.create(f"{attempt_key(name, epoch + 1)}/end", {"withdrawn": epoch, "at": time.time()})
         return bucket.clear(item.key, before)
 
-    def those_gone(some: Sequence[Doomed]) -> list[Doomed]:
-        return [item for item in some if gone(item)]
-
-    return at_once(THREADS, those_gone, doomed, "removed from the bucket", tell)
+    return at_once(THREADS, lambda item: [item] if gone(item) else [], doomed, "removed from the bucket", tell)
 
 
 def _grouped(bucket: Bucket, kind: str, tell: Tell) -> dict[str, _Found]:
@@ -100,7 +97,8 @@ def _grouped(bucket: Bucket, kind: str, tell: Tell) -> dict[str, _Found]:
 def _ends(store: Store, steps: Sequence[tuple[str, int]], tell: Tell) -> dict[str, Any]:
     """Step id -> how its newest attempt ended; empty where it did not. steps: ids and numbers of newest attempts."""
 
-    def of(some: Sequence[tuple[str, int]]) -> list[tuple[str, Any]]:
-        return [(step_id, store.read(f"{attempt_key(step_id, epoch)}/end") or {}) for step_id, epoch in some]
+    def of(step: tuple[str, int]) -> list[tuple[str, Any]]:
+        step_id, epoch = step
+        return [(step_id, store.read(f"{attempt_key(step_id, epoch)}/end") or {})]
 
     return dict(at_once(THREADS, of, steps, "steps in the bucket", tell))

@@ -40,32 +40,25 @@ def plan(store: Store, *, keep: int, grace: float, tell: Tell = nobody) -> list[
     # Where the store is a bucket, steps that others did have no folder here, but their objects may have copies.
     pointed = _pointed(store, wanted - {step.name for step in steps}, "steps of others", tell)
 
-    def of_steps(some: Sequence[Path]) -> list[Doomed]:
-        found: list[Doomed] = []
-        for step in some:
-            if step.name not in wanted and (size := _old(step, before)) is not None:
-                why = _moved(step.name) or "a step that no kept run names"
-                found.append(Doomed(f"steps/{step.name}", why, size))
-                continue
-            commit = store.lookup(step.name)
-            if commit is not None:
-                pointed.add(commit.manifest)
-            for inside in _folders(step):
-                over = commit is not None and inside.name in ("attempts", "work")
-                why = _moved(inside.name) or ("left over by attempts of a finished step" if over else "")
-                if why and (size := _old(inside, before)) is not None:
-                    found.append(Doomed(f"steps/{step.name}/{inside.name}", why, size))
-        return found
+    def of_step(step: Path) -> Iterator[Doomed]:
+        if step.name not in wanted and (size := _old(step, before)) is not None:
+            yield Doomed(f"steps/{step.name}", _moved(step.name) or "a step that no kept run names", size)
+            return
+        commit = store.lookup(step.name)
+        if commit is not None:
+            pointed.add(commit.manifest)
+        for inside in _folders(step):
+            over = commit is not None and inside.name in ("attempts", "work")
+            why = _moved(inside.name) or ("left over by attempts of a finished step" if over else "")
+            if why and (size := _old(inside, before)) is not None:
+                yield Doomed(f"steps/{step.name}/{inside.name}", why, size)
 
-    def of_objects(some: Sequence[Path]) -> list[Doomed]:
-        found: list[Doomed] = []
-        for item in some:
-            if item.name not in pointed and (size := _old(item, before)) is not None:
-                found.append(Doomed(f"objects/{item.name}", _moved(item.name) or "an object of no step", size))
-        return found
+    def of_object(item: Path) -> Iterator[Doomed]:
+        if item.name not in pointed and (size := _old(item, before)) is not None:
+            yield Doomed(f"objects/{item.name}", _moved(item.name) or "an object of no step", size)
 
-    doomed = at_once(THREADS, of_steps, steps, "steps", tell)
-    doomed += at_once(THREADS, of_objects, objects, "objects", tell)
+    doomed = at_once(THREADS, of_step, steps, "steps", tell)
+    doomed += at_once(THREADS, of_object, objects, "objects", tell)
     return doomed + bucket_gc.plan(store, wanted, before, tell)
 
 
@@ -73,14 +66,14 @@ def sweep(store: Store, doomed: Sequence[Doomed], *, grace: float, tell: Tell = 
     """Removes them, but for those that were used since; returns what is gone. Killed anywhere, the store is whole."""
     before = time.time() - grace
 
-    def take(some: Sequence[Doomed]) -> list[tuple[Doomed, Path]]:
-        return [(item, gone) for item in some for gone in _take(store.local(item.key), before)]
+    def take(item: Doomed) -> Iterator[tuple[Doomed, Path]]:
+        return ((item, gone) for gone in _take(store.local(item.key), before))
 
-    def remove(some: Sequence[tuple[Doomed, Path]]) -> list[Doomed]:
-        for _, gone in some:
-            with suppress(FileNotFoundError):  # somebody else collects
-                shutil.rmtree(gone)
-        return [item for item, _ in some]
+    def remove(taken: tuple[Doomed, Path]) -> Iterator[Doomed]:
+        item, gone = taken
+        with suppress(FileNotFoundError):  # somebody else collects
+            shutil.rmtree(gone)
+        yield item
 
     here = [item for item in doomed if not item.far]
     objects = [item for item in here if item.key.startswith("objects/")]
@@ -116,8 +109,9 @@ def _take(path: Path, before: float) -> Iterator[Path]:
 def _pointed(store: Store, step_ids: Iterable[str], what: str, tell: Tell) -> set[str]:
     """Addresses of the objects that these steps point to."""
 
-    def of(some: Sequence[str]) -> list[str]:
-        return [commit.manifest for step_id in some if (commit := store.lookup(step_id)) is not None]
+    def of(step_id: str) -> Iterator[str]:
+        if (commit := store.lookup(step_id)) is not None:
+            yield commit.manifest
 
     return set(at_once(THREADS, of, list(step_ids), what, tell))
 

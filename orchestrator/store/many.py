@@ -5,7 +5,7 @@ A shared disk and a bucket answer each question late, and many questions as fast
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
@@ -27,14 +27,18 @@ def nobody(what: str, done: int, total: int | None) -> None:
 
 
 def at_once(
-    threads: int, do: Callable[[Sequence[T]], list[F]], items: Sequence[T], what: str, tell: Tell = nobody
+    threads: int, do: Callable[[T], Iterable[F]], items: Sequence[T], what: str, tell: Tell = nobody
 ) -> list[F]:
-    """What comes of all of them, in their order. do: is given some of them, in one of the threads."""
+    """All that comes of each of them, in their order. do: is called in one of the threads, and drawn from there."""
+
+    def task(some: Sequence[T]) -> list[F]:
+        return [found for item in some for found in do(item)]
+
     size = min(MOST, len(items) // (4 * threads) + 1)  # few things are dealt to all threads too
-    some = [items[start : start + size] for start in range(0, len(items), size)]
-    found: list[F] = []
+    tasks = [items[start : start + size] for start in range(0, len(items), size)]
+    all_found: list[F] = []
     with ThreadPoolExecutor(threads) as pool:
-        for number, part in enumerate(pool.map(do, some), 1):
-            found += part
+        for number, found in enumerate(pool.map(task, tasks), 1):
+            all_found += found
             tell(what, min(number * size, len(items)), len(items))
-    return found
+    return all_found
