@@ -7,10 +7,10 @@ READY := $(VENV)/.ready-$(EXTRA)
 # Threads that wait for each other sleep: two processes of tests, each with threads, would burn the time of the other.
 PATIENT := OMP_WAIT_POLICY=PASSIVE
 
-.PHONY: help setup quickstart test test-slow test-soak lint types bench lock clean
+.PHONY: help setup quickstart test test-integration test-soak lint types bench lock clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 setup: $(READY) ## install the locked dependencies into .venv (EXTRA=gpu for faiss-gpu)
 
@@ -26,16 +26,16 @@ $(READY): setup.cfg requirements.lock
 quickstart: $(READY) ## set up, then run two iterations on generated data and write a report
 	@$(BIN)/ratchet run quickstart
 
-test: $(READY) ## set up, then run the tests
+test: $(READY) ## set up, then run the unit tests (no Ray cluster, 2 minutes)
 	@$(PATIENT) $(BIN)/python -m pytest --durations=12
 
-# Those that start and kill processes wait most of the time, so two run at once; those that train have all cores.
-test-slow: $(READY) ## the tests that take minutes
-	@$(PATIENT) $(BIN)/python -m pytest -m slow -n 2 --durations=6 tests/orchestrator
-	@$(BIN)/python -m pytest -m slow -n 0 --durations=12 --ignore=tests/orchestrator
+# Tests of the orchestrator mostly wait for processes that they start, so two run at once. Training has all cores.
+test-integration: $(READY) ## tests on Ray and DeepSpeed, through the command, with killed processes (20 minutes)
+	@$(PATIENT) $(BIN)/python -m pytest -n 2 --durations=15 tests/integration/orchestrator
+	@$(BIN)/python -m pytest -n 0 --durations=15 --ignore=tests/integration/orchestrator tests/integration
 
-test-soak: $(READY) ## long tests on killed processes and sweeps, for before a release
-	@$(BIN)/python -m pytest -m soak -n 0 --durations=12
+test-soak: $(READY) ## long tests on killed nodes and sweeps, before a release (an hour)
+	@$(BIN)/python -m pytest -n 0 --durations=15 tests/soak
 
 lint: $(READY) ## ruff: style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -47,13 +47,14 @@ bench: $(READY) ## the benchmarks, side by side with what one would use instead
 	@$(BIN)/python -m pip install -q --no-cache-dir --disable-pip-version-check -c requirements.lock -e '.[$(EXTRA),dev,bench]'
 	@for file in embedding mining scoring finetune finetune_reranker contrastive metrics sft answers countdown overhead sweep; do echo "== $$file"; $(BIN)/python -m benchmarks.$$file || exit 1; done
 
-lock: ## renew requirements.lock from setup.cfg, in a fresh environment
+# torch first, as in the set-up. faiss-gpu is released together with faiss-cpu, under the same version.
+lock: ## renew requirements.lock from the ranges in setup.cfg, in a fresh environment
 	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
-	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir torch==$$(sed -n 's/^ *torch==//p' setup.cfg)
+	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir "$$(sed -n 's/^ *\(torch[<>=].*\)/\1/p' setup.cfg)"
 	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir '.[cpu,dev,bench,aws]'
 	@(sed -n '/^#/p' requirements.lock; \
-	  $(VENV)-lock/bin/python -m pip freeze | sed 's/+cpu$$//' | grep -v '^ratchet'; \
-	  sed -n 's/^gpu = //p' setup.cfg) > requirements.new && mv requirements.new requirements.lock
+	  $(VENV)-lock/bin/python -m pip freeze | sed 's/+cpu$$//' | grep -v '^ratchet' | \
+	  sed 'p; s/^faiss-cpu==/faiss-gpu==/; t; d') > requirements.new && mv requirements.new requirements.lock
 	@rm -rf $(VENV)-lock build
 
 clean: ## remove .venv and results

@@ -1,9 +1,9 @@
-"""Judging and generating. Verdicts per second on one core; tokens per second of generated answers on mixed lengths.
+"""Verification and generation: answers per second on one core; generated tokens per second on mixed prompt lengths.
 
     python -m benchmarks.answers [--prompts 48] [--new-tokens 48]
 
-judging: Countdown's verdicts on 40,000 answers, right and broken ones; SQuAD's scores beside a plain rendering of the
-official script's functions. generating: our batches by length beside transformers' `generate` in the order of the file,
+verifying: Countdown's labels of 40,000 correct and broken answers; SQuAD's scores beside a plain port of the official
+script. generating: our batches by length beside transformers' `generate` in the order of the file,
 the same model (Qwen2's architecture, 8 layers of 512, random weights), rows a batch and greedy choice; one prompt in
 four is eight times as long.
 """
@@ -28,21 +28,21 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8, help="of a batch, of the plain way")
     parser.add_argument("--rounds", type=int, default=2)
     given = parser.parse_args()
-    judging()
+    verifying()
     generating(given)
 
 
-def judging() -> None:
-    from data.tasks import countdown, squad
-    from data.tasks.solver import generate
+def verifying() -> None:
+    from ratchet.data.tasks import countdown, squad
+    from ratchet.data.tasks.solver import generate_tasks
 
-    made = generate(10_000, (3, 4), 99, (10, 99), 0)
+    tasks = generate_tasks(10_000, (3, 4), 99, (10, 99), 0)
     forms = ("<answer>{0} = {1}</answer>", "<answer>{0} = {1} = {1}</answer>", "{0} = {1}", "<answer>{0} + 1</answer>")
-    texts = [(n, t, "<think>so</think>\n" + form.format(x, t)) for n, t, x in made for form in forms]
+    texts = [(n, t, "<think>so</think>\n" + form.format(x, t)) for n, t, x in tasks for form in forms]
     start = time.perf_counter()
-    counts = Counter(countdown.verdict(n, t, text) for n, t, text in texts)
+    counts = Counter(countdown.classify(n, t, text) for n, t, text in texts)
     seconds = time.perf_counter() - start
-    print(f"countdown: {len(texts):,} verdicts in {seconds:.2f} s, {len(texts) / seconds:,.0f} a second ({counts})")
+    print(f"countdown: {len(texts):,} answers in {seconds:.2f} s, {len(texts) / seconds:,.0f} a second ({counts})")
     words = ["the", "a", "Denver", "Broncos", "of", "1999,", "in", "New-York!", "won", "an", "title"]
     chance = np.random.default_rng(0)
     pairs = [
@@ -50,7 +50,7 @@ def judging() -> None:
         for _ in range(20_000)
     ]
     start = time.perf_counter()
-    ours = [squad.scores(answer, golds) for answer, golds in pairs]
+    ours = [squad.score(answer, golds) for answer, golds in pairs]
     middle = time.perf_counter()
     plain = [(max(_em(answer, g) for g in golds), max(_f1(answer, g) for g in golds)) for answer, golds in pairs]
     end = time.perf_counter()
@@ -82,10 +82,10 @@ def _f1(answer: str, gold: str) -> float:
 def generating(given: argparse.Namespace) -> None:
     import torch
 
-    from models import decoder
-    from models.batching import pad
-    from models.fresh import save_decoder
-    from models.sampling import Sampling, generate
+    from ratchet.models.batching import pad
+    from ratchet.models.decoder import decoder
+    from ratchet.models.decoder.sampling import Sampling, generate
+    from ratchet.models.decoder.tiny_decoder import save_decoder
 
     chance = np.random.default_rng(1)
     with tempfile.TemporaryDirectory() as name:

@@ -9,7 +9,7 @@ sentence-transformers' CachedMultipleNegativesRankingLoss (both directions; rows
 tile's). Each is a process of its own; memory is its peak above what it held before.
 
 step: a whole step with MiniLM and LoRA on generated pairs, the same objective, batch and micro batch: the job's own
-trainee beside SentenceTransformerTrainer, which trains with MiniLM's dropout, so that its loss is another, and beside
+task beside SentenceTransformerTrainer, which trains with MiniLM's dropout, so that its loss is another, and beside
 GradCache's own class (Gao et al. 2021) in a loop of PyTorch. `make bench` installs what the peers need.
 """
 
@@ -107,8 +107,8 @@ def measured(way: str, *arguments: str) -> dict[str, float]:
 def loss(way: str, batch: int) -> dict[str, float]:
     import torch
 
-    from models.losses import symmetric_info_nce
-    from models.streamed_loss import symmetric_info_nce_gradient
+    from ratchet.models.losses.contrastive import symmetric_info_nce
+    from ratchet.models.losses.tiled_contrastive_loss import symmetric_info_nce_gradient
 
     generator = torch.Generator().manual_seed(0)
     left = torch.nn.functional.normalize(torch.randn(batch, DIM, generator=generator))
@@ -118,7 +118,7 @@ def loss(way: str, batch: int) -> dict[str, float]:
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.losses import CachedMultipleNegativesRankingLoss
 
-        from models.weights import MINILM, resolve
+        from ratchet.models.model_files import MINILM, resolve
 
         peer = CachedMultipleNegativesRankingLoss(
             SentenceTransformer(str(resolve(MINILM)), device="cpu"),
@@ -145,13 +145,13 @@ def loss(way: str, batch: int) -> dict[str, float]:
 
 def pairs(given: argparse.Namespace) -> list[tuple[str, str]]:
     """Generated questions, two of each mistake."""
-    from data.mistakes import query_text, questions
+    from ratchet.data.synthetic_misconceptions import format_query, generate_questions
 
     of_rule: dict[str, list[str]] = {}
-    for question in questions(1500, 0):
+    for question in generate_questions(1500, 0):
         for n, rule in enumerate(question.rules):
             if rule:
-                of_rule.setdefault(rule, []).append(query_text(question, n))
+                of_rule.setdefault(rule, []).append(format_query(question, n))
     made = [pair for texts in of_rule.values() for pair in zip(texts[::2], texts[1::2], strict=False)]
     return made[: given.batch * (given.steps + 1)]
 
@@ -159,7 +159,7 @@ def pairs(given: argparse.Namespace) -> list[tuple[str, str]]:
 def tokens_of(rows: list[tuple[str, str]]) -> int:
     from transformers import AutoTokenizer
 
-    from models.weights import MINILM, resolve
+    from ratchet.models.model_files import MINILM, resolve
 
     tokenizer = AutoTokenizer.from_pretrained(resolve(MINILM))
     return sum(map(len, tokenizer([text for pair in rows for text in pair], truncation=True, max_length=256).input_ids))
@@ -170,19 +170,27 @@ def our_step(given: argparse.Namespace, way: str) -> dict[str, float]:
     import pyarrow as pa
     import torch
 
-    from data.papers import STATEMENTS
-    from data.tables import write_mapped, write_table
-    from jobs.finetune_pairs import Config, Inputs, Trainee
-    from jobs.job import Resources
-    from jobs.trainee import Place
-    from models import engine as engines
-    from models.weights import MINILM, resolve
+    from ratchet.data.formats.papers import STATEMENTS
+    from ratchet.data.tables import write_mapped, write_table
+    from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs
+    from ratchet.jobs.statements.implementation.finetune_embedder_pairs import TrainTask
+    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.models import engine
+    from ratchet.models.model_files import MINILM, resolve
+    from ratchet.orchestrator.job_interface.job import Resources
 
-    engines.quiet()
-    engines.keep_memory()
+    engine.silence_libraries()
+    engine.keep_freed_memory()
     rows = pairs(given)
     kind = "float32" if way.endswith("float32") else "bfloat16"
-    config = Config(epochs=1, batch=(given.batch,), rank=32, alpha=64.0, temperature=TEMPERATURE, dtype=kind)  # type: ignore[arg-type]
+    config = Config(
+        epochs=1,
+        batch_size=(given.batch,),
+        lora_r=32,
+        lora_alpha=64.0,
+        temperature=TEMPERATURE,
+        dtype=kind,  # type: ignore[arg-type]
+    )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         made = [
@@ -195,8 +203,8 @@ def our_step(given: argparse.Namespace, way: str) -> dict[str, float]:
         write_table(folder / "valid/shard-00000.parquet", table.slice(0, 4))
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         inputs = Inputs(resolve(MINILM), folder / "train", folder / "valid")
-        resources = Resources(1, float(given.threads), 0.0, micro_batch=given.micro_batch)
-        return steps(Trainee(Place(0, 1, "cpu"), config, inputs, resources), tokens_of(rows))
+        resources = Resources(1, float(given.threads), 0.0, micro_batch_size=given.micro_batch_size)
+        return steps(TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, resources), tokens_of(rows))
 
 
 def peer_step(given: argparse.Namespace, way: str) -> dict[str, float]:
@@ -211,7 +219,7 @@ def peer_step(given: argparse.Namespace, way: str) -> dict[str, float]:
     )
     from sentence_transformers.losses import CachedMultipleNegativesRankingLoss
 
-    from models.weights import MINILM, resolve
+    from ratchet.models.model_files import MINILM, resolve
 
     disable_progress_bars()
     rows = pairs(given)
@@ -220,7 +228,7 @@ def peer_step(given: argparse.Namespace, way: str) -> dict[str, float]:
     objective = CachedMultipleNegativesRankingLoss(
         model,
         scale=1 / TEMPERATURE,
-        mini_batch_size=given.micro_batch,
+        mini_batch_size=given.micro_batch_size,
         directions=("query_to_doc", "doc_to_query"),
         partition_mode="per_direction",
     )
@@ -261,7 +269,7 @@ def reference_step(given: argparse.Namespace, way: str) -> dict[str, float]:
     import transformers
     from peft import LoraConfig, get_peft_model
 
-    from models.weights import MINILM, resolve
+    from ratchet.models.model_files import MINILM, resolve
 
     sys.modules["grad_cache"] = gradcache  # the name under which the package imports its own parts
     from gradcache.grad_cache import GradCache
@@ -287,7 +295,7 @@ def reference_step(given: argparse.Namespace, way: str) -> dict[str, float]:
         return (one_way(left / TEMPERATURE, right) + one_way(right / TEMPERATURE, left)) / 2
 
     model = Embedder()
-    cache = GradCache(models=[model, model], chunk_sizes=given.micro_batch, loss_fn=objective)
+    cache = GradCache(models=[model, model], chunk_sizes=given.micro_batch_size, loss_fn=objective)
     optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=2e-5, weight_decay=0.0)
     rows = pairs(given)
     random.Random(0).shuffle(rows)  # as the others do: pairs of one mistake stand side by side

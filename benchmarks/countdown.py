@@ -1,10 +1,10 @@
-"""How far a small decoder, made here and trained from nothing, learns Countdown: its checkpoints, by the recipe itself.
+"""How well a small decoder, trained from scratch, learns Countdown: its checkpoints, with the recipe itself.
 
-    python -m benchmarks.countdown                  two numbers, under a million weights: minutes on two cores
+    python -m benchmarks.countdown                  two numbers, less than a million weights: minutes on two cores
     python -m benchmarks.countdown --size published three and four numbers, 4 million weights: for a GPU
-    python -m benchmarks.countdown --set epochs=4   any setting of `ratchet run countdown`
+    python -m benchmarks.countdown --set sft.epochs=4   any setting of `ratchet run countdown`
 
-Prints the table of the run's report; its pictures and the failures of each checkpoint are in the store's report.html.
+Prints the table of the run's report. Its charts and the failures of each checkpoint are in the store's report.html.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = {
     "small": [
-        *("sizes=2", "tasks=5000", "epochs=8", "batch=32", "learning_rate=3e-3", "checkpoints=100,300,600,1000"),
-        *("max_test=500", "max_new_tokens=60", "make_decoder.hidden=128", "make_decoder.layers=3"),
+        *("make_countdown.sizes=2", "make_countdown.tasks=5000", "checkpoints=100,300,600,1000", "max_test=500"),
+        *("sft.epochs=8", "sft.batch_size=32", "sft.learning_rate=3e-3", "sft.max_new_tokens=60"),
+        *("generate.max_new_tokens=60", "init_decoder.hidden_size=128", "init_decoder.num_hidden_layers=3"),
     ],
-    "published": ["tasks=10000", "checkpoints=500,1000,1500,2000,3000", "epochs=6"],
+    "published": [],
 }
 
 
@@ -32,7 +33,7 @@ def main() -> None:
     given = parser.parse_args()
     settings = [part for line in [*SIZES[given.size], *given.set] for part in ("--set", line)]
     store = ["--store", str(given.store.absolute())]
-    ratchet = [sys.executable, "-m", "orchestrator"]
+    ratchet = [sys.executable, "-m", "ratchet.orchestrator"]
     if status := subprocess.run([*ratchet, "run", "countdown", *settings, *store], cwd=ROOT).returncode:
         raise SystemExit(status)
     subprocess.run([*ratchet, "report", *store], cwd=ROOT, check=True)

@@ -1,11 +1,11 @@
-"""Embedding on one machine, side by side: models/encoder.py and sentence-transformers' `encode`.
+"""Embedding throughput on one machine: models/embedder/encoder.py and `encode` of sentence-transformers.
 
     python -m benchmarks.embedding                               # generated questions
     python -m benchmarks.embedding --data ../shared/data/eedi    # Eedi's queries and misconceptions
     python -m benchmarks.embedding --dtype float32 --model PATH
 
-The same model, texts, precision and threads in one process, in alternating rounds: on a shared machine only the ratio
-of neighbouring rounds means something. Tokens are the texts' own, padding not counted, for both.
+Both use the same model, texts, dtype and threads in one process, in alternating rounds: on a shared machine only the
+ratio of neighbouring rounds is meaningful. Tokens are counted without padding.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from models import encoder
-from models.weights import MINILM, resolve
+from ratchet.data.formats.detection import load_retrieval
+from ratchet.data.synthetic_misconceptions import RULES, format_query, generate_questions
+from ratchet.models.embedder import encoder
+from ratchet.models.model_files import MINILM, resolve
 
 
 def main() -> None:
@@ -57,21 +59,21 @@ def main() -> None:
 
 @dataclass
 class Comparison:
-    """R rounds; column 0 is ours, column 1 theirs."""
+    """Results of R rounds; column 0 is ours, column 1 is the peer."""
 
     tokens: int
     wall_R2: np.ndarray
     """Seconds."""
     cpu_R2: np.ndarray
-    """Seconds of all threads together: with --threads 1, what other programs on the machine hardly change."""
+    """CPU seconds of all threads: with --threads 1 nearly independent of other programs on the machine."""
     difference: float
-    """The largest between two elements."""
+    """Largest absolute difference between two elements."""
     cosine: float
-    """The least between two vectors of one text."""
+    """Smallest cosine similarity between the two vectors of a text."""
 
 
 def compare(base: Path, texts: list[str], dtype: str, rounds: int) -> Comparison:
-    """Both ways over the same texts, in alternating order."""
+    """Measure both on the same texts, in alternating order."""
     from sentence_transformers import SentenceTransformer
 
     ours = encoder.load(base, dtype=dtype, device="cpu")
@@ -95,20 +97,16 @@ def compare(base: Path, texts: list[str], dtype: str, rounds: int) -> Comparison
 
 
 def load_texts(path: Path | None) -> list[str]:
-    """Queries and corpus of `path`, or generated ones."""
+    """Return the texts of queries and corpus in `path`, or generated ones."""
     if path is None:
-        from data.mistakes import RULES, query_text, questions
-
         queries = [
-            query_text(question, option)
-            for question in questions(800, seed=42)
+            format_query(question, option)
+            for question in generate_questions(800, seed=42)
             for option, rule in enumerate(question.rules)
             if rule is not None
         ]
         return queries + [rule.sentence for rule in RULES]
-    from data.sources import load
-
-    retrieval = load(path)
+    retrieval = load_retrieval(path)
     return [query.text for query in retrieval.queries] + [document.text for document in retrieval.corpus]
 
 

@@ -88,18 +88,23 @@ def alternate(module: str, ways: dict[str, str], given: argparse.Namespace) -> N
 def triplets(given: argparse.Namespace) -> list[tuple[str, str, list[str]]]:
     """(query, positive, negatives) of all steps: queries at random, once each."""
     if given.data:
-        from data.sources import load
+        from ratchet.data.formats.detection import load_retrieval
 
-        found = load(given.data)
+        found = load_retrieval(given.data)
         text_of = {document.id: document.text for document in found.corpus}
         pairs = [(query.text, text_of[query.positives[0]]) for query in found.queries if query.positives]
     else:
-        from data.mistakes import RULES, query_text, questions
+        from ratchet.data.synthetic_misconceptions import RULES, format_query, generate_questions
 
         sentence = {rule.id: rule.sentence for rule in RULES}
         text_of = sentence
-        made = [(question, n, rule) for question in questions(800, 0) for n, rule in enumerate(question.rules) if rule]
-        pairs = [(query_text(question, n), sentence[rule]) for question, n, rule in made]
+        made = [
+            (question, n, rule)
+            for question in generate_questions(800, 0)
+            for n, rule in enumerate(question.rules)
+            if rule
+        ]
+        pairs = [(format_query(question, n), sentence[rule]) for question, n, rule in made]
     chance = random.Random(0)
     chosen = chance.sample(pairs, min(len(pairs), given.batch * (given.steps + 1)))
     texts = sorted(set(text_of.values()))
@@ -107,10 +112,10 @@ def triplets(given: argparse.Namespace) -> list[tuple[str, str, list[str]]]:
 
 
 def tokens_of(rows: list[tuple[str, str, list[str]]]) -> int:
-    """Of all texts, each by itself, cut at MiniLM's 256."""
+    """Count the tokens of all texts, each truncated at MiniLM's 256."""
     from transformers import AutoTokenizer
 
-    from models.weights import MINILM, resolve
+    from ratchet.models.model_files import MINILM, resolve
 
     tokenizer = AutoTokenizer.from_pretrained(resolve(MINILM))
     texts = [text for query, right, wrong in rows for text in (query, right, *wrong)]
@@ -118,22 +123,23 @@ def tokens_of(rows: list[tuple[str, str, list[str]]]) -> int:
 
 
 def ours(given: argparse.Namespace) -> dict[str, float]:
-    """The job's trainee."""
+    """The job's task."""
     os.environ["LOCAL_RANK"] = "0"
     import torch
 
-    from jobs.finetune_embedder import Config, Inputs, Trainee
-    from jobs.job import Resources
-    from jobs.trainee import Place
-    from models import engine as engines
-    from models.weights import MINILM, resolve
+    from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
+    from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
+    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.models import engine
+    from ratchet.models.model_files import MINILM, resolve
+    from ratchet.orchestrator.job_interface.job import Resources
 
-    engines.quiet()
-    engines.keep_memory()
+    engine.silence_libraries()
+    engine.keep_freed_memory()
     rows = triplets(given)
     config = Config(
-        batch=given.batch,
-        negatives=given.negatives,
+        batch_size=given.batch,
+        num_negatives=given.negatives,
         temperature=0.05,
         dtype="float32" if given.way.endswith("float32") else "bfloat16",
     )
@@ -142,13 +148,13 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
         write(folder, rows)
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
-        trainee = Trainee(Place(0, 1, "cpu"), config, inputs, Resources(1, float(given.threads), 0.0))
-        return steps(trainee, tokens_of(rows))
+        task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, float(given.threads), 0.0))
+        return steps(task, tokens_of(rows))
 
 
 def write(folder: Path, rows: list[tuple[str, str, list[str]]]) -> None:
     """The shards corpus, mined and valid (one query), as the jobs want them."""
-    from data.tables import CORPUS, MINED, QUERIES, write_shards
+    from ratchet.data.tables import CORPUS, MINED, QUERIES, write_shards
 
     texts = sorted({text for _, right, wrong in rows for text in (right, *wrong)})
     number = {text: str(n) for n, text in enumerate(texts)}
@@ -162,19 +168,19 @@ def write(folder: Path, rows: list[tuple[str, str, list[str]]]) -> None:
     write_shards(folder / "valid", [row | {"grades": [1]} for row in mined[:1]], QUERIES, 100_000)
 
 
-def steps(trainee: Any, tokens: int) -> dict[str, float]:
-    """An epoch of a job's trainee under DeepSpeed's engine, as a worker of Ray Train runs it."""
-    from models import engine as engines
+def steps(task: Any, tokens: int) -> dict[str, float]:
+    """An epoch of a job's task under DeepSpeed's engine, as a worker of Ray Train runs it."""
+    from ratchet.models.engine import start_engine
 
-    engine = engines.start(
-        trainee.model, learning_rate=2e-5, weight_decay=0.0, gradient_clipping=1.0, zero_stage=1, device="cpu"
+    engine = start_engine(
+        task.model, learning_rate=2e-5, weight_decay=0.0, max_grad_norm=1.0, zero_stage=1, device="cpu"
     )
     losses: list[float] = []
     started = clocks()
-    for step in range(trainee.steps[0]):
+    for step in range(task.steps[0]):
         if step == 1:
             started = clocks()
-        total, parts = 0.0, trainee.parts(0, step)
+        total, parts = 0.0, task.parts(0, step)
         for number, part in enumerate(parts, 1):
             share, _ = part()
             engine.set_gradient_accumulation_boundary(number == len(parts))
@@ -182,7 +188,7 @@ def steps(trainee: Any, tokens: int) -> dict[str, float]:
             total += float(share.detach())
         engine.step()
         losses.append(total)
-    return summary(tokens, started, clocks(), trainee.steps[0], losses)
+    return summary(tokens, started, clocks(), task.steps[0], losses)
 
 
 def peer(given: argparse.Namespace) -> dict[str, float]:
@@ -198,7 +204,7 @@ def peer(given: argparse.Namespace) -> dict[str, float]:
     )
     from sentence_transformers.losses import MultipleNegativesRankingLoss
 
-    from models.weights import MINILM, resolve
+    from ratchet.models.model_files import MINILM, resolve
 
     disable_progress_bars()
     rows = triplets(given)

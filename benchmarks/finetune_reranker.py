@@ -37,10 +37,10 @@ def main() -> None:
 
 
 def tokens_of(rows: Groups) -> int:
-    """Of all pairs, cut at 256."""
+    """Count the tokens of all pairs, truncated at 256."""
     from transformers import AutoTokenizer
 
-    from models.weights import MINILM, resolve
+    from ratchet.models.model_files import MINILM, resolve
 
     pairs = [(query, text) for query, right, wrong in rows for text in (right, *wrong)]
     return sum(
@@ -49,22 +49,23 @@ def tokens_of(rows: Groups) -> int:
 
 
 def ours(given: argparse.Namespace) -> dict[str, float]:
-    """The job's trainee."""
+    """The job's task."""
     os.environ["LOCAL_RANK"] = "0"
     import torch
 
-    from data.tables import RANKED, write_shards
-    from jobs.finetune_reranker import Config, Inputs, Trainee
-    from jobs.job import Resources
-    from jobs.trainee import Place
-    from models import engine as engines
-    from models.weights import MINILM, resolve
+    from ratchet.data.tables import RANKED, write_shards
+    from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs
+    from ratchet.jobs.retrieval.implementation.finetune_reranker import TrainTask
+    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.models import engine
+    from ratchet.models.model_files import MINILM, resolve
+    from ratchet.orchestrator.job_interface.job import Resources
 
-    engines.quiet()
-    engines.keep_memory()
+    engine.silence_libraries()
+    engine.keep_freed_memory()
     rows = triplets(given)
     kind = "float32" if given.way.endswith("float32") else "bfloat16"
-    config = Config(batch=given.batch, negatives=given.negatives, dtype=kind, max_length=256)  # type: ignore[arg-type]
+    config = Config(batch_size=given.batch, num_negatives=given.negatives, dtype=kind, max_length=256)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder, rows)
@@ -73,8 +74,8 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         shards = (folder / kind for kind in ("mined", "corpus", "valid", "ranking"))
         inputs = Inputs(resolve(MINILM), *shards)
-        trainee = Trainee(Place(0, 1, "cpu"), config, inputs, Resources(1, float(given.threads), 0.0))
-        return steps(trainee, tokens_of(rows))
+        task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, float(given.threads), 0.0))
+        return steps(task, tokens_of(rows))
 
 
 def peer(given: argparse.Namespace) -> dict[str, float]:
@@ -87,7 +88,7 @@ def peer(given: argparse.Namespace) -> dict[str, float]:
     from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
     from sentence_transformers.cross_encoder.losses import ListNetLoss
 
-    from models.weights import MINILM, resolve
+    from ratchet.models.model_files import MINILM, resolve
 
     disable_progress_bars()
     rows = triplets(given)

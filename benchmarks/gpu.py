@@ -24,9 +24,10 @@ from typing import Any
 import torch
 import transformers
 
-from benchmarks.scoring import Lists, load_lists, save_tokenizer
-from models import encoder, reranker
-from models.pairs import PROMPT
+from benchmarks.scoring import RetrievalFinetuneConfig, load_lists, save_tokenizer
+from ratchet.models.embedder import encoder
+from ratchet.models.reranker import reranker
+from ratchet.models.reranker.reranker_config import PROMPT
 
 QWEN = {
     "hidden_size": 3584,
@@ -83,7 +84,7 @@ def row(label: str, tokens: float, seconds: float, flops_per_token: float, more:
         torch.cuda.reset_peak_memory_stats()
 
 
-def save_model(folder: Path, shape: dict[str, int], lists: Lists, device: str) -> Path:
+def save_model(folder: Path, shape: dict[str, int], lists: RetrievalFinetuneConfig, device: str) -> Path:
     """Random weights, drawn where they are fast to draw."""
     config = transformers.Qwen2Config(**shape, max_position_embeddings=4096, pad_token_id=0)
     torch.manual_seed(0)
@@ -122,7 +123,9 @@ def weights_of(shape: dict[str, int]) -> int:
     return shape["num_hidden_layers"] * (2 * d * d + 2 * d * keys + 3 * d * shape["intermediate_size"])
 
 
-def embedding(base: Path, lists: Lists, device: str, batch_tokens: int) -> tuple[float, float, float, str]:
+def embedding(
+    base: Path, lists: RetrievalFinetuneConfig, device: str, batch_tokens: int
+) -> tuple[float, float, float, str]:
     ours = encoder.load(base, dtype="bfloat16", device=device)
     texts = [*lists[0], *(text for own in lists[1] for text in own)]
     tokens = sum(len(ids) for ids in ours.tokenize(texts, "passage"))
@@ -130,24 +133,27 @@ def embedding(base: Path, lists: Lists, device: str, batch_tokens: int) -> tuple
     return tokens, seconds, 2 * layer_weights(ours.model), f"{len(texts) / seconds:,.0f} texts/s"
 
 
-def scoring(base: Path, lists: Lists, device: str, batch_tokens: int) -> tuple[float, float, float, str]:
+def scoring(
+    base: Path, lists: RetrievalFinetuneConfig, device: str, batch_tokens: int
+) -> tuple[float, float, float, str]:
     ours = reranker.load(base, dtype="bfloat16", device=device)
-    tokens = sum(len(one.ids) for one in ours.rows(*lists))
+    tokens = sum(len(one.ids) for one in ours.tokenize(*lists))
     seconds = timed(lambda: ours.score(*lists, batch_tokens=batch_tokens), device)
     return tokens, seconds, 2 * layer_weights(ours.model), f"{sum(map(len, lists[1])) / seconds:,.0f} pairs/s"
 
 
 def finetuning(
-    base: Path, folder: Path, lists: Lists, device: str, quantization: Any, steps: int
+    base: Path, folder: Path, lists: RetrievalFinetuneConfig, device: str, quantization: Any, steps: int
 ) -> tuple[float, float, float, str]:
     """The reranker's training loop on groups of 1 + 7, without DeepSpeed."""
-    from data.tables import CORPUS, MINED, QUERIES, RANKED, write_shards
-    from jobs.finetune_reranker import Config, Inputs, Trainee
-    from jobs.job import Resources
-    from jobs.trainee import Place
+    from ratchet.data.tables import CORPUS, MINED, QUERIES, RANKED, write_shards
+    from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs
+    from ratchet.jobs.retrieval.implementation.finetune_reranker import TrainTask
+    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.orchestrator.job_interface.job import Resources
 
     os.environ["LOCAL_RANK"] = "0"
-    config = Config(batch=8, negatives=7, dtype="bfloat16", quantization=quantization, learning_rate=1e-5)
+    config = Config(batch_size=8, num_negatives=7, dtype="bfloat16", quantization=quantization, learning_rate=1e-5)
     ids: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
     for number, (query, own) in enumerate(zip(*lists, strict=True)):
@@ -160,17 +166,17 @@ def finetuning(
     ranking = {"documents": rows[0]["positives"], "scores": [1.0], "ranks": [1]}
     write_shards(folder / "ranking", [rows[0] | ranking], RANKED, 100_000)
     inputs = Inputs(base, folder / "mined", folder / "corpus", folder / "valid", folder / "ranking")
-    trainee = Trainee(Place(0, 1, device), config, inputs, Resources(1, 1.0, 1.0 if device == "cuda" else 0.0))
-    trained = [p for p in trainee.model.parameters() if p.requires_grad]
+    task = TrainTask(WorkerInfo(0, 1, device), config, inputs, Resources(1, 1.0, 1.0 if device == "cuda" else 0.0))
+    trained = [p for p in task.model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=config.learning_rate)
     tokens, start = 0, time.perf_counter()
-    count = min(steps, trainee.steps[0] - 1)
+    count = min(steps, task.steps[0] - 1)
     for step in range(count + 1):
         if step == 1:
             if device == "cuda":
                 torch.cuda.synchronize()
             tokens, start = 0, time.perf_counter()
-        for part in trainee.parts(0, step):
+        for part in task.parts(0, step):
             loss, seen = part()
             loss.backward()
             tokens += seen
@@ -179,7 +185,7 @@ def finetuning(
     if device == "cuda":
         torch.cuda.synchronize()
     weights = weights_of(json.loads((base / "config.json").read_text()))
-    return tokens, time.perf_counter() - start, 4 * weights, f"{count} steps of {config.batch} x 8 pairs"
+    return tokens, time.perf_counter() - start, 4 * weights, f"{count} steps of {config.batch_size} x 8 pairs"
 
 
 if __name__ == "__main__":

@@ -54,21 +54,22 @@ def main() -> None:
 
 
 def step(given: argparse.Namespace, device: str, peak: float) -> None:
-    from data.papers import STATEMENTS
-    from data.tables import write_mapped, write_table
-    from jobs.finetune_pairs import Config, Inputs, Trainee
-    from jobs.job import Resources
-    from jobs.trainee import Place
+    from ratchet.data.formats.papers import STATEMENTS
+    from ratchet.data.tables import write_mapped, write_table
+    from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs
+    from ratchet.jobs.statements.implementation.finetune_embedder_pairs import TrainTask
+    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.orchestrator.job_interface.job import Resources
 
     lists = load_lists(None, 256, 25)
     shape, length = (TINY, 32) if given.tiny else (QWEN, 256)
     config = Config(
         epochs=1,
-        batch=(given.batch,),
-        rank=8,
-        alpha=16.0,
-        dropout=0.05,
-        targets="q_proj,k_proj,v_proj,o_proj",
+        batch_size=(given.batch,),
+        lora_r=8,
+        lora_alpha=16.0,
+        lora_dropout=0.05,
+        target_modules="q_proj,k_proj,v_proj,o_proj",
         quantization="nf4",
         dtype="bfloat16",
         projection=32 if given.tiny else 2048,
@@ -85,13 +86,13 @@ def step(given: argparse.Namespace, device: str, peak: float) -> None:
         torch.distributed.init_process_group(backend, init_method=f"file://{folder}/group", rank=0, world_size=1)
         resources = Resources(1, 1.0, 1.0 if device == "cuda" else 0.0, batch_tokens=given.batch_tokens)
         inputs = Inputs(base, folder / "train", folder / "valid")
-        trainee = Trainee(Place(0, 1, device), config, inputs, resources)
-        optimizer = torch.optim.AdamW([p for p in trainee.model.parameters() if p.requires_grad], lr=1e-3)
-        trainee.encoder.encode(table["text"].slice(0, 64).to_pylist(), "passage")  # warms up
+        task = TrainTask(WorkerInfo(0, 1, device), config, inputs, resources)
+        optimizer = torch.optim.AdamW([p for p in task.model.parameters() if p.requires_grad], lr=1e-3)
+        task.encoder.encode(table["text"].slice(0, 64).to_pylist(), "passage")  # warms up
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         start = time.perf_counter()
-        parts = trainee.parts(0, 0)
+        parts = task.parts(0, 0)
         cached = clock(device) - start
         tokens = 0
         for part in parts:
@@ -121,10 +122,10 @@ def statements(texts: list[str], papers: int) -> list[dict[str, Any]]:
 
 
 def ranks(given: argparse.Namespace, device: str) -> None:
-    from data.papers import others
-    from models.all_against_all import AllAgainstAll
-    from models.rank_metrics import rank_metrics
-    from models.ranks import Relevant
+    from ratchet.data.formats.papers import other_statements
+    from ratchet.models.search.rank_metrics import compute_rank_metrics
+    from ratchet.models.search.ranks import Relevant
+    from ratchet.models.search.symmetric_ranks import SymmetricRankCounter
 
     paper_S = np.sort(np.random.default_rng(0).integers(0, given.rows // 6, given.rows))
     torch.manual_seed(0)
@@ -134,12 +135,12 @@ def ranks(given: argparse.Namespace, device: str) -> None:
         here = vectors_SD[start : start + 65_536]
         here.normal_().mul_(2.5).add_(centre[paper_S[start : start + 65_536]])
         torch.nn.functional.normalize(here, dim=1, out=here)
-    relevant = Relevant(*others(paper_S, np.arange(given.rows)))
+    relevant = Relevant(*other_statements(paper_S, np.arange(given.rows)))
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     start_at = time.perf_counter()
-    before_R = AllAgainstAll(vectors_SD, relevant, device=device).count(0, given.rows)
-    values = rank_metrics(1 + before_R, relevant, (1, 10, 100, 1000)).values
+    before_R = SymmetricRankCounter(vectors_SD, relevant, device=device).count(0, given.rows)
+    values = compute_rank_metrics(1 + before_R, relevant, (1, 10, 100, 1000)).values
     seconds = clock(device) - start_at
     flops = given.rows**2 * given.dim / seconds
     print(

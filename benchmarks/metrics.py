@@ -1,12 +1,12 @@
-"""Exact metrics of all against all: ours beside FAISS's best 1,000 and pytrec_eval. Seconds, peak memory.
+"""Exact metrics where every statement is a query: ours against faiss top 1,000 with pytrec_eval. Seconds, peak memory.
 
     python -m benchmarks.metrics [--rows 10000,20000,50000] [--dim 384]
 
 Statements of papers as random unit vectors around the paper's own; each asks for the others of its paper. Ours
-(models/all_against_all.py) counts over the whole ranking. The peer is the pipeline that people write: `IndexFlatIP`,
-the best 1,000 of each query without itself, a run in pytrec_eval's form (2,000 queries at a time, else it fills the
-memory), its means: MRR, P and R agree with ours where no relevant statement stands behind 1,000; MAP is only the cut
-one. Each is a process of its own.
+(models/search/symmetric_ranks.py) counts over the whole ranking. The peer is the pipeline that people write:
+`IndexFlatIP`, the best 1,000 of each query without itself, a run in pytrec_eval's form (2,000 queries at a time, else
+it fills the memory), its means: MRR, P and R agree with ours where no relevant statement stands behind 1,000; MAP is
+only the cut one. Each is a process of its own.
 """
 
 from __future__ import annotations
@@ -79,15 +79,15 @@ def measure(way: str, rows: int, dim: int, threads: int) -> dict[str, float]:
 
 
 def ours(vectors_SD: np.ndarray, paper_S: np.ndarray) -> tuple[float, float]:
-    from data.papers import others
-    from models.all_against_all import AllAgainstAll
-    from models.rank_metrics import rank_metrics
-    from models.ranks import Relevant
+    from ratchet.data.formats.papers import other_statements
+    from ratchet.models.search.rank_metrics import compute_rank_metrics
+    from ratchet.models.search.ranks import Relevant
+    from ratchet.models.search.symmetric_ranks import SymmetricRankCounter
 
     rows = len(paper_S)
-    relevant = Relevant(*others(paper_S, np.arange(rows)))
-    before_R = AllAgainstAll(vectors_SD, relevant).count(0, rows)
-    values = rank_metrics(1 + before_R, relevant, CUT_OFFS).values
+    relevant = Relevant(*other_statements(paper_S, np.arange(rows)))
+    before_R = SymmetricRankCounter(vectors_SD, relevant).count(0, rows)
+    values = compute_rank_metrics(1 + before_R, relevant, CUT_OFFS).values
     return values["mrr"], values[f"r@{DEPTH}"]
 
 

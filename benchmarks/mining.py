@@ -1,4 +1,4 @@
-"""Exact top-k side by side: models/search.py, faiss, torch, and sentence-transformers' mine_hard_negatives.
+"""Exact top-k side by side: models/search/top_k.py, faiss, torch, and sentence-transformers' mine_hard_negatives.
 
     python -m benchmarks.mining --data ../shared/data/eedi       # the real texts, embedded by MiniLM once
     python -m benchmarks.mining --queries 4000 --rows 200000     # random unit vectors
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.search import top_k
+from ratchet.models.search.top_k import top_k
 
 Found = np.ndarray | None
 """Rows [Q, K], or None for one that gives texts."""

@@ -18,18 +18,19 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from orchestrator.store import Store
-from tests.nodes import Nodes, environment_of
+from ratchet.orchestrator.store import Store
+from tests.support.nodes import Nodes, environment_of
 
 ROOT = Path(__file__).resolve().parents[1]
 NODES = (1, 2, 4)
 WORKERS = 4
 RECIPE = '''
 from pathlib import Path
-from jobs import embed, evaluate_papers, mine, prepare, prepare_papers
-from jobs.pretrained import pretrained
-from orchestrator.step import Row, Source, Summary, step
-from recipes.theorems import evaluated
+from ratchet.jobs.retrieval import embed, mine, prepare
+from ratchet.jobs.statements import prepare_papers
+from ratchet.jobs.pretrained import pretrained
+from ratchet.orchestrator.step import Row, Source, Summary, step
+from ratchet.recipes.theorems import evaluate
 
 def spread(*, questions: int = 1000, papers: str = "") -> Summary:
     """Embed, mine, and rank all against all."""
@@ -38,10 +39,10 @@ def spread(*, questions: int = 1000, papers: str = "") -> Summary:
     queries = step("embed", embed.JOB, model=model, texts=made["train"], role="query")
     corpus = step("embed_corpus", embed.JOB, model=model, texts=made["corpus"], role="passage")
     mined = step("mine", mine.JOB, queries=made["train"], corpus=made["corpus"], query_embeddings=queries,
-                 corpus_embeddings=corpus, window=(1, 40), negatives=8)
+                 corpus_embeddings=corpus, window=(1, 40), num_negatives=8)
     split = step("prepare_papers", prepare_papers.JOB, papers=Source(Path(papers), label="papers"),
                  test_fraction=0.9, shard_rows=max(1, questions // 2))
-    ranked = evaluated("metrics", split, model, 64)
+    ranked = evaluate("metrics", split, model, 64)
     return Summary([Row("all", {"MRR": ranked.metric("mrr")})], goals=[mined])
 '''
 STEPS = {"embed": "embedding", "mine": "mining", "metrics/embed": "embedding statements", "metrics/evaluate": "metrics"}
@@ -74,14 +75,14 @@ def write_papers(path: Path, questions: int) -> None:
     """A paper is the questions about one mistake."""
     import json
 
-    from data.mistakes import query_text
-    from data.mistakes import questions as generated
+    from ratchet.data.synthetic_misconceptions import format_query
+    from ratchet.data.synthetic_misconceptions import generate_questions as generated
 
     of_rule: dict[str, list[str]] = {}
     for question in generated(questions, 1):
         for n, rule in enumerate(question.rules):
             if rule:
-                of_rule.setdefault(rule, []).append(query_text(question, n))
+                of_rule.setdefault(rule, []).append(format_query(question, n))
     lines = [json.dumps({"arxiv_id": rule, "theorems": texts}) for rule, texts in sorted(of_rule.items())]
     path.write_text("\n".join(lines) + "\n")
 

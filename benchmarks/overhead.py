@@ -12,17 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.job import Context, Job, Result
-from orchestrator.cluster import Cluster
-from orchestrator.identity import code_of, identity, step_id
-from orchestrator.journal import Journal
-from orchestrator.plan import Plan
-from orchestrator.recipe import Recipe
-from orchestrator.run import Run
-from orchestrator.step import Row, Step, Summary, goals_of, reachable, step
-from orchestrator.store import Store
-from orchestrator.store.lease import Lease, Leases
-from orchestrator.view import View
+from ratchet.orchestrator.cli.live_view import LiveView
+from ratchet.orchestrator.execution.cluster import Cluster
+from ratchet.orchestrator.execution.run import Run
+from ratchet.orchestrator.fingerprint import build_fingerprint, compute_step_id, digest_code
+from ratchet.orchestrator.job_interface.job import Context, Job, Result
+from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.recipe import Recipe
+from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.step import Row, Step, Summary, goals_of, reachable, step
+from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.store.lease import Lease, Leases
 
 ROUNDS = 5
 
@@ -54,15 +54,15 @@ def chain(length: int) -> list[Step]:
 
 
 def planning(length: int) -> None:
-    """A chain that is all done: every step's identity worked out, its result looked up and its files looked at."""
+    """A chain that is all done: every step's fingerprint worked out, its result looked up and its files looked at."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store.open(folder)
         steps = chain(length)
         with Leases(store, "bench") as leases:
             before = None
             for one in steps:
-                document = identity(NOTHING, code_of(NOTHING), one.config, {"before": before})
-                lease = leases.acquire(step_id(document))
+                document = build_fingerprint(NOTHING, digest_code(NOTHING), one.config, {"before": before})
+                lease = leases.acquire(compute_step_id(document))
                 assert isinstance(lease, Lease)
                 staging = store.staging(lease.step_id, 1)
                 (staging / "number.txt").write_text(str(one.config.number))
@@ -103,14 +103,14 @@ def running(length: int) -> None:
             summary = Summary([Row("last", {"number": steps[-1].metric("number")})])
             recipe = Recipe("bench", lambda summary=summary: summary)
             plan = Plan(reachable(goals_of(summary)), store)
-            journal = Journal.begin(store, "bench", {})
+            run_log = RunLog.begin(store, "bench", {})
             start = time.perf_counter()
-            with View(list(plan.steps), "bench", journal.run_id) as view:
-                outcome = Run(recipe, summary, plan, cluster, journal, view).carry_out()
+            with LiveView(list(plan.steps), "bench", run_log.run_id) as view:
+                outcome = Run(recipe, summary, plan, cluster, run_log, view).execute()
             taken.append((time.perf_counter() - start) / length)
             assert outcome.word == "finished"
     cluster.stop()
-    print(f"a step that does nothing: {statistics.median(taken) * 1e3:.0f} ms (lease, Ray task, commit, journal)")
+    print(f"a step that does nothing: {statistics.median(taken) * 1e3:.0f} ms (lease, Ray task, commit, run_log)")
 
 
 def timed(work: Callable[[], object]) -> float:

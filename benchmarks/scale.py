@@ -2,8 +2,8 @@
 
     python -m benchmarks.scale [--store .ratchet] [--startup 8] [--shards 0]
 
-The schedule is the orchestrator's own (orchestrator/schedule.py), the steps and seconds are those of the newest run
-that finished. A step that is dealt to workers costs `startup` seconds (Ray's processes, imports, the model's loading;
+The schedule is that of orchestrator/execution/schedule.py. Steps and seconds are those of the newest run that finished.
+A step that is dealt to workers costs `startup` seconds (Ray's processes, imports, the model's loading;
 if not given, what the smallest such step took) and the rest divided by its workers, of which it has no more than pieces
 of work: shards for Ray Data, rows of a batch for training. Nothing grows with the workers here: what gradients and
 shared disks cost is not simulated, so this is what a cluster can at best do. `--shards` pretends that every sharded
@@ -20,18 +20,18 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from orchestrator.journal import Journal, journals
-from orchestrator.schedule import Demand, Status, finished, to_start
-from orchestrator.store import Store
+from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to_start
+from ratchet.orchestrator.run_log import RunLog, run_logs
+from ratchet.orchestrator.store import Store
 
-SHARDED = {"embed", "mine", "score", "generate", "evaluate_papers", "teach"}
-TRAINED = {"finetune_embedder", "finetune_reranker", "finetune_pairs", "sft"}
+SHARDED = {"embed", "mine", "rerank", "generate", "evaluate_papers", "teacher_logprobs"}
+TRAINED = {"finetune_embedder", "finetune_reranker", "finetune_embedder_pairs", "sft"}
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one step: seconds that do not divide, seconds that do, and into how many pieces."""
+    """Costs of one step: seconds that do not divide, seconds that do, and into how many pieces."""
 
     fixed: float
     divided: float = 0.0
@@ -106,10 +106,10 @@ def parents_of(steps: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     }
 
 
-def newest(store: Store) -> Journal:
-    for journal in journals(store):
-        if journal.steps() and all(step["status"] == "done" for step in journal.steps()):
-            return journal
+def newest(store: Store) -> RunLog:
+    for run_log in run_logs(store):
+        if run_log.steps() and all(step["status"] == "done" for step in run_log.steps()):
+            return run_log
     raise SystemExit(f"{store.root}: no finished run; expected one; do `ratchet run quickstart` first")
 
 
@@ -120,9 +120,9 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=0)
     given = parser.parse_args()
     store = Store.open(given.store)
-    journal = newest(store)
-    steps = journal.steps()
-    print(f"{journal.run_id}: {len(steps)} steps")
+    run_log = newest(store)
+    steps = run_log.steps()
+    print(f"{run_log.run_id}: {len(steps)} steps")
     costs = costs_of(store, steps, given.startup, given.shards)
     parents = parents_of(steps)
     alone = replay(parents, costs, 1)

@@ -1,13 +1,13 @@
-"""Scoring pairs on one machine: models/reranker.py beside what one would use instead. Pairs per second.
+"""Reranking throughput on one machine, in pairs per second: models/reranker/reranker.py and its peers.
 
     python -m benchmarks.scoring                               # generated questions
     python -m benchmarks.scoring --data ../shared/data/eedi    # Eedi's questions, each with misconceptions
 
-Two models: MiniLM as a cross-encoder with a random head, beside sentence-transformers' `CrossEncoder`; and a decoder of
-Qwen2's shape (`--hidden`, `--layers`; random weights, byte-level BPE made of the texts) that answers Yes or No, beside
-the way of FlagEmbedding's `FlagLLMReranker`, written down here with plain transformers (the package itself asks for
-other versions than ours): pairs sorted by length, padded on the left, whole logits, of which the last position's count.
-The same pairs, precision and threads in one process, in alternating rounds; the scores are compared.
+Two models: MiniLM as a cross-encoder with a random head, against `CrossEncoder` of sentence-transformers; and a Qwen2
+decoder (`--hidden`, `--layers`; random weights, byte-level BPE trained on the texts) that answers Yes or No, against
+the method of FlagEmbedding's `FlagLLMReranker`, reimplemented with transformers (the package needs other versions):
+pairs sorted by length, left padding, logits of all positions. Both use the same pairs, dtype and threads in one
+process, in alternating rounds; the scores are compared.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ import transformers
 from tokenizers import Tokenizer
 
 from benchmarks.embedding import load_texts
-from models import pairs, reranker
-from models.loading import quiet
-from models.pairs import PairTokenizer
-from models.weights import MINILM, resolve
+from ratchet.data.formats.detection import load_retrieval
+from ratchet.data.synthetic_misconceptions import RULES
+from ratchet.models.loading import silence_transformers
+from ratchet.models.model_files import MINILM, resolve
+from ratchet.models.reranker import reranker
+from ratchet.models.reranker.reranker_config import PROMPT, PairTokenizer
 
 Lists = tuple[list[str], list[list[str]]]
 VOCABULARY = 32_768
@@ -84,7 +86,7 @@ def cross_encoder(folder: Path, lists: Lists, dtype: str, batch: int) -> list[Ca
 
     base = resolve(MINILM)
     torch.manual_seed(0)
-    with quiet():
+    with silence_transformers():
         model = transformers.AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
     model.save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(base).save_pretrained(folder)
@@ -103,7 +105,7 @@ def cross_encoder(folder: Path, lists: Lists, dtype: str, batch: int) -> list[Ca
 def decoder(
     folder: Path, shape: tuple[int, int], lists: Lists, dtype: str, batch: int, shares: bool
 ) -> list[Callable[[], np.ndarray]]:
-    save_tokenizer(folder, [*lists[0], *(text for own in lists[1] for text in own), pairs.PROMPT])
+    save_tokenizer(folder, [*lists[0], *(text for own in lists[1] for text in own), PROMPT])
     hidden, layers = shape
     config = transformers.Qwen2Config(
         vocab_size=VOCABULARY,
@@ -118,7 +120,7 @@ def decoder(
     torch.manual_seed(0)
     transformers.Qwen2ForCausalLM(config).save_pretrained(folder)
     ours = reranker.load(folder, dtype=dtype, device="cpu")
-    ours.shares = shares
+    ours.shares_prefixes = shares
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
     return [
         lambda: np.concatenate(ours.score(*lists)),
@@ -140,11 +142,11 @@ def save_tokenizer(folder: Path, texts: list[str]) -> None:
 
 @torch.inference_mode()
 def whole_pairs(model: Any, tokens: PairTokenizer, lists: Lists, batch: int) -> np.ndarray:
-    """float32 [pairs]: each pair whole, `batch` at a time, the longest first."""
+    """Score whole pairs, `batch` at a time, longest first. Returns float32 [pairs]."""
     rows = [
-        [token for part in tokens.parts(query, passage) for token in part]
-        for query, own in zip(tokens.texts(lists[0], "query"), lists[1], strict=True)
-        for passage in tokens.texts(own, "passage")
+        [token for part in tokens.split_pair(query, passage) for token in part]
+        for query, own in zip(tokens.tokenize(lists[0], "query"), lists[1], strict=True)
+        for passage in tokens.tokenize(own, "passage")
     ]
     scores = np.zeros(len(rows), np.float32)
     order = np.argsort([-len(row) for row in rows], kind="stable")
@@ -160,17 +162,13 @@ def whole_pairs(model: Any, tokens: PairTokenizer, lists: Lists, batch: int) -> 
 
 
 def load_lists(path: Path | None, queries: int, passages: int) -> Lists:
-    """Queries, each with passages drawn at random."""
+    """Return queries, and for each of them random passages."""
     random = np.random.default_rng(0)
     if path is None:
-        from data.mistakes import RULES
-
         documents = [rule.sentence for rule in RULES]
         texts = load_texts(None)[: -len(RULES)]
     else:
-        from data.sources import load
-
-        data = load(path)
+        data = load_retrieval(path)
         documents, texts = [document.text for document in data.corpus], [query.text for query in data.queries]
     chosen = random.choice(len(texts), queries, replace=False)
     return [texts[i] for i in chosen], [

@@ -1,12 +1,12 @@
-"""Finetuning a decoder on answers: our step loop beside TRL's SFTTrainer. Tokens per second, peak memory.
+"""Finetuning a decoder on answers: our training loop beside TRL's SFTTrainer. Tokens per second, peak memory.
 
     python -m benchmarks.sft [--data gsm8k/train.jsonl] [--steps 4] [--rounds 2] [--packing]
 
-Both get the same examples (GSM8K's JSONL; without `--data` Countdown tasks made anew), the same model (Qwen2's
-architecture, 8 layers of 512, a head of 32,768 rows, random weights, a tokenizer trained on the examples), LoRA of rank
-16 on all linear layers, the loss on the answers alone, `--batch` examples a step, AdamW. Each run is a process of its
-own, in alternation; the first step is not counted. Tokens are those of the examples without padding, counted alike.
-`make bench` installs what the peer needs.
+Both get the same samples (GSM8K's JSONL; without `--data` Countdown tasks made anew), the same model (Qwen2's
+architecture, 8 layers of 512, a head of 32,768 rows, random weights, a tokenizer trained on the samples), LoRA of rank
+16 on all linear layers, the loss on the answers alone, `--batch` samples a step, AdamW. Each run is a process of its
+own, in alternation; the first step is not counted. Tokens are those of the samples without padding, counted alike.
+`make bench` installs TRL.
 """
 
 from __future__ import annotations
@@ -40,63 +40,64 @@ def main() -> None:
 
 
 def prepared(given: argparse.Namespace, folder: Path) -> list[Any]:
-    """train/, valid/ and base/ in the folder; the examples."""
-    from data.tables import write_shards
-    from data.tasks import TASKS, countdown
-    from data.tasks.solver import generate
-    from data.tasks.task import EXAMPLES, row_of, write_name
-    from models.fresh import save_decoder
+    """train/, valid/ and base/ in the folder; the samples."""
+    from ratchet.data.tables import write_shards
+    from ratchet.data.tasks import TASKS, countdown
+    from ratchet.data.tasks.solver import generate_tasks
+    from ratchet.data.tasks.task import SAMPLES, sample_to_row, write_task_name
+    from ratchet.models.decoder.tiny_decoder import save_decoder
 
     count = given.batch * (given.steps + 1)
     if given.data:
         task = TASKS["gsm8k"]
-        examples = [example for example, _ in zip(task.read(given.data), range(count), strict=False)]
+        samples = [sample for sample, _ in zip(task.read(given.data), range(count), strict=False)]
     else:
         task = countdown.TASK
-        made = generate(count, (3, 4), 99, (10, 99), 0)
-        examples = [countdown.example(n, *row) for n, row in enumerate(made)]
-    for name, chosen in (("train", examples), ("valid", examples[:1])):
-        write_shards(folder / name, [row_of(example) for example in chosen], EXAMPLES, 100_000)
-        write_name(folder / name, task.name)
-    save_decoder(folder / "base", (text for one in examples for turn in one.turns for text in turn), **SHAPE)
+        tasks = generate_tasks(count, (3, 4), 99, (10, 99), 0)
+        samples = [countdown.make_sample(n, *row) for n, row in enumerate(tasks)]
+    for name, chosen in (("train", samples), ("valid", samples[:1])):
+        write_shards(folder / name, [sample_to_row(sample) for sample in chosen], SAMPLES, 100_000)
+        write_task_name(folder / name, task.name)
+    save_decoder(folder / "base", (text for one in samples for turn in one.turns for text in turn), **SHAPE)
     config = json.loads((folder / "base/config.json").read_text())
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     Qwen2ForCausalLM(Qwen2Config(**(config | {"vocab_size": HEAD_ROWS}))).save_pretrained(folder / "base")
-    return examples
+    return samples
 
 
-def tokens_of(folder: Path, examples: list[Any]) -> int:
+def tokens_of(folder: Path, samples: list[Any]) -> int:
     from transformers import AutoTokenizer
 
-    from models.conversation import Conversations
+    from ratchet.models.decoder.conversation import Conversations
 
     talks = Conversations(AutoTokenizer.from_pretrained(folder / "base"))
-    return sum(len(talks.example("", [one.turns[0][0]], [one.turns[0][1]]).ids) for one in examples)
+    return sum(len(talks.tokenize_sample("", [one.turns[0][0]], [one.turns[0][1]]).ids) for one in samples)
 
 
 def ours(given: argparse.Namespace) -> dict[str, float]:
-    """The job's trainee."""
+    """The job's task."""
     os.environ["LOCAL_RANK"] = "0"
     import torch
 
-    from jobs.job import Resources
-    from jobs.sft import Config, Inputs, Trainee
-    from jobs.trainee import Place
-    from models import engine as engines
+    from ratchet.jobs.answers.implementation.sft import TrainTask
+    from ratchet.jobs.answers.sft import Config, Inputs
+    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.models import engine
+    from ratchet.orchestrator.job_interface.job import Resources
 
-    engines.quiet()
-    engines.keep_memory()
+    engine.silence_libraries()
+    engine.keep_freed_memory()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        examples = prepared(given, folder)
+        samples = prepared(given, folder)
         kind = "float32" if given.way.endswith("float32") else "bfloat16"
-        config = Config(batch=given.batch, epochs=1, dtype=kind, max_length=LONGEST, packing=given.packing)  # type: ignore[arg-type]
+        config = Config(batch_size=given.batch, epochs=1, dtype=kind, max_length=LONGEST, packing=given.packing)  # type: ignore[arg-type]
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         inputs = Inputs(folder / "base", folder / "train", folder / "valid")
-        place, share = Place(0, 1, "cpu"), Resources(1, float(given.threads), 0.0)
-        trainee = Trainee(place, config, inputs, share, folder / "lengths.json")
-        return steps(trainee, tokens_of(folder, examples))
+        worker, resources = WorkerInfo(0, 1, "cpu"), Resources(1, float(given.threads), 0.0)
+        task = TrainTask(worker, config, inputs, resources, folder / "lengths.json")
+        return steps(task, tokens_of(folder, samples))
 
 
 def peer(given: argparse.Namespace) -> dict[str, float]:
@@ -121,10 +122,10 @@ def peer(given: argparse.Namespace) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        examples = prepared(given, folder)
+        samples = prepared(given, folder)
         rows = {
-            "prompt": [[{"role": "user", "content": one.turns[0][0]}] for one in examples],
-            "completion": [[{"role": "assistant", "content": one.turns[0][1]}] for one in examples],
+            "prompt": [[{"role": "user", "content": one.turns[0][0]}] for one in samples],
+            "completion": [[{"role": "assistant", "content": one.turns[0][1]}] for one in samples],
         }
         model = transformers.AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.float32)
         settings = SFTConfig(
@@ -152,7 +153,7 @@ def peer(given: argparse.Namespace) -> dict[str, float]:
             peft_config=LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules="all-linear"),
             callbacks=[Clock()],
         ).train()
-        return summary(tokens_of(folder, examples), ends[0], ends[-1], len(ends), losses)
+        return summary(tokens_of(folder, samples), ends[0], ends[-1], len(ends), losses)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ALL = ["gc", "--grace", "0"]
+ALL = ["gc", "--grace-period", "0"]
 COMMANDS = (["plan", "quickstart"], ["status"], ["gc"], ALL, [*ALL, "--yes"])
 
 
@@ -47,12 +47,12 @@ def main() -> None:
 def make(root: Path, steps: int) -> None:
     for number in range(steps):
         step, manifest = (hashlib.sha256(f"{kind}{number}".encode()).hexdigest() for kind in ("step", "object"))
-        commit = {"step_id": step, "manifest": manifest, "attempt": 1, "identity": {}, "record": {"seconds": 1.0}}
-        epoch, held = root / "steps" / step / "epochs" / "1", root / "objects" / manifest
-        epoch.mkdir(parents=True)
+        commit = {"step_id": step, "manifest": manifest, "attempt": 1, "fingerprint": {}, "record": {"seconds": 1.0}}
+        attempt, held = root / "steps" / step / "attempts" / "1", root / "objects" / manifest
+        attempt.mkdir(parents=True)
         held.mkdir(parents=True)
-        (epoch / "lease").write_text("{}")
-        (epoch / "end").write_text(json.dumps({"commit": commit, "at": 0}))
+        (attempt / "lease").write_text("{}")
+        (attempt / "end").write_text(json.dumps({"commit": commit, "at": 0}))
         (held / "MANIFEST.json").write_text("{}")
         (held / "rows.parquet").write_text("rows")
 

@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RECIPE = '''
 from dataclasses import dataclass
 from pathlib import Path
-from jobs.job import Job, Result
-from orchestrator.step import Row, Summary, step
+from ratchet.orchestrator.job_interface.job import Job, Result
+from ratchet.orchestrator.step import Row, Summary, step
 
 @dataclass(frozen=True)
 class Config:
@@ -39,13 +39,13 @@ class Inputs:
 
 def run(context, config, inputs):
     (context.out / "model.txt").write_text(str(config.rate))
-    return Result({"valid score": config.rate})
+    return Result({"valid/score": config.rate})
 
 JOB = Job("fit", version=1, config=Config, inputs=Inputs, run=run)
 
 def empty() -> Summary:
     """A step that does nothing."""
-    return Summary([Row("fit", {"score": step("fit", JOB).metric("valid score")})])
+    return Summary([Row("fit", {"score": step("fit", JOB).metric("valid/score")})])
 '''
 TRIED = (
     "finetune_embedder.learning_rate: loguniform(2e-4, 5e-3)\nfinetune_embedder.temperature: loguniform(0.01, 0.1)\n"
@@ -74,11 +74,11 @@ def overhead(folder: Path, trials: int) -> None:
     recipe, space = folder / "empty.py", folder / "space.yaml"
     recipe.write_text(RECIPE)
     space.write_text("fit.rate: uniform(0, 1)\n")
-    options = ["--space", str(space), "--metric", "score", "--trials", str(trials), "--at-once", "1"]
+    options = ["--space", str(space), "--metric", "score", "--trials", str(trials), "--max-concurrent", "1"]
     whole = ratchet(folder, "sweep", str(recipe), *options)
     (file,) = (folder / "store").glob("sweeps/*/events.jsonl")
     events = [json.loads(line) for line in file.read_text().splitlines()]
-    began = [event["t"] for event in events if event["event"] == "begun"]
+    began = [event["t"] for event in events if event["event"] == "started"]
     ended = [event["t"] for event in events if event["event"] == "ended"]
     again = [start - end for start, end in zip(began[1:], ended, strict=False)]
     lives = [end - start for start, end in zip(began[1:], ended[1:], strict=True)]

@@ -1,1 +1,1 @@
-"""Rows in, rows out: formats, schemas, splits and generated questions; no Ray, no torch."""
+"""Data: file formats, table schemas, splits, negatives and generated questions. Imports neither Ray nor torch."""

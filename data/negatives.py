@@ -1,8 +1,9 @@
-"""Which mined candidates become hard negatives.
+"""The selection of hard negatives from mined candidates.
 
-The window is FlagEmbedding's `hn_mine`: take the best `hi` by similarity, cut `[lo:hi]`, only then drop the positives
-and the query's own text, draw `count` of what is left, and fill up at random from the corpus. Unlike the original, the
-filling never gives a positive, the query's own text, or a document that was chosen already.
+The window is that of FlagEmbedding's `hn_mine`: take the best `hi` candidates by similarity, cut `[lo:hi]`, then drop
+the positives and the query's own text, draw `num_negatives` of what is left, and fill up at random from the corpus.
+Unlike the original, the random fill never contains a positive, the query's own text, or a document that was already
+selected.
 """
 
 from __future__ import annotations
@@ -14,53 +15,56 @@ from typing import Literal
 
 import numpy as np
 
-from data.errors import DataError
+from ratchet.errors import DataError
 
 
 @dataclass(frozen=True)
 class Window:
-    """How negatives are chosen. Ranks count from 0; similarities are those that the candidates were ranked by."""
+    """How negatives are selected. Ranks count from 0; similarities are those by which the candidates were ranked."""
 
     lo: int
     hi: int
-    count: int
-    order: Literal["sample", "top"] = "sample"
-    """`sample`: at random from the window, by seed; `top`: the best-ranked first."""
-    margin: float | None = None
-    """A negative scores at most the best positive minus this."""
+    num_negatives: int
+    sampling_strategy: Literal["random", "top"] = "random"
+    """`random`: drawn from the window by seed; `top`: the best-ranked."""
+    absolute_margin: float | None = None
+    """The similarity of a negative is at most that of the best positive minus this."""
     percent_of_positive: float | None = None
-    """A negative scores at most this share of the best positive (NV-Retriever's TopK-PercPos; 0.95 there)."""
+    """The similarity of a negative is at most this fraction of that of the best positive (TopK-PercPos of NV-Retriever,
+    which uses 0.95)."""
     max_score: float | None = None
     min_score: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.lo < self.hi:
             raise DataError(f"window: {self.lo},{self.hi} given; expected 0 <= lo < hi, as in 2,200")
-        if self.count < 1:
-            raise DataError(f"negatives: {self.count} given; expected 1 or more")
+        if self.num_negatives < 1:
+            raise DataError(f"num_negatives: {self.num_negatives} given; expected >= 1")
 
     def ceiling(self, positive: float) -> float:
-        """The highest score that a negative may have beside a positive of this score."""
+        """Return the highest similarity that a negative may have, given that of the best positive."""
         limits = [np.inf if self.max_score is None else self.max_score]
-        if self.margin is not None:
-            limits.append(positive - self.margin)
+        if self.absolute_margin is not None:
+            limits.append(positive - self.absolute_margin)
         if self.percent_of_positive is not None:
-            # A share of a negative similarity would be above it.
+            # A plain fraction of a negative similarity would lie above it.
             limits.append(positive - (1 - self.percent_of_positive) * abs(positive))
         return float(min(limits))
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """rows: corpus rows of the negatives. filled: how many of them, at the end, were drawn from the whole corpus.
-    suspects: rows that the ceiling removed though they are no labelled positive: perhaps unlabelled positives."""
+class ChosenNegatives:
+    """The negatives of one query."""
 
     rows: np.ndarray
-    filled: int
+    """Corpus rows of the negatives."""
+    random_fill: int
+    """How many of them, at the end of `rows`, were drawn from the whole corpus."""
     suspects: np.ndarray
+    """Suspected false negatives: rows that are above the ceiling and are not labelled as positive."""
 
 
-def choose(
+def choose_negatives(
     window: Window,
     candidates: np.ndarray,
     scores: np.ndarray,
@@ -69,17 +73,17 @@ def choose(
     texts: np.ndarray,
     seed: int,
     query_id: str,
-) -> Chosen:
-    """Negatives of one query.
+) -> ChosenNegatives:
+    """Choose the negatives of one query.
 
-    candidates: [K] corpus rows, best first. scores: [K] their similarities. positive: the best positive's similarity.
-    forbidden: text ids of the positives and of the query itself. texts: [N] text id of each corpus row (rows with equal
-    text have equal ids). The draw depends on seed and query id alone, not on the shard or its neighbours.
+    candidates: [K] corpus rows, best first. scores: [K] their similarities. positive: the similarity of the best
+    positive. forbidden: text ids of the positives and of the query itself. texts: [N] text id of each corpus row; rows
+    with equal text have equal ids. The draw depends on seed and query id only, not on the shard or its other queries.
     """
     random = np.random.default_rng(_seed(seed, query_id))
     rows, values = candidates[window.lo : window.hi], scores[window.lo : window.hi]
     allowed = ~np.isin(texts[rows], np.fromiter(forbidden, dtype=texts.dtype, count=len(forbidden)))
-    # Of two documents with one text only the better-ranked counts.
+    # Of documents with equal text only the best-ranked counts.
     first = np.zeros(len(rows), dtype=bool)
     first[np.unique(texts[rows], return_index=True)[1]] = True
     allowed &= first
@@ -90,20 +94,20 @@ def choose(
         below_floor = np.zeros(len(rows), dtype=bool)
     suspects = rows[allowed & ~below]
     pool = rows[allowed & below & ~below_floor]
-    if len(pool) > window.count:
+    if len(pool) > window.num_negatives:
         keep = (
-            random.choice(len(pool), window.count, replace=False)
-            if window.order == "sample"
-            else np.arange(window.count)
+            np.arange(window.num_negatives)
+            if window.sampling_strategy == "top"
+            else random.choice(len(pool), window.num_negatives, replace=False)
         )
         pool = pool[np.sort(keep)]
-    missing = window.count - len(pool)
+    missing = window.num_negatives - len(pool)
     filling = _fill(missing, {*forbidden, *texts[pool].tolist(), *texts[suspects].tolist()}, texts, random)
-    return Chosen(np.concatenate([pool, filling]).astype(np.int64), len(filling), suspects)
+    return ChosenNegatives(np.concatenate([pool, filling]).astype(np.int64), len(filling), suspects)
 
 
 def _fill(count: int, taken: set[int], texts: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Up to `count` corpus rows with texts of their own, none in `taken`; fewer if the corpus has no more."""
+    """Draw up to `count` corpus rows with distinct texts that are not in `taken`; fewer if the corpus has no more."""
     found: list[int] = []
 
     def take(rows: np.ndarray) -> None:
@@ -114,14 +118,14 @@ def _fill(count: int, taken: set[int], texts: np.ndarray, random: np.random.Gene
 
     if count:
         take(random.integers(0, len(texts), size=4 * count))
-    # A few draws find enough in any corpus that is much larger than what is taken; else every row is looked at.
+    # A few draws suffice in a corpus that is much larger than `taken`; otherwise all rows are tried in random order.
     if len(found) < count:
         take(random.permutation(len(texts)))
     return np.array(found, dtype=np.int64)
 
 
-def text_ids(texts: Sequence[str]) -> tuple[np.ndarray, dict[str, int]]:
-    """[N] int64 ids, equal for equal texts, and the id of each text."""
+def number_texts(texts: Sequence[str]) -> tuple[np.ndarray, dict[str, int]]:
+    """Return ([N] int64 ids that are equal for equal texts, the id of each text)."""
     known: dict[str, int] = {}
     return np.array([known.setdefault(text, len(known)) for text in texts], dtype=np.int64), known
 

@@ -1,4 +1,4 @@
-"""A list of documents in another order."""
+"""Reordering of ranked documents."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def reranked(
+def reorder(
     documents: Sequence[str], scores: Sequence[float] | np.ndarray, positives: Sequence[str], ranks: Sequence[int]
 ) -> tuple[np.ndarray, list[int]]:
-    """(the order of `documents` by `scores`, the ranks of `positives` after it), ranks from 1.
+    """Return (the order of `documents` by `scores`, the ranks of `positives` after reordering). Ranks count from 1.
 
-    Equal scores stay in their order. documents: the first of the whole ranking, in which `ranks` are the positives'
-    ranks: one that is not among them keeps its rank, since all of them stood before it and still do.
+    documents: the top of a whole ranking. ranks: the ranks of the positives in the whole ranking; a positive below the
+    top keeps its rank. The order is stable for equal scores.
     """
     order = np.argsort(-np.asarray(scores, np.float32), kind="stable")
     place = {documents[old]: new for new, old in enumerate(order.tolist(), 1)}

@@ -6,12 +6,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from data.errors import DataError
+from ratchet.errors import DataError
 
 
 @dataclass(frozen=True)
 class Document:
-    """`id` is unique in the corpus."""
+    """A document of the corpus. `id` is unique."""
 
     id: str
     text: str
@@ -21,9 +21,9 @@ class Document:
 class Query:
     """A query with its relevant documents.
 
-    group: what must not be torn apart by a split (a question with several wrong answers). split: where the source
-    itself says so. where: `file:line`, for errors. teacher: a reranker's scores of the positives and of the negatives,
-    where the source brings them.
+    group: queries of a group stay in the same split (a question with several wrong answers). split: the split that the
+    source assigns. where: `file:line`, for errors. teacher: the teacher scores of the positives and of the negatives,
+    if the source has them.
     """
 
     id: str
@@ -38,19 +38,19 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Retrieval:
-    """Checked data: every id exists, every query has a positive, nothing is empty. See `checked`."""
+class RetrievalData:
+    """A corpus and queries with relevance labels. `check_data` checks that ids exist and nothing is empty."""
 
     corpus: Sequence[Document]
     queries: Sequence[Query]
     prompt: str = ""
-    """The task's instruction, where the source carries one."""
+    """The instruction of the task, if the source has one."""
     notes: dict[str, int] = field(default_factory=dict)
-    """What was left out or put together while reading: sentence -> count."""
+    """What was dropped or merged while reading: sentence -> count."""
 
 
-def checked(data: Retrieval, source: str) -> Retrieval:
-    """The same data, or DataError for the first thing that is wrong with it."""
+def check_data(data: RetrievalData, source: str) -> RetrievalData:
+    """Return the data unchanged. Raises DataError for the first error in it."""
     if not data.corpus:
         raise DataError(f"{source}: the corpus is empty; expected at least two documents; check the path")
     if not data.queries:
@@ -58,25 +58,27 @@ def checked(data: Retrieval, source: str) -> Retrieval:
     known: set[str] = set()
     for document in data.corpus:
         if document.id in known:
-            raise DataError(f"{source}: document id '{document.id}' stands twice; expected unique ids; rename one")
+            raise DataError(f"{source}: document id '{document.id}' appears twice; expected unique ids; rename one")
         if not document.text.strip():
-            raise DataError(f"{source}: document '{document.id}' has no text; remove it or fill it")
+            raise DataError(f"{source}: document '{document.id}' has no text; expected some; remove it or fill it")
         known.add(document.id)
     seen: set[str] = set()
     for query in data.queries:
         where = query.where or source
         if query.id in seen:
-            raise DataError(f"{where}: query id '{query.id}' stands twice; expected unique ids; rename one")
+            raise DataError(f"{where}: query id '{query.id}' appears twice; expected unique ids; rename one")
         seen.add(query.id)
         if not query.text.strip():
-            raise DataError(f"{where}: query '{query.id}' has no text; remove it or fill it")
+            raise DataError(f"{where}: query '{query.id}' has no text; expected some; remove it or fill it")
         if not query.positives:
             raise DataError(
                 f"{where}: query '{query.id}' has no positive; expected at least one; remove it or label it"
             )
         for name in (*query.positives, *query.negatives):
             if name not in known:
-                raise DataError(f"{where}: query '{query.id}' names document '{name}', which the corpus does not hold")
+                raise DataError(
+                    f"{where}: query '{query.id}' names document '{name}', which is not in the corpus; add or remove it"
+                )
         if both := set(query.positives) & set(query.negatives):
             raise DataError(
                 f"{where}: query '{query.id}' has document '{min(both)}' as a positive and as a negative; expected one"
@@ -85,13 +87,13 @@ def checked(data: Retrieval, source: str) -> Retrieval:
     return data
 
 
-def split(
+def split_queries(
     queries: Sequence[Query], test_fraction: float, validation_fraction: float, seed: int
 ) -> dict[str, list[Query]]:
-    """train, valid and test; whole groups go to one side, and the order of the queries is kept.
+    """Split queries into train, valid and test. Groups stay together, and the order of the queries is kept.
 
-    Splits that the source gives are kept; what it does not give is drawn: `test_fraction` of all groups, then
-    `validation_fraction` of the remaining ones. Raises DataError if a side would be empty.
+    Splits that the source assigns are kept. The others are drawn by group: `test_fraction` of all groups, then
+    `validation_fraction` of the remaining ones. Raises DataError if a split would be empty.
     """
     sides: dict[str, list[Query]] = {"train": [], "valid": [], "test": []}
     given = {query.split for query in queries if query.split}

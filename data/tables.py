@@ -1,6 +1,6 @@
-"""Tables between steps: folders of Parquet shards `shard-00000.parquet`, ..., read in the order of their names.
+"""Tables that steps exchange: folders of Parquet shards `shard-00000.parquet`, ..., read in the order of their names.
 
-The same rows give the same bytes, and a shard is there whole or not at all.
+Writing is deterministic (equal rows give equal bytes) and atomic (a shard exists completely or not at all).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.errors import DataError
+from ratchet.errors import DataError
 
 CORPUS = pa.schema([("id", pa.string()), ("text", pa.string())])
 """Documents. `id` is unique."""
@@ -28,7 +28,7 @@ QUERIES = pa.schema(
         ("negatives", pa.list_(pa.string())),
     ]
 )
-"""Queries. positives, negatives: ids in the corpus; grades: of the positives, 1 or more, in the same order."""
+"""Queries. positives, negatives: ids in the corpus; grades: the relevance of each positive, 1 or more."""
 
 MINED = pa.schema(
     [
@@ -40,8 +40,7 @@ MINED = pa.schema(
         ("negative_scores", pa.list_(pa.float32())),
     ]
 )
-"""Queries with mined negatives and the embedder's similarities."""
-
+"""Queries with mined negatives and the similarities of the embedder."""
 
 RANKED = pa.schema(
     [
@@ -52,29 +51,29 @@ RANKED = pa.schema(
         ("ranks", pa.list_(pa.int64())),
     ]
 )
-"""Queries with the best documents, best first, and the ranks (from 1, over the whole corpus) of their positives."""
+"""Queries with their top documents, best first, and the ranks of their positives (from 1, over the whole corpus)."""
 
-SCORED = {
+TEACHER_SCORES = {
     "positives": "teacher_positive_scores",
     "negatives": "teacher_negative_scores",
     "documents": "teacher_scores",
 }
-"""Columns of ids -> the column of a reranker's scores beside each, list<float32>."""
+"""Column of ids -> column of the teacher scores of these ids (a reranker's scores), list<float32>."""
 
 
 def embeddings_schema(dim: int) -> pa.Schema:
-    """Rows in the order of the texts that were embedded."""
+    """Return the schema of embeddings. Rows are in the order of the texts."""
     return pa.schema([("id", pa.string()), ("embedding", pa.list_(pa.float32(), dim))])
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Writes one Parquet file: elsewhere first, synced, then renamed."""
+    """Write one Parquet file atomically: to a temporary file, synced, then renamed."""
     with _replacing(path) as file:
         pq.write_table(table, file, compression="zstd", row_group_size=65_536)
 
 
 def write_shards(folder: Path, rows: Sequence[dict[str, Any]], schema: pa.Schema, rows_per_shard: int) -> list[Path]:
-    """Writes rows as shards of `rows_per_shard`; at least one shard, which may be empty."""
+    """Write rows as shards of `rows_per_shard`; at least one shard, which may be empty."""
     paths = []
     for number, start in enumerate(range(0, max(1, len(rows)), rows_per_shard)):
         path = folder / f"shard-{number:05d}.parquet"
@@ -84,14 +83,14 @@ def write_shards(folder: Path, rows: Sequence[dict[str, Any]], schema: pa.Schema
 
 
 def write_mapped(path: Path, table: pa.Table) -> None:
-    """Writes one Arrow file, not compressed: `open_mapped` takes no memory for it. Elsewhere first, then renamed."""
+    """Write one uncompressed Arrow file atomically. `open_mapped` maps it into memory without reading it."""
     with _replacing(path) as file, pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
 
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that takes the path's place, synced, when all is written; left early, nothing has happened."""
+    """Open a temporary file that replaces the path on exit, synced. After an exception the path is unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -105,40 +104,40 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def open_mapped(folder: Path) -> pa.Table:
-    """All `shard-*.arrow` of a folder as one table that stays on the disk; processes share what they read. Raises
-    DataError if there are none, or one is cut short."""
+    """Open all `shard-*.arrow` of a folder as one memory-mapped table, which processes share. Raises DataError if there
+    are none, or one is truncated."""
     tables = []
-    for path in shard_paths(folder, "arrow"):
+    for path in list_shards(folder, "arrow"):
         try:
             tables.append(pa.ipc.open_file(pa.memory_map(str(path))).read_all())
         except (pa.ArrowInvalid, OSError) as error:
             raise DataError(
-                f"{path}: cannot be read as Arrow ({error}); expected a shard; make the step again"
+                f"{path}: cannot be read as Arrow ({error}); expected a shard; run the step again"
             ) from None
     return pa.concat_tables(tables)
 
 
-def shard_paths(folder: Path, suffix: str = "parquet") -> list[Path]:
-    """The shards of a folder, in order. Raises DataError if there are none."""
+def list_shards(folder: Path, suffix: str = "parquet") -> list[Path]:
+    """List the shards of a folder, in order. Raises DataError if there are none."""
     paths = sorted(folder.glob(f"shard-*.{suffix}"))
     if not paths:
-        raise DataError(f"{folder}: no shard-*.{suffix} in it; expected a folder that a step made; check the path")
+        raise DataError(f"{folder}: no shard-*.{suffix} in it; expected the output folder of a step; check the path")
     return paths
 
 
 def read_shards(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """All shards as one table. Raises DataError naming the shard that cannot be read or lacks a column."""
+    """Read all shards as one table. Raises DataError naming the shard that cannot be read or lacks a column."""
     tables = []
-    for path in shard_paths(folder):
+    for path in list_shards(folder):
         try:
             tables.append(pq.read_table(path, columns=list(columns) if columns else None))
         except (pa.ArrowInvalid, OSError) as error:
             raise DataError(
-                f"{path}: cannot be read as Parquet ({error}); expected a shard; make the step again"
+                f"{path}: cannot be read as Parquet ({error}); expected a shard; run the step again"
             ) from None
         missing = set(columns or ()) - set(tables[-1].column_names)
         if missing:
             raise DataError(
-                f"{path}: has no column {', '.join(sorted(missing))}; expected one; is it another kind of table?"
+                f"{path}: has no column {', '.join(sorted(missing))}; expected one; give a table of that kind"
             )
     return pa.concat_tables(tables)

@@ -1,7 +1,7 @@
-"""Queries with positives and negatives as numbers, and what each epoch of training draws from them.
+"""Training data of retrieval models: queries with positives and hard negatives, and the batches of each epoch.
 
-What is drawn is a function of (seed, epoch, query) alone: any worker can make any step, and a run that goes on from a
-checkpoint draws what it would have drawn.
+Every draw is a function of (seed, epoch, query). Any worker can therefore make any batch, and a run that resumes from a
+checkpoint sees the same data as one that was never stopped.
 """
 
 from __future__ import annotations
@@ -13,86 +13,86 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data.errors import DataError
-from data.tables import SCORED
+from ratchet.data.tables import TEACHER_SCORES
+from ratchet.errors import DataError
 
 
 @dataclass(frozen=True)
-class Step:
-    """One step's batch as one of its workers sees it. Q: this worker's queries, P: the passages of all."""
+class TripletBatch:
+    """One batch, as one of the workers sees it. Q: the queries of this worker; P: the passages of all workers."""
 
     query_Q: np.ndarray
     passage_P: np.ndarray
-    """Corpus rows, each text once, the first worker's first: a duplicate would count twice as a negative."""
+    """Corpus rows, ordered by worker. Each text appears once: a duplicate would count twice as a negative."""
     offsets: list[int]
-    """Where each worker's passages begin, and the end."""
+    """The start of each worker's passages in passage_P, and the end of the last."""
     own_Q: list[np.ndarray]
-    """The places in passage_P of each query's positive, and of its negatives."""
+    """Per query, the positions in passage_P of its positive (first) and of its negatives."""
     teacher_Q: list[np.ndarray] | None
-    """A teacher's scores of each query's positive and negatives, float32, where they are asked for."""
+    """Per query, the teacher scores of its positive and of its negatives, float32. None without a teacher."""
     queries: int
-    """Of all workers."""
+    """Number of queries in the batch, over all workers."""
 
 
 class Triplets:
-    """Mined queries. `rows` are rows of the corpus; queries without a positive are left out.
+    """Mined queries with their positives and negatives as rows of the corpus. Queries without a positive are dropped.
 
-    teacher: also read the scores that a reranker gave (`data.tables.SCORED`). Raises DataError where nothing is left,
-    for ids that the corpus does not have, and for scores that are missing or no numbers.
+    teacher: also read the teacher scores (`ratchet.data.tables.TEACHER_SCORES`). Raises DataError if no query is left,
+    for ids that are not in the corpus, and for teacher scores that are missing or not finite.
     """
 
     def __init__(self, mined: pa.Table, corpus: pa.Table, *, teacher: bool = False) -> None:
         mined = mined.filter(pc.greater(pc.list_value_length(mined["positives"]), 0))
         if not len(mined):
-            raise DataError("mined: no query has a positive; expected some; look at what was mined")
+            raise DataError("mined: no query has a positive; expected at least one; check the output of `mine`")
         self.query_text: pa.ChunkedArray = mined["text"]
         self.corpus_text: pa.ChunkedArray = corpus["text"]
-        self._positive_rows, self._positive_ends = rows_of(mined, "positives", corpus)
-        self._negative_rows, self._negative_ends = rows_of(mined, "negatives", corpus)
-        self._teacher = [_scores(mined, name) for name in ("positives", "negatives")] if teacher else None
+        self._positive_rows, self._positive_ends = find_corpus_rows(mined, "positives", corpus)
+        self._negative_rows, self._negative_ends = find_corpus_rows(mined, "negatives", corpus)
+        self._teacher = [_read_teacher_scores(mined, name) for name in ("positives", "negatives")] if teacher else None
         texts = pc.unique(self.corpus_text)
-        self.text_of_row: np.ndarray = _numbers(self.corpus_text, texts)
-        """int64 [corpus]: equal exactly where texts are equal."""
+        self.text_of_row: np.ndarray = _number_texts(self.corpus_text, texts)
+        """int64 [corpus]: the number of each row's text; equal exactly where texts are equal."""
         self._lengths = pc.utf8_length(self.corpus_text).to_numpy(), pc.utf8_length(self.query_text).to_numpy()
         self._order: tuple[tuple[int, int, int], list[np.ndarray]] = ((-1, -1, -1), [])
-        self.text_of_query: np.ndarray = _numbers(self.query_text, texts)
-        """The same numbering; -1 for what is no text of the corpus."""
+        self.text_of_query: np.ndarray = _number_texts(self.query_text, texts)
+        """int64 [queries]: the same numbers; -1 for a text that is not in the corpus."""
 
     def __len__(self) -> int:
         return len(self.query_text)
 
     @property
-    def negatives(self) -> int:
-        """Of all queries together."""
+    def num_negatives(self) -> int:
+        """Number of negatives of all queries together."""
         return len(self._negative_rows)
 
     def positives(self, query: int) -> np.ndarray:
-        """All positives of a query."""
+        """Return the corpus rows of a query's positives."""
         return self._positive_rows[self._positive_ends[query] : self._positive_ends[query + 1]]
 
-    def steps(self, batch: int) -> int:
-        """Steps of an epoch."""
-        return -(-len(self) // batch)
+    def num_batches(self, batch_size: int) -> int:
+        """Return the number of batches per epoch."""
+        return -(-len(self) // batch_size)
 
-    def batches(self, seed: int, epoch: int, batch: int) -> list[np.ndarray]:
-        """An epoch's queries, each once, in nearly equal steps of at most `batch`."""
-        return np.array_split(np.random.default_rng([seed, epoch]).permutation(len(self)), self.steps(batch))
+    def split_epoch(self, seed: int, epoch: int, batch_size: int) -> list[np.ndarray]:
+        """Shuffle the queries and split them into nearly equal batches of at most `batch_size`."""
+        return np.array_split(np.random.default_rng([seed, epoch]).permutation(len(self)), self.num_batches(batch_size))
 
-    def draw(self, seed: int, epoch: int, query: int, negatives: int) -> tuple[int, np.ndarray]:
-        """(one positive, at most `negatives` of the negatives) of a query in an epoch."""
-        positive, others = self._places(seed, epoch, query, negatives)
-        return int(self._positive_rows[positive]), self._negative_rows[others]
+    def draw(self, seed: int, epoch: int, query: int, num_negatives: int) -> tuple[int, np.ndarray]:
+        """Draw (one positive, at most `num_negatives` negatives) of a query, as corpus rows."""
+        positive, negatives = self._draw_positions(seed, epoch, query, num_negatives)
+        return int(self._positive_rows[positive]), self._negative_rows[negatives]
 
-    def examples(self, seed: int, epoch: int, query: int, most: int) -> list[tuple[int, int]]:
-        """0 to `most` in-context examples for a query in an epoch: (another query, one of its positives).
+    def draw_examples(self, seed: int, epoch: int, query: int, most: int) -> list[tuple[int, int]]:
+        """Draw 0 to `most` in-context examples for a query: (another query, one of its positives).
 
-        None has the query's own text, or an answer that is one of its own positives.
+        No example has the query's own text, or one of its positives as the answer.
         """
         random = np.random.default_rng([seed, epoch, query + 1, 1])
         wanted, found = int(random.integers(0, most + 1)), list[tuple[int, int]]()
         own = set(self.text_of_row[self.positives(query)].tolist())
         text = self.query_text[query].as_py()
-        # A few more than wanted: most fit. Whoever is unlucky gets fewer.
+        # A few more candidates than wanted, since most of them qualify. Rarely a query gets fewer examples.
         for other in random.permutation(len(self))[: 4 * wanted + 8].tolist():
             if len(found) == wanted:
                 break
@@ -101,87 +101,93 @@ class Triplets:
                 found.append((other, answer))
         return found
 
-    def _places(self, seed: int, epoch: int, query: int, negatives: int) -> tuple[int, np.ndarray]:
-        """What `draw` draws, as places in the flat lists."""
+    def _draw_positions(self, seed: int, epoch: int, query: int, num_negatives: int) -> tuple[int, np.ndarray]:
+        """The draw of `draw`, as positions in the flat arrays."""
         random = np.random.default_rng([seed, epoch, query + 1])
         (first, last), (start, stop) = (ends[query : query + 2] for ends in (self._positive_ends, self._negative_ends))
-        return int(random.choice(np.arange(first, last))), random.permutation(np.arange(start, stop))[:negatives]
+        return int(random.choice(np.arange(first, last))), random.permutation(np.arange(start, stop))[:num_negatives]
 
-    def step(self, seed: int, epoch: int, number: int, batch: int, negatives: int, rank: int, workers: int) -> Step:
-        """Step `number` of an epoch. Each worker gets about as many queries, and passages, of each length."""
-        if self._order[0] != (seed, epoch, batch):
-            self._order = (seed, epoch, batch), self.batches(seed, epoch, batch)
+    def make_batch(
+        self, seed: int, epoch: int, number: int, batch_size: int, num_negatives: int, worker_rank: int, workers: int
+    ) -> TripletBatch:
+        """Make batch `number` of an epoch for one worker. All workers get about as many texts of each length."""
+        if self._order[0] != (seed, epoch, batch_size):
+            self._order = (seed, epoch, batch_size), self.split_epoch(seed, epoch, batch_size)
         queries = self._order[1][number]
-        drawn = [self._places(seed, epoch, int(query), negatives) for query in queries]
+        drawn = [self._draw_positions(seed, epoch, int(query), num_negatives) for query in queries]
         rows = [np.array([self._positive_rows[one], *self._negative_rows[others]], np.int64) for one, others in drawn]
         _, first, text_of = np.unique(self.text_of_row[np.concatenate(rows)], return_index=True, return_inverse=True)
         passages = np.concatenate(rows)[first]
-        dealt = deal(self._lengths[0][passages], workers)
-        place_of = np.empty(len(passages), np.int64)
-        place_of[np.concatenate(dealt)] = np.arange(len(passages))
-        places = np.split(place_of[text_of], np.cumsum([len(part) for part in rows])[:-1])
-        mine = deal(self._lengths[1][queries], workers)[rank]
+        parts = distribute(self._lengths[0][passages], workers)
+        position_of = np.empty(len(passages), np.int64)
+        position_of[np.concatenate(parts)] = np.arange(len(passages))
+        positions = np.split(position_of[text_of], np.cumsum([len(row) for row in rows])[:-1])
+        mine = distribute(self._lengths[1][queries], workers)[worker_rank]
         teacher = None
         if self._teacher is not None:
             right, wrong = self._teacher
             teacher = [np.array([right[drawn[i][0]], *wrong[drawn[i][1]]], np.float32) for i in mine]
-        return Step(
+        return TripletBatch(
             queries[mine],
-            passages[np.concatenate(dealt)],
-            [0, *np.cumsum([len(part) for part in dealt]).tolist()],
-            [places[i] for i in mine],
+            passages[np.concatenate(parts)],
+            [0, *np.cumsum([len(part) for part in parts]).tolist()],
+            [positions[i] for i in mine],
             teacher,
             len(queries),
         )
 
 
-def deal(lengths: Sequence[int] | np.ndarray, workers: int) -> list[np.ndarray]:
-    """Rows for each worker, the longest first: about as many of each length for everyone."""
+def distribute(lengths: Sequence[int] | np.ndarray, workers: int) -> list[np.ndarray]:
+    """Distribute rows over workers, the longest first, so that all get about as many of each length."""
     order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
     return [order[worker::workers] for worker in range(workers)]
 
 
-def rows_of(table: pa.Table, column: str, corpus: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """(corpus rows of a column of lists of ids, where each list begins and the last ends), int64.
+def find_corpus_rows(table: pa.Table, column: str, corpus: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Return (corpus rows of the ids in a list column, flat; the offsets of the lists), int64.
 
-    Raises DataError for an id that the corpus does not have."""
+    Raises DataError for an id that is not in the corpus."""
     lists = table[column].combine_chunks()
     names = lists.flatten()
     rows = pc.index_in(names, value_set=corpus["id"].combine_chunks())
     if rows.null_count:
         unknown = names[int(np.flatnonzero(rows.is_null().to_numpy(zero_copy_only=False))[0])]
-        raise DataError(f"{column}: id '{unknown}' is not in the corpus; expected ids of the corpus; make them anew")
+        raise DataError(
+            f"{column}: id '{unknown}' is not in the corpus; expected ids of the corpus; use the corpus of these rows"
+        )
     ends = np.cumsum([0, *pc.list_value_length(lists).to_pylist()])
     return rows.to_numpy(zero_copy_only=False).astype(np.int64), ends.astype(np.int64)
 
 
-def padded(rows: Sequence[np.ndarray], filler: float) -> np.ndarray:
-    """Rows of different lengths as one array, filled up at their ends."""
-    out = np.full((len(rows), max(map(len, rows), default=0)), filler, rows[0].dtype if len(rows) else np.int64)
+def pad_rows(rows: Sequence[np.ndarray], fill_value: float) -> np.ndarray:
+    """Stack rows of different lengths into one array, padded on the right."""
+    out = np.full((len(rows), max(map(len, rows), default=0)), fill_value, rows[0].dtype if len(rows) else np.int64)
     for number, row in enumerate(rows):
         out[number, : len(row)] = row
     return out
 
 
-def _scores(mined: pa.Table, ids: str) -> np.ndarray:
-    """The teacher's scores beside a column of ids, flat, float32."""
-    column = SCORED[ids]
+def _read_teacher_scores(mined: pa.Table, ids: str) -> np.ndarray:
+    """Return the teacher scores beside a column of ids, flat, float32."""
+    column = TEACHER_SCORES[ids]
     if column not in mined.column_names:
-        raise DataError(f"mined: has no column {column}; expected a reranker's scores to learn from; run `score` on it")
+        raise DataError(f"mined: has no column {column}; expected the scores of a reranker; run `rerank` on it first")
     counts, wanted = (pc.list_value_length(mined[name]).to_pylist() for name in (column, ids))
     for row, (found, expected) in enumerate(zip(counts, wanted, strict=True)):
         if (found or 0) != expected:
             raise DataError(
-                f"mined: row {row}: {found or 'no'} {column} for {expected} {ids}; expected one each; score them again"
+                f"mined: row {row}: {found or 'no'} {column} for {expected} {ids}; expected one each; run `rerank`"
             )
     lists = mined[column].combine_chunks()
     flat = pc.fill_null(lists.flatten(), float("nan")).to_numpy(zero_copy_only=False).astype(np.float32)
     if not np.isfinite(flat).all():
         row = int(np.searchsorted(np.cumsum(counts), np.flatnonzero(~np.isfinite(flat))[0], side="right"))
-        raise DataError(f"mined: row {row}: a score in {column} is no number; expected all to be; score them again")
+        raise DataError(
+            f"mined: row {row}: a score in {column} is not a finite number; expected all to be; run `rerank` again"
+        )
     return flat
 
 
-def _numbers(texts: pa.ChunkedArray, among: pa.Array) -> np.ndarray:
+def _number_texts(texts: pa.ChunkedArray, among: pa.Array) -> np.ndarray:
     found = pc.fill_null(pc.index_in(texts, value_set=among), -1)
     return found.to_numpy().astype(np.int64)

@@ -1,4 +1,4 @@
-"""Vectors that `embed` wrote, checked against the texts that they belong to."""
+"""Embeddings that the job `embed` wrote, read and checked against the ids of the texts."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.errors import DataError
-from data.tables import shard_paths
+from ratchet.data.tables import list_shards
+from ratchet.errors import DataError
 
 
-def matrix(path: Path, ids: Sequence[str]) -> np.ndarray:
-    """[N, D] float32 of one shard. Raises DataError where its rows are not those of `ids`, in order."""
+def read_vectors(path: Path, ids: Sequence[str]) -> np.ndarray:
+    """Return the [N, D] float32 embeddings of one shard. Raises DataError if its ids are not `ids`, in order."""
     try:
         table = pq.read_table(path)
     except FileNotFoundError:
         raise DataError(
-            f"{path}: missing; expected the vectors of the texts' shard of that name; embed them again"
+            f"{path}: missing; expected the embeddings of the shard of that name; embed the texts again"
         ) from None
     found = table["id"].to_pylist()
     if found != list(ids):
@@ -29,19 +30,19 @@ def matrix(path: Path, ids: Sequence[str]) -> np.ndarray:
     return _values(table)
 
 
-def blocks(folder: Path, ids: Sequence[str]) -> Iterator[tuple[int, np.ndarray]]:
-    """(first row, [n, D] float32) of each shard of a corpus, in order. Raises DataError like `matrix`."""
+def read_blocks(folder: Path, ids: Sequence[str]) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (first row, [n, D] float32) of each shard of a corpus, in order. Raises DataError like `read_vectors`."""
     start = 0
-    for path in shard_paths(folder):
+    for path in list_shards(folder):
         rows = pq.read_metadata(path).num_rows
-        yield start, matrix(path, ids[start : start + rows])
+        yield start, read_vectors(path, ids[start : start + rows])
         start += rows
     if start != len(ids):
         raise DataError(f"{folder}: {start} vectors for {len(ids)} texts; expected one each; embed these texts again")
 
 
-def grouped(pieces: Iterator[tuple[int, np.ndarray]], rows: int) -> Iterator[list[tuple[int, np.ndarray]]]:
-    """Consecutive blocks together, about `rows` rows at a time."""
+def group_blocks(pieces: Iterator[tuple[int, np.ndarray]], rows: int) -> Iterator[list[tuple[int, np.ndarray]]]:
+    """Group consecutive blocks, about `rows` rows per group."""
     group: list[tuple[int, np.ndarray]] = []
     for piece in pieces:
         group.append(piece)
@@ -52,7 +53,7 @@ def grouped(pieces: Iterator[tuple[int, np.ndarray]], rows: int) -> Iterator[lis
         yield group
 
 
-def _values(table) -> np.ndarray:  # type: ignore[no-untyped-def]
+def _values(table: pa.Table) -> np.ndarray:
     column = table["embedding"].combine_chunks()
-    # A copy: what Arrow holds cannot be written to, and torch wants to be able to.
+    # A copy, since Arrow's memory is read-only and torch expects writable arrays.
     return np.array(column.flatten()).reshape(len(table), column.type.list_size)

@@ -1,1 +1,1 @@
-"""One file per verb: the distributed programs that steps run. `job` is the contract with the orchestrator."""
+"""Jobs: one verb per file, declared in `jobs/<group>/<verb>.py` and done in `jobs/<group>/implementation/<verb>.py`."""

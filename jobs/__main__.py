@@ -1,8 +1,10 @@
-"""One job by itself, without plan, store or cache:
+"""Runs a job by itself, without a plan, a store or a cache:
 
     python -m jobs embed --model MODEL --texts FOLDER --out FOLDER --set role=query
+    python -m jobs embed --json-schema      the JSON Schema of its settings
+    python -m jobs --reference              the inputs and settings of all jobs, in Markdown
 
-Killed and given again, it goes on where it was: what is finished is kept beside the output folder until all is done.
+If a run is killed, the same command resumes it: finished work is kept beside the output folder until the job is done.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import argparse
 import dataclasses
 import hashlib
 import importlib
-import pkgutil
+import json
+import logging
+import os
 import shutil
 import sys
 import textwrap
@@ -19,17 +23,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import jobs
-from jobs.job import BadInput, Context, Job, Resources, Result
-from jobs.machines import Machine, resolved
-from jobs.progress import Reporter, start_board
-from jobs.values import coerce, field_docs, nearest
+from ratchet import jobs
+from ratchet.errors import InputError, RatchetError
+from ratchet.orchestrator.job_interface.job import Context, Job, Resources, Result
+from ratchet.orchestrator.job_interface.placement import Machine, resolve_resources
+from ratchet.orchestrator.job_interface.progress import ProgressReporter, start_progress_actor
+from ratchet.orchestrator.job_interface.settings import (
+    Setting,
+    convert,
+    describe_settings,
+    field_docs,
+    json_schema,
+    suggest,
+    validate,
+)
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Runs the job; returns the exit status: 0, 2 for what cannot work as it was given, 1 for another failure."""
+    """Run a job. Return the exit status: 0, 2 for wrong input, 1 for another failure, 130 for Ctrl-C."""
     given = sys.argv[1:] if given is None else list(given)
-    verbs = names()
+    verbs = find_declarations()
     parser = argparse.ArgumentParser(
         "python -m jobs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -37,20 +50,24 @@ def main(given: Sequence[str] | None = None) -> int:
         parser.add_argument("verb", help=", ".join(verbs))
         parser.print_help()
         return 0 if given else 2
+    if given[0] == "--reference":
+        print(write_reference(), end="")
+        return 0
     try:
         if given[0] not in verbs:
-            raise BadInput(f"verb: '{given[0]}' given; expected one of {', '.join(verbs)}{nearest(given[0], verbs)}")
-        job: Job = importlib.import_module(f"jobs.{given[0]}").JOB
-        config, inputs, options = _read(job, given[1:])
+            raise InputError(f"verb: '{given[0]}' given; expected one of {', '.join(verbs)}{suggest(given[0], verbs)}")
+        job = load_declaration(verbs[given[0]])
+        if "--json-schema" in given[1:]:
+            print(json.dumps(json_schema(job.config), indent=2))
+            return 0
+        config, inputs, options = _read_arguments(job, given[1:])
         if job.check:
             job.check(config, inputs)
-        result = _ran(job, config, inputs, options)
+        result = _run(job, config, inputs, options)
     except KeyboardInterrupt:
-        print(f"{given[0]}: stopped; give the same command again to go on", file=sys.stderr)
+        print(f"{given[0]}: stopped; give the same command again to resume", file=sys.stderr)
         return 130
-    except Exception as error:
-        if not isinstance(error, ValueError) and type(error).__module__.split(".")[0] not in ("jobs", "models", "data"):
-            raise
+    except (RatchetError, ValueError) as error:
         print(f"{given[0]}: {error}", file=sys.stderr)
         return 2
     width = max((len(name) for name in result.metrics), default=0)
@@ -59,38 +76,79 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0
 
 
-def names() -> list[str]:
-    """The verbs: modules of this package that end in a `JOB` line."""
-    files = {
-        module.name: Path(jobs.__path__[0]) / f"{module.name}.py" for module in pkgutil.iter_modules(jobs.__path__)
-    }
-    return sorted(name for name, file in files.items() if "\nJOB = " in file.read_text())
+def find_declarations() -> dict[str, str]:
+    """Return verb -> the dotted name of the module that declares it: the modules of this package with a `JOB`."""
+    root = Path(jobs.__path__[0])
+    found = {path.stem: path for path in sorted(root.glob("*/*.py")) if "\nJOB = " in path.read_text()}
+    return {name: f"ratchet.jobs.{path.parent.name}.{name}" for name, path in found.items()}
 
 
-def _read(job: Job, given: Sequence[str]) -> tuple[Any, Any, argparse.Namespace]:
-    """The job's config and inputs, and what is about the run only."""
+def load_declaration(module: str) -> Job:
+    job: Job = importlib.import_module(module).JOB
+    return job
+
+
+def write_reference() -> str:
+    """Return the inputs and settings of all jobs as Markdown."""
+    parts = [REFERENCE_HEAD, "## Resources of every job", *_table(describe_settings(Resources))]
+    for verb, module in find_declarations().items():
+        job = load_declaration(module)
+        text = (importlib.import_module(module).__doc__ or "").partition("\n\n")[0]
+        parts += [f"## {verb}", " ".join(text.split()).removeprefix(f"{verb}: ").replace("|", "\\|")]
+        inputs = describe_settings(job.inputs)
+        if inputs:
+            parts += ["Inputs:", *_table(inputs)]
+        parts += ["Settings:", *_table(describe_settings(job.config))]
+    return "\n\n".join(parts) + "\n"
+
+
+REFERENCE_HEAD = """# Settings of the jobs
+
+Written by `python -m jobs --reference`; do not edit. Give a setting as `--set job.setting=value`, or for one step as
+`--set step.setting=value`, such as `iter0/mine.window=2,100`. Resources are given alike and never change results."""
+
+
+def _table(settings: Sequence[Setting]) -> list[str]:
+    """Return a Markdown table, as a list of one item; empty without settings."""
+    if not settings:
+        return ["None."]
+    rows = [
+        f"| `{setting.name}` | {_cell(setting.type)} | {f'`{setting.default}`' if setting.default else ''} |"
+        f" {_cell(setting.help)} |"
+        for setting in settings
+    ]
+    return ["\n".join(["| name | type | default | |", "| --- | --- | --- | --- |", *rows])]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _read_arguments(job: Job, given: Sequence[str]) -> tuple[Any, Any, argparse.Namespace]:
+    """Return the job's config and inputs, and the options of the run."""
     parser = argparse.ArgumentParser(
-        f"python -m jobs {job.name}", formatter_class=argparse.RawDescriptionHelpFormatter, epilog=_settings(job)
+        f"python -m jobs {job.name}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_describe_settings(job),
     )
     hints, docs = get_type_hints(job.inputs), field_docs(job.inputs)
     for field in dataclasses.fields(job.inputs):
-        needed = field.default is dataclasses.MISSING
+        required = field.default is dataclasses.MISSING
         several = {"nargs": "+"} if "tuple" in str(hints[field.name]) else {}
-        flag = f"--{field.name.replace('_', '-')}"
-        default = None if needed else field.default
         parser.add_argument(
-            flag,
+            f"--{field.name.replace('_', '-')}",
             dest=field.name,
             type=Path,
-            required=needed,
-            default=default,
+            required=required,
+            default=None if required else field.default,
             metavar="PATH",
             help=docs.get(field.name, "").replace("%", "%%"),
             **several,
         )
-    parser.add_argument("--out", type=Path, required=True, help="a folder that is not there yet")
+    parser.add_argument("--out", type=Path, required=True, help="a new folder for the result")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting; see below")
-    parser.add_argument("--workers", type=int, help="processes; default: one per GPU, or one")
+    parser.add_argument("--json-schema", action="store_true", help="print the JSON Schema of the settings and exit")
+    parser.add_argument("--workers", type=int, help="number of processes; default: one per GPU, or one")
     parser.add_argument(
         "--batch-tokens", type=int, default=Resources.batch_tokens, help="padded tokens per forward pass"
     )
@@ -99,31 +157,31 @@ def _read(job: Job, given: Sequence[str]) -> tuple[Any, Any, argparse.Namespace]
     for text in options.set:
         name, equals, value = text.partition("=")
         if not equals:
-            raise BadInput(f"--set: '{text}' given; expected NAME=VALUE")
+            raise InputError(f"--set: '{text}' given; expected NAME=VALUE")
         settings[name.strip()] = value.strip()
     paths = {field.name: getattr(options, field.name) for field in dataclasses.fields(job.inputs)}
     for name, path in paths.items():
         paths[name] = tuple(one.absolute() for one in path) if isinstance(path, list) else path and path.absolute()
         for one in paths[name] if isinstance(paths[name], tuple) else [paths[name]]:
             if one is not None and not one.exists():
-                raise BadInput(f"--{name.replace('_', '-')}: {one} does not exist; expected a folder or file")
+                raise InputError(f"--{name.replace('_', '-')}: {one} does not exist; expected a folder or file")
     if options.out.exists() and any(options.out.iterdir()):
-        raise BadInput(f"--out: {options.out} is not empty; expected a new folder; remove it or give another")
-    return coerce(job.config, settings), job.inputs(**paths), options
+        raise InputError(f"--out: {options.out} is not empty; expected a new folder; remove it or give another")
+    hints = get_type_hints(job.config, include_extras=True)
+    values = {n: convert(t, hints[n], f"--set {n}") if n in hints else t for n, t in settings.items()}
+    return validate(job.config, values, job.name), job.inputs(**paths), options
 
 
-def _ran(job: Job, config: Any, inputs: Any, options: argparse.Namespace) -> Result:
-    """Runs the job in a Ray task, as the orchestrator does: what libraries log goes to Ray's files."""
-    import logging
-    import os
-
+def _run(job: Job, config: Any, inputs: Any, options: argparse.Namespace) -> Result:
+    """Run the job in a Ray task, as the orchestrator does, so that the logs of libraries go to Ray's files."""
     for name in ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_USAGE_STATS_ENABLED"):
         os.environ.setdefault(name, "0")
+    # After the environment is set, which Ray reads when it is imported.
     import ray
 
-    # The same command finds what it has finished; another one, or changed inputs, does not.
-    told = repr((job.name, job.version, config, [_state(path) for path in vars(inputs).values()]))
-    key = hashlib.sha256(told.encode()).hexdigest()
+    # The same command finds its finished work; another command, or one with changed inputs, does not.
+    described = repr((job.name, job.version, config, [_file_state(path) for path in vars(inputs).values()]))
+    key = hashlib.sha256(described.encode()).hexdigest()
     work = options.out.absolute().parent / f".work-{job.name}-{key[:12]}"
     out = work / "out"
     shutil.rmtree(out, ignore_errors=True)
@@ -131,18 +189,20 @@ def _ran(job: Job, config: Any, inputs: Any, options: argparse.Namespace) -> Res
     attempts = work / "attempts"
     with attempts.open("a") as file:
         file.write("|")
-    # "local": not whatever cluster was last started here, which may be gone.
+    # "local": not the cluster that was last started on this machine, which may be gone.
     address = os.environ.get("RAY_ADDRESS", "local")
     dashboard = False if address == "local" else None
     ray.init(address, include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
     try:
         total = ray.cluster_resources()
         asked = Resources(workers=options.workers, batch_tokens=options.batch_tokens)
-        resources = resolved(asked, [Machine(total.get("CPU", 1.0), total.get("GPU", 0.0))])
-        board = start_board()
-        context = Context(job.name, key, attempts.stat().st_size, out, work, resources, Reporter(board, job.name))
-        task: Any = ray.remote(num_cpus=0, max_retries=0)(job.run)
-        result = _watched(task.remote(context, config, inputs), board, job.name)
+        resources = resolve_resources(asked, [Machine(total.get("CPU", 1.0), total.get("GPU", 0.0))])
+        actor = start_progress_actor()
+        context = Context(
+            job.name, key, attempts.stat().st_size, out, work, resources, ProgressReporter(actor, job.name)
+        )
+        task: Any = ray.remote(num_cpus=0, max_retries=0)(job.load())
+        result = _show_progress(task.remote(context, config, inputs), actor, job.name)
     except ray.exceptions.RayTaskError as error:
         raise error.cause if isinstance(error.cause, BaseException) else error from None
     finally:
@@ -154,8 +214,8 @@ def _ran(job: Job, config: Any, inputs: Any, options: argparse.Namespace) -> Res
     return result
 
 
-def _watched(running: Any, board: Any, name: str) -> Result:
-    """Waits for a task, with a bar on the standard error of a terminal."""
+def _show_progress(running: Any, actor: Any, name: str) -> Result:
+    """Wait for a task, with a progress bar on the standard error of a terminal."""
     import ray
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -166,34 +226,29 @@ def _watched(running: Any, board: Any, name: str) -> Result:
     with Bars(*columns, TextColumn("{task.fields[numbers]}"), console=console, disable=not console.is_terminal) as bars:
         bar = bars.add_task(name, total=None, numbers="")
         while not ray.wait([running], timeout=0.5)[0]:
-            for news in ray.get(board.take.remote()).values():
-                numbers = "  ".join(f"{key} {value:.4g}" for key, value in news.numbers.items())
-                said = f"{name} {news.stage}".strip()
-                bars.update(bar, description=said, completed=news.done, total=news.total, numbers=numbers)
+            for progress in ray.get(actor.take.remote()).values():
+                numbers = "  ".join(f"{key} {value:.4g}" for key, value in progress.numbers.items())
+                description = f"{name} {progress.stage}".strip()
+                bars.update(
+                    bar, description=description, completed=progress.done, total=progress.total, numbers=numbers
+                )
     return ray.get(running)
 
 
-def _state(path: Any) -> Any:
-    """What tells a file or folder from a later state of it: names, sizes and times of what it holds."""
+def _file_state(path: Any) -> Any:
+    """Return the names, sizes and times of the files below a path, which change when the input changes."""
     if not isinstance(path, Path):
-        return [_state(one) for one in path or ()]
+        return [_file_state(one) for one in path or ()]
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     return [str(path), *((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)]
 
 
-def _settings(job: Job) -> str:
-    hints = get_type_hints(job.config)
-    docs = field_docs(job.config)
+def _describe_settings(job: Job) -> str:
     lines = ["settings:"]
-    for field in dataclasses.fields(job.config):
-        default = "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
-        lines.append(f"  {field.name}{default}  ({_kind(hints[field.name])})")
-        lines += textwrap.wrap(docs.get(field.name, ""), 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    for setting in describe_settings(job.config):
+        lines.append(f"  {setting.name}{f' = {setting.default}' if setting.default else ''}  ({setting.type})")
+        lines += textwrap.wrap(setting.help, 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines)
-
-
-def _kind(annotation: Any) -> str:
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
-"""A published model as a step's input: no job, only where its files are and which of them make it what it is."""
+"""Published models as inputs of steps."""
 
 from __future__ import annotations
 
-from jobs.job import Source
+from ratchet.models.model_files import IDENTITY_FILES, resolve
+from ratchet.orchestrator.job_interface.job import Source
 
 
 def pretrained(name: str) -> Source:
-    """The model folder of a path or hub id. It enters identity by its weights, tokenizer and configuration files.
+    """Return the model folder of a path or hub id. Its weights, tokenizer and configuration enter the fingerprint.
 
-    A hub id is taken from the hub's cache, or downloaded. Raises ModelError where neither works.
+    A hub id is taken from the hub's cache or downloaded. Raises ModelError if neither works.
     """
-    from models.weights import IDENTITY_FILES, resolve
-
     return Source(resolve(name), label=name, only=tuple(IDENTITY_FILES))

@@ -1,1 +1,2 @@
-"""Tensors in, tensors out: encoders, adapters, losses, search, ranks. Knows no Ray and no data format."""
+"""Models and exact search: embedders, rerankers, decoders, adapters, losses and ranking metrics. Imports no Ray and no
+data format."""

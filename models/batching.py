@@ -1,4 +1,4 @@
-"""Batches by tokens instead of rows: little padding, bounded memory."""
+"""Token-budget batches: little padding, bounded memory."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import numpy as np
 import torch
 
 MULTIPLE = 8
-"""Padded lengths are multiples of this: kernels like it, and fewer shapes are met."""
+"""Padded lengths are multiples of this, for faster kernels and fewer distinct shapes."""
 
 
-def token_batches(lengths: Sequence[int] | np.ndarray, batch_tokens: int, multiple: int = MULTIPLE) -> list[np.ndarray]:
-    """Row indices per batch, longest rows first (what does not fit in memory fails at once, and the time left is
-    never underestimated). A batch holds at most `batch_tokens` tokens with its padding, or one row."""
+def batch_by_tokens(
+    lengths: Sequence[int] | np.ndarray, batch_tokens: int, multiple: int = MULTIPLE
+) -> list[np.ndarray]:
+    """Return the row indices of each batch, longest rows first, so that a batch that does not fit in memory fails at
+    once. A batch holds at most `batch_tokens` padded tokens, or one row."""
     lengths = np.maximum(np.asarray(lengths, dtype=np.int64), 1)
     padded = (lengths + multiple - 1) // multiple * multiple
     order = np.argsort(-padded, kind="stable")
@@ -28,7 +30,7 @@ def token_batches(lengths: Sequence[int] | np.ndarray, batch_tokens: int, multip
 def pad(
     rows: Sequence[Sequence[int]], pad_id: int, side: str = "right", multiple: int = MULTIPLE
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(input_ids_BL, attention_mask_BL), int64: rows padded to the longest, rounded up to `multiple`."""
+    """Pad rows to the longest length, rounded up to `multiple`. Returns (input_ids_BL, attention_mask_BL), int64."""
     longest = max((len(row) for row in rows), default=1)
     length = (max(longest, 1) + multiple - 1) // multiple * multiple
     ids = np.full((len(rows), length), pad_id, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Where a model runs, and in what precision it is fastest there."""
+"""Device and dtype selection."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from pathlib import Path
 
 import torch
 
-from models.errors import ModelError
+from ratchet.errors import ModelError
 
 
-def place(device: str) -> torch.device:
-    """`cpu`, `cuda`, or `auto`."""
+def resolve_device(device: str) -> torch.device:
+    """Return the device for `cpu`, `cuda` or `auto` (CUDA if available)."""
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
 
 
-def torch_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 where the device multiplies it natively."""
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Return the dtype for `float32`, `bfloat16` or `auto`: bfloat16 where the device multiplies it natively."""
     if name == "auto":
         return torch.bfloat16 if device.type != "cpu" or _cpu_has_bfloat16() else torch.float32
     if name not in ("float32", "bfloat16"):
-        raise ModelError(f"dtype: '{name}' given; expected auto, float32 or bfloat16")
+        raise ModelError(f"dtype: '{name}' given; expected auto, float32 or bfloat16; correct the setting")
     return torch.float32 if name == "float32" else torch.bfloat16
 
 

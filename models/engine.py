@@ -1,4 +1,7 @@
-"""DeepSpeed's engine for training adapters, on CPUs and GPUs alike, and what a training process sets up first."""
+"""The DeepSpeed engine for training adapters on CPUs and GPUs, and the setup of a training process.
+
+DeepSpeed is imported inside the functions: it reads DS_ACCELERATOR when it is imported.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,27 @@ from typing import Any
 import torch
 
 
-def start(
+def start_engine(
     model: Any,
     *,
     learning_rate: float,
     weight_decay: float,
-    gradient_clipping: float,
+    max_grad_norm: float,
     zero_stage: int,
     device: str,
 ) -> Any:
-    """The engine over AdamW for the parameters that require a gradient, all of one dtype: float32, or bfloat16.
+    """Start DeepSpeed with AdamW over the parameters that require a gradient, all float32 or all bfloat16.
 
-    Master weights and moments are float32 either way. gradient_clipping: largest norm, 0 for none. zero_stage 0 to 3;
-    from 3 on, workers must run equally many forward passes (models.lockstep). Rates are set by the caller, step by
-    step, in `engine.optimizer.param_groups`. torch.distributed must be initialised, with LOCAL_RANK in the environment.
+    Master weights and moments are float32 in both cases. max_grad_norm: 0 turns clipping off. zero_stage: 0 to 3;
+    with 3, workers must run equally many forward passes (`ratchet.models.zero3_sync`). The caller sets the learning
+    rate in `engine.optimizer.param_groups`. torch.distributed must be initialised, and LOCAL_RANK set.
     """
     if device == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"  # read when DeepSpeed is imported
     import deepspeed
 
-    # On CPUs DeepSpeed compiles a collective of its own into the user's cache; a process that is killed then leaves
-    # a lock there, for which every later one waits without end. gloo needs no compiler.
+    # On CPUs DeepSpeed compiles its own collective into the user's cache. A process that is killed meanwhile leaves a
+    # lock there on which every later process blocks. gloo needs no compiler.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     # Without torch's Adam DeepSpeed compiles its own.
@@ -42,14 +45,14 @@ def start(
         model=model,
         model_parameters=trained,
         config={
-            # Not used but wanted: who calls the engine cuts the batches.
+            # Required but unused: the caller splits the batches.
             "train_micro_batch_size_per_gpu": 1,
             "gradient_accumulation_steps": 1,
             "optimizer": {"type": "AdamW", "params": adam},
             "bf16": {"enabled": trained[0].dtype == torch.bfloat16},
             "zero_optimization": {"stage": zero_stage},
             # DeepSpeed 0.19 clips at 1.0 when nothing is said.
-            "gradient_clipping": gradient_clipping,
+            "gradient_clipping": max_grad_norm,
             "steps_per_print": 1_000_000_000,
         },
     )
@@ -57,8 +60,8 @@ def start(
 
 
 @contextmanager
-def whole_weights(model: Any) -> Iterator[None]:
-    """What is trained, whole on every worker, wherever ZeRO-3 has cut it up. Collective."""
+def gather_trained_weights(model: Any) -> Iterator[None]:
+    """Context manager in which the trained weights are whole on every worker, also under ZeRO-3. Collective."""
     import deepspeed
 
     cut = [weight for weight in model.parameters() if weight.requires_grad and hasattr(weight, "ds_id")]
@@ -66,8 +69,8 @@ def whole_weights(model: Any) -> Iterator[None]:
         yield
 
 
-def keep_memory() -> None:
-    """Tells glibc to keep what is freed: a step's large temporaries would be given back and faulted in again."""
+def keep_freed_memory() -> None:
+    """Tell glibc to keep freed memory, so that large temporaries are not returned and faulted in again at each step."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return
@@ -77,8 +80,8 @@ def keep_memory() -> None:
     mallopt(top_pad, 64 * 2**20)
 
 
-def quiet() -> None:
-    """Libraries' chatter that nobody at the screen can act on."""
+def silence_libraries() -> None:
+    """Hide log lines and warnings of libraries."""
     warnings.simplefilter("ignore")
     os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
     for name in ("DeepSpeed", "deepspeed", "transformers", "peft", "torch.distributed"):

@@ -1,4 +1,4 @@
-"""Batches for training: cut by length such that padding and forward passes together cost least."""
+"""Length grouping for training batches: minimises the cost of padding plus forward passes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 OVERHEAD_TOKENS = 64
-"""What a forward and backward pass costs by itself, in tokens of padding that it must save to be worth it."""
+"""Fixed cost of a forward and backward pass, in tokens of padding."""
 
 
-def length_groups(lengths: Sequence[int], tokens: int, multiple: int) -> list[np.ndarray]:
-    """Rows per forward pass, such that padding and passes together cost least: exact, over where to cut the lengths.
+def group_by_length(lengths: Sequence[int], tokens: int, multiple: int) -> list[np.ndarray]:
+    """Return the row indices of each forward pass with the least total cost, by dynamic programming over the lengths.
 
-    A pass holds at most `tokens` padded tokens, or one row."""
+    A pass holds at most `tokens` padded tokens, or one row. Lengths are rounded up to `multiple`.
+    """
     padded = (np.maximum(lengths, 1) + multiple - 1) // multiple * multiple
     values, counts = np.unique(padded, return_counts=True)
     before = np.concatenate([[0], np.cumsum(counts)])

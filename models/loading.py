@@ -1,4 +1,4 @@
-"""Opens model folders for the encoder and the reranker alike: dtype, device, attention, dropout, missing weights."""
+"""Model loading shared by embedders, rerankers and decoders: dtype, attention, dropout, missing weights."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import transformers
 
-from models.errors import ModelError
-from models.weights import check_folder
+from ratchet.errors import ModelError
+from ratchet.models.model_files import check_folder
 
 DROPOUTS = (
     "hidden_dropout_prob",
@@ -21,7 +21,7 @@ DROPOUTS = (
     "embd_pdrop",
     "resid_pdrop",
 )
-"""Settings that are 0 while training: an adapter has its own dropout, and on CPUs dropout runs on one thread."""
+"""Config fields that are set to 0 for training: LoRA has its own dropout, and dropout on CPUs is single-threaded."""
 
 
 def open_model(
@@ -35,13 +35,12 @@ def open_model(
     may_lack: Callable[[str], bool] = lambda name: False,
     **settings: Any,
 ) -> tuple[Any, list[str]]:
-    """A model folder as one of transformers' auto classes, on the CPU (the caller moves it), and the names of weights
-    that it lacks.
+    """Load a model folder as the auto class `kind`. Returns the model, on the CPU, and the names of missing weights.
 
-    training: no dropout, and on CPUs the attention whose backward is fast there. quantization: `nf4` keeps the linear
-    layers in 4 bits, twice quantised, and multiplies in `dtype` (Dettmers et al. 2023, "QLoRA"). may_lack: names of
-    weights that the folder need not hold (transformers fills them with random numbers). settings: of the
-    configuration. Raises ModelError for an unusable folder.
+    training: no dropout, and eager attention on CPUs, whose backward is faster there. quantization: `nf4` keeps linear
+    layers in 4 bits with double quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA"). may_lack(name):
+    whether a missing weight is accepted; it is initialised at random. settings: overrides of the model's config.
+    Raises ModelError for an unusable folder.
     """
     check_folder(base)
     config = transformers.AutoConfig.from_pretrained(base, **settings)
@@ -59,13 +58,13 @@ def open_model(
             bnb_4bit_compute_dtype=dtype,
         )
         options["device_map"] = {"": device}
-    # BERT's pooler is a layer on top that embeddings don't use.
+    # Embeddings do not use BERT's pooler.
     if kind is transformers.AutoModel and config.model_type in ("bert", "roberta", "xlm-roberta"):
         options["add_pooling_layer"] = False
-    with quiet():
+    with silence_transformers():
         model, found = kind.from_pretrained(base, config=config, dtype=dtype, output_loading_info=True, **options)
     if quantization != "none" and training:
-        # On CPUs bitsandbytes lays such weights out anew at the first evaluation, which has no backward any more.
+        # On CPUs bitsandbytes repacks these weights at the first evaluation, into a layout without a backward pass.
         for module in model.modules():
             if hasattr(module, "support_avx512bf16_for_cpu"):
                 module.support_avx512bf16_for_cpu = False
@@ -78,8 +77,8 @@ def open_model(
     return model, sorted(found["missing_keys"])
 
 
-def moved(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """The model on a device in a dtype; one in 4 bits is where and what it is, and only its adapter is cast."""
+def move_model(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """Move the model to a device and dtype. Of a 4-bit model only the trainable weights are cast."""
     if not getattr(model, "is_loaded_in_4bit", False):
         return model.to(device=device, dtype=dtype)
     for parameter in model.parameters():
@@ -89,8 +88,8 @@ def moved(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Without transformers' progress bars and its table of weights that it did not need."""
+def silence_transformers() -> Iterator[None]:
+    """Context manager that hides the progress bars and warnings of transformers."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -104,8 +103,8 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def evaluating(model: Any) -> Iterator[None]:
-    """Without dropout, whatever mode the model is in."""
+def eval_mode(model: Any) -> Iterator[None]:
+    """Context manager that puts the model into eval mode and restores its mode afterwards."""
     before = model.training
     model.eval()
     try:

@@ -1,8 +1,8 @@
-"""`python -m orchestrator` is `ratchet`: for `ray job submit`, where nothing is installed from the checkout."""
+"""Run `ratchet` as `python -m orchestrator` in a checkout, or as `python -m ratchet.orchestrator`."""
 
 import sys
 
-from orchestrator.cli import main
+from ratchet.orchestrator.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

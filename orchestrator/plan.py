@@ -1,8 +1,8 @@
 """The plan: for each step, whether its result exists, and if not, why.
 
-A step's identity needs the digests of what its parents made, so a plan is worked out from the top down and goes as
-far as the store's results reach. What a missing step will produce is not guessed: its children are `unknown`, and may
-still turn out to be hits when it gives the same bytes as before.
+The fingerprint of a step includes the digests of its inputs, so a plan is resolved from the first steps on, as far as
+their results exist. The children of a missing step are `unknown`: they may still be hits, if the step produces the same
+bytes as before.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import Damaged, InputError
-from orchestrator.identity import changes, code_of, identity, step_id
-from orchestrator.source import SourceDigests
-from orchestrator.step import Output, Reference, Source, Step
-from orchestrator.store import Commit, Store
-from orchestrator.store.manifest import Manifest
+from ratchet.errors import DamagedError, InputError
+from ratchet.orchestrator.fingerprint import build_fingerprint, compute_step_id, describe_changes, digest_code
+from ratchet.orchestrator.source_digest import SourceDigests
+from ratchet.orchestrator.step import Output, Reference, Source, Step
+from ratchet.orchestrator.store import Commit, Store
+from ratchet.orchestrator.store.manifest import Manifest
 
 
 @dataclass
 class Planned:
-    """A step and what is known of it so far."""
+    """A step and what is known about it so far."""
 
     step: Step
-    identity: dict[str, Any] | None = None
-    """None while an input is not made yet."""
+    fingerprint: dict[str, Any] | None = None
+    """None while an input does not exist."""
     step_id: str | None = None
     commit: Commit | None = None
-    """None: not in the store."""
+    """None: the store has no result."""
     manifest: Manifest | None = None
 
     @property
@@ -39,114 +39,113 @@ class Planned:
 
 
 class Plan:
-    """Steps by name, parents before children."""
+    """The steps of a recipe by name, parents before children."""
 
     def __init__(self, steps: Sequence[Step], store: Store, *, repair: bool = False) -> None:
-        """repair: move a result that is damaged on disk aside instead of raising, so that its step is a miss."""
+        """repair: withdraw damaged results instead of raising DamagedError, so that their steps are misses."""
         self.store = store
         self.repair = repair
         self.sources = SourceDigests(store.local("sources.json"))
         self.steps = {step.name: Planned(step) for step in steps}
-        # All of it now: who edits a file while the run is under way does not get half of each version.
-        self.code = {step.job: code_of(step.job) for step in steps}
+        # All code now, so that a file edited during the run is noticed.
+        self.code = {step.job: digest_code(step.job) for step in steps}
         self.parents = {step.name: {parent.name for parent in step.parents} for step in steps}
         for name in self.steps:
             self.resolve(name)
         self.sources.save()
 
     def resolve(self, name: str) -> Planned:
-        """Works out a step's identity and looks its result up, once all its inputs exist.
+        """Compute the fingerprint of a step and look up its result, if all its inputs exist.
 
-        Raises Damaged where the store holds a result that is not what was committed; InputError for a source that
-        is not there.
+        Raises DamagedError if the stored result was changed, and InputError if a source is missing.
         """
         planned = self.steps[name]
         if planned.commit is None and all(self.steps[parent].commit for parent in self.parents[name]):
-            if planned.identity is None:
+            if planned.fingerprint is None:
                 job = planned.step.job
-                inputs = {key: self._digest(ref) for key, ref in planned.step.inputs.items()}
-                planned.identity = identity(job, self.code[job], planned.step.config, inputs)
-                planned.step_id = step_id(planned.identity)
+                inputs = {key: self._digest_input(ref) for key, ref in planned.step.inputs.items()}
+                planned.fingerprint = build_fingerprint(job, self.code[job], planned.step.config, inputs)
+                planned.step_id = compute_step_id(planned.fingerprint)
             assert planned.step_id is not None
             commit = self.store.use(planned.step_id)
-            manifest = None if commit is None else self._sound(planned.step_id, commit)
+            manifest = None if commit is None else self._load_manifest(planned.step_id, commit)
             planned.commit, planned.manifest = (commit, manifest) if manifest else (None, None)
         return planned
 
-    def done(self, name: str, commit: Commit) -> None:
-        """Records a step's result."""
+    def record(self, name: str, commit: Commit) -> None:
+        """Record the result of a step."""
         self.steps[name].manifest = self.store.manifest(commit.manifest)
         self.steps[name].commit = commit
 
-    def _sound(self, step_id: str, commit: Commit) -> Manifest | None:
-        """The artifact's manifest, if its files are there and of the right size; contents are checked when read."""
+    def _load_manifest(self, step_id: str, commit: Commit) -> Manifest | None:
+        """Return the manifest if the files exist in the right size. Their content is checked when they are read."""
         try:
             return self.store.verified(commit.manifest, full=self.repair)
-        except Damaged:
+        except DamagedError:
             if not self.repair:
                 raise
-            self.store.set_aside(step_id)
+            self.store.withdraw(step_id)
             return None
 
     def inputs(self, name: str, *, verified: bool) -> Any:
-        """The job's `Inputs` with a folder for each input; None for what is not made yet.
+        """Return the job's `Inputs` with the path of each input; None for those that do not exist yet.
 
-        verified: read every byte of the inputs and compare with their manifests first.
+        verified: check the content of the inputs against their manifests first.
         """
         step = self.steps[name].step
-        return step.job.inputs(**{key: self._path(ref, verified) for key, ref in step.inputs.items()})
+        return step.job.inputs(**{key: self._input_path(ref, verified) for key, ref in step.inputs.items()})
 
-    def sources_unchanged(self, name: str) -> None:
-        """Raises InputError where a file that the person gave is no longer what the plan was made for."""
+    def check_sources(self, name: str) -> None:
+        """Raises InputError if a source changed since the plan was made."""
         planned = self.steps[name]
-        assert planned.identity is not None
+        assert planned.fingerprint is not None
         for key, ref in planned.step.inputs.items():
-            if isinstance(ref, Source) and self.sources.digest(ref) != planned.identity["inputs"][key]:
+            if isinstance(ref, Source) and self.sources.digest(ref) != planned.fingerprint["inputs"][key]:
                 raise InputError(
-                    f"step {name}: {ref.label or ref.path} changed while the run was under way; its result would have"
-                    " belonged to neither version; give the same command again"
+                    f"step {name}: {ref.label or ref.path} changed during the run; expected the same content to the"
+                    " end, or the result would mix two versions; give the same command again"
                 )
 
     def missing(self) -> list[str]:
-        """Steps that have no result yet."""
+        """Return the names of the steps without a result."""
         return [name for name, planned in self.steps.items() if planned.commit is None]
 
     def check(self) -> None:
-        """Lets each job that is going to run look at its settings and at the inputs that exist. Raises its error."""
+        """Call the `check` of each job that is going to run. Raises its error."""
         for name in self.missing():
             step = self.steps[name].step
             if step.job.check is not None:
                 step.job.check(step.config, self.inputs(name, verified=False))
 
     def explain(self, name: str, before: Mapping[str, str]) -> list[str]:
-        """Why a step is no hit: what changed since `before` (step name -> step id of an earlier run)."""
+        """Return why a step is not a hit: what changed since `before` (step name -> step id of an earlier run)."""
         planned = self.steps[name]
         if planned.state == "hit":
             return []
         if planned.state == "unknown":
             return [f"waits for {parent}" for parent in self.parents[name] if self.steps[parent].commit is None]
-        assert planned.identity is not None
+        assert planned.fingerprint is not None
         earlier = self.store.lookup(before[name]) if name in before else None
         if earlier is None:
-            return ["never run to its end in this store"]
-        return changes(earlier.identity, planned.identity) or ["its result was removed from the store"]
+            return ["no earlier run in this store finished it"]
+        return describe_changes(earlier.fingerprint, planned.fingerprint) or ["its result was removed from the store"]
 
-    def _digest(self, ref: Reference) -> Any:
+    def _digest_input(self, ref: Reference) -> Any:
         if ref is None:
             return None
         if isinstance(ref, tuple):
-            return [self._digest(item) for item in ref]
+            return [self._digest_input(item) for item in ref]
         if isinstance(ref, Source):
             return self.sources.digest(ref)
         manifest = self.steps[ref.step.name].manifest
         assert manifest is not None  # only called when all parents are done
         return manifest.part_digest(ref.part)
 
-    def _path(self, ref: Reference, verified: bool) -> Any:
+    def _input_path(self, ref: Reference, verified: bool) -> Any:
         if ref is None:
             return None
         if isinstance(ref, tuple):
-            paths = [self._path(item, verified) for item in ref]
+            paths = [self._input_path(item, verified) for item in ref]
             return None if any(path is None for path in paths) else tuple(paths)
         if isinstance(ref, Source):
             return ref.path
@@ -155,12 +154,12 @@ class Plan:
 
 
 def describe_inputs(step: Step) -> list[tuple[str, str]]:
-    """(field, what it is) for people."""
+    """Return (field, description) of each input."""
     return [
         (key, str(ref) if isinstance(ref, Output) else (ref.label or ref.path.name)) for key, ref in step.references()
     ]
 
 
 def config_of(step: Step) -> dict[str, Any]:
-    """The settings as a plain dict."""
+    """Return the settings of a step as a dict."""
     return {f.name: getattr(step.config, f.name) for f in fields(step.config)}

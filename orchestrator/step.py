@@ -1,28 +1,28 @@
-"""Steps and what joins them: everything a recipe needs to describe its iterations. Nothing runs here.
+"""Steps and their connections: everything a recipe needs to describe its iterations. Nothing runs here.
 
     mined = step("iter0/mine", mine.JOB, queries=data["train"], corpus=data["corpus"], window=(2, 200))
     tuned = step("iter0/finetune_embedder", finetune_embedder.JOB, base=base, mined=mined, epochs=3)
 
-Keywords are sorted into the job's `Config` fields (literals) and `Inputs` fields (what other steps made, or a
-`Source`). A recipe returns a `Summary`: the rows of its final table; all the steps behind them are what runs.
+Keywords are fields of the job's `Config` (literals) or of its `Inputs` (outputs of other steps, or a `Source`). A
+recipe returns a `Summary` with the rows of its final table. The steps that the table depends on are run.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
-from jobs.job import Job, Resources, Source
-from orchestrator.errors import RecipeError
+from ratchet.errors import RecipeError
+from ratchet.orchestrator.job_interface.job import Job, Resources, Source
+from ratchet.orchestrator.job_interface.settings import suggest, validate
 
-__all__ = ["Metric", "Output", "Resources", "Row", "Source", "Step", "Summary", "reachable", "step"]
+__all__ = ["Job", "Metric", "Output", "Resources", "Row", "Source", "Step", "Summary", "reachable", "step"]
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One job with its settings and inputs. Identity is worked out by the plan, once the inputs exist."""
+    """A job with its settings and inputs. The plan computes its fingerprint once the inputs exist."""
 
     name: str
     job: Job
@@ -31,15 +31,15 @@ class Step:
     resources: Resources
 
     def __getitem__(self, part: str) -> Output:
-        """One folder of this step's artifact: `prepared["corpus"]`. Steps that take it ignore the other folders."""
+        """Return a folder of this step's artifact: `prepared["corpus"]`. Changes in other folders do not affect it."""
         return Output(self, part)
 
     def metric(self, name: str) -> Metric:
-        """A number that this step will report, for the recipe's table."""
+        """Return a reference to a metric of this step, for the recipe's table."""
         return Metric(self, name)
 
     def references(self) -> Iterator[tuple[str, Output | Source]]:
-        """(field, reference) of every input, tuples flattened."""
+        """Yield (field, reference) of every input, with tuples flattened."""
         for name, value in self.inputs.items():
             for item in value if isinstance(value, tuple) else (value,):
                 if item is not None:
@@ -52,7 +52,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """What a step made: its whole artifact, or one folder of it."""
+    """The artifact of a step, or one folder of it."""
 
     step: Step
     part: str | None = None
@@ -66,7 +66,7 @@ Reference = Output | Source | tuple[Output | Source, ...] | None
 
 @dataclass(frozen=True, eq=False)
 class Metric:
-    """A scalar of a step's result, known when the step is done."""
+    """A scalar of a step's result."""
 
     step: Step
     name: str
@@ -74,50 +74,52 @@ class Metric:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A line of the final table. `steps`: those whose time the row shows."""
+    """A row of the final table."""
 
     label: str
     columns: Mapping[str, Metric]
     steps: Sequence[Step] = ()
+    """The steps whose total time the row shows."""
 
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """What a recipe returns: the table at its end. `goals`: further steps to run that no row shows."""
+    """What a recipe returns: its final table."""
 
     rows: Sequence[Row]
     goals: Sequence[Step] = field(default=())
+    """Further steps to run that no row depends on."""
 
 
 def step(name: str, job: Job, *, resources: Resources | None = None, **values: Any) -> Step:
-    """A step called `name` (such as `iter0/mine`) of `job`.
+    """Create a step called `name`, such as `iter0/mine`.
 
-    Raises RecipeError for a keyword that is no field of the job's Config or Inputs, for a missing one, and for a
-    value in the wrong slot (a literal as an input, a step as a setting).
+    Raises RecipeError for an unknown keyword, a missing input, and a literal as an input or the reverse; InputError for
+    a setting of the wrong type or out of bounds.
     """
     config_fields = {f.name: f for f in fields(job.config)}
     input_fields = {f.name: f for f in fields(job.inputs)}
     for key, value in values.items():
         if key not in config_fields and key not in input_fields:
-            raise RecipeError(
-                f"step {name}: '{key}' given; job {job.name} takes {', '.join([*input_fields, *config_fields])}"
-                f"{did_you_mean(key, [*input_fields, *config_fields])}"
-            )
+            known = [*input_fields, *config_fields]
+            raise RecipeError(f"step {name}: '{key}' given; expected one of {', '.join(known)}{suggest(key, known)}")
         if key in config_fields and isinstance(value, Step | Output | Source):
-            raise RecipeError(f"step {name}: setting '{key}' was given a step's output; expected a literal")
-    config = _filled(name, job, config_fields, values)
+            raise RecipeError(f"step {name}: a step's output given as setting '{key}'; expected a literal")
+    config = validate(
+        job.config, {key: values[key] for key in values if key in config_fields}, f"step {name}: {job.name}"
+    )
     inputs = {key: _reference(name, key, values.get(key)) for key in input_fields}
     for key, input_field in input_fields.items():
         required = input_field.default is MISSING and "None" not in str(input_field.type)
         if required and inputs[key] is None:
-            raise RecipeError(f"step {name}: input '{key}' is missing; give it a step's output or a Source")
+            raise RecipeError(f"step {name}: input '{key}' not given; expected a step's output or a Source")
     return Step(name, job, config, inputs, resources or Resources())
 
 
 def reachable(goals: Sequence[Step]) -> list[Step]:
-    """Every step behind `goals`, parents before children, in the order of the recipe.
+    """Return the goals and all their ancestors, parents before children, in the order of the recipe.
 
-    Raises RecipeError where two different steps have one name.
+    Raises RecipeError if two different steps have one name.
     """
     order: dict[str, Step] = {}
 
@@ -132,49 +134,33 @@ def reachable(goals: Sequence[Step]) -> list[Step]:
             elif parent.name not in order:
                 stack.append((parent, iter(parent.parents)))
             elif order[parent.name] is not parent:
-                raise RecipeError(f"step {parent.name}: two different steps have this name; give each its own")
+                raise RecipeError(
+                    f"step {parent.name}: two different steps have this name; expected unique names; rename one"
+                )
             if order.get(current.name, current) is not current:
-                raise RecipeError(f"step {current.name}: two different steps have this name; give each its own")
+                raise RecipeError(
+                    f"step {current.name}: two different steps have this name; expected unique names; rename one"
+                )
 
     for goal in goals:
         if goal.name not in order:
             visit(goal)
         elif order[goal.name] is not goal:
-            raise RecipeError(f"step {goal.name}: two different steps have this name; give each its own")
+            raise RecipeError(
+                f"step {goal.name}: two different steps have this name; expected unique names; rename one"
+            )
     return list(order.values())
 
 
 def goals_of(summary: Summary) -> list[Step]:
-    """The steps that a summary needs."""
+    """Return the steps that a summary names."""
     shown = [metric.step for row in summary.rows for metric in row.columns.values()]
     return [*shown, *(s for row in summary.rows for s in row.steps), *summary.goals]
 
 
 def with_settings(step_: Step, config: Mapping[str, Any], resources: Mapping[str, Any]) -> Step:
-    """The same step with some settings and resources replaced."""
+    """Return the step with some settings and resources replaced."""
     return replace(step_, config=replace(step_.config, **config), resources=replace(step_.resources, **resources))
-
-
-def did_you_mean(given: str, known: Sequence[str]) -> str:
-    """'; did you mean X?' for the nearest known name, or nothing."""
-    near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
-    return f"; did you mean '{near[0]}'?" if near else ""
-
-
-def _filled(name: str, job: Job, config_fields: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
-    given = {key: _literal(value) for key, value in values.items() if key in config_fields}
-    missing = [
-        key
-        for key, f in config_fields.items()
-        if key not in given and f.default is MISSING and f.default_factory is MISSING
-    ]
-    if missing:
-        raise RecipeError(f"step {name}: no value for {', '.join(missing)}; job {job.name} has no default for it")
-    return job.config(**given)
-
-
-def _literal(value: Any) -> Any:
-    return tuple(_literal(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 def _reference(name: str, key: str, value: Any) -> Reference:
@@ -185,4 +171,4 @@ def _reference(name: str, key: str, value: Any) -> Reference:
     if isinstance(value, list | tuple):
         items = tuple(_reference(name, key, item) for item in value)
         return tuple(item for item in items if isinstance(item, Output | Source))
-    raise RecipeError(f"step {name}: input '{key}' was given {value!r}; expected a step's output or a Source")
+    raise RecipeError(f"step {name}: {value!r} given as input '{key}'; expected a step's output or a Source")

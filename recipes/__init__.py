@@ -1,1 +1,1 @@
-"""The systems that Ratchet runs: one Python function each, which returns the steps behind its final table."""
+"""Recipes: Python functions that return the steps of a system and the table at its end."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from jobs import compare_checkpoints, make_countdown, make_decoder, prepare_tasks, sft
-from jobs.pretrained import pretrained
-from orchestrator.step import Output, Source, Summary, step
-from recipes._answers import evaluated, lessons, row, rows_of_teacher, trained
+from ratchet.jobs.answers import compare_checkpoints, init_decoder, make_countdown, prepare_tasks, sft
+from ratchet.jobs.pretrained import pretrained
+from ratchet.orchestrator.step import Output, Source, Summary, step
+from ratchet.recipes._answering import evaluate_model, learn_from_teacher, make_row, make_teacher_rows, select_model
 
 
 def countdown(
@@ -16,104 +16,81 @@ def countdown(
     base: str = "",
     data: str = "",
     test: str = "",
-    tasks: int = 10_000,
-    sizes: tuple[int, ...] = (3, 4),
     max_test: int = 1024,
     checkpoints: tuple[int, ...] = (500, 1000, 1500, 2000, 3000),
-    epochs: int = 6,
-    batch: int = 16,
-    learning_rate: float | None = None,
     method: Literal["lora", "full"] = "lora",
-    rank: int = 16,
-    alpha: float = 32.0,
-    packing: bool = False,
-    quantization: Literal["none", "nf4"] = "none",
-    samples: int = 4,
-    temperature: float = 0.7,
-    max_new_tokens: int = 256,
+    num_completions: int = 4,
     teacher: str = "",
-    teacher_samples: int = 0,
-    share: float = 0.5,
+    teacher_completions: int = 0,
+    ce_weight: float = 0.5,
     seed: int = 42,
 ) -> Summary:
-    """Make or read Countdown tasks, finetune on their solutions (or a teacher's), and judge every checkpoint's answers.
+    """Make or read Countdown tasks, finetune on their solutions (or a teacher's), and verify each checkpoint's answers.
 
-    The published run: --set base=Qwen/Qwen2.5-1.5B, and --set teacher=Qwen/Qwen2.5-7B-Instruct --set teacher_samples=4
-    for distillation.
+    The published run: --set base=Qwen/Qwen2.5-1.5B, and for distillation --set teacher=Qwen/Qwen2.5-7B-Instruct
+    --set teacher_completions=4.
 
-    base        the model to finetune: a folder or a hub id; none: one of 4 million weights is made, and trained from
-                nothing
-    data, test  JSONL or Parquet with nums and target; without data, tasks are made anew, all different
-    tasks, sizes  how many are made, and of how many numbers; a tenth of them is held out
-    max_test    tasks that every checkpoint is judged on
-    checkpoints  steps after which the model is kept and judged; the last must not lie behind the last step
-    epochs, batch, learning_rate  of the finetune; batch in examples per step; the rate, where none is
-                given, is 1e-4, or 1e-3 for a model that is made
-    method      lora, or full: all weights, as always where the model is made
-    rank, alpha  LoRA's: its update is scaled by alpha / rank
-    packing     several examples a row
-    quantization  nf4: the base in 4 bits (QLoRA)
-    samples, temperature, max_new_tokens  of the answers that are judged; pass@samples needs so many
-    teacher     a larger model that teaches by its answers (teacher_samples) and its distributions (share below 1)
-    teacher_samples  answers of the teacher to each task; the first that the judge accepts is trained on; 0: solutions
-    share       of the loss on the targets, where there is a teacher; the rest is on its distributions
-    seed        of tasks, split, order and samples
+    base        the model to finetune: a folder or a hub id. Empty: a decoder of 4 million random weights is
+                made (init_decoder) and trained from scratch
+    data, test  JSONL or Parquet with nums and target. Without data, tasks are generated (make_countdown), of which a
+                tenth is held out
+    max_test    number of test tasks
+    checkpoints  training steps after which the model is saved and evaluated, at most the number of training steps
+    method      lora, or full: all weights. A model that is made here is always trained in full
+    num_completions  completions per test task, for pass@num_completions
+    teacher     a larger model to distill from, with its answers (teacher_completions) or its distributions (ce_weight)
+    teacher_completions  the teacher's completions per task. The first correct one is trained on. 0: the solutions
+    ce_weight   weight of the cross-entropy. The rest is on the KL divergence from the teacher's distributions
+    seed        seed of tasks, split, order and sampling
+
+    Settings of the jobs: --set sft.epochs=3, --set generate.max_new_tokens=512 and the like.
     """
-    fresh = step("tasks", make_countdown.JOB, tasks=tasks, sizes=sizes, seed=seed)
-    held = Source(Path(test), label=test) if test else None
     prepared = step(
         "prepare",
         prepare_tasks.JOB,
-        data=Source(Path(data), label=data) if data else fresh["tasks"],
-        test=held,
+        data=Source(Path(data), label=data) if data else step("tasks", make_countdown.JOB, seed=seed)["tasks"],
+        test=Source(Path(test), label=test) if test else None,
         task="countdown",
         max_test=max_test,
         seed=seed,
     )
-    limits: dict[str, Any] = {"max_new_tokens": max_new_tokens, "seed": seed}
-    sampling: dict[str, Any] = limits | {"samples": samples, "temperature": temperature if samples > 1 else 0.0}
+    sampling: dict[str, Any] = {"max_new_tokens": 256, "seed": seed}
     model: Source | Output = (
-        pretrained(base) if base else Output(step("base", make_decoder.JOB, examples=prepared["train"], seed=seed))
+        pretrained(base) if base else Output(step("base", init_decoder.JOB, samples=prepared["train"], seed=seed))
     )
-    learned = lessons(
-        teacher, model, prepared["train"], samples=teacher_samples, share=share, temperature=temperature, **limits
-    )
-    tuned = step(
+    training = step(
         "sft",
         sft.JOB,
         base=model,
         valid=prepared["valid"],
-        **learned,
+        **learn_from_teacher(
+            teacher, model, prepared["train"], num_completions=teacher_completions, ce_weight=ce_weight, **sampling
+        ),
         checkpoints=checkpoints,
-        epochs=epochs,
-        batch=batch,
-        learning_rate=learning_rate or (1e-4 if base else 1e-3),
+        epochs=6,
+        learning_rate=1e-4 if base else 1e-3,
         method=method if base else "full",
-        rank=rank,
-        alpha=alpha,
-        packing=packing,
-        quantization=quantization,
-        max_new_tokens=max_new_tokens,
-        seed=seed,
+        **sampling,
     )
-    before = evaluated("start", model, None, prepared["test"], **sampling)
-    rows = [row("untrained", before, samples)]
-    judged = []
+    sampling["num_completions"] = num_completions
+    before = evaluate_model("start", model, None, prepared["test"], **sampling)
+    rows = [make_row("untrained", before, num_completions)]
+    evaluations = []
     for number in checkpoints:
         name = f"checkpoint-{number}"
-        judged.append(evaluated(name, *trained(model, tuned, name), prepared["test"], **sampling))
-        rows.append(row(f"step {number}", judged[-1], samples))
-    best = evaluated("best", *trained(model, tuned), prepared["test"], **sampling)
-    rows.append(row("kept", best, samples, tuned))
-    rows += rows_of_teacher(teacher, prepared["test"], **sampling)
+        evaluations.append(evaluate_model(name, *select_model(model, training, name), prepared["test"], **sampling))
+        rows.append(make_row(f"step {number}", evaluations[-1], num_completions))
+    best = evaluate_model("best", *select_model(model, training), prepared["test"], **sampling)
+    rows.append(make_row("best", best, num_completions, training))
+    rows += make_teacher_rows(teacher, prepared["test"], **sampling)
     goals = []
     if checkpoints:
         goals.append(
             step(
                 "checkpoints",
                 compare_checkpoints.JOB,
-                training=tuned,
-                evaluations=tuple(judged),
+                training=training,
+                evaluations=tuple(evaluations),
                 before=before,
                 steps=checkpoints,
             )

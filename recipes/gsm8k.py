@@ -1,14 +1,14 @@
-"""Word problems: finetuning on the official solutions, and what it is worth on the test set."""
+"""Word problems: finetune on the official solutions, and evaluate on the test set before and after."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Literal
 
-from jobs import prepare_tasks, sft
-from jobs.pretrained import pretrained
-from orchestrator.step import Source, Summary, step
-from recipes._answers import evaluated, lessons, row, rows_of_teacher, trained
+from ratchet.jobs.answers import prepare_tasks, sft
+from ratchet.jobs.pretrained import pretrained
+from ratchet.orchestrator.step import Source, Summary, step
+from ratchet.recipes._answering import evaluate_model, learn_from_teacher, make_row, make_teacher_rows, select_model
 
 
 def gsm8k(
@@ -19,38 +19,27 @@ def gsm8k(
     task: Literal["gsm8k", "gsm8k-boxed"] = "gsm8k",
     max_train: int | None = None,
     max_test: int | None = None,
-    epochs: int = 2,
-    batch: int = 16,
-    learning_rate: float = 1e-4,
     method: Literal["lora", "full"] = "lora",
-    rank: int = 16,
-    alpha: float = 32.0,
-    packing: bool = False,
-    quantization: Literal["none", "nf4"] = "none",
-    samples: int = 1,
-    temperature: float = 0.7,
-    max_new_tokens: int = 400,
+    num_completions: int = 1,
     teacher: str = "",
-    teacher_samples: int = 0,
-    share: float = 0.5,
+    teacher_completions: int = 0,
+    ce_weight: float = 0.5,
     seed: int = 42,
 ) -> Summary:
-    """Finetune on GSM8K's solutions, the loss on the answers alone, and judge the answers before and after.
+    """Finetune on GSM8K's solutions, with the loss on the answers only, and verify the answers before and after.
 
     base        the model to finetune: a folder or a hub id
-    data, test  the official train.jsonl and test.jsonl; without test, a tenth is held out
-    task        how answers end: gsm8k, '#### 42' as the official ones, or gsm8k-boxed; for training and judging alike
-    max_train, max_test  a sample of so many problems
-    epochs, batch, learning_rate  of the finetune; batch in examples per step
+    data, test  the official train.jsonl and test.jsonl. Without test, a tenth is held out
+    task        answer format of training and evaluation: gsm8k, '#### 42' as in the official answers, or gsm8k-boxed
+    max_train, max_test  size of a random subset of the problems. none: all
     method      lora, or full: all weights
-    rank, alpha  LoRA's: its update is scaled by alpha / rank
-    packing     several examples a row
-    quantization  nf4: the base in 4 bits (QLoRA)
-    samples, temperature, max_new_tokens  of the answers that are judged; one sample is the likeliest answer
-    teacher     a larger model that teaches by its answers (teacher_samples) and its distributions (share below 1)
-    teacher_samples  answers of the teacher to each problem; the first that the judge accepts is trained on; 0: none
-    share       of the loss on the targets, where there is a teacher; the rest is on its distributions
-    seed        of split, order and samples
+    num_completions  completions per test problem, for pass@num_completions. 1: greedy decoding
+    teacher     a larger model to distill from, with its answers (teacher_completions) or its distributions (ce_weight)
+    teacher_completions  the teacher's completions per problem. The first correct one is trained on. 0: the solutions
+    ce_weight   weight of the cross-entropy. The rest is on the KL divergence from the teacher's distributions
+    seed        seed of split, order and sampling
+
+    Settings of the jobs: --set sft.epochs=3, --set generate.max_new_tokens=512 and the like.
     """
     prepared = step(
         "prepare",
@@ -62,34 +51,23 @@ def gsm8k(
         max_test=max_test,
         seed=seed,
     )
-    limits: dict[str, Any] = {"max_new_tokens": max_new_tokens, "seed": seed}
-    sampling: dict[str, Any] = limits | {"samples": samples, "temperature": temperature if samples > 1 else 0.0}
+    sampling: dict[str, Any] = {"max_new_tokens": 400, "seed": seed}
     model = pretrained(base)
-    learned = lessons(
-        teacher, model, prepared["train"], samples=teacher_samples, share=share, temperature=temperature, **limits
-    )
-    tuned = step(
+    training = step(
         "sft",
         sft.JOB,
         base=model,
         valid=prepared["valid"],
-        **learned,
-        epochs=epochs,
-        batch=batch,
-        learning_rate=learning_rate,
+        **learn_from_teacher(
+            teacher, model, prepared["train"], num_completions=teacher_completions, ce_weight=ce_weight, **sampling
+        ),
+        epochs=2,
+        learning_rate=1e-4,
         method=method,
-        rank=rank,
-        alpha=alpha,
-        packing=packing,
-        quantization=quantization,
-        max_new_tokens=max_new_tokens,
-        seed=seed,
+        **sampling,
     )
-    before = evaluated("start", model, None, prepared["test"], **sampling)
-    after = evaluated("trained", *trained(model, tuned), prepared["test"], **sampling)
-    rows = [
-        row("untrained", before, samples),
-        row("trained", after, samples, tuned),
-    ]
-    rows += rows_of_teacher(teacher, prepared["test"], **sampling)
-    return Summary(rows)
+    sampling["num_completions"] = num_completions
+    before = evaluate_model("start", model, None, prepared["test"], **sampling)
+    after = evaluate_model("trained", *select_model(model, training), prepared["test"], **sampling)
+    rows = [make_row("untrained", before, num_completions), make_row("trained", after, num_completions, training)]
+    return Summary(rows + make_teacher_rows(teacher, prepared["test"], **sampling))

@@ -5,21 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from jobs import prepare_tasks, sft
-from jobs.pretrained import pretrained
-from orchestrator.step import Metric, Row, Source, Step, Summary, step
-from recipes._answers import evaluated, trained
+from ratchet.jobs.answers import prepare_tasks, sft
+from ratchet.jobs.pretrained import pretrained
+from ratchet.orchestrator.step import Metric, Row, Source, Step, Summary, step
+from ratchet.recipes._answering import evaluate_model, select_model
 
 COLUMNS = {
     "EM": "em",
     "F1": "f1",
     "Lenient": "lenient",
-    "Q/Ctx": "questions a group",
-    "PromptTok": "prompt tokens",
-    "GenTok": "generated tokens",
-    "PromptTok_API": "prompt tokens, api",
-    "GenTok_API": "generated tokens, api",
-    "DepTok": "dependency tokens",
+    "Q/Ctx": "questions_per_group",
+    "PromptTok": "prompt_tokens",
+    "GenTok": "generated_tokens",
+    "PromptTok_API": "prompt_tokens_api",
+    "GenTok_API": "generated_tokens_api",
+    "DepTok": "dependency_tokens",
     "Latency": "latency",
 }
 
@@ -32,70 +32,59 @@ def squad(
     strategies: tuple[str, ...] = ("batch", "sequential"),
     max_train: int | None = 1000,
     max_test: int = 100,
-    epochs: int = 1,
-    batch: int = 2,
-    learning_rate: float = 5e-5,
     method: Literal["lora", "full"] = "lora",
-    rank: int = 16,
-    alpha: float = 32.0,
-    quantization: Literal["none", "nf4"] = "none",
-    max_new_tokens: int = 96,
     seed: int = 42,
 ) -> Summary:
-    """Finetune once for each strategy of asking a passage's questions, and compare each with the untrained model.
+    """Finetune once per strategy of asking a passage's questions, and compare each with the untrained model.
 
     The published run: --set base=Qwen/Qwen2.5-7B-Instruct
 
     base        the model to finetune: a folder or a hub id
-    data, test  official SQuAD v1.1 JSON; without test, a tenth of the passages is held out
-    strategies  batch (each question in a prompt of its own, all at once), sequential (one conversation, each question
-                after the answers to those before), together (all, numbered, in one prompt)
-    max_train, max_test  passages: a sample of so many, by the seed; the same test passages for every row
-    epochs, batch, learning_rate  of the finetune; batch in examples per step
+    data, test  official SQuAD v1.1 JSON. Without test, a tenth of the passages is held out
+    strategies  batch (each question in its own prompt, all in one batch), sequential (one conversation, each question
+                after the answers to the previous ones), together (all, numbered, in one prompt)
+    max_train, max_test  size of a random subset of the passages. All rows have the same test passages
     method      lora, or full: all weights
-    rank, alpha  LoRA's: its update is scaled by alpha / rank
-    quantization  nf4: the base in 4 bits (QLoRA)
-    max_new_tokens  of an answer
-    seed        of samples, split and order
+    seed        seed of subsets, split and order
+
+    Settings of the jobs: --set sft.epochs=3, --set generate.max_new_tokens=512 and the like.
     """
     model = pretrained(base)
-    held = Source(Path(test), label=test) if test else None
-    answering: dict[str, Any] = {"max_new_tokens": max_new_tokens, "timed": True, "seed": seed}
+    sampling: dict[str, Any] = {"max_new_tokens": 96, "seed": seed}
     rows = []
     for name in strategies:
         prepared = step(
             f"{name}/prepare",
             prepare_tasks.JOB,
             data=Source(Path(data), label=data),
-            test=held,
+            test=Source(Path(test), label=test) if test else None,
             task=f"squad-{name}",
             max_train=max_train,
             max_test=max_test,
             seed=seed,
         )
-        tuned = step(
+        training = step(
             f"{name}/sft",
             sft.JOB,
             base=model,
             train=prepared["train"],
             valid=prepared["valid"],
-            epochs=epochs,
-            batch=batch,
-            learning_rate=learning_rate,
+            epochs=1,
+            batch_size=2,
+            learning_rate=5e-5,
             method=method,
-            rank=rank,
-            alpha=alpha,
-            quantization=quantization,
-            max_new_tokens=max_new_tokens,
-            seed=seed,
+            **sampling,
         )
-        before = evaluated(f"{name}/untrained", model, None, prepared["test"], **answering)
-        after = evaluated(f"{name}/trained", *trained(model, tuned), prepared["test"], **answering)
-        rows.append(Row(f"{name}, untrained", columns(before), steps=[*before.parents, before]))
-        rows.append(Row(f"{name}, trained", columns(after), steps=[tuned, *after.parents, after]))
+        for label, chosen, steps in (
+            ("untrained", (model, None), []),
+            ("trained", select_model(model, training), [training]),
+        ):
+            evaluation = evaluate_model(f"{name}/{label}", *chosen, prepared["test"], measure_latency=True, **sampling)
+            rows.append(make_row(f"{name}, {label}", evaluation, *steps))
     return Summary(rows)
 
 
-def columns(evaluation: Step) -> dict[str, Metric]:
-    """Tokens and seconds a passage."""
-    return {title: evaluation.metric(name) for title, name in COLUMNS.items()}
+def make_row(label: str, evaluation: Step, *training: Step) -> Row:
+    """Make a row with quality, tokens and seconds per passage."""
+    columns: dict[str, Metric] = {title: evaluation.metric(name) for title, name in COLUMNS.items()}
+    return Row(label, columns, steps=[*training, *evaluation.parents, evaluation])

@@ -1,10 +1,13 @@
-"""Tasks that are answered in words: each one's prompt, target and judge in one object (data.tasks.task)."""
+"""Tasks with free-text answers. Each is one object with prompt, target and verifier (ratchet.data.tasks.task)."""
 
 from __future__ import annotations
 
-from data.errors import DataError
-from data.tasks import countdown, gsm8k, squad
-from data.tasks.task import Task
+from collections.abc import Iterator
+from pathlib import Path
+
+from ratchet.data.tasks import countdown, gsm8k, squad
+from ratchet.data.tasks.task import Sample, Task, verify_samples
+from ratchet.errors import DataError
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -19,8 +22,23 @@ TASKS: dict[str, Task] = {
 }
 
 
-def named(name: str) -> Task:
-    """Raises DataError for a name that is none."""
+def get_task(name: str) -> Task:
+    """Return the task with this name. Raises DataError for an unknown one."""
     if name not in TASKS:
         raise DataError(f"task: '{name}' given; expected one of {', '.join(TASKS)}")
     return TASKS[name]
+
+
+def read_samples(task: Task, path: Path) -> Iterator[Sample]:
+    """Yield the verified samples of a file, or of the only file in a folder. Raises DataError with file and line."""
+    yield from verify_samples(task, task.read(_find_file(path)))
+
+
+def _find_file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    found = [file for suffix in ("jsonl", "json", "parquet") for file in sorted(path.glob(f"*.{suffix}"))]
+    if len(found) != 1:
+        names = ", ".join(file.name for file in found[:5]) or "no data file"
+        raise DataError(f"{path}: {names}; expected one .jsonl, .json or .parquet file; give the file itself")
+    return found[0]

@@ -1,4 +1,4 @@
-"""Judged answers, added up: pass@k, and what failed."""
+"""Schemas and statistics of answers: pass@k, failures, collapsed checkpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import comb
 
 import pyarrow as pa
 
-from data.tasks.task import CORRECT
+from ratchet.data.tasks.task import CORRECT
 
 COMPLETIONS = pa.schema(
     [
@@ -24,46 +24,53 @@ COMPLETIONS = pa.schema(
         ("seconds", pa.float64()),
     ]
 )
-"""answers: of each sample, of each turn. Tokens of each sample: prompt_tokens as a service would count them, the whole
-conversation at every turn; new_prompt_tokens without what stood in the turn before; shared_tokens: of the beginning
-that the examples of a group have in common. seconds: of the group, an equal share for each of its examples."""
+"""answers: [completions][turns]. Token counts are per completion: prompt_tokens counts the whole conversation at every
+turn, as an API would; new_prompt_tokens leaves out what the previous turn already contained. shared_tokens: length of
+the prefix that the samples of a group share. seconds: the group's time, divided evenly among its samples."""
 
-TAUGHT = pa.schema(
-    [("id", pa.string()), ("top", pa.int32()), ("ids", pa.list_(pa.int32())), ("logs", pa.list_(pa.float32()))]
+TEACHER_LOGPROBS = pa.schema(
+    [
+        ("id", pa.string()),
+        ("top_k", pa.int32()),
+        ("token_ids", pa.list_(pa.int32())),
+        ("logprobs", pa.list_(pa.float32())),
+    ]
 )
-"""A teacher's `top` likeliest tokens at each label of an example, row by row, and their log-probabilities."""
+"""The teacher's `top_k` most likely tokens at each label of a sample, flattened by label, with log-probabilities."""
 
-VERDICTS = pa.schema(
+VERIFICATIONS = pa.schema(
     [
         ("id", pa.string()),
         ("group", pa.string()),
-        ("verdicts", pa.list_(pa.list_(pa.string()))),
+        ("verifications", pa.list_(pa.list_(pa.string()))),
         ("scores", pa.list_(pa.list_(pa.list_(pa.float32())))),
     ]
 )
-"""verdicts: of each sample, of each question; scores: the same, by the task's score names."""
+"""verifications: labels, [completions][questions]. scores: [completions][questions][names in Task.scores]."""
 
 
-def pass_at_k(samples: int, correct: int, k: int) -> float:
-    """The chance that k of these samples, drawn without putting back, hold a correct one: 1 - C(n-c, k) / C(n, k),
-    the unbiased estimate of Chen et al. 2021 (Codex), section 2.1. Needs samples >= k."""
-    if not 0 <= correct <= samples or not 1 <= k <= samples:
-        raise ValueError(f"pass@{k}: {correct} correct of {samples} samples; expected k within the samples")
-    return 1.0 - comb(samples - correct, k) / comb(samples, k)
+def pass_at_k(num_completions: int, correct: int, k: int) -> float:
+    """Return the probability that k completions drawn without replacement contain a correct one:
+    1 - C(n-c, k) / C(n, k), the unbiased estimator of Chen et al. 2021 (Codex), section 2.1."""
+    if not 0 <= correct <= num_completions or not 1 <= k <= num_completions:
+        raise ValueError(
+            f"pass@{k}: {correct} correct of {num_completions} completions; expected k within the completions"
+        )
+    return 1.0 - comb(num_completions - correct, k) / comb(num_completions, k)
 
 
-def failures(verdicts: Sequence[Sequence[str]]) -> Counter[str]:
-    """Of questions without a correct sample, the verdict on the newest one. verdicts: [questions][samples], oldest
-    first."""
-    return Counter(own[-1] for own in verdicts if own and CORRECT not in own)
+def count_failures(labels: Sequence[Sequence[str]]) -> Counter[str]:
+    """Count the label of the last completion over the questions without a correct one. labels:
+    [questions][completions]."""
+    return Counter(own[-1] for own in labels if own and CORRECT not in own)
 
 
-def collapses(share_C: Sequence[float], rows: int, factor: float = 2.0) -> list[int]:
-    """Which checkpoints are clearly worse than the one before: the share of solved rows fell by more than `factor`
-    standard errors of the difference of two shares over `rows` rows, and by a tenth of what it was."""
+def find_collapses(accuracy_C: Sequence[float], rows: int, factor: float = 2.0) -> list[int]:
+    """Return the indices of checkpoints that are clearly worse than the one before: accuracy over `rows` rows fell by
+    more than `factor` standard errors of the difference of two proportions, and by more than a tenth."""
     found = []
-    for number in range(1, len(share_C)):
-        before, after = share_C[number - 1], share_C[number]
+    for number in range(1, len(accuracy_C)):
+        before, after = accuracy_C[number - 1], accuracy_C[number]
         error = ((before * (1 - before) + after * (1 - after)) / max(1, rows)) ** 0.5
         if before - after > max(factor * error, 0.1 * before):
             found.append(number)

@@ -1,6 +1,6 @@
-"""Countdown: combine the given numbers, each exactly once, into an equation that reaches a target.
+"""Countdown: combine the given numbers, each exactly once, into an equation that equals a target.
 
-Rows: `nums` and `target`, as JSONL or Parquet; with a `solution`, or one is searched for (data.tasks.solver).
+Rows have `nums` and `target`, as JSONL or Parquet. A row without a `solution` gets one from ratchet.data.tasks.solver.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from data.errors import DataError
-from data.tasks.expressions import BadExpression, parse, steps
-from data.tasks.solver import solve
-from data.tasks.task import CORRECT, Example, Task, Verdict
-from data.text_files import field_of, jsonl_rows
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ratchet.data.formats.text_files import read_field, read_json_objects
+from ratchet.data.tasks.expressions import BadExpression, list_operations, parse
+from ratchet.data.tasks.solver import solve
+from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
+from ratchet.errors import DataError
 
 OPEN, CLOSE = "<answer>", "</answer>"
 PROMPT = (
@@ -21,7 +24,7 @@ PROMPT = (
     " operations but +, -, * and /. Think step by step between <think> and </think>, then give the equation between"
     " <answer> and </answer>, as in <answer>(1 + 2) * 3 = 9</answer>."
 )
-VERDICTS = (
+FAILURES = (
     "missing_answer_tags",
     "lhs_parse_or_eval_error",
     "rhs_parse_or_eval_error",
@@ -31,16 +34,17 @@ VERDICTS = (
 )
 
 
-def answer_of(text: str) -> str | None:
-    """What stands in the last complete pair of tags."""
+def extract_answer(text: str) -> str | None:
+    """Return the text in the last complete pair of tags."""
     close = text.rfind(CLOSE)
     start = text.rfind(OPEN, 0, close) if close >= 0 else -1
     return None if start < 0 else text[start + len(OPEN) : close]
 
 
-def verdict(numbers: Sequence[int], target: int, text: str) -> str:
-    """`correct`, or the first of VERDICTS that holds. Without an equals sign the expression is the left side alone."""
-    answer = answer_of(text)
+def classify(numbers: Sequence[int], target: int, text: str) -> str:
+    """Return `correct`, or the first of FAILURES that applies. An answer without an equals sign is the left-hand side
+    alone."""
+    answer = extract_answer(text)
     if answer is None:
         return "missing_answer_tags"
     left, equals, right = answer.partition("=")
@@ -60,38 +64,39 @@ def verdict(numbers: Sequence[int], target: int, text: str) -> str:
     return CORRECT if value == target else "wrong_value"
 
 
-def judge(gold: Any, answers: Sequence[str]) -> list[Verdict]:
-    return [Verdict(verdict(gold["nums"], gold["target"], answers[0]))]
+def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
+    return [Verification(classify(gold["nums"], gold["target"], answers[0]))]
 
 
-def example(number: int, numbers: Sequence[int], target: int, solution: str, where: str = "") -> Example:
-    """A row as it is asked. Raises DataError for a solution that is no arithmetic."""
+def make_sample(number: int, numbers: Sequence[int], target: int, solution: str, where: str = "") -> Sample:
+    """Return a row as a sample. Raises DataError for a solution that is not arithmetic."""
     try:
-        thought = "\n".join(steps(solution))
+        thought = "\n".join(list_operations(solution))
     except BadExpression as error:
-        raise DataError(f"{where}: the solution {solution!r}: {error}; expected + - * / over the numbers") from None
+        raise DataError(
+            f"{where}: the solution {solution!r}: {error}; expected + - * / over the numbers; correct the row"
+        ) from None
     question = PROMPT.format(numbers=list(numbers), target=target)
-    wanted = f"<think>{thought}</think>\n{OPEN}{solution} = {target}{CLOSE}"
+    target_text = f"<think>{thought}</think>\n{OPEN}{solution} = {target}{CLOSE}"
     gold = {"nums": list(numbers), "target": target}
-    return Example(str(number), str(number), "", ((question, wanted),), gold, where)
+    return Sample(str(number), str(number), "", ((question, target_text),), gold, where)
 
 
-def read(path: Path) -> Iterator[Example]:
-    rows = _parquet_rows(path) if path.suffix == ".parquet" else jsonl_rows(path)
+def read(path: Path) -> Iterator[Sample]:
+    rows = _parquet_rows(path) if path.suffix == ".parquet" else read_json_objects(path)
     for number, (where, row) in enumerate(rows):
-        numbers, target = field_of(where, row, "nums", list), field_of(where, row, "target", int)
+        numbers, target = read_field(where, row, "nums", list), read_field(where, row, "target", int)
         if not numbers or not all(type(one) is int and one >= 0 for one in numbers):
-            raise DataError(f"{where}: nums is {numbers!r}; expected whole numbers from 0")
-        solution = field_of(where, row, "solution", str, None) or solve(numbers, target)
+            raise DataError(f"{where}: nums is {numbers!r}; expected non-negative integers")
+        solution = read_field(where, row, "solution", str, None) or solve(numbers, target)
         if solution is None:
-            raise DataError(f"{where}: nothing reaches {target} from {numbers}; expected a task that can be solved")
-        yield example(number, numbers, target, solution, where)
+            raise DataError(
+                f"{where}: {target} cannot be reached from {numbers}; expected a solvable task; correct the row"
+            )
+        yield make_sample(number, numbers, target, solution, where)
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         file = pq.ParquetFile(path)
     except FileNotFoundError:
@@ -106,8 +111,8 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{path}: row {number}", row
 
 
-def key(example: Example) -> str:
-    return f"{sorted(example.gold['nums'])} {example.gold['target']}"
+def key(sample: Sample) -> str:
+    return f"{sorted(sample.gold['nums'])} {sample.gold['target']}"
 
 
-TASK = Task("countdown", read, judge, VERDICTS, stop=(CLOSE,), key=key)
+TASK = Task("countdown", read, verify, FAILURES, stop=(CLOSE,), key=key)

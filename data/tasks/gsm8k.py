@@ -1,7 +1,7 @@
 """GSM8K (Cobbe et al. 2021): word problems whose official answers end in `#### number`.
 
-Two tasks, which differ in how an answer ends: `gsm8k` as the official ones, `gsm8k-boxed` in LaTeX's box. The notes
-to a calculator in the official answers (`<<48/2=24>>`) are left out: nobody computes them while a model writes.
+Two tasks differ in the format of the final answer: `gsm8k` as in the official answers, `gsm8k-boxed` in a LaTeX box.
+The calculator annotations of the official answers (`<<48/2=24>>`) are removed, since no calculator runs at generation.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from data.errors import DataError
-from data.tasks.task import CORRECT, Example, Task, Verdict
-from data.text_files import field_of, jsonl_rows
+from ratchet.data.formats.text_files import read_field, read_json_objects
+from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
+from ratchet.errors import DataError
 
 NOTES = re.compile(r"<<[^<>]*>>")
 NUMBER = re.compile(r"[-+]?[0-9]{1,20}(?:,[0-9]{3})*(?:\.[0-9]{1,20})?")
-VERDICTS = ("missing_answer", "not_a_number", "wrong_value")
+FAILURES = ("missing_answer", "not_a_number", "wrong_value")
 SIGN, BOX = "####", r"\boxed{"
 
 
-def number_of(text: str) -> Fraction | None:
-    """The first number, signs of money and thousands left out; None where there is none."""
+def parse_number(text: str) -> Fraction | None:
+    """Return the first number without currency signs and thousands separators, or None."""
     found = NUMBER.search(text.replace("$", ""))
     return Fraction(found.group().replace(",", "")) if found else None
 
 
-def after_sign(text: str) -> str | None:
-    """The line after the last `####`."""
+def extract_after_sign(text: str) -> str | None:
+    """Return the line after the last `####`."""
     _, sign, rest = text.rpartition(SIGN)
     return rest.strip().split("\n")[0] if sign else None
 
 
-def in_box(text: str) -> str | None:
-    r"""What stands in the last `\boxed{...}` that is closed."""
+def extract_boxed(text: str) -> str | None:
+    r"""Return the content of the last closed `\boxed{...}`."""
     start = text.rfind(BOX)
     if start < 0:
         return None
@@ -47,30 +47,30 @@ def in_box(text: str) -> str | None:
     return None
 
 
-def verdict(gold: str, text: str, extract: Callable[[str], str | None]) -> str:
+def classify(gold: str, text: str, extract: Callable[[str], str | None]) -> str:
     answer = extract(text)
     if answer is None:
         return "missing_answer"
-    value = number_of(answer)
+    value = parse_number(answer)
     if value is None:
         return "not_a_number"
     return CORRECT if value == Fraction(gold) else "wrong_value"
 
 
-def judge(gold: Any, answers: Sequence[str]) -> list[Verdict]:
-    return [Verdict(verdict(gold["answer"], answers[0], after_sign))]
+def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
+    return [Verification(classify(gold["answer"], answers[0], extract_after_sign))]
 
 
-def judge_boxed(gold: Any, answers: Sequence[str]) -> list[Verdict]:
-    return [Verdict(verdict(gold["answer"], answers[0], in_box))]
+def verify_boxed(gold: Any, answers: Sequence[str]) -> list[Verification]:
+    return [Verification(classify(gold["answer"], answers[0], extract_boxed))]
 
 
 def _rows(path: Path) -> Iterator[tuple[str, str, str, Fraction]]:
     """(file:line, question, reasoning, answer)."""
-    for where, row in jsonl_rows(path):
-        question, answer = field_of(where, row, "question", str), field_of(where, row, "answer", str)
+    for where, row in read_json_objects(path):
+        question, answer = read_field(where, row, "question", str), read_field(where, row, "answer", str)
         reasoning, sign, _ = answer.rpartition(SIGN)
-        value = number_of(after_sign(answer) or "")
+        value = parse_number(extract_after_sign(answer) or "")
         if not question.strip() or not sign or value is None:
             raise DataError(
                 f"{where}: answer {answer[-60:]!r}; expected a question, and an answer that ends in '#### 42'"
@@ -78,19 +78,19 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str, Fraction]]:
         yield where, question, NOTES.sub("", reasoning).strip(), value
 
 
-def read(path: Path) -> Iterator[Example]:
+def read(path: Path) -> Iterator[Sample]:
     ask = "Solve the problem step by step. End with the answer on a line of its own, as in '#### 42'.\n\n"
     for number, (where, question, reasoning, value) in enumerate(_rows(path)):
         turn = (ask + question, f"{reasoning}\n{SIGN} {value}")
-        yield Example(str(number), str(number), "", (turn,), {"answer": str(value)}, where)
+        yield Sample(str(number), str(number), "", (turn,), {"answer": str(value)}, where)
 
 
-def read_boxed(path: Path) -> Iterator[Example]:
+def read_boxed(path: Path) -> Iterator[Sample]:
     ask = "Solve the problem step by step. End with the answer in a box, as in '\\boxed{42}'.\n\n"
     for number, (where, question, reasoning, value) in enumerate(_rows(path)):
         turn = (ask + question, f"{reasoning}\nThe answer is {BOX}{value}}}")
-        yield Example(str(number), str(number), "", (turn,), {"answer": str(value)}, where)
+        yield Sample(str(number), str(number), "", (turn,), {"answer": str(value)}, where)
 
 
-TASK = Task("gsm8k", read, judge, VERDICTS)
-BOXED = Task("gsm8k-boxed", read_boxed, judge_boxed, VERDICTS)
+TASK = Task("gsm8k", read, verify, FAILURES)
+BOXED = Task("gsm8k-boxed", read_boxed, verify_boxed, FAILURES)

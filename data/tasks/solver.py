@@ -1,7 +1,7 @@
-"""Countdown tasks made anew: all values that a few numbers reach, and one expression for each.
+"""Solver and generator for Countdown: all values reachable from a few numbers, with one expression for each.
 
-Values are built as players do: take two, put their result back, until one is left. Negative results in between reach
-nothing more (c + (a - b) is c - (b - a)); fractions do (8 / (3 - 8 / 3)), and are searched for only where asked.
+Values are combined in pairs until one is left. Negative intermediate results reach nothing further (c + (a - b) is
+c - (b - a)). Fractions do (8 / (3 - 8 / 3)) and are searched only on request.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ import numpy as np
 
 
 def solve(numbers: Sequence[int], target: int) -> str | None:
-    """An expression that uses every number once and equals the target, without fractions on the way where that can
-    be; None where there is none."""
+    """Return an expression that uses every number once and equals the target, or None. Expressions without intermediate
+    fractions are preferred."""
     own = tuple(sorted(numbers))
-    return reachable(own).get(target) or reachable(own, fractions=True).get(target)
+    return find_reachable(own).get(target) or find_reachable(own, fractions=True).get(target)
 
 
 @lru_cache(maxsize=4096)
-def reachable(numbers: tuple[int, ...], *, fractions: bool = False) -> dict[int, str]:
-    """Whole value from 0 -> the first expression found, over all ways of combining all of the sorted `numbers`.
-    fractions: results in between may be such."""
-    found = _combined(tuple(map(Fraction, numbers)) if fractions else numbers, fractions)
-    return {int(value): _bare(text) for value, text in found.items() if value == int(value)}
+def find_reachable(numbers: tuple[int, ...], *, fractions: bool = False) -> dict[int, str]:
+    """Return non-negative integer -> the first expression found, over all ways to combine all of the sorted `numbers`.
+    fractions: allow fractions as intermediate results."""
+    found = _combine(tuple(map(Fraction, numbers)) if fractions else numbers, fractions)
+    return {int(value): _strip_parentheses(text) for value, text in found.items() if value == int(value)}
 
 
 @lru_cache(maxsize=65_536)
-def _combined(numbers: tuple[int | Fraction, ...], fractions: bool) -> dict[int | Fraction, str]:
-    # `fractions` is said again for the cache, to which 3 and Fraction(3) are the same
+def _combine(numbers: tuple[int | Fraction, ...], fractions: bool) -> dict[int | Fraction, str]:
+    # `fractions` is part of the cache key, in which 3 and Fraction(3) are equal.
     if len(numbers) == 1:
         return {numbers[0]: str(numbers[0])}
     found: dict[int | Fraction, str] = {}
     places = range(len(numbers))
     for size in range(1, len(numbers) // 2 + 1):
         for chosen in combinations(places, size):
-            one = _combined(tuple(numbers[place] for place in chosen), fractions)
-            other = _combined(tuple(numbers[place] for place in places if place not in chosen), fractions)
+            one = _combine(tuple(numbers[place] for place in chosen), fractions)
+            other = _combine(tuple(numbers[place] for place in places if place not in chosen), fractions)
             for a, left in one.items():
                 for b, right in other.items():
-                    for value, text in _results(a, left, b, right):
+                    for value, text in _combine_pair(a, left, b, right):
                         found.setdefault(value, text)
     return found
 
 
-def _results(a: int | Fraction, left: str, b: int | Fraction, right: str) -> Iterator[tuple[int | Fraction, str]]:
+def _combine_pair(a: int | Fraction, left: str, b: int | Fraction, right: str) -> Iterator[tuple[int | Fraction, str]]:
     yield a + b, f"({left} + {right})"
     yield a * b, f"({left} * {right})"
     if a >= b:
@@ -61,16 +61,18 @@ def _results(a: int | Fraction, left: str, b: int | Fraction, right: str) -> Ite
             yield over // under, f"({above} / {below})"
 
 
-def _bare(text: str) -> str:
+def _strip_parentheses(text: str) -> str:
     return text[1:-1] if text.startswith("(") else text
 
 
-def generate(
+def generate_tasks(
     count: int, sizes: Sequence[int], largest: int, targets: tuple[int, int], seed: int
 ) -> list[tuple[tuple[int, ...], int, str]]:
-    """`count` different (numbers, target, solution); sizes: how many numbers, drawn evenly; numbers from 1 to
-    `largest`; targets between the two, themselves included. Different as sorted numbers and target, so that any cut
-    of the list is disjoint. Raises ValueError where so many cannot be found."""
+    """Return `count` distinct (numbers, target, solution).
+
+    sizes: how many numbers, drawn uniformly; numbers from 1 to `largest`; targets between the two, inclusive. Tasks
+    are distinct by sorted numbers and target, so that any split of the list is disjoint. Raises ValueError where the
+    bounds do not allow so many."""
     random = np.random.default_rng(seed)
     made: dict[tuple[tuple[int, ...], int], tuple[tuple[int, ...], int, str]] = {}
     tries = 0
@@ -78,12 +80,12 @@ def generate(
         tries += 1
         if tries > 50 * count + 1000:
             raise ValueError(
-                f"countdown: {count} tasks asked for, {len(made)} found among numbers up to {largest} and targets"
+                f"countdown: {count} tasks asked for, {len(made)} found with numbers up to {largest} and targets"
                 f" {targets[0]} to {targets[1]}; expected fewer, or wider bounds"
             )
         size = int(random.choice(sizes))
         numbers = tuple(int(n) for n in random.integers(1, largest + 1, size))
-        reached = reachable(tuple(sorted(numbers)))
+        reached = find_reachable(tuple(sorted(numbers)))
         within = sorted(value for value in reached if targets[0] <= value <= targets[1])
         if within:
             target = int(within[int(random.integers(len(within)))])

@@ -1,9 +1,9 @@
-"""What a task is: how its rows are asked, what the right answer looks like, and how an answer is judged, in one object.
+"""Task: how rows become prompts, what the target is and how an answer is verified, in one object.
 
-    file -> read -> Example (system, turns of question and target, gold) -> model -> answers -> judge -> Verdict
+    file -> read -> Sample (system, turns of question and target, gold) -> model -> answers -> verify -> Verification
 
-A target that its own judge refuses is an error before anything is trained (`verified`): a model cannot learn one format
-of answers and be tested on another. Another format is another task, with a name of its own.
+A target that the task's own verifier rejects is an error before any training (`verify_samples`), so that a model cannot
+learn one answer format and be tested on another. Another format is another task with its own name.
 """
 
 from __future__ import annotations
@@ -16,58 +16,58 @@ from typing import Any
 
 import pyarrow as pa
 
-from data.errors import DataError
+from ratchet.errors import DataError
 
 CORRECT = "correct"
 
 
 @dataclass(frozen=True)
-class Example:
-    """One conversation: what is asked, and what one would like to hear."""
+class Sample:
+    """One conversation with its reference answers."""
 
     id: str
     group: str
-    """What belongs together: questions on one passage; else the id. Splits and samples keep groups whole."""
+    """Samples that splits and subsets keep together, such as the questions on a passage. Without a group, the id."""
     system: str
-    """Said before the conversation; may be empty."""
+    """The system message. May be empty."""
     turns: tuple[tuple[str, str], ...]
-    """(question, target), one after the other."""
+    """(question, target) of each turn."""
     gold: Any
-    """What the judge needs; JSON."""
+    """Reference answer for the verifier; JSON."""
     where: str = ""
     """`file:line`, for messages."""
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """On one question's answer."""
+class Verification:
+    """The verification of the answer to one question."""
 
-    name: str
-    """`correct`, or the first failure by the task's order."""
+    label: str
+    """`correct`, or the first failure in the order of `Task.failures`."""
     scores: dict[str, float] = field(default_factory=dict)
-    """By the names in `Task.scores`, in [0, 1]."""
+    """Scores in [0, 1] by the names in `Task.scores`."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Prompt, target and judge together."""
+    """Prompt, target and verifier of a task."""
 
     name: str
-    read: Callable[[Path], Iterator[Example]]
-    """All examples of a file. Raises DataError with file and line."""
-    judge: Callable[[Any, Sequence[str]], list[Verdict]]
-    """(gold, the answer of each turn) -> a verdict for each question. Never raises for what a model wrote."""
-    verdicts: tuple[str, ...]
-    """Names of failures, in the order in which they are looked for."""
+    read: Callable[[Path], Iterator[Sample]]
+    """Read all samples of a file. Raises DataError with file and line."""
+    verify: Callable[[Any, Sequence[str]], list[Verification]]
+    """(gold, the answer of each turn) -> a verification per question. Never raises for what a model wrote."""
+    failures: tuple[str, ...]
+    """Failure labels, in the order in which they are checked."""
     scores: tuple[str, ...] = ()
-    """Names of further scores."""
+    """Names of the scores beside the label."""
     stop: tuple[str, ...] = ()
-    """An answer is over after any of these texts."""
-    key: Callable[[Example], str] = lambda example: "\n".join(question for question, _ in example.turns)
-    """Examples of the same key are the same question: they never stand on both sides of a split."""
+    """Stop strings: an answer ends after any of them."""
+    key: Callable[[Sample], str] = lambda sample: "\n".join(question for question, _ in sample.turns)
+    """The identity of a question. Samples with the same key are never on both sides of a split."""
 
 
-EXAMPLES = pa.schema(
+SAMPLES = pa.schema(
     [
         ("id", pa.string()),
         ("group", pa.string()),
@@ -77,57 +77,58 @@ EXAMPLES = pa.schema(
         ("gold", pa.string()),
     ]
 )
-"""Examples as shards: questions and targets by turn; gold as JSON."""
+"""Shards of samples: questions and targets by turn; gold as JSON."""
 
 TASK_FILE = "task.json"
-"""Beside the shards: {"task": name}. Who asks, trains or judges takes the task from there."""
+"""A file beside the shards, {"task": name}. Generation, training and evaluation read the task from it."""
 
 
-def verified(task: Task, examples: Iterable[Example]) -> Iterator[Example]:
-    """The examples, each one's target accepted by the judge. Raises DataError for the first that is not, or whose
-    target is empty."""
-    for example in examples:
-        targets = [target for _, target in example.turns]
-        verdicts = task.judge(example.gold, targets)
-        wrong = next((verdict.name for verdict in verdicts if verdict.name != CORRECT), None)
-        if wrong or not verdicts or not all(target.strip() for target in targets):
+def verify_samples(task: Task, samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Yield the samples after verifying each target. Raises DataError for the first target that is empty or that the
+    task's verifier rejects."""
+    for sample in samples:
+        targets = [target for _, target in sample.turns]
+        verifications = task.verify(sample.gold, targets)
+        failure = next((one.label for one in verifications if one.label != CORRECT), None)
+        if failure or not verifications or not all(target.strip() for target in targets):
             shown = targets[0] if len(targets[0]) <= 300 else targets[0][:300] + "..."
             raise DataError(
-                f"{example.where or example.id}: the judge of {task.name} says {wrong or 'nothing'} of the target"
-                f" {shown!r}; expected it to accept what is trained on; mend the row, or choose another variant"
+                f"{sample.where or sample.id}: the verifier of {task.name} returns {failure or 'nothing'} for the"
+                f" target {shown!r}; expected {CORRECT}, since the model is trained on it; correct the row, or choose"
+                " another variant of the task"
             )
-        yield example
+        yield sample
 
 
-def row_of(example: Example) -> dict[str, Any]:
-    """As `EXAMPLES` has it."""
+def sample_to_row(sample: Sample) -> dict[str, Any]:
+    """Return the sample as a row of `SAMPLES`."""
     return {
-        "id": example.id,
-        "group": example.group,
-        "system": example.system,
-        "questions": [question for question, _ in example.turns],
-        "targets": [target for _, target in example.turns],
-        "gold": json.dumps(example.gold, ensure_ascii=False, sort_keys=True),
+        "id": sample.id,
+        "group": sample.group,
+        "system": sample.system,
+        "questions": [question for question, _ in sample.turns],
+        "targets": [target for _, target in sample.turns],
+        "gold": json.dumps(sample.gold, ensure_ascii=False, sort_keys=True),
     }
 
 
-def example_of(row: dict[str, Any]) -> Example:
-    """The other way round."""
+def row_to_sample(row: dict[str, Any]) -> Sample:
+    """Return the sample of a row of `SAMPLES`."""
     turns = tuple(zip(row["questions"], row["targets"], strict=True))
-    return Example(row["id"], row["group"], row["system"], turns, json.loads(row["gold"]))
+    return Sample(row["id"], row["group"], row["system"], turns, json.loads(row["gold"]))
 
 
-def write_name(folder: Path, task: str) -> None:
+def write_task_name(folder: Path, task: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TASK_FILE).write_text(json.dumps({"task": task}) + "\n")
 
 
-def read_name(folder: Path) -> str:
-    """Raises DataError for a folder that names no task."""
+def read_task_name(folder: Path) -> str:
+    """Return the name of the task in `task.json`. Raises DataError where there is none."""
     try:
         return str(json.loads((folder / TASK_FILE).read_text())["task"])
     except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{folder}: no {TASK_FILE} with a task's name ({type(error).__name__}); expected a folder that"
-            " prepare_tasks or generate wrote; make it again"
+            f"{folder}: no {TASK_FILE} with the name of a task ({type(error).__name__}); expected a folder that"
+            " prepare_tasks or generate wrote; run that step again"
         ) from None

@@ -1,20 +1,21 @@
-"""Where results are kept: by content, committed once, never half.
+"""The store: results by content, committed once and never partially visible.
 
-    objects/<manifest digest>/   an artifact's files and its MANIFEST.json; never changed
-    steps/<step id>/epochs/<n>/  attempt n: its lease, and how it ended (see `lease`); the end of the newest attempt is
-                                 the one truth about a step: if it says "commit", it points to the step's object
-    begun/<step id>.<n>          attempt n may be under way: where to look for leases among a million steps
-    steps/<step id>/attempts/    staging, one folder per attempt
-    steps/<step id>/work/        finished shards and checkpoints, for the next attempt after a kill
-    steps/<step id>/logs/        curves for TensorBoard
-    steps/<step id>/state/       what a longer step of its kind goes on from (see `longer`)
-    runs/<run id>/               plan, events, report
-    sweeps/<sweep id>/           events, the trials' runs, report (see `sweep.ledger`)
-    promoted/<name>              leads to the object of a step that was given a name
+    objects/<manifest digest>/     files of an artifact and its MANIFEST.json; never changed
+    steps/<step id>/attempts/<n>/  attempt n: its lease and how it ended (see `lease`). The end of the newest attempt
+                                   decides: if it says "commit", it points to the step's object
+    steps/<step id>/staging/       one folder per attempt for its output
+    steps/<step id>/work/          finished shards and checkpoints, reused by the next attempt
+    steps/<step id>/logs/          event files for TensorBoard
+    steps/<step id>/state/         training state for longer steps of the same kind (see `execution.warm_start`)
+    open_attempts/<step id>.<n>    marks an attempt that may be running, so that leases are found without a full scan
+    runs/<run id>/                 plan, events, report
+    sweeps/<sweep id>/             events, runs of the trials, report (see `sweeps.trial_log`)
+    warm_start/<family>/<value>    step id (see `execution.warm_start`)
+    promoted/<name>                pointer to the object of a step that was given a name
 
-Small control objects are created exclusively (see `home`); files are plain files. A commit writes elsewhere, verifies,
-syncs to disk, and becomes visible in one step. Where the store is a bucket (see `bucket`), its folder holds copies and
-work in progress; epochs, objects and runs are in the bucket.
+Small control objects are created exclusively (see `backend`); artifacts are plain files. A commit writes to a staging
+folder, verifies it, syncs it to disk and becomes visible in one operation. Where the store is a bucket (see `bucket`),
+its local folder holds copies and work in progress; attempts, objects and runs are in the bucket.
 """
 
 from __future__ import annotations
@@ -32,40 +33,42 @@ from typing import Any
 
 from obstore.exceptions import BaseError
 
-from jobs.job import Result
-from orchestrator.canonical import canonical_json
-from orchestrator.errors import Damaged, StoreError
-from orchestrator.failures import NO_ROOM
-from orchestrator.store.bucket import Bucket
-from orchestrator.store.home import Folder, Home, attempt_key, sync
-from orchestrator.store.manifest import NAME, Manifest, Stamp
+from ratchet.errors import DISK_FULL, DamagedError, StoreError
+from ratchet.orchestrator.canonical_json import canonical_json
+from ratchet.orchestrator.job_interface.job import Result
+from ratchet.orchestrator.store.backend import Backend, Folder, attempt_key, sync
+from ratchet.orchestrator.store.bucket import Bucket
+from ratchet.orchestrator.store.manifest import NAME, Manifest, Stamp
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A step's result. `identity`: the document whose digest is `step_id`; `record`: seconds, retries, versions."""
+    """The committed result of a step."""
 
     step_id: str
+    """The digest of the fingerprint."""
     manifest: str
+    """The digest of the manifest: the address of the object."""
     attempt: int
-    identity: Mapping[str, Any]
+    fingerprint: Mapping[str, Any]
     record: Mapping[str, Any]
+    """Seconds, retries, lost work, library versions."""
 
 
 class Store:
-    """A store below a folder, or in a bucket with a folder beside it. Safe to use from several threads, processes and
-    machines that share the folder."""
+    """A store in a folder, or in a bucket with a local folder. Safe to use from several threads, processes and machines
+    that share the folder."""
 
-    def __init__(self, root: Path, home: Home | None = None) -> None:
-        self.root, self.home = root, home or Folder(root)
+    def __init__(self, root: Path, backend: Backend | None = None) -> None:
+        self.root, self.backend = root, backend or Folder(root)
         self._verified: dict[Path, Stamp] = {}
 
     @classmethod
     def open(cls, prefix: str | Path) -> Store:
-        """The store at a folder, created if it is not there, or at a URL of object storage (s3://, gs://, az://).
+        """Open the store at a folder, which is created if missing, or at a URL of object storage (s3://, gs://, az://).
 
-        Raises StoreError where the folder cannot be written, where the bucket does not answer, or where exclusive
-        creation does not hold.
+        Raises StoreError if the folder is not writable, the bucket does not answer, or the storage does not support
+        exclusive creation.
         """
         remote = "://" in str(prefix) and not str(prefix).startswith("file://")
         bucket = Bucket(str(prefix)) if remote else None
@@ -85,56 +88,56 @@ class Store:
 
     @property
     def where(self) -> str:
-        """The store as it was named: a folder or a URL."""
-        return self.home.where
+        """The folder or URL of the store, as the user gave it."""
+        return self.backend.where
 
     def local(self, *parts: str) -> Path:
-        """A path below the store's folder."""
+        """Return a path in the store's local folder."""
         return self.root.joinpath(*parts)
 
     def create(self, key: str, value: Any) -> bool:
-        """Creates a control object; False if it exists already. Safe (on disk, in the bucket) when this returns.
+        """Create a control object. Returns False if it exists already. The object is durable when this returns.
 
-        In a bucket no two values may be alike: see `Bucket.create`."""
-        return self.home.create(key, canonical_json(value))
+        In a bucket all values must differ: see `Bucket.create`."""
+        return self.backend.create(key, canonical_json(value))
 
     def overwrite(self, key: str, value: Any) -> None:
-        """Replaces a control object, whole."""
-        self.home.overwrite(key, canonical_json(value))
+        """Create or replace a control object atomically."""
+        self.backend.overwrite(key, canonical_json(value))
 
     def read(self, key: str) -> Any:
-        """A control object, or None. Raises Damaged for what is not JSON."""
-        text = self.home.read(key)
+        """Return a control object, or None. Raises DamagedError if it is not JSON."""
+        text = self.backend.read(key)
         if text is None:
             return None
         try:
             return json.loads(text)
         except ValueError:
-            raise Damaged(
-                f"{self.where}/{key}: {len(text)} bytes that are no JSON; expected a control object; remove it"
+            raise DamagedError(
+                f"{self.where}/{key}: {len(text)} bytes that are not JSON; expected a control object; remove it"
             ) from None
 
     def remove(self, key: str) -> None:
-        """A control object that nobody needs; it may be gone, and may stay where the storage does not answer."""
+        """Remove a control object. It may be missing already; it stays if the storage does not answer."""
         with suppress(OSError, BaseError):
-            self.home.remove(key)
+            self.backend.remove(key)
 
-    def below(self, key: str) -> list[str]:
-        """The names of the control objects right below a key."""
-        return self.home.below(key)
+    def list_names(self, key: str) -> list[str]:
+        """Return the names of the control objects directly below a key."""
+        return self.backend.list_names(key)
 
     def newest(self, step_id: str) -> tuple[int, Mapping[str, Any] | None]:
-        """The number of a step's newest attempt (0: there is none) and how it ended (None: it did not)."""
-        epoch = self.home.attempts(step_id)
-        return epoch, self.read(f"{attempt_key(step_id, epoch)}/end") if epoch else None
+        """Return the number of a step's newest attempt (0: none) and how it ended (None: it has not)."""
+        attempt = self.backend.newest_attempt(step_id)
+        return attempt, self.read(f"{attempt_key(step_id, attempt)}/end") if attempt else None
 
     def lookup(self, step_id: str) -> Commit | None:
-        """The step's result, if there is one."""
+        """Return the step's commit, or None."""
         _, end = self.newest(step_id)
         return Commit(**end["commit"]) if end and "commit" in end else None
 
     def use(self, step_id: str) -> Commit | None:
-        """The step's result, marked as used now: it, and what it points to, have `gc`'s whole grace period again."""
+        """Return the step's commit, or None, and restart the grace period of `gc` for the step and its object."""
         _touch(self.root / "steps" / step_id)
         commit = self.lookup(step_id)
         if commit is not None:
@@ -142,9 +145,9 @@ class Store:
         return commit
 
     def manifest(self, digest: str) -> Manifest:
-        """The manifest at an address. Raises Damaged if it is missing or not what the address says."""
+        """Read the manifest at an address. Raises DamagedError if it is missing or does not match the address."""
         path = self.root / "objects" / digest / NAME
-        if not path.exists() and (text := self.home.manifest(digest)) is not None:
+        if not path.exists() and (text := self.backend.manifest(digest)) is not None:
             path.parent.mkdir(exist_ok=True)
             fresh = path.with_name(f".{NAME}.{uuid.uuid4().hex[:8]}")
             fresh.write_bytes(text)
@@ -152,55 +155,56 @@ class Store:
         try:
             manifest = Manifest.from_bytes(path.read_bytes())
         except FileNotFoundError:
-            raise Damaged(
-                f"{path}: missing; a kept result was removed; `ratchet run ... --repair` computes it again"
+            raise DamagedError(
+                f"{path}: missing; expected a committed result; `ratchet run ... --repair` recomputes it"
             ) from None
         if manifest.digest != digest:
-            raise Damaged(
-                f"{path}: its content does not match its address; `ratchet run ... --repair` computes it again"
+            raise DamagedError(
+                f"{path}: changed after the commit; expected digest {digest[:12]};"
+                " `ratchet run ... --repair` recomputes it"
             )
         return manifest
 
     def path(self, digest: str, part: str | None = None, *, full: bool = False) -> Path:
-        """The folder of an artifact, or of one part of it, verified: every file's size always, and every byte of
-        files that this process has not read since they last changed if `full`.
+        """Verify an artifact, or one folder of it, and return its path.
 
-        Raises Damaged, and StoreError if there is no such part.
+        The size of every file is checked. If `full`, files that changed since this process last read them are hashed
+        too. Raises DamagedError, and StoreError if there is no such part.
         """
         self.verified(digest, part, full=full)
         folder = self.root / "objects" / digest
         return folder if part is None else folder / part
 
     def verified(self, digest: str, part: str | None = None, *, full: bool = False) -> Manifest:
-        """The manifest at an address whose files are there: as `path`. From a bucket they are brought, once."""
+        """Verify an artifact as `path` does and return its manifest. Files missing locally are downloaded first."""
         manifest, folder = self.manifest(digest), self.root / "objects" / digest
-        with self.room(folder):
-            self.home.bring(manifest, part, folder)
+        with self.report_full_disk(folder):
+            self.backend.download(manifest, part, folder)
         manifest.verify(folder, part=part, full=full, known=self._verified)
         return manifest
 
     def staging(self, step_id: str, attempt: int) -> Path:
-        """A fresh, empty folder for an attempt's output."""
-        folder = self.root / "steps" / step_id / "attempts" / f"{attempt}-{uuid.uuid4().hex[:6]}"
+        """Create an empty folder for the output of an attempt."""
+        folder = self.root / "steps" / step_id / "staging" / f"{attempt}-{uuid.uuid4().hex[:6]}"
         folder.mkdir(parents=True)
         return folder
 
     def work(self, step_id: str) -> Path:
-        """The folder that a step's attempts share."""
+        """Return the folder that the attempts of a step share; it is created if missing."""
         folder = self.root / "steps" / step_id / "work"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def logs(self, step_id: str) -> Path:
-        """The folder for what viewers of training runs read; it stays as long as the step."""
+        """Return the folder for event files of TensorBoard. It is kept as long as the step."""
         return self.root / "steps" / step_id / "logs"
 
-    def place(self, staging: Path, result: Result) -> str:
-        """Makes a staged folder an object, synced to disk; returns its address. No step points to it yet.
+    def add_object(self, staging: Path, result: Result) -> str:
+        """Turn a staging folder into an object, synced to disk, and return its address. No step points to it yet.
 
-        Raises StoreError if the disk is full, and for what an artifact cannot hold.
+        Raises StoreError if the disk is full or the folder holds something that an artifact cannot.
         """
-        with self.room(staging):
+        with self.report_full_disk(staging):
             canonical_json(result, "result")  # raises for NaN and for what is not plain data
             manifest = Manifest.build(staging, json.loads(json.dumps(asdict(result))))
             (staging / NAME).write_bytes(manifest.to_bytes())
@@ -209,77 +213,79 @@ class Store:
                     sync(Path(folder, name))
                 sync(Path(folder))
             self._move(staging, manifest)
-        self.home.keep(self.root / "objects" / manifest.digest, manifest)
+        self.backend.upload(self.root / "objects" / manifest.digest, manifest)
         return manifest.digest
 
     def publish(self, folder: Path) -> None:
-        """Puts what a folder of the store (a run's, say) holds now where others see it too."""
-        self.home.publish(folder, folder.relative_to(self.root).as_posix())
+        """Make the current content of a folder of the store, such as a run's, visible to other machines."""
+        self.backend.publish(folder, folder.relative_to(self.root).as_posix())
 
     def pull(self, name: str) -> None:
-        """Brings what others published below a name."""
-        self.home.pull(name, self.root / name)
+        """Download what other machines published below a name."""
+        self.backend.pull(name, self.root / name)
 
     def clear(self, step_id: str) -> None:
-        """Removes what a finished step's attempts left."""
-        for name in ("attempts", "work"):
+        """Remove the staging and work folders of a finished step."""
+        for name in ("staging", "work"):
             shutil.rmtree(self.root / "steps" / step_id / name, ignore_errors=True)
 
-    def set_aside(self, step_id: str) -> None:
-        """Withdraws a damaged result, so that its step is a miss. Nothing is deleted; `gc` does that.
+    def withdraw(self, step_id: str) -> None:
+        """Withdraw a damaged result, so that its step is a miss. Nothing is deleted; `gc` does that.
 
-        The withdrawal is one more attempt, which ends at once: numbers only grow, so no older attempt can commit.
+        The withdrawal is a new attempt that has ended: attempt numbers only grow, so no older attempt can commit.
         """
-        epoch, end = self.newest(step_id)
-        if end and "commit" in end and self.create(f"{attempt_key(step_id, epoch + 1)}/end", {"withdrawn": epoch}):
+        attempt, end = self.newest(step_id)
+        if end and "commit" in end and self.create(f"{attempt_key(step_id, attempt + 1)}/end", {"withdrawn": attempt}):
             damaged = self.root / "objects" / end["commit"]["manifest"]
-            self.home.withdraw(damaged.name)
+            self.backend.withdraw(damaged.name)
             if damaged.exists():
                 damaged.rename(_aside(damaged))
 
     def _move(self, staging: Path, manifest: Manifest) -> None:
-        """Moves a staged folder to its address, unless a sound copy is there."""
+        """Move a staging folder to its address, unless an intact copy is there."""
         target = self.root / "objects" / manifest.digest
         if target.exists():
             try:
-                # Marked as used before it is read: `gc` cannot take it away between here and the commit.
+                # Touch before reading, so that `gc` cannot remove it between here and the commit.
                 _touch(target)
                 self.manifest(manifest.digest).verify(target, full=True)
                 return
-            except Damaged:
+            except DamagedError:
                 if target.exists():
                     target.rename(_aside(target))
         try:
             staging.rename(target)
         except OSError as error:
-            # Somebody placed the same bytes at this moment.
+            # Another process created the same object at this moment.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
         sync(target.parent)
 
     @contextmanager
-    def room(self, where: Path) -> Iterator[None]:
-        """Names a full disk, as StoreError, that what is inside meets."""
+    def report_full_disk(self, where: Path) -> Iterator[None]:
+        """Turn the error of a full disk inside the block into a StoreError with the free space."""
         try:
             yield
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in DISK_FULL:
                 raise
             free = shutil.disk_usage(self.root).free
             raise StoreError(
                 f"{error.filename or where}: {error.strerror}, {free / 1e6:.0f} MB free; nothing was committed;"
-                " make room (`ratchet gc` shows what can go) and give the same command again"
+                " free some space (`ratchet gc` lists what can be removed) and give the same command again"
             ) from None
 
     def _check_exclusive(self) -> None:
         key = f"runs/.exclusive-{uuid.uuid4().hex[:8]}"
         if not self.create(key, 1) or self.create(key, 2):
-            raise StoreError(f"store {self.where}: two creations of one object both succeeded; use another storage")
+            raise StoreError(
+                f"store {self.where}: one object was created twice; expected exclusive creation; use another storage"
+            )
         self.remove(key)
 
 
 def _touch(folder: Path) -> bool:
-    """Sets a folder's modification time to now; False if there is none."""
+    """Set a folder's modification time to now. Returns False if there is none."""
     try:
         os.utime(folder)
     except FileNotFoundError:

@@ -1,11 +1,11 @@
-"""Object storage as a store's home: S3, Google Cloud Storage and Azure, by their URLs.
+"""Object storage as the backend of a store: S3, Google Cloud Storage and Azure, by URL.
 
-The bucket holds what is kept, laid out as in a folder (see `store`). Beside it stands a folder with copies of what was
-needed, which may be removed at any time, and with work in progress. Of an object the manifest is uploaded last and
-looked at first, so that what can be found is whole; what comes back is compared with the manifest's sums.
+The bucket has the same layout as a folder (see `store`). A local folder holds work in progress and copies of what was
+used; the copies may be removed at any time. The manifest of an object is uploaded last and read first, so that an
+object that can be found is complete. Downloads are checked against the digests in the manifest.
 
-Credentials and endpoints are the libraries' usual variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, AWS_REGION,
-GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME, ...) or the machine's role; none of them is ever written down.
+Credentials and endpoints come from the usual environment variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, AWS_REGION,
+GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME, ...) or from the machine's role. They are never stored.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
-from orchestrator.errors import Damaged, StoreError, Unreachable
-from orchestrator.store.manifest import NAME, File, Manifest
+from ratchet.errors import DamagedError, StoreError, UnreachableError
+from ratchet.orchestrator.store.manifest import NAME, File, Manifest
 
-AT_ONCE = 8
-"""Files that are on their way at a time."""
+TRANSFERS = 8
+"""Concurrent transfers."""
 
 PIECE = 16 << 20
-"""Bytes of a large file that travel in one request: a connection that breaks costs so much."""
+"""Bytes per request of a large file: how much is repeated when a connection breaks."""
 
 TRIES = 5
-"""To create what may or may not have been created."""
+"""Attempts to create an object when the answer is lost."""
 
 PATIENCE: Any = {
     "client": {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=5)},
     "retry": {"max_retries": 10, "retry_timeout": timedelta(seconds=180)},
 }
-"""With one request, and with all tries of it together."""
+"""Timeouts of one request, and of all its retries together."""
 
 
 class Bucket:
     """A prefix in object storage. Safe to use from several threads."""
 
     def __init__(self, url: str) -> None:
-        """Raises StoreError for a URL of no kind that is known. Nothing is asked of the network yet."""
+        """Raises StoreError for an unsupported URL. Does not access the network."""
         if (parts := urlsplit(url)).query or parts.password:
             raise StoreError(
                 f"store {parts.scheme}://{parts.hostname}{parts.path}: a key or token given in the URL; expected none,"
-                " since URLs stand in plans and reports; set the library's variables, or give the machine a role"
+                " since URLs are shown in plans and reports; set the library's variables, or give the machine a role"
             )
         self.where = url.rstrip("/")
-        # Who names an address without TLS (a server of their own) means it.
+        # An endpoint without TLS is allowed if the user gives one explicitly.
         plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
         client: Any = {**PATIENCE["client"], "allow_http": plain}
         try:
@@ -68,93 +68,98 @@ class Bucket:
         self._published: dict[Path, tuple[int, int]] = {}
 
     def cache(self) -> Path:
-        """Where this bucket's copies and work lie: below RATCHET_CACHE, which all machines of a cluster share."""
+        """Return the local folder of this bucket, in RATCHET_CACHE, which all machines of a cluster share."""
         cache = os.environ.get("RATCHET_CACHE") or Path.home() / ".cache" / "ratchet"
         return Path(cache, hashlib.sha256(self.where.encode()).hexdigest()[:16]).absolute()
 
     def create(self, key: str, value: bytes) -> bool:
-        """Creates a small object; False if it exists already. No two values may be alike: an answer can be lost on the
-        way, and what is there then is ours if it says what we said."""
+        """Create a small object. Returns False if it exists already.
+
+        All values must differ: if the answer to a request is lost, an equal value shows that the request succeeded.
+        """
         for tries in range(TRIES):
             try:
-                with self.reached(key):
+                with self.report_unreachable(key):
                     obstore.put(self.control, key, value, mode="create")
                 return True
             except AlreadyExistsError:
-                with self.reached(key, reading=True), suppress(FileNotFoundError):
+                with self.report_unreachable(key, reading=True), suppress(FileNotFoundError):
                     return bytes(obstore.get(self.control, key).bytes()) == value
                 return False
-            except Unreachable:
-                # Not tried again by the library: it may have come through.
+            except UnreachableError:
+                # The library does not retry this, since the request may have succeeded.
                 if tries + 1 == TRIES:
                     raise
         return False
 
     def overwrite(self, key: str, value: bytes) -> None:
-        with self.reached(key):
+        with self.report_unreachable(key):
             obstore.put(self.control, key, value)
 
     def read(self, key: str) -> bytes | None:
         try:
-            with self.reached(key, reading=True):
+            with self.report_unreachable(key, reading=True):
                 return bytes(obstore.get(self.control, key).bytes())
         except FileNotFoundError:
             return None
 
     def remove(self, key: str) -> None:
-        with self.reached(key):
+        with self.report_unreachable(key):
             obstore.delete(self.control, key)
 
-    def attempts(self, step_id: str) -> int:
-        with self.reached(f"steps/{step_id}/epochs"):
-            found = obstore.list_with_delimiter(self.control, f"steps/{step_id}/epochs")["common_prefixes"]
+    def newest_attempt(self, step_id: str) -> int:
+        with self.report_unreachable(f"steps/{step_id}/attempts"):
+            found = obstore.list_with_delimiter(self.control, f"steps/{step_id}/attempts")["common_prefixes"]
         return max((int(prefix.rstrip("/").rsplit("/", 1)[-1]) for prefix in found), default=0)
 
-    def below(self, key: str) -> list[str]:
+    def list_names(self, key: str) -> list[str]:
         return sorted(name.removeprefix(f"{key}/") for name in self._sizes(key))
 
-    def keep(self, folder: Path, manifest: Manifest) -> None:
-        """Makes a folder an object of the bucket. What an upload that was cut off left there is not sent again; a
-        manifest always is: what was used a moment ago is not collected."""
-        home = f"objects/{manifest.digest}"
-        sizes = self._sizes(home)
-        missing = [file for file in manifest.files if sizes.get(f"{home}/{file.path}") != file.bytes]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(lambda file: self._send(folder / file.path, f"{home}/{file.path}"), missing))
-        sizes = self._sizes(home) if missing else sizes
+    def upload(self, folder: Path, manifest: Manifest) -> None:
+        """Upload a folder as an object. Files of an interrupted upload are not sent again. The manifest always is,
+        which restarts the grace period of `gc`."""
+        prefix = f"objects/{manifest.digest}"
+        sizes = self._sizes(prefix)
+        missing = [file for file in manifest.files if sizes.get(f"{prefix}/{file.path}") != file.bytes]
+        with ThreadPoolExecutor(TRANSFERS) as pool:
+            list(pool.map(lambda file: self._send(folder / file.path, f"{prefix}/{file.path}"), missing))
+        sizes = self._sizes(prefix) if missing else sizes
         for file in manifest.files:
-            if (found := sizes.get(f"{home}/{file.path}")) != file.bytes:
-                raise Unreachable(f"{self.where}/{home}/{file.path}: {found} bytes after upload; expected {file.bytes}")
-        self._send(folder / NAME, f"{home}/{NAME}")
+            if (found := sizes.get(f"{prefix}/{file.path}")) != file.bytes:
+                raise UnreachableError(
+                    f"{self.where}/{prefix}/{file.path}: {found} bytes after upload; expected {file.bytes}"
+                )
+        self._send(folder / NAME, f"{prefix}/{NAME}")
 
     def manifest(self, digest: str) -> bytes | None:
-        """An object's manifest as it was uploaded; None if there is no such object."""
+        """Read the manifest of an object. Returns None if there is no such object."""
         return self.read(f"objects/{digest}/{NAME}")
 
-    def bring(self, manifest: Manifest, part: str | None, folder: Path) -> None:
-        """Downloads the files that `folder` lacks, each whole and compared, or not at all."""
-        home = f"objects/{manifest.digest}"
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+    def download(self, manifest: Manifest, part: str | None, folder: Path) -> None:
+        """Download the files that `folder` lacks. Each appears only when it is complete and verified."""
+        prefix = f"objects/{manifest.digest}"
+        with ThreadPoolExecutor(TRANSFERS) as pool:
             missing = manifest.missing(folder, part)
-            list(pool.map(lambda file: self._fetch(f"{home}/{file.path}", file, folder / file.path), missing))
+            list(pool.map(lambda file: self._fetch(f"{prefix}/{file.path}", file, folder / file.path), missing))
 
     def withdraw(self, digest: str) -> None:
-        """Removes an object that is not what its manifest says, the manifest first; it can be kept anew then."""
+        """Remove a damaged object, the manifest first, so that it can be uploaded again."""
         self.clear(f"objects/{digest}/{NAME}")
         self.clear(f"objects/{digest}")
 
     def clear(self, prefix: str, before: float | None = None) -> bool:
-        """Removes what is below a prefix, or at a key; nothing, and False, if any of it was written since `before`."""
-        found = list(self.listed(prefix)) or self._one(prefix)
+        """Remove everything below a prefix, or at a key. If any of it was written since `before`, remove nothing and
+        return False."""
+        found = list(self.list_objects(prefix)) or self._one(prefix)
         if before is not None and any(written >= before for _, _, written in found):
             return False
         if found:
-            with self.reached(prefix):
+            with self.report_unreachable(prefix):
                 obstore.delete(self.control, [key for key, _, _ in found])
         return True
 
     def publish(self, folder: Path, key: str) -> None:
-        """Uploads the files below a folder that changed since they were last published by this process."""
+        """Upload the files of a folder that changed since this process last published them."""
         for path in sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")):
             stat = path.stat()
             stamp = stat.st_size, stat.st_mtime_ns
@@ -163,15 +168,15 @@ class Bucket:
                 self._published[path] = stamp
 
     def pull(self, key: str, folder: Path) -> None:
-        """Downloads what is published below a key and differs in size from the folder's; ours that is longer stays."""
+        """Download the published files below a key that are longer than the local ones."""
         for name, size in self._sizes(key).items():
             path = folder / name.removeprefix(f"{key}/")
             if not path.exists() or path.stat().st_size < size:
                 self._fetch(name, None, path)
 
     @contextmanager
-    def reached(self, key: str, *, reading: bool = False) -> Iterator[None]:
-        """Names, as Unreachable, what of the bucket could not be reached; what is read may be missing."""
+    def report_unreachable(self, key: str, *, reading: bool = False) -> Iterator[None]:
+        """Turn errors of the storage inside the block into UnreachableError. If `reading`, FileNotFoundError passes."""
         try:
             yield
         except AlreadyExistsError:
@@ -179,31 +184,31 @@ class Bucket:
         except (BaseError, FileNotFoundError) as error:
             if reading and isinstance(error, FileNotFoundError):
                 raise
-            raise Unreachable(
-                f"{self.where}/{key}: {_first_line(error)}; expected the object storage to answer; see that the bucket,"
-                " the region and the credentials are right; what was committed stays, and the same command goes on"
+            raise UnreachableError(
+                f"{self.where}/{key}: {_first_line(error)}; expected the object storage to answer; check the bucket,"
+                " the region and the credentials and give the same command again: committed results are kept"
             ) from None
 
-    def listed(self, prefix: str) -> Iterator[tuple[str, int, float]]:
-        """All keys below a prefix, with bytes and when they were written, in seconds since 1970."""
-        with self.reached(prefix):
+    def list_objects(self, prefix: str) -> Iterator[tuple[str, int, float]]:
+        """Yield (key, bytes, time of writing in seconds since 1970) for all keys below a prefix."""
+        with self.report_unreachable(prefix):
             for page in obstore.list(self.control, prefix):
                 for meta in page:
                     yield meta["path"], meta["size"], meta["last_modified"].timestamp()
 
     def _sizes(self, prefix: str) -> dict[str, int]:
-        return {key: size for key, size, _ in self.listed(prefix)}
+        return {key: size for key, size, _ in self.list_objects(prefix)}
 
     def _one(self, key: str) -> list[tuple[str, int, float]]:
         try:
-            with self.reached(key, reading=True):
+            with self.report_unreachable(key, reading=True):
                 meta = obstore.head(self.control, key)
         except FileNotFoundError:
             return []
         return [(key, meta["size"], meta["last_modified"].timestamp())]
 
     def _send(self, path: Path, key: str) -> None:
-        with self.reached(key):
+        with self.report_unreachable(key):
             obstore.put(self.control, key, path, chunk_size=PIECE)
 
     def _fetch(self, key: str, expected: File | None, target: Path) -> None:
@@ -211,21 +216,22 @@ class Bucket:
         fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
         digest = hashlib.sha256()
         try:
-            with self.reached(key, reading=True), fresh.open("wb") as file:
+            with self.report_unreachable(key, reading=True), fresh.open("wb") as file:
                 size = obstore.head(self.control, key)["size"] if expected is None else expected.bytes
                 for start in range(0, size, PIECE):
                     piece = obstore.get_range(self.control, key, start=start, end=min(start + PIECE, size))
                     digest.update(piece)
                     file.write(piece)
             if expected is not None and digest.hexdigest() != expected.sha256:
-                raise Damaged(
-                    f"{self.where}/{key}: content {digest.hexdigest()[:12]}; expected {expected.sha256[:12]}: a kept"
-                    " result was changed after it was committed; `ratchet run ... --repair` computes it again"
+                raise DamagedError(
+                    f"{self.where}/{key}: content {digest.hexdigest()[:12]}; expected {expected.sha256[:12]}: it"
+                    " was changed after the commit; `ratchet run ... --repair` recomputes the result"
                 )
             fresh.replace(target)
         except FileNotFoundError:
-            raise Damaged(
-                f"{self.where}/{key}: missing; a kept result was removed; `ratchet run ... --repair` computes it again"
+            raise DamagedError(
+                f"{self.where}/{key}: missing; expected a file of a committed result;"
+                " `ratchet run ... --repair` recomputes it"
             ) from None
         finally:
             fresh.unlink(missing_ok=True)

@@ -1,15 +1,14 @@
-"""Who works on a step. Attempts are numbered epochs, and each epoch ends in exactly one way.
+"""Leases: who works on a step. Attempts of a step are numbered, and each attempt ends in exactly one way.
 
-    begun/<id>.<n>                   from before there is a lease until its epoch has ended, for who looks for leases
-    steps/<id>/epochs/<n>/lease      created exclusively by the owner of attempt n
-    steps/<id>/epochs/<n>/heartbeat  a counter that the owner raises
-    steps/<id>/epochs/<n>/end        created exclusively, by the owner (commit, failed, released) or by who takes over
-                                     (revoked): whoever is first decides
+    open_attempts/<id>.<n>             created before the lease, removed after the end: the index of running attempts
+    steps/<id>/attempts/<n>/lease      created exclusively by the owner of attempt n
+    steps/<id>/attempts/<n>/heartbeat  a counter that the owner raises
+    steps/<id>/attempts/<n>/end        created exclusively, by the owner (commit, failed, released) or by the process
+                                       that takes over (revoked): the first one decides
 
-An epoch begins only after the one before it ended without a result, so a step's history is one line, and its newest
-end the truth. An owner that was stopped for an hour and wakes up between its last look and its commit finds the epoch
-ended: a stale epoch cannot commit, with nothing but exclusive creation (no locks, no compare-and-swap, no comparison
-of clocks).
+An attempt begins only after the one before it ended without a result, so the history of a step is linear and its newest
+end is the truth. An owner that was suspended for an hour and wakes up right before its commit finds its attempt ended
+and cannot commit. This needs only exclusive creation: no locks, no compare-and-swap, no synchronized clocks.
 """
 
 from __future__ import annotations
@@ -27,86 +26,87 @@ from typing import Any
 
 from obstore.exceptions import BaseError
 
-from jobs.job import Result
-from orchestrator.errors import Fenced
-from orchestrator.store import Commit, Store
-from orchestrator.store.home import attempt_key
+from ratchet.errors import LeaseLost
+from ratchet.orchestrator.job_interface.job import Result
+from ratchet.orchestrator.store import Commit, Store
+from ratchet.orchestrator.store.backend import attempt_key
 
 TTL = 60.0
-"""Seconds without a heartbeat after which an owner elsewhere counts as gone."""
+"""Seconds without a heartbeat after which an owner on another machine counts as lost."""
 
 BEATS = 12
-"""In that time; the seconds that a lost attempt lasted are known as finely."""
+"""Heartbeats per TTL: the resolution at which the duration of a lost attempt is known."""
 
 
 @dataclass(frozen=True)
-class Held:
-    """Somebody else works on the step. `owner`: who, for people."""
+class HeldByOther:
+    """Another process works on the step. `owner` describes it."""
 
     owner: str
 
 
 @dataclass(frozen=True)
 class Lease:
-    """Attempt `epoch` of a step is ours, until it is ended."""
+    """The right of this process to commit one attempt of a step, until the attempt ends."""
 
     leases: Leases
     step_id: str
-    epoch: int
+    attempt: int
 
-    def commit(self, staging: Path, result: Result, identity: Mapping[str, Any], record: Mapping[str, Any]) -> Commit:
-        """Makes a staged folder the step's result; visible in one step, at the end of the epoch.
+    def commit(
+        self, staging: Path, result: Result, fingerprint: Mapping[str, Any], record: Mapping[str, Any]
+    ) -> Commit:
+        """Make a staging folder the step's result and end the attempt. The result becomes visible atomically.
 
-        Raises Fenced if the epoch was ended by somebody else, StoreError if the disk is full; then nothing is visible.
+        Raises LeaseLost if another process ended the attempt and StoreError if the disk is full; then nothing is
+        visible.
         """
         store = self.leases.store
-        commit = Commit(self.step_id, store.place(staging, result), self.epoch, identity, record)
-        with store.room(staging):
-            if not self._end({"commit": asdict(commit)}):
-                end = store.read(f"{self._key}/end")
-                raise Fenced(
-                    f"step {self.step_id[:12]}, attempt {self.epoch}: taken over by {end.get('revoked_by', 'somebody')}"
-                )
+        commit = Commit(self.step_id, store.add_object(staging, result), self.attempt, fingerprint, record)
+        with store.report_full_disk(staging):
+            if not self._create_end({"commit": asdict(commit)}):
+                owner = store.read(f"{self._key}/end").get("revoked_by", "another process")
+                raise LeaseLost(f"step {self.step_id[:12]}, attempt {self.attempt}: taken over by {owner}")
         store.clear(self.step_id)
         return commit
 
     def fail(self, reason: str) -> None:
-        """Ends the epoch without a result. If even that cannot be written, it ends by its missing heartbeat."""
+        """End the attempt without a result. If that cannot be written, the attempt ends when its heartbeat expires."""
         with contextlib.suppress(OSError, BaseError):
-            self._end({"failed": reason})
+            self._create_end({"failed": reason})
 
     def release(self) -> None:
-        """Ends the epoch: nothing came of it."""
+        """End the attempt without a result and without a failure."""
         with contextlib.suppress(OSError, BaseError):
-            self._end({"released": True})
+            self._create_end({"released": True})
 
     @property
     def _key(self) -> str:
-        return attempt_key(self.step_id, self.epoch)
+        return attempt_key(self.step_id, self.attempt)
 
-    def _end(self, how: Mapping[str, Any]) -> bool:
+    def _create_end(self, how: Mapping[str, Any]) -> bool:
         store = self.leases.store
         try:
             ended = store.create(f"{self._key}/end", {**how, "at": time.time()})
         finally:
-            self.leases.drop(self)
+            self.leases.forget(self)
         if ended:
-            store.remove(_begun(self.step_id, self.epoch))
+            store.remove(_open_key(self.step_id, self.attempt))
         return ended
 
 
 class Leases:
-    """The leases of this process; a thread keeps them alive. Use as a context manager."""
+    """The leases of this process, kept alive by a thread. Use as a context manager."""
 
     def __init__(self, store: Store, run_id: str, ttl: float = TTL) -> None:
         self.store = store
         self.run_id = run_id
         self.ttl = ttl
-        self._ours: set[Lease] = set()
-        self._seen: dict[str, tuple[int, Any, float]] = {}
+        self._held: set[Lease] = set()
+        self._last_beats: dict[str, tuple[int, Any, float]] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._thread = threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True)
 
     def __enter__(self) -> Leases:
         self._thread.start()
@@ -117,86 +117,91 @@ class Leases:
     ) -> None:
         self._closing.set()
         self._thread.join()
-        for lease in list(self._ours):
+        for lease in list(self._held):
             lease.release()
 
-    def acquire(self, step_id: str) -> Lease | Held | Commit:
-        """The step's next attempt; or who is at it; or its result. An owner that is gone is taken over from."""
+    def acquire(self, step_id: str) -> Lease | HeldByOther | Commit:
+        """Start the step's next attempt. Returns its lease, the other owner, or the commit if the step is done.
+
+        The attempt of a lost owner is revoked.
+        """
         while True:
-            epoch, end = self.store.newest(step_id)
-            key = attempt_key(step_id, epoch)
+            attempt, end = self.store.newest(step_id)
+            key = attempt_key(step_id, attempt)
             if end is not None and "commit" in end:
                 return Commit(**end["commit"])
-            if epoch and end is None and (owner := self.store.read(f"{key}/lease")) is not None:
-                if not self._gone(step_id, epoch, owner):
-                    return Held(_sentence(owner))
-                if self.store.create(f"{key}/end", {"revoked_by": _sentence(_me(self.run_id))}):
-                    self.store.remove(_begun(step_id, epoch))
+            if attempt and end is None and (owner := self.store.read(f"{key}/lease")) is not None:
+                if not self._is_lost(step_id, attempt, owner):
+                    return HeldByOther(_describe_owner(owner))
+                if self.store.create(f"{key}/end", {"revoked_by": _describe_owner(_this_process(self.run_id))}):
+                    self.store.remove(_open_key(step_id, attempt))
                 continue
-            # An epoch without a lease: who wanted it was killed while writing it.
-            number = epoch if epoch and end is None else epoch + 1
-            self.store.overwrite(_begun(step_id, number), {})
-            if self.store.create(f"{attempt_key(step_id, number)}/lease", _me(self.run_id)):
+            # An attempt without a lease: the process was killed while it created it.
+            number = attempt if attempt and end is None else attempt + 1
+            self.store.overwrite(_open_key(step_id, number), {})
+            if self.store.create(f"{attempt_key(step_id, number)}/lease", _this_process(self.run_id)):
                 lease = Lease(self, step_id, number)
                 with self._lock:
-                    self._ours.add(lease)
+                    self._held.add(lease)
                 return lease
 
-    def drop(self, lease: Lease) -> None:
-        """No more heartbeats for an ended lease."""
+    def forget(self, lease: Lease) -> None:
+        """Stop the heartbeat of an ended lease."""
         with self._lock:
-            self._ours.discard(lease)
+            self._held.discard(lease)
 
-    def _gone(self, step_id: str, epoch: int, owner: Mapping[str, Any]) -> bool:
-        """Its process ended (if it ran here), or its heartbeat stood still for `ttl` seconds of our own clock."""
-        if owner["machine"] == _machine() and _started(owner["pid"]) != owner["pid_started"]:
+    def _is_lost(self, step_id: str, attempt: int, owner: Mapping[str, Any]) -> bool:
+        """Whether the owner's process ended (on this machine) or its heartbeat has not changed for `ttl` seconds."""
+        if owner["machine"] == _machine_id() and _process_start(owner["pid"]) != owner["pid_started"]:
             return True
-        beat = self.store.read(f"{attempt_key(step_id, epoch)}/heartbeat")
+        beat = self.store.read(f"{attempt_key(step_id, attempt)}/heartbeat")
         now = time.monotonic()
-        seen = self._seen.get(step_id)
-        if seen is None or seen[:2] != (epoch, beat):
-            self._seen[step_id] = (epoch, beat, now)
+        last = self._last_beats.get(step_id)
+        if last is None or last[:2] != (attempt, beat):
+            self._last_beats[step_id] = (attempt, beat, now)
             return False
-        return now - seen[2] > self.ttl
+        return now - last[2] > self.ttl
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         count = 0
         while not self._closing.wait(self.ttl / BEATS):
             count += 1
             with self._lock:
-                ours = list(self._ours)
-            for lease in ours:
-                # A disk that is full, or away for a moment, must not end the beat for good.
+                held = list(self._held)
+            for lease in held:
+                # A full or unreachable disk must not end the thread.
                 with contextlib.suppress(OSError, BaseError):
                     self.store.overwrite(f"{lease._key}/heartbeat", {"count": count, "at": time.time()})
 
 
 def holders(store: Store) -> list[tuple[str, str]]:
-    """(step id, owner) of every attempt that has not ended; the owner may be gone."""
+    """Return (step id, owner) of every attempt that has not ended. The owner may be lost."""
     found = []
-    for name in store.below("begun"):
-        step_id, _, epoch = name.partition(".")
-        key = attempt_key(step_id, int(epoch))
+    for name in store.list_names("open_attempts"):
+        step_id, _, attempt = name.partition(".")
+        key = attempt_key(step_id, int(attempt))
         owner = store.read(f"{key}/lease")
         if store.read(f"{key}/end") is not None:
-            store.remove(f"begun/{name}")  # who ended it was killed before this
+            store.remove(f"open_attempts/{name}")  # the process that ended it was killed before this line
             continue
         if owner is None:
             continue
-        gone = owner["machine"] == _machine() and _started(owner["pid"]) != owner["pid_started"]
-        found.append((step_id, _sentence(owner) + (", which is gone" if gone else "")))
+        gone = owner["machine"] == _machine_id() and _process_start(owner["pid"]) != owner["pid_started"]
+        found.append((step_id, _describe_owner(owner) + (", which is gone" if gone else "")))
     return found
 
 
-def _begun(step_id: str, epoch: int) -> str:
-    return f"begun/{step_id}.{epoch}"
+def _open_key(step_id: str, attempt: int) -> str:
+    return f"open_attempts/{step_id}.{attempt}"
 
 
-def fruitless(store: Store, step_id: str, epoch: int) -> list[dict[str, Any]]:
-    """The attempts before `epoch` that ended without a result, since there was one: number, why, and the seconds they
-    lasted (of one whose process was lost, up to its last heartbeat)."""
+def find_failed_attempts(store: Store, step_id: str, attempt: int) -> list[dict[str, Any]]:
+    """Return the attempts without a result right before `attempt`, oldest first: number, reason and seconds.
+
+    The duration of an attempt whose process was lost is measured to its last heartbeat.
+    """
     found = []
-    for number in range(epoch - 1, 0, -1):
+    for number in range(attempt - 1, 0, -1):
         key = attempt_key(step_id, number)
         owner, end = store.read(f"{key}/lease"), store.read(f"{key}/end") or {}
         if owner is None or "commit" in end:
@@ -208,24 +213,24 @@ def fruitless(store: Store, step_id: str, epoch: int) -> list[dict[str, Any]]:
     return found[::-1]
 
 
-def _me(run_id: str) -> dict[str, Any]:
+def _this_process(run_id: str) -> dict[str, Any]:
     return {
         "host": platform.node(),
-        "machine": _machine(),
+        "machine": _machine_id(),
         "pid": os.getpid(),
-        "pid_started": _started(os.getpid()),
+        "pid_started": _process_start(os.getpid()),
         "run": run_id,
         "since": time.time(),
     }
 
 
-def _sentence(owner: Mapping[str, Any]) -> str:
+def _describe_owner(owner: Mapping[str, Any]) -> str:
     since = time.strftime("%H:%M:%S", time.localtime(owner["since"]))
     return f"run {owner['run']} (process {owner['pid']} on {owner['host']}, since {since})"
 
 
-def _machine() -> str:
-    """Names the place in which a process id means something: boot, host and process namespace."""
+def _machine_id() -> str:
+    """Return what makes a process id unique: host, boot and process namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink("/proc/self/ns/pid")
@@ -234,8 +239,8 @@ def _machine() -> str:
     return f"{platform.node()} {boot} {namespace}"
 
 
-def _started(pid: int) -> str | None:
-    """When a process started, in the kernel's ticks; None if there is none. A pid alone may be used again."""
+def _process_start(pid: int) -> str | None:
+    """Return when a process started, in kernel ticks; None if there is none. A pid alone may be reused."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""What an artifact consists of, file by file; its digest is the artifact's address."""
+"""Manifests: the files of an artifact and the job's result. The digest of a manifest is the artifact's address."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from orchestrator.canonical import digest
-from orchestrator.errors import Damaged, StoreError
+from ratchet.errors import DamagedError, StoreError
+from ratchet.orchestrator.canonical_json import digest
 
 NAME = "MANIFEST.json"
 SCHEMA = 1
 
 Stamp = tuple[int, int, int]
-"""Inode, size and modification time (ns) of a file: as long as they stay, so does the content."""
+"""Inode, size and modification time (ns) of a file. While they are unchanged, the content is."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +31,20 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of an artifact, by path, and the job's result (metrics, tables, curves, examples)."""
+    """The files of an artifact, by path, and the job's result (metrics, tables, curves, cases)."""
 
     files: tuple[File, ...]
     result: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def build(cls, folder: Path, result: Mapping[str, Any]) -> Manifest:
-        """Reads every file below `folder`. Raises StoreError for links and for names that other systems cannot hold."""
+        """Hash every file below `folder`. Raises StoreError for links and for file names that are not portable."""
         paths = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
         names = [path.relative_to(folder).as_posix() for path in paths]
         for path, name in zip(paths, names, strict=True):
             if path.is_symlink() or not path.is_file():
                 raise StoreError(f"{path}: a link or special file given; expected plain files; copy what it points to")
-            _checked(name)
+            _check_name(name)
         with ThreadPoolExecutor(max_workers=8) as pool:
             sums = list(pool.map(_sha256, paths))
         files = (File(name, path.stat().st_size, value) for name, path, value in zip(names, paths, sums, strict=True))
@@ -52,15 +52,15 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, text: bytes) -> Manifest:
-        """Raises Damaged for what is no manifest, or names files outside its folder."""
+        """Parse a manifest. Raises DamagedError if it is not one, StoreError if it names files outside its folder."""
         try:
             document = json.loads(text)
             files = tuple(File(**file) for file in document["files"])
             manifest = cls(files, document["result"])
         except (ValueError, KeyError, TypeError) as error:
-            raise Damaged(f"{NAME}: not a manifest ({error})") from None
+            raise DamagedError(f"{NAME}: not a manifest ({error})") from None
         for file in files:
-            _checked(file.path)
+            _check_name(file.path)
         return manifest
 
     @property
@@ -69,18 +69,19 @@ class Manifest:
         return {"schema": SCHEMA, "files": [asdict(file) for file in self.files], "result": self.result}
 
     def to_bytes(self) -> bytes:
-        """As it is written: columns and metrics in the job's order, which the address does not depend on."""
+        """Return the content of the file: columns and metrics in the job's order. The address ignores the order."""
         return json.dumps(self.document, ensure_ascii=False, indent=1).encode()
 
     @property
     def digest(self) -> str:
-        """sha256, hex, of the canonical form: the artifact's address."""
+        """sha256, hex, of the canonical JSON: the artifact's address."""
         return digest(self.document)
 
     def part_digest(self, part: str | None) -> str:
-        """Digest over the files below the folder `part` (None: all), by content and path within it.
+        """Return the digest of the files below the folder `part` (None: all), by content and path within it.
 
-        Whoever takes one folder is not touched by a change in another. Raises StoreError if there is no such folder.
+        A step whose input is one folder is not affected by changes in another. Raises StoreError if there is no such
+        folder.
         """
         start = 0 if part is None else len(part.rstrip("/")) + 1
         inside = [[file.path[start:], file.sha256] for file in self.of_part(part)]
@@ -90,22 +91,21 @@ class Manifest:
         return digest(inside)
 
     def of_part(self, part: str | None) -> list[File]:
-        """The files below the folder `part`; None: all."""
+        """Return the files below the folder `part`; None: all."""
         prefix = "" if part is None else part.rstrip("/") + "/"
         return [file for file in self.files if file.path.startswith(prefix)]
 
     def missing(self, folder: Path, part: str | None = None) -> list[File]:
-        """The files (of one part) that are not below `folder`, or not in their size."""
+        """Return the files (of one part) that are missing in `folder` or differ in size."""
         inside = self.of_part(part)
         return [f for f in inside if not (folder / f.path).exists() or (folder / f.path).stat().st_size != f.bytes]
 
     def verify(
         self, folder: Path, *, full: bool, part: str | None = None, known: MutableMapping[Path, Stamp] | None = None
     ) -> None:
-        """Raises Damaged, naming the file, if the files below `folder` are not these: size, or every byte (`full`).
+        """Raises DamagedError, naming the file, if the files below `folder` differ in size or, if `full`, in content.
 
-        known: files whose bytes were compared before, as they were then; brought up to date. Raises StoreError for a
-        part that the artifact does not have.
+        known: files that were hashed before, with their stamps; updated. Raises StoreError if there is no such part.
         """
         known = {} if known is None else known
         self.part_digest(part)
@@ -115,27 +115,27 @@ class Manifest:
             try:
                 stat = path.stat()
             except (FileNotFoundError, NotADirectoryError):
-                raise Damaged(_damage(path, "missing", f"{file.bytes} bytes")) from None
+                raise DamagedError(_damage(path, "missing", f"{file.bytes} bytes")) from None
             if stat.st_size != file.bytes:
-                raise Damaged(_damage(path, f"{stat.st_size} bytes", f"{file.bytes}"))
+                raise DamagedError(_damage(path, f"{stat.st_size} bytes", f"{file.bytes}"))
             stamp = stat.st_ino, stat.st_size, stat.st_mtime_ns
             if full and known.get(path) != stamp:
                 unread.append((path, stamp, file))
         with ThreadPoolExecutor(max_workers=8) as pool:
             for (path, stamp, file), found in zip(unread, pool.map(_sha256, [u[0] for u in unread]), strict=True):
                 if found != file.sha256:
-                    raise Damaged(_damage(path, f"content {found[:12]}", f"{file.sha256[:12]}"))
+                    raise DamagedError(_damage(path, f"content {found[:12]}", f"{file.sha256[:12]}"))
                 known[path] = stamp
 
 
 def _damage(path: Path, given: str, expected: str) -> str:
     return (
-        f"{path}: {given}; expected {expected}: a kept result was changed after it was committed;"
-        " `ratchet run ... --repair` moves it aside and computes it again"
+        f"{path}: {given}; expected {expected}: it was changed after the commit;"
+        " `ratchet run ... --repair` moves the result aside and recomputes it"
     )
 
 
-def _checked(name: str) -> None:
+def _check_name(name: str) -> None:
     parts: Sequence[str] = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts or "\\" in name or name in ("", NAME) or "\n" in name:
         raise StoreError(

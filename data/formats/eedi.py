@@ -1,0 +1,65 @@
+"""Eedi's `train.csv` and `misconception_mapping.csv`: each labelled wrong answer is one query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ratchet.data.formats.text_files import read_csv
+from ratchet.data.retrieval import Document, Query, RetrievalData
+from ratchet.errors import DataError
+
+LETTERS = "ABCD"
+MAPPING = "misconception_mapping.csv"
+COLUMNS = (
+    "QuestionId",
+    "ConstructName",
+    "CorrectAnswer",
+    "QuestionText",
+    *(f"Answer{letter}Text" for letter in LETTERS),
+    *(f"Misconception{letter}Id" for letter in LETTERS),
+)
+PROMPT = (
+    "Given a multiple choice math question and a student's wrong answer, retrieve the misconception that led to it."
+)
+
+
+def format_query(question: str, hint: str, correct: str, wrong: str) -> str:
+    """Format the text of a query: the question, its construct, the correct and the wrong answer."""
+    return f"Question: {question}\nHint: {hint}\nCorrect answer: {correct}\nWrong answer: {wrong}"
+
+
+def read(folder: Path) -> RetrievalData:
+    """Read a folder: queries `{QuestionId}_{letter}`, grouped by question. Raises DataError naming file and line."""
+    corpus = [
+        Document(row["MisconceptionId"], row["MisconceptionName"])
+        for _, row in read_csv(folder / MAPPING, ("MisconceptionId", "MisconceptionName"))
+    ]
+    known = {document.id for document in corpus}
+    queries: list[Query] = []
+    unlabelled = 0
+    for where, row in read_csv(folder / "train.csv", COLUMNS):
+        correct = row["CorrectAnswer"]
+        if correct not in LETTERS or not correct:
+            raise DataError(f"{where}: CorrectAnswer is '{correct}'; expected one of A, B, C, D")
+        for letter in LETTERS:
+            label = row[f"Misconception{letter}Id"].strip()
+            if letter == correct:
+                continue
+            if not label:
+                unlabelled += 1
+                continue
+            # The file writes ids as floats: 1672.0
+            label = label.removesuffix(".0")
+            if label not in known:
+                raise DataError(f"{where}: Misconception{letter}Id is '{label}'; {MAPPING} has no such id; add it")
+            if not row[f"Answer{letter}Text"].strip():
+                raise DataError(
+                    f"{where}: Answer{letter}Text is empty, but has a misconception; expected its text; fill it"
+                )
+            text = format_query(
+                row["QuestionText"], row["ConstructName"], row[f"Answer{correct}Text"], row[f"Answer{letter}Text"]
+            )
+            queries.append(
+                Query(f"{row['QuestionId']}_{letter}", text, (label,), (1,), group=row["QuestionId"], where=where)
+            )
+    return RetrievalData(corpus, queries, PROMPT, {"wrong answers without a label, left out": unlabelled})

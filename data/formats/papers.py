@@ -1,0 +1,113 @@
+"""Statements grouped by paper: JSONL with one paper per line, `lemmas` and `theorems` each a list of strings.
+
+Files are streamed, so that memory does not grow with their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ratchet.data.formats.text_files import read_json_lines
+from ratchet.errors import DataError
+
+KINDS = ("lemmas", "theorems")
+
+STATEMENTS = pa.schema([("id", pa.string()), ("text", pa.string()), ("paper", pa.string())])
+"""Statements; those of a paper are consecutive. `id` is `paper#number`."""
+
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The statements of one paper."""
+
+    id: str
+    statements: tuple[str, ...]
+    """The distinct texts, in the order of the file."""
+    empty: int
+    """Number of blank statements."""
+    repeated: int
+    """Number of repeated statements."""
+
+
+def find_files(path: Path) -> list[Path]:
+    """Find the .jsonl files of a folder, sorted by name, or return the one file. Raises DataError if there is none."""
+    found = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.is_file() else []
+    if not found:
+        raise DataError(
+            f"{path}: no .jsonl file; expected papers, one per line, with lemmas and theorems; check the path"
+        )
+    return found
+
+
+def read_papers(path: Path) -> Iterator[Paper]:
+    """Yield the papers one at a time. Raises DataError naming file and line."""
+    seen: dict[str, str] = {}
+    for file in find_files(path):
+        for where, row in read_json_lines(file):
+            yield _parse_paper(row, where, seen)
+
+
+def _parse_paper(row: Any, where: str, seen: dict[str, str]) -> Paper:
+    if not isinstance(row, dict) or not any(kind in row for kind in KINDS):
+        raise DataError(f"{where}: no {' or '.join(KINDS)}; expected an object with lists of statements; add one")
+    texts: list[str] = []
+    for kind in KINDS:
+        own = row.get(kind) or []
+        if not isinstance(own, list) or not all(isinstance(text, str) for text in own):
+            raise DataError(f"{where}: {kind} is not a list of strings; expected one string per statement; correct it")
+        texts += own
+    name = str(row.get("arxiv_id") or row.get("id") or where.rsplit("/", 1)[-1])
+    if name in seen:
+        raise DataError(f"{where}: paper '{name}' is also {seen[name]}; expected each paper once; put the two together")
+    seen[name] = where
+    kept = [text.strip() for text in texts if text.strip()]
+    different = tuple(dict.fromkeys(kept))
+    return Paper(name, different, len(texts) - len(kept), len(kept) - len(different))
+
+
+def assign_splits(papers: int, test_fraction: float, validation_fraction: float, seed: int) -> np.ndarray:
+    """Assign a split to each paper, as an index into SPLITS, int8 [papers].
+
+    `test_fraction` of all papers are for test, and `validation_fraction` of the others for validation; at least one
+    paper in each. Raises DataError for fewer than three papers.
+    """
+    if papers < len(SPLITS):
+        raise DataError(f"{papers} papers; expected at least three, one for each of {', '.join(SPLITS)}; give more")
+    test = min(papers - 2, max(1, round(test_fraction * papers)))
+    valid = min(papers - test - 1, max(1, round(validation_fraction * (papers - test))))
+    split = np.zeros(papers, np.int8)
+    order = np.random.default_rng(seed).permutation(papers)
+    split[order[:test]] = SPLITS.index("test")
+    split[order[test : test + valid]] = SPLITS.index("valid")
+    return split
+
+
+def number_papers(statements: pa.Table) -> np.ndarray:
+    """Number the paper of each statement, int64 [S], ascending from 0. Raises DataError if a paper's are apart."""
+    paper_S = statements["paper"].combine_chunks().dictionary_encode().indices
+    found = paper_S.to_numpy(zero_copy_only=False).astype(np.int64)
+    if np.any(np.diff(found) < 0):
+        raise DataError(
+            "statements: a paper's statements are apart; expected them one after the other; run `prepare_papers` again"
+        )
+    return found
+
+
+def other_statements(paper_S: np.ndarray, row_Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Find the other statements of the same paper for each of the rows Q.
+
+    paper_S: the result of `number_papers`. Returns (offsets, int64 [Q + 1]; ascending rows, flat, int64).
+    """
+    first_Q = np.searchsorted(paper_S, paper_S[row_Q], side="left")
+    count_Q = np.searchsorted(paper_S, paper_S[row_Q], side="right") - first_Q - 1
+    ends = np.r_[0, np.cumsum(count_Q)].astype(np.int64)
+    rows = np.repeat(first_Q, count_Q) + np.arange(ends[-1]) - np.repeat(ends[:-1], count_Q)
+    return ends, rows + (rows >= np.repeat(row_Q, count_Q))  # skip the row itself

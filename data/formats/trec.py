@@ -1,0 +1,24 @@
+"""Run and qrels files in TREC format, as read by trec_eval, pytrec_eval and ranx."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+
+def write_run(path: Path, rankings: Iterable[tuple[str, Sequence[tuple[str, float]]]], tag: str) -> None:
+    """Write a run file. rankings: (query id, [(document id, score), ...] best first).
+
+    Lines: `qid Q0 docid rank score tag`.
+    """
+    with path.open("w", encoding="utf-8") as file:
+        for query, ranking in rankings:
+            for rank, (document, score) in enumerate(ranking, start=1):
+                file.write(f"{query} Q0 {document} {rank} {score:.9g} {tag}\n")
+
+
+def write_qrels(path: Path, judged: Iterable[tuple[str, Sequence[tuple[str, int]]]]) -> None:
+    """Write a qrels file. judged: (query id, [(document id, grade), ...]). Lines: `qid 0 docid grade`."""
+    with path.open("w", encoding="utf-8") as file:
+        for query, documents in judged:
+            file.writelines(f"{query} 0 {document} {grade}\n" for document, grade in documents)

@@ -1,0 +1,105 @@
+"""Training data of statement embedders: pairs of statements from the same paper, drawn anew in each epoch.
+
+Each epoch shuffles the statements of every paper and pairs neighbours, so that each statement is used about once. In a
+paper with an odd number, the last one is paired with a random other. Everything is a function of (seed, epoch): any
+worker can make any batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ratchet.data.formats.papers import number_papers
+from ratchet.data.triplets import distribute
+from ratchet.errors import DataError
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """One worker's part of a batch of N pairs, int64. left and right are rows of the table of statements."""
+
+    left_N: np.ndarray
+    right_N: np.ndarray
+    paper_N: np.ndarray
+    """The number of each pair's paper."""
+    pairs: int
+    """Number of pairs in the batch, over all workers."""
+
+
+class PairSampler:
+    """Pairs of the statements in a table (`ratchet.data.formats.papers.STATEMENTS`). Papers with one are dropped.
+
+    batch_size: pairs per batch in each epoch; the last value holds for all later epochs. drop_last: drop the last,
+    incomplete batch of an epoch. Raises DataError if there is not a single batch.
+    """
+
+    def __init__(self, statements: pa.Table, batch_size: Sequence[int], *, drop_last: bool) -> None:
+        self._text: pa.ChunkedArray = statements["text"]
+        self._starts = np.cumsum([0, *(len(chunk) for chunk in self._text.chunks)])[:-1]
+        self._paper_S = number_papers(statements)
+        counts = np.bincount(self._paper_S)
+        self._usable_U = np.flatnonzero(counts[self._paper_S] >= 2)
+        """Rows of papers with at least two statements."""
+        self._length_S = pc.utf8_length(self._text).to_numpy()
+        self.pairs = int(((counts[counts >= 2] + 1) // 2).sum())
+        """Number of pairs per epoch."""
+        self.papers = int((counts >= 2).sum())
+        """Number of papers with at least two statements."""
+        self.batch_size, self.drop_last = tuple(batch_size), drop_last
+        self._drawn: tuple[tuple[int, int], np.ndarray] = ((-1, -1), np.zeros((0, 2), np.int64))
+        if not self.pairs:
+            raise DataError("statements: no paper has two; expected some, to form pairs; give other papers")
+        if drop_last and self.pairs < max(self.batch_size):
+            raise DataError(
+                f"batch_size: {max(self.batch_size)} given, for {self.pairs} pairs in an epoch, where drop_last drops"
+                " incomplete batches; expected at least one full batch; lower batch_size, or set drop_last=false"
+            )
+
+    def texts(self, row_N: np.ndarray) -> list[str]:
+        """Return the texts of rows. Reads shard by shard: Arrow's `take` would copy the whole mapped table first."""
+        texts = np.empty(len(row_N), object)
+        shard_N = np.searchsorted(self._starts, row_N, side="right") - 1
+        for shard in np.unique(shard_N):
+            here = np.flatnonzero(shard_N == shard)
+            rows = pa.array(row_N[here] - self._starts[shard])
+            texts[here] = self._text.chunk(int(shard)).take(rows).to_pylist()
+        return texts.tolist()
+
+    def get_batch_size(self, epoch: int) -> int:
+        """Return the batch size of an epoch."""
+        return self.batch_size[min(epoch, len(self.batch_size) - 1)]
+
+    def num_batches(self, epoch: int) -> int:
+        """Return the number of batches of an epoch."""
+        batch_size = self.get_batch_size(epoch)
+        return self.pairs // batch_size if self.drop_last else -(-self.pairs // batch_size)
+
+    def draw_pairs(self, seed: int, epoch: int) -> np.ndarray:
+        """Draw the pairs of an epoch, in the order of its batches: int64 [pairs, 2]."""
+        if self._drawn[0] == (seed, epoch):
+            return self._drawn[1]
+        random = np.random.default_rng([seed, epoch])
+        usable_U, paper_U = self._usable_U, self._paper_S[self._usable_U]
+        shuffled_U = usable_U[np.lexsort((random.random(len(usable_U)), paper_U))]
+        first_U = np.flatnonzero(np.r_[True, np.diff(paper_U) != 0])
+        count_P = np.diff(np.r_[first_U, len(usable_U)])
+        position_U = np.arange(len(usable_U)) - np.repeat(first_U, count_P)
+        left = np.flatnonzero(position_U % 2 == 0)
+        size, position = np.repeat(count_P, count_P)[left], position_U[left]
+        # The last of an odd number is paired with any of those before it.
+        other = np.where(position + 1 < size, position + 1, random.integers(0, np.maximum(size - 1, 1)))
+        pairs = np.stack([shuffled_U[left], shuffled_U[left - position + other]], axis=1)
+        self._drawn = (seed, epoch), random.permutation(pairs)
+        return self._drawn[1]
+
+    def make_batch(self, seed: int, epoch: int, number: int, worker_rank: int, workers: int) -> PairBatch:
+        """Make batch `number` of an epoch for one worker. All workers get about as many pairs of each length."""
+        batch_size = self.get_batch_size(epoch)
+        pairs = self.draw_pairs(seed, epoch)[number * batch_size : (number + 1) * batch_size]
+        mine = pairs[distribute(self._length_S[pairs].sum(axis=1), workers)[worker_rank]]
+        return PairBatch(mine[:, 0], mine[:, 1], self._paper_S[mine[:, 0]], len(pairs))

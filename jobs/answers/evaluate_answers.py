@@ -1,0 +1,32 @@
+"""evaluate_answers: verify answers with the task's own verifier; reports pass@k, scores, tokens and failures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge, MinLen
+
+from ratchet.orchestrator.job_interface.job import Job
+
+
+@dataclass(frozen=True)
+class Config:
+    k: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (1, 2, 4, 8)
+    """Values of k for pass@k. Those above the number of completions are skipped."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    completions: Path
+    """The output of `generate`."""
+
+
+JOB = Job(
+    "evaluate_answers",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.answers.implementation.evaluate_answers:run",
+)

@@ -1,0 +1,110 @@
+"""generate: a model's answers to a task's questions, with several completions each and conversations turn by turn.
+
+Shards of prompts are distributed over workers. The random numbers of an answer depend on (seed, sample, completion,
+turn), so the answers are the same for any number of workers, and a killed run continues at the next shard. The engine
+is Hugging Face `generate` or vLLM, which draws other random numbers and writes the same artifact.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Interval
+
+from ratchet.errors import InputError
+from ratchet.models.model_files import check_folder
+from ratchet.orchestrator.job_interface.job import Job
+from ratchet.orchestrator.job_interface.settings import Unit
+
+
+@dataclass(frozen=True)
+class Config:
+    num_completions: Annotated[int, Ge(1)] = 1
+    """Completions per question."""
+    temperature: Annotated[float, Ge(0)] = 0.0
+    """Sampling temperature. 0: greedy decoding."""
+    top_p: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    """Sample from the most likely tokens whose probabilities add up to this."""
+    top_k: Annotated[int, Ge(0)] = 0
+    """Sample from this many of the most likely tokens. 0: all."""
+    max_new_tokens: Annotated[int, Ge(1), Unit("tokens")] = 512
+    """Maximum length of an answer."""
+    max_prompt_length: Annotated[int, Ge(1), Unit("tokens")] = 4096
+    """Maximum length of a prompt. A longer one is an error; prompts are never truncated."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Data type of weights and activations."""
+    measure_latency: bool = False
+    """Answer one group at a time and record the seconds it took. Slower, and the result differs from run to run."""
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """`vllm` uses continuous batching, for many prompts on GPUs. It takes single-turn questions only. An adapter is
+    merged first."""
+    seed: int = 42
+    """Seed of the sampling."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    model: Path
+    """A Hugging Face folder of a causal language model."""
+    samples: Path
+    """Samples written by `prepare_tasks`."""
+    adapter: Path | None = None
+    """A LoRA adapter for the model."""
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    if config.num_completions > 1 and config.temperature == 0:
+        raise InputError(
+            f"generate.num_completions: {config.num_completions} given; expected 1 at temperature 0, where all would be"
+            " the same; raise temperature"
+        )
+    if config.engine == "vllm":
+        check_vllm(config, inputs)
+    if inputs.model is not None:
+        check_folder(inputs.model)
+        from ratchet.models.decoder import decoder
+
+        decoder.check(inputs.model)
+
+
+def check_vllm(config: Config, inputs: Inputs) -> None:
+    """Raise InputError for what engine `vllm` cannot do. Samples that do not exist yet are not checked."""
+    if importlib.util.find_spec("vllm") is None:
+        raise InputError(
+            "generate.engine: 'vllm' given; expected it to be installed (the extra: pip install '.[vllm]'); or set"
+            " engine=transformers"
+        )
+    if config.measure_latency:
+        raise InputError(
+            "generate.measure_latency: True given; expected False with engine 'vllm', which answers all groups at once;"
+            " or set engine=transformers"
+        )
+    if 0 < config.temperature < 0.01:
+        raise InputError(
+            f"generate.temperature: {config.temperature} given; expected 0, or at least 0.01 with engine 'vllm', which"
+            " raises lower ones; or set engine=transformers"
+        )
+    if inputs.samples is None:
+        return
+    from ratchet.data.tables import read_shards
+
+    turns = max(map(len, read_shards(inputs.samples, ["questions"])["questions"].to_pylist()), default=0)
+    if turns > 1:
+        raise InputError(
+            f"generate.engine: 'vllm' given, for conversations of up to {turns} turns ({inputs.samples}); expected"
+            " single-turn questions, since a request passes through the engine once and a second turn needs the answer"
+            " to the first; set engine=transformers"
+        )
+
+
+JOB = Job(
+    "generate",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.answers.implementation.generate:run",
+    check=check,
+)

@@ -1,0 +1,141 @@
+"""The work of evaluate_answers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ratchet.data.tables import list_shards, write_table
+from ratchet.data.tasks import get_task
+from ratchet.data.tasks.answers import VERIFICATIONS, count_failures, pass_at_k
+from ratchet.data.tasks.task import CORRECT, Task, Verification, read_task_name, write_task_name
+from ratchet.errors import ArtifactError
+from ratchet.jobs.answers.evaluate_answers import Config, Inputs
+from ratchet.orchestrator.job_interface.job import Context, Progress, Result
+
+MAX_CASES = 4
+"""Answers with each label in the report."""
+MAX_CASE_CHARACTERS = 1200
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    name = read_task_name(inputs.completions)
+    statistics = _Statistics(get_task(name))
+    for number, path in enumerate(shards := list_shards(inputs.completions), 1):
+        rows = [statistics.add(row) for row in pq.read_table(path).to_pylist()]
+        write_table(context.out / "verifications" / path.name, pa.Table.from_pylist(rows, VERIFICATIONS))
+        context.progress(Progress(number, len(shards), "shards"))
+    if not statistics.questions:
+        raise ArtifactError(
+            f"step {context.step}: no answers in {inputs.completions}; expected at least one; check the samples"
+        )
+    write_task_name(context.out, name)
+    metrics = statistics.metrics(config.k)
+    summary = {"metrics": metrics, "failures": statistics.failures(), "questions": len(statistics.questions)}
+    (context.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    tables = {
+        "answers by label": statistics.answer_table(),
+        "unsolved questions by last failure": statistics.failure_table(),
+    }
+    return Result(metrics, tables, cases=statistics.cases)
+
+
+class _Statistics:
+    """Sums over the verifications of all questions."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.questions: list[list[str]] = []
+        """The labels of each question's completions, the last one last."""
+        self.labels: Counter[str] = Counter()
+        self.scores: dict[str, float] = dict.fromkeys(task.scores, 0.0)
+        self.groups: dict[str, list[float]] = {}
+        """Group -> prompt tokens without repeated ones, generated tokens, prompt tokens as an API counts them, seconds,
+        samples."""
+        self.timed = True
+        self.cases: dict[str, list[dict[str, Any]]] = {}
+
+    def add(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Verify the completions of a sample and return a row of VERIFICATIONS."""
+        gold = json.loads(row["gold"])
+        verified = [self.task.verify(gold, answers) for answers in row["answers"]]
+        self.questions += [[own[q].label for own in verified] for q in range(len(verified[0]))]
+        for own in verified:
+            for verification in own:
+                self.labels[verification.label] += 1
+                for name, value in verification.scores.items():
+                    self.scores[name] += value
+        self._count_tokens(row)
+        self._add_cases(row, verified)
+        return {
+            "id": row["id"],
+            "group": row["group"],
+            "verifications": [[one.label for one in own] for own in verified],
+            "scores": [[[v.scores.get(name, 0.0) for name in self.task.scores] for v in own] for own in verified],
+        }
+
+    def _count_tokens(self, row: dict[str, Any]) -> None:
+        group = self.groups.setdefault(row["group"], [0.0, 0.0, 0.0, 0.0, 0.0])
+        num_completions = len(row["answers"])
+        shared = row["shared_tokens"] if group[4] else 0
+        group[0] += sum(row["new_prompt_tokens"]) / num_completions - shared
+        group[1] += sum(row["generated_tokens"]) / num_completions
+        group[2] += sum(row["prompt_tokens"]) / num_completions
+        group[3] += row["seconds"] or 0.0
+        group[4] += 1
+        self.timed = self.timed and row["seconds"] is not None
+
+    def _add_cases(self, row: dict[str, Any], verified: Sequence[Sequence[Verification]]) -> None:
+        for answers, verifications in zip(row["answers"], verified, strict=True):
+            for label in dict.fromkeys(one.label for one in verifications):
+                cases = self.cases.setdefault(label, [])
+                if len(cases) < MAX_CASES and all(case["title"] != row["id"] for case in cases):
+                    prompt = {"text": _shorten("\n\n".join(row["questions"])), "good": False}
+                    answer = {"text": _shorten("\n\n".join(answers)) or "(nothing)", "good": label == CORRECT}
+                    gold = {"text": _shorten(row["gold"]), "good": True}
+                    cases.append({"title": row["id"], "columns": {"prompt": [prompt], label: [answer], "gold": [gold]}})
+
+    def metrics(self, ks: Sequence[int]) -> dict[str, float | int | str]:
+        num_completions = len(self.questions[0])
+        correct = [own.count(CORRECT) for own in self.questions]
+        found: dict[str, float | int | str] = {}
+        for k in ks:
+            if k <= num_completions:
+                found[f"pass@{k}"] = round(sum(pass_at_k(num_completions, c, k) for c in correct) / len(correct), 6)
+        for name, total in self.scores.items():
+            found[name] = round(total / self.labels.total(), 6)
+        columns = list(zip(*self.groups.values(), strict=True))
+        groups = len(self.groups)
+        found["questions"] = len(self.questions)
+        found["questions_per_group"] = round(len(self.questions) / groups, 4)
+        found["prompt_tokens"] = round(sum(columns[0]) / groups, 4)
+        found["generated_tokens"] = round(sum(columns[1]) / groups, 4)
+        found["prompt_tokens_api"] = round(sum(columns[2]) / groups, 4)
+        found["generated_tokens_api"] = found["generated_tokens"]
+        found["dependency_tokens"] = 0
+        if self.timed:
+            found["latency"] = round(sum(columns[3]) / groups, 4)
+        return found
+
+    def failures(self) -> dict[str, int]:
+        """Return failure label -> questions without a correct completion whose last one failed so, in task order."""
+        counts = count_failures(self.questions)
+        return {name: counts[name] for name in self.task.failures}
+
+    def failure_table(self) -> list[dict[str, Any]]:
+        total = len(self.questions)
+        return [{"failure": name, "questions": n, "share": round(n / total, 4)} for name, n in self.failures().items()]
+
+    def answer_table(self) -> list[dict[str, Any]]:
+        total = self.labels.total()
+        names = (CORRECT, *self.task.failures)
+        return [{"label": n, "answers": self.labels[n], "share": round(self.labels[n] / total, 4)} for n in names]
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_CASE_CHARACTERS else text[:MAX_CASE_CHARACTERS] + " ..."

@@ -1,0 +1,205 @@
+"""The work of generate."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ratchet.data.tables import list_shards, write_table
+from ratchet.data.tasks import get_task
+from ratchet.data.tasks.answers import COMPLETIONS
+from ratchet.data.tasks.task import (
+    SAMPLES,
+    TASK_FILE,
+    Sample,
+    read_task_name,
+    row_to_sample,
+    sample_to_row,
+    write_task_name,
+)
+from ratchet.errors import InputError
+from ratchet.jobs.answers.generate import Config, Inputs, check_vllm
+from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
+from ratchet.jobs.distributed.vllm_shards import ask_shards
+from ratchet.models.decoder import decoder, vllm
+from ratchet.models.decoder.multi_turn import ConversationState, converse
+from ratchet.models.decoder.sampling import Sampling
+from ratchet.orchestrator.job_interface.job import Context, Result
+
+
+class Worker:
+    """Answers shards of samples with transformers. Writes ratchet.data.tasks.answers.COMPLETIONS."""
+
+    def __init__(self, config: Config, inputs: Inputs, batch_tokens: int, device: str) -> None:
+        self.config, self.batch_tokens = config, batch_tokens
+        self.decoder = decoder.load(inputs.model, inputs.adapter, dtype=config.dtype, device=device)
+        self.sampling = _make_sampling(config, inputs)
+
+    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+        samples = _read_samples(source)
+        rows: list[dict[str, Any]] = []
+        tokens = 0
+        for batch in self._make_batches(samples):
+            answers = self.config.num_completions * sum(len(sample.turns) for sample in batch)
+            before = len(rows), tokens
+
+            def progress(
+                done: int, new: int, batch: list[Sample] = batch, total: int = answers, before: Any = before
+            ) -> None:
+                report(before[0] + len(batch) * done // total, before[1] + new)
+
+            start = time.perf_counter()
+            completed = self._complete(batch, progress)
+            seconds = time.perf_counter() - start
+            tokens += sum(sum(row["generated_tokens"]) for row in completed)
+            share = seconds / len(batch) if self.config.measure_latency else None
+            rows += [row | {"seconds": share} for row in completed]
+        write_table(target, pa.Table.from_pylist(rows, COMPLETIONS))
+        return {"rows": len(rows), "tokens": tokens}
+
+    def _make_batches(self, samples: list[Sample]) -> list[list[Sample]]:
+        """Return all samples as one batch, or one batch per group to measure latency."""
+        if not self.config.measure_latency:
+            return [samples] if samples else []
+        groups: dict[str, list[Sample]] = {}
+        for sample in samples:
+            groups.setdefault(sample.group, []).append(sample)
+        return list(groups.values())
+
+    def _complete(self, samples: Sequence[Sample], progress: Callable[[int, int], None]) -> list[dict[str, Any]]:
+        """Return rows of COMPLETIONS without the seconds. All conversations finish a turn before the next begins."""
+        conversations = _start_conversations(samples, self.config.num_completions)
+        flat = [conversation for own in conversations for conversation in own]
+        limits = {"batch_tokens": self.batch_tokens, "max_prompt_length": self.config.max_prompt_length}
+        converse(self.decoder, flat, self.sampling, progress=progress, **limits)
+        return _make_rows(samples, conversations, self.decoder.tokenizer)
+
+
+class Asker:
+    """Makes vLLM requests from shards of samples. Writes the same tables as `Worker`."""
+
+    def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
+        self.config, self.inputs, self.device = config, inputs, device
+        self.conversations = decoder.load_conversations(inputs.model)
+        self.sampling = _make_sampling(config, inputs)
+
+    def requests(self, source: Path) -> list[tuple[list[int], dict[str, Any]]]:
+        return [
+            (
+                conversation.tokenize_prompt(self.conversations, self.config.max_prompt_length),
+                vllm.make_sampling_params(self.sampling, self.conversations.ends, conversation.next_name),
+            )
+            for own in _start_conversations(_read_samples(source), self.config.num_completions)
+            for conversation in own
+        ]
+
+    def settings(self, longest: int) -> dict[str, Any]:
+        return vllm.make_engine_args(self.inputs.model, dtype=self.config.dtype, device=self.device, longest=longest)
+
+    def write(self, source: Path, target: Path, answers: Sequence[Sequence[int]]) -> dict[str, int]:
+        samples = _read_samples(source)
+        conversations = _start_conversations(samples, self.config.num_completions)
+        for one, ids in zip((one for own in conversations for one in own), answers, strict=True):
+            one.add(one.tokenize_prompt(self.conversations), ids, self.conversations.decode(ids))
+        rows = [row | {"seconds": None} for row in _make_rows(samples, conversations, self.conversations.tokenizer)]
+        write_table(target, pa.Table.from_pylist(rows, COMPLETIONS))
+        return {"rows": len(rows), "tokens": sum(map(len, answers))}
+
+
+def _make_sampling(config: Config, inputs: Inputs) -> Sampling:
+    return Sampling(
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+        max_new_tokens=config.max_new_tokens,
+        stop=get_task(read_task_name(inputs.samples)).stop,
+        seed=config.seed,
+    )
+
+
+def _read_samples(shard: Path) -> list[Sample]:
+    return [row_to_sample(row) for row in pq.read_table(shard).to_pylist()]
+
+
+def _start_conversations(samples: Sequence[Sample], num_completions: int) -> list[list[ConversationState]]:
+    """Return the conversations of each sample, one per completion, without answers."""
+    return [
+        [
+            ConversationState(f"{sample.id}/{number}", sample.system, [question for question, _ in sample.turns])
+            for number in range(num_completions)
+        ]
+        for sample in samples
+    ]
+
+
+def _make_rows(
+    samples: Sequence[Sample], conversations: Sequence[Sequence[ConversationState]], tokenizer: Any
+) -> list[dict[str, Any]]:
+    """Return rows of COMPLETIONS without the seconds."""
+    return [
+        {
+            **{name: value for name, value in sample_to_row(sample).items() if name in COMPLETIONS.names},
+            "answers": [one.answers for one in own],
+            "prompt_tokens": [one.prompt_tokens for one in own],
+            "new_prompt_tokens": [one.new_prompt_tokens for one in own],
+            "shared_tokens": count_shared_tokens(sample, tokenizer),
+            "generated_tokens": [one.generated_tokens for one in own],
+        }
+        for sample, own in zip(samples, conversations, strict=True)
+    ]
+
+
+def count_shared_tokens(sample: Sample, tokenizer: Any) -> int:
+    """Return the tokens before the last paragraph of the first question: the passage that several questions share."""
+    head, newline, _ = sample.turns[0][0].rpartition("\n\n")
+    return len(tokenizer(head + newline, add_special_tokens=False)["input_ids"])
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    task = read_task_name(inputs.samples)
+    _check_same_task("adapter", inputs.adapter, task)
+    _check_same_task("model", inputs.model, task)
+    shards = list_shards(inputs.samples)
+    total = count_rows(shards, SAMPLES.names)
+    device = "cuda" if context.resources.gpus else "cpu"
+    if config.engine == "vllm":
+        check_vllm(config, inputs)  # at plan time the samples may not have existed
+        asker = Asker(config, inputs, device)
+        model = _merge_adapter(context, config, inputs, device)
+        counts = ask_shards(context, shards, model, asker, context.out, total_rows=total, each=config.num_completions)
+    else:
+        arguments = {"config": config, "inputs": inputs, "device": device}
+        arguments |= {"batch_tokens": context.resources.batch_tokens}
+        counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
+    write_task_name(context.out, task)
+    (context.out / "sampling.json").write_text(json.dumps(asdict(config), indent=2, sort_keys=True) + "\n")
+    tokens = counts.get("tokens", 0)
+    return Result({"samples": counts["rows"], "num_completions": config.num_completions, "tokens": tokens})
+
+
+def _merge_adapter(context: Context, config: Config, inputs: Inputs, device: str) -> Path:
+    """Return a model folder for vLLM, with the adapter merged into the weights where there is one."""
+    if inputs.adapter is None:
+        return inputs.model
+    merged = context.work / "merged"
+    decoder.merge(inputs.model, inputs.adapter, merged, dtype=config.dtype, device=device)
+    return merged
+
+
+def _check_same_task(kind: str, folder: Path | None, task: str) -> None:
+    """Raise InputError for an adapter or model that was trained on the format of another task."""
+    if folder is None or not (folder / TASK_FILE).exists():
+        return
+    trained = read_task_name(folder)
+    if trained != task:
+        raise InputError(
+            f"generate.{kind}: {folder} was trained on task {trained}, the samples are of task {task}; expected the"
+            f" same, since answers are verified in the format of the samples; prepare the samples as {trained}"
+        )

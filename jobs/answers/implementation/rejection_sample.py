@@ -1,0 +1,50 @@
+"""The work of rejection_sample."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ratchet.data.tables import list_shards, write_table
+from ratchet.data.tasks import get_task
+from ratchet.data.tasks.task import CORRECT, SAMPLES, read_task_name, write_task_name
+from ratchet.errors import ArtifactError, InputError
+from ratchet.jobs.answers.rejection_sample import Config, Inputs
+from ratchet.orchestrator.job_interface.job import Context, Result
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    name = read_task_name(inputs.completions)
+    if name != read_task_name(inputs.samples):
+        raise InputError(
+            f"rejection_sample.samples: samples of task {read_task_name(inputs.samples)} given, for completions of task"
+            f" {name}; expected the same task; give the samples that the completions answer"
+        )
+    task = get_task(name)
+    total = unsolved = kept = 0
+    completed = {path.name: path for path in list_shards(inputs.completions)}
+    for path in list_shards(inputs.samples):
+        rows: list[dict[str, Any]] = []
+        samples, completions = (pq.read_table(one).to_pylist() for one in (path, completed[path.name]))
+        for sample, completion in zip(samples, completions, strict=True):
+            gold = json.loads(completion["gold"])
+            correct = {
+                tuple(answers): None
+                for answers in completion["answers"]
+                if all(answers) and all(one.label == CORRECT for one in task.verify(gold, answers))
+            }
+            for number, answers in enumerate(list(correct)[: config.max_per_sample]):
+                rows.append(sample | {"id": f"{sample['id']}~{number}", "targets": list(answers)})
+            total, unsolved = total + 1, unsolved + (not correct)
+        kept += len(rows)
+        write_table(context.out / path.name, pa.Table.from_pylist(rows, SAMPLES))
+    if not kept:
+        raise ArtifactError(
+            f"step {context.step}: the verifier accepts none of the teacher's answers; expected at least one to train"
+            " on; use a stronger teacher, or more completions per sample"
+        )
+    write_task_name(context.out, name)
+    return Result({"samples": total, "unsolved": unsolved, "kept": kept})

@@ -1,0 +1,233 @@
+"""The work of sft."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ratchet.data.tables import read_shards
+from ratchet.data.tasks import get_task
+from ratchet.data.tasks.answers import TEACHER_LOGPROBS
+from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, read_task_name, row_to_sample, write_task_name
+from ratchet.data.triplets import distribute
+from ratchet.errors import InputError
+from ratchet.jobs.answers.sft import Config, Inputs
+from ratchet.jobs.training.finetuning import attach_adapter, run_finetuning, steps_of_epochs
+from ratchet.jobs.training.task import WorkerInfo, gather_objects
+from ratchet.models.adapters import lora
+from ratchet.models.decoder import decoder
+from ratchet.models.decoder.conversation import Tokens
+from ratchet.models.decoder.multi_turn import ConversationState, converse
+from ratchet.models.decoder.sampling import Sampling
+from ratchet.models.length_groups import group_by_length
+from ratchet.models.loading import eval_mode, silence_transformers
+from ratchet.models.losses import causal_lm_loss
+from ratchet.models.losses.causal_lm_loss import TeacherLogprobs, pack_rows
+from ratchet.models.model_files import TOKENIZER_FILES
+from ratchet.orchestrator.job_interface.job import Context, Resources, Result
+
+CPU_BATCH_TOKENS = 2048
+"""Padded tokens per forward pass on CPUs. Larger passes do not fit into the caches."""
+DEFAULT_MAX_LENGTH = 2048
+"""Maximum length of a sample in tokens, where `max_length` is None."""
+
+
+class TrainTask:
+    """Trains a causal language model; see ratchet.jobs.training.task.TrainTask."""
+
+    def __init__(self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources, lengths: Path) -> None:
+        self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
+        if config.ce_weight < 1 and inputs.teacher is None:
+            raise InputError(
+                f"sft.ce_weight: {config.ce_weight} given, without a teacher; expected 1; give the output of"
+                " teacher_logprobs as teacher, or raise ce_weight"
+            )
+        self.task = get_task(read_task_name(inputs.train))
+        if read_task_name(inputs.valid) != self.task.name:
+            raise InputError(
+                f"sft.valid: samples of task {read_task_name(inputs.valid)} given, to train on {self.task.name};"
+                " expected the same task; prepare both together"
+            )
+        self.device = "cpu" if worker.device == "cpu" else "cuda"
+        self.decoder = decoder.load(
+            inputs.base, dtype=config.dtype, device=self.device, training=True, quantization=config.quantization
+        )
+        if config.method == "lora":
+            initial_adapter = inputs.current_best if config.start_from == "current_best" else None
+            self.model = attach_adapter(self.decoder.model, config, initial_adapter, task="CAUSAL_LM")
+            self.decoder.model = self.model
+        else:
+            self.model = self.decoder.model
+            if config.gradient_checkpointing:
+                self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.max_length = config.max_length or DEFAULT_MAX_LENGTH
+        ids, self.train, too_long = self._tokenize(inputs.train, _read_samples(inputs.train))
+        held_out = _read_samples(inputs.valid)
+        _, self.valid, _ = self._tokenize(inputs.valid, held_out)
+        self.valid_samples = held_out[: config.valid_samples]
+        self.teacher = self._read_teacher(inputs.teacher, ids) if inputs.teacher is not None else None
+        if worker.rank == 0:
+            sizes = [len(one.ids) for one in self.train]
+            lengths.write_text(json.dumps({"samples": len(sizes), "too_long": too_long, "longest": max(sizes)}))
+        per_epoch = -(-len(self.train) // config.batch_size)
+        self.steps = steps_of_epochs("sft", len(self.train), per_epoch, config.epochs, worker)
+
+    def _tokenize(self, folder: Path, samples: Sequence[Sample]) -> tuple[list[str], list[Tokens], int]:
+        """Return (ids, tokens, number of samples that are too long and left out)."""
+        ids, kept, too_long = [], [], 0
+        for sample in samples:
+            questions, targets = zip(*sample.turns, strict=True)
+            tokens = self.decoder.conversations.tokenize_sample(sample.system, questions, targets)
+            if len(tokens.ids) > self.max_length:
+                too_long += 1
+                continue
+            ids.append(sample.id)
+            kept.append(tokens)
+        if not kept:
+            raise InputError(
+                f"sft.max_length: {self.max_length} given, and all {too_long} samples of {folder} are longer; expected"
+                " some that fit; raise it"
+            )
+        return ids, kept, too_long
+
+    def _read_teacher(self, folder: Path, ids: Sequence[str]) -> list[TeacherLogprobs]:
+        """Return the teacher's distributions for each sample."""
+        rows = {row["id"]: row for row in read_shards(folder, TEACHER_LOGPROBS.names).to_pylist()}
+        found = []
+        for name, tokens in zip(ids, self.train, strict=True):
+            row = rows.get(name)
+            if row is None or len(row["token_ids"]) != row["top_k"] * tokens.labels:
+                problem = "no distributions" if row is None else "another number of distributions"
+                raise InputError(
+                    f"sft.teacher: {folder} has {problem} for sample {name}; expected one for each token of its answer;"
+                    " run teacher_logprobs on the same samples"
+                )
+            shape = (tokens.labels, row["top_k"])
+            token_ids, logprobs = np.array(row["token_ids"], np.int32), np.array(row["logprobs"], np.float32)
+            found.append(TeacherLogprobs(token_ids.reshape(shape), logprobs.reshape(shape)))
+        return found
+
+    def evaluate_start(self) -> dict[str, float]:
+        current_best = self.inputs.current_best
+        if current_best is None or self.config.start_from == "current_best":
+            return self.evaluate()  # training starts from the model to improve on
+        trained = self.decoder
+        self.decoder = decoder.load(self.inputs.base, current_best, dtype=self.config.dtype, device=self.device)
+        try:
+            return self.evaluate()
+        finally:
+            self.decoder = trained
+
+    def save(self, folder: Path) -> None:
+        if self.config.method == "lora":
+            lora.save(self.model, folder)
+        else:
+            with silence_transformers():
+                self.model.save_pretrained(str(folder), safe_serialization=True)
+            # The base's own tokenizer files: transformers may add tokens on loading, and would save those too.
+            for file in (file for pattern in TOKENIZER_FILES for file in self.inputs.base.glob(pattern)):
+                shutil.copyfile(file, folder / file.name)
+        write_task_name(folder, self.task.name)
+
+    def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
+        order = np.random.default_rng([self.config.seed, epoch]).permutation(len(self.train))
+        batch = np.array_split(order, self.steps[epoch])[step]
+        labels = sum(self.train[i].labels for i in batch)
+        sizes = np.array([len(self.train[i].ids) for i in batch])
+        own = batch[distribute(sizes, self.worker.world_size)[self.worker.rank]]
+        groups = self._make_passes([self.train[i] for i in own])
+        most = max(gather_objects(len(groups)))
+        rows = [[[int(own[i]) for i in row] for row in group] for group in groups]
+        return [partial(self._compute_loss, group, labels) for group in [*rows, *[[]] * (most - len(rows))]]
+
+    def _make_passes(self, samples: Sequence[Tokens]) -> list[list[list[int]]]:
+        """Return forward passes, each a list of rows, each a list of indices into `samples`."""
+        if not samples:
+            return []
+        sizes = [len(one.ids) for one in samples]
+        rows = pack_rows(sizes, self.max_length) if self.config.packing else [[i] for i in range(len(sizes))]
+        lengths = [sum(sizes[i] for i in row) for row in rows]
+        cpu = self.device == "cpu"
+        tokens, multiple = (CPU_BATCH_TOKENS, 4) if cpu else (self.resources.batch_tokens, 8)
+        groups = group_by_length(lengths, tokens, multiple)
+        if (most := self.resources.micro_batch_size) is not None:
+            groups = [group[at : at + most] for group in groups for at in range(0, len(group), most)]
+        return [[rows[i] for i in group] for group in groups]
+
+    def _compute_loss(self, rows: list[list[int]], labels: int) -> tuple[Tensor, int]:
+        """Return this worker's part of the mean loss over the batch's labels, and its tokens. Without rows, a pass with
+        weight 0 is made, since all workers take part in each pass."""
+        weight = self.worker.world_size / labels if rows else 0.0
+        chosen = rows or [[0]]
+        loss = causal_lm_loss.compute_loss(
+            self.decoder,
+            [[self.train[i] for i in row] for row in chosen],
+            None if self.teacher is None else [[self.teacher[i] for i in row] for row in chosen],
+            ce_weight=self.config.ce_weight,
+            temperature=self.config.teacher_temperature,
+            multiple=4 if self.device == "cpu" else 8,
+        )
+        return loss * weight, sum(len(self.train[i].ids) for row in rows for i in row)
+
+    def evaluate(self) -> dict[str, float]:
+        rank, workers = self.worker.rank, self.worker.world_size
+        own = [self.valid[i] for i in np.arange(len(self.valid))[rank::workers]]
+        total = 0.0
+        with eval_mode(self.decoder.model), torch.no_grad():
+            for group in self._make_passes(own):
+                total += float(causal_lm_loss.compute_loss(self.decoder, [[own[i] for i in row] for row in group]))
+            correct, questions = self._verify_answers(rank, workers)
+        labels = sum(one.labels for one in self.valid)
+        found = {"eval_loss": round(sum(gather_objects(total)) / labels, 6)}
+        if self.valid_samples:
+            found["accuracy"] = round(sum(gather_objects(correct)) / sum(gather_objects(questions)), 6)
+        return found
+
+    def _verify_answers(self, rank: int, workers: int) -> tuple[int, int]:
+        """Answer this worker's part of the held-out samples greedily. Return (correct answers, questions)."""
+        sampling = Sampling(temperature=0, max_new_tokens=self.config.max_new_tokens, stop=self.task.stop)
+        own = self.valid_samples[rank::workers]
+        conversations = [ConversationState(one.id, one.system, [question for question, _ in one.turns]) for one in own]
+        converse(self.decoder, conversations, sampling, batch_tokens=self.resources.batch_tokens)
+        labels = [
+            verification.label
+            for sample, conversation in zip(own, conversations, strict=True)
+            for verification in self.task.verify(sample.gold, conversation.answers)
+        ]
+        return labels.count(CORRECT), len(labels)
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    lengths = context.work / "lengths.json"
+    arguments = {"config": config, "inputs": inputs, "resources": context.resources, "lengths": lengths}
+    full = config.method == "full"
+    result = run_finetuning(
+        context,
+        config,
+        TrainTask,
+        arguments,
+        inputs.current_best,
+        checkpoints=config.checkpoints,
+        folder="model" if full else "adapter",
+        keep_start=partial(_keep_base, inputs.base) if full else None,
+    )
+    counts = json.loads(lengths.read_text())
+    (context.out / "history.json").write_text(json.dumps({"tables": result.tables, "curves": result.curves}) + "\n")
+    return Result({**result.metrics, **counts}, result.tables, result.curves)
+
+
+def _read_samples(folder: Path) -> list[Sample]:
+    return [row_to_sample(row) for row in read_shards(folder, SAMPLES.names).to_pylist()]
+
+
+def _keep_base(base: Path, current_best: Path | None, folder: Path) -> None:
+    """Keep the base's own files where all weights were trained and nothing was better."""
+    shutil.rmtree(folder)
+    shutil.copytree(base, folder)

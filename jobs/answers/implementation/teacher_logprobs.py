@@ -1,0 +1,65 @@
+"""The work of teacher_logprobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ratchet.data.tables import list_shards, write_table
+from ratchet.data.tasks.answers import TEACHER_LOGPROBS
+from ratchet.data.tasks.task import SAMPLES, read_task_name, row_to_sample, write_task_name
+from ratchet.errors import InputError
+from ratchet.jobs.answers.teacher_logprobs import Config, Inputs
+from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
+from ratchet.models.batching import batch_by_tokens
+from ratchet.models.decoder import decoder
+from ratchet.models.losses.causal_lm_loss import top_logprobs
+from ratchet.orchestrator.job_interface.job import Context, Result
+
+
+class Worker:
+    """Writes ratchet.data.tasks.answers.TEACHER_LOGPROBS for shards of samples."""
+
+    def __init__(self, config: Config, inputs: Inputs, batch_tokens: int, device: str) -> None:
+        self.config, self.batch_tokens = config, batch_tokens
+        self.decoder = decoder.load(inputs.model, inputs.adapter, dtype=config.dtype, device=device)
+
+    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+        samples = [row_to_sample(row) for row in pq.read_table(source).to_pylist()]
+        tokens = []
+        for sample in samples:
+            questions, targets = zip(*sample.turns, strict=True)
+            tokens.append(self.decoder.conversations.tokenize_sample(sample.system, questions, targets))
+            if len(tokens[-1].ids) > self.config.max_length:
+                raise InputError(
+                    f"teacher_logprobs.max_length: sample {sample.id} has {len(tokens[-1].ids)} tokens; expected at"
+                    f" most {self.config.max_length}; raise it, or remove the sample"
+                )
+        rows: list[dict[str, Any]] = [{} for _ in samples]
+        done = 0
+        for batch in batch_by_tokens([len(one.ids) for one in tokens], self.batch_tokens) if tokens else []:
+            found = top_logprobs(self.decoder, [tokens[i] for i in batch], self.config.top_k)
+            for i, one in zip(batch, found, strict=True):
+                rows[i] = {
+                    "id": samples[i].id,
+                    "top_k": one.ids_TK.shape[1],
+                    "token_ids": one.ids_TK.ravel(),
+                    "logprobs": one.logprob_TK.ravel(),
+                }
+            done += sum(len(tokens[i].ids) for i in batch)
+            report(sum(bool(row) for row in rows), done)
+        write_table(target, pa.Table.from_pylist(rows, TEACHER_LOGPROBS))
+        return {"rows": len(rows), "tokens": done}
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    shards = list_shards(inputs.samples)
+    total = count_rows(shards, SAMPLES.names)
+    device = "cuda" if context.resources.gpus else "cpu"
+    arguments = {"config": config, "inputs": inputs, "batch_tokens": context.resources.batch_tokens, "device": device}
+    counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
+    write_task_name(context.out, read_task_name(inputs.samples))
+    return Result({"samples": counts["rows"], "tokens": counts.get("tokens", 0), "top_k": config.top_k})

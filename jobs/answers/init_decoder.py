@@ -1,0 +1,53 @@
+"""init_decoder: a small decoder with random weights and its own tokenizer, to train from scratch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge
+
+from ratchet.errors import InputError
+from ratchet.orchestrator.job_interface.job import Job
+from ratchet.orchestrator.job_interface.settings import Unit
+
+
+@dataclass(frozen=True)
+class Config:
+    hidden_size: Annotated[int, Ge(8)] = 256
+    """Dimension of the hidden states."""
+    num_hidden_layers: Annotated[int, Ge(1)] = 4
+    """Number of layers."""
+    num_attention_heads: Annotated[int, Ge(1)] = 4
+    """Attention heads per layer."""
+    vocab_size: Annotated[int, Ge(300), Unit("tokens")] = 1024
+    """Maximum size of the vocabulary."""
+    max_position_embeddings: Annotated[int, Ge(16), Unit("tokens")] = 1024
+    """Maximum sequence length."""
+    seed: int = 42
+    """Seed of the weights."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    samples: Path
+    """Samples written by `prepare_tasks`, on which the tokenizer is trained."""
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    if config.hidden_size % (2 * config.num_attention_heads):
+        raise InputError(
+            f"init_decoder.num_attention_heads: {config.num_attention_heads} given; expected a divisor of half of"
+            f" hidden_size ({config.hidden_size})"
+        )
+
+
+JOB = Job(
+    "init_decoder",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.answers.implementation.init_decoder:run",
+    check=check,
+)

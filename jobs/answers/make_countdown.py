@@ -1,0 +1,45 @@
+"""make_countdown: generate distinct Countdown tasks with solutions, written as `tasks/tasks.jsonl`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Interval, MinLen
+
+from ratchet.errors import InputError
+from ratchet.orchestrator.job_interface.job import Job
+
+
+@dataclass(frozen=True)
+class Config:
+    tasks: Annotated[int, Ge(3)] = 10_000
+    """Number of tasks."""
+    sizes: Annotated[tuple[Annotated[int, Interval(ge=1, le=5)], ...], MinLen(1)] = (3, 4)
+    """Numbers per task, drawn uniformly from these."""
+    largest: Annotated[int, Ge(1)] = 99
+    """Largest number. Numbers are drawn from 1 to this."""
+    targets: tuple[Annotated[int, Ge(0)], Annotated[int, Ge(0)]] = (10, 99)
+    """Smallest and largest target."""
+    seed: int = 42
+    """Seed of the tasks."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    pass
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    if config.targets[0] > config.targets[1]:
+        raise InputError(f"make_countdown.targets: {config.targets} given; expected the smallest target first")
+
+
+JOB = Job(
+    "make_countdown",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.answers.implementation.make_countdown:run",
+    check=check,
+)

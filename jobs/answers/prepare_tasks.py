@@ -1,0 +1,63 @@
+"""prepare_tasks: a task's official file -> train/, valid/ and test/, each target verified by the task's own verifier.
+
+Groups, such as the questions on a passage, are never split, and no question is on both sides of a split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge, Interval
+
+from ratchet.errors import InputError
+from ratchet.orchestrator.job_interface.job import Job
+from ratchet.orchestrator.job_interface.settings import Unit
+
+
+@dataclass(frozen=True)
+class Config:
+    task: str
+    """Task: countdown, gsm8k, gsm8k-boxed, squad-batch, squad-sequential or squad-together. It defines prompt, target
+    and verifier."""
+    test_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.1
+    """Fraction of the groups to hold out as the test split where no test file is given."""
+    validation_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.02
+    """Fraction of the remaining groups to hold out for the selection of checkpoints."""
+    max_train: Annotated[int, Ge(1), Unit("groups")] | None = None
+    """Train on a random subset of this size. A group is a passage with its questions, or one problem. None: all."""
+    max_test: Annotated[int, Ge(1), Unit("groups")] | None = None
+    """Test on a random subset of this size. None: all."""
+    seed: int = 42
+    """Seed of the split and the subsets."""
+    shard_rows: Annotated[int, Ge(1), Unit("samples")] = 128
+    """Samples per shard, the unit of generation and of recovery after a kill."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    data: Path
+    """The official file: SQuAD's JSON, GSM8K's JSONL, or JSONL or Parquet with `nums` and `target`."""
+    test: Path | None = None
+    """The official test file."""
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    """Read and verify all samples, so that a bad row is an error before anything starts."""
+    from ratchet.data.tasks import get_task, read_samples
+
+    task = get_task(config.task)
+    for path in (inputs.data, inputs.test):
+        if path is not None and not sum(1 for _ in read_samples(task, path)):
+            raise InputError(f"{path}: no samples; expected at least one; give another file")
+
+
+JOB = Job(
+    "prepare_tasks",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.answers.implementation.prepare_tasks:run",
+    check=check,
+)

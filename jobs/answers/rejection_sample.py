@@ -1,0 +1,34 @@
+"""rejection_sample: a teacher's verified answers as training samples. Works with teachers of any vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge
+
+from ratchet.orchestrator.job_interface.job import Job
+
+
+@dataclass(frozen=True)
+class Config:
+    max_per_sample: Annotated[int, Ge(1)] = 1
+    """Maximum number of distinct correct answers to keep per sample, the earliest first."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    completions: Path
+    """A teacher's answers to `samples`, written by `generate`."""
+    samples: Path
+    """Samples written by `prepare_tasks`."""
+
+
+JOB = Job(
+    "rejection_sample",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.answers.implementation.rejection_sample:run",
+)

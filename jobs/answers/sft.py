@@ -1,0 +1,91 @@
+"""sft: supervised finetuning on a task's answers, with LoRA or of all weights. The loss is on the answers' tokens only.
+
+The model is evaluated on held-out samples during training (loss, and accuracy of its answers by the task's verifier).
+The best one is kept and, where asked for, the model after each of some training steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Interval
+
+from ratchet.jobs.training.config import WARM_START, FinetuneConfig, check_config, require
+from ratchet.orchestrator.job_interface.job import Job
+from ratchet.orchestrator.job_interface.settings import Unit
+
+
+@dataclass(frozen=True)
+class Config(FinetuneConfig):
+    batch_size: Annotated[int, Ge(1), Unit("samples")] = 16
+    """Samples per training step, over all workers."""
+    method: Literal["lora", "full"] = "lora"
+    """`full` trains all weights and writes a model instead of an adapter."""
+    lora_r: Annotated[int, Ge(1)] = 16
+    """LoRA rank."""
+    lora_alpha: Annotated[float, Gt(0)] = 32.0
+    """LoRA alpha. The update is scaled by lora_alpha / lora_r."""
+    max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
+    """Maximum length of a sample. Longer ones are left out, not truncated, and counted. None: 2048."""
+    packing: bool = False
+    """Pack several samples into a row of `max_length` tokens without attention between them: no padding, same loss."""
+    checkpoints: tuple[Annotated[int, Ge(1)], ...] = ()
+    """Training steps after which the model is evaluated and saved, besides the best one. Empty: evaluate after each
+    epoch."""
+    ce_weight: Annotated[float, Interval(ge=0, le=1)] = 1.0
+    """Weight of the cross-entropy on the targets. The rest is on the KL divergence from the teacher's distributions:
+    ce_weight * CE + (1 - ce_weight) * KL."""
+    teacher_temperature: Annotated[float, Gt(0)] = 1.0
+    """Temperature of the KL divergence, for the logits of teacher and student."""
+    valid_samples: Annotated[int, Ge(0), Unit("samples")] = 64
+    """Held-out samples that the model answers at each evaluation. 0: only the loss, on all held-out samples."""
+    max_new_tokens: Annotated[int, Ge(1), Unit("tokens")] = 512
+    """Maximum length of such an answer."""
+    metric: Literal["accuracy", "eval_loss"] = "accuracy"
+    """Metric on `valid` that selects the best checkpoint."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    base: Path
+    """A Hugging Face folder of a causal language model."""
+    train: Path
+    """Samples written by `prepare_tasks`."""
+    valid: Path
+    """Held-out samples of the same task."""
+    teacher: Path | None = None
+    """A teacher's distributions over the tokens of `train`, written by `teacher_logprobs`."""
+    current_best: Path | None = None
+    """The current best adapter, which training has to improve on. None: the base."""
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
+    full = config.method == "full"
+    rules: list[tuple[str, bool, str]] = [
+        ("method", not full or config.quantization == "none", "lora with nf4, whose weights cannot be trained"),
+        ("method", not full or config.start_from == "base", "lora to start from an adapter"),
+        ("checkpoints", increasing, "increasing training steps"),
+        ("checkpoints", not config.checkpoints or config.eval_steps is None, "none together with eval_steps"),
+        ("metric", config.metric == "eval_loss" or config.valid_samples > 0, "eval_loss where valid_samples is 0"),
+        ("zero_stage", config.zero_stage < 3, "2 or less, since the model generates answers during training"),
+    ]
+    require("sft", config, rules)
+    check_config("sft", config, inputs.base)
+    if inputs.base is not None:
+        from ratchet.models.decoder import decoder
+
+        decoder.check(inputs.base)
+
+
+JOB = Job(
+    "sft",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.answers.implementation.sft:run",
+    check=check,
+    warm_start=WARM_START,
+)

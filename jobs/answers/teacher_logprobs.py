@@ -1,0 +1,60 @@
+"""teacher_logprobs: a teacher's most likely tokens at every label of a task's samples, the soft targets of `sft`.
+
+Computed once per teacher and data. Teacher and student must have the same vocabulary. A teacher with another one
+teaches with its answers (`rejection_sample`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from ratchet.models.model_files import check_folder
+from ratchet.orchestrator.job_interface.job import Job
+from ratchet.orchestrator.job_interface.settings import Unit
+
+
+@dataclass(frozen=True)
+class Config:
+    top_k: Annotated[int, Ge(2), Unit("tokens")] = 32
+    """Tokens to keep of each distribution."""
+    max_length: Annotated[int, Ge(1), Unit("tokens")] = 2048
+    """Maximum length of a sample. A longer one is an error."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Data type of weights and activations."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    model: Path
+    """The teacher: a Hugging Face folder of a causal language model."""
+    samples: Path
+    """Samples written by `prepare_tasks`."""
+    student: Path
+    """The model to be trained. Only its tokenizer is read."""
+    adapter: Path | None = None
+    """A LoRA adapter of the teacher."""
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    if inputs.model is None or inputs.student is None:
+        return
+    from ratchet.models.decoder import decoder
+
+    for folder in (inputs.model, inputs.student):
+        check_folder(folder)
+        decoder.check(folder)
+    decoder.check_same_tokens(inputs.model, inputs.student)
+
+
+JOB = Job(
+    "teacher_logprobs",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.answers.implementation.teacher_logprobs:run",
+    check=check,
+)

@@ -1,0 +1,360 @@
+"""Maps a worker over Parquet shards with Ray Data. The shard is the unit of work, and of what a lost worker repeats.
+
+A worker is a class that is constructed once per actor and called with (input shard, file to write). It returns counts.
+A shard is finished when it has a record: a small JSON file, replaced atomically, that names the shard's output file and
+holds the digests of output and input. Files without a record, or that do not match it, are ignored, so a worker that
+outlives its killed driver cannot corrupt a shard.
+
+An exception in a worker is returned as data and raised again with its type; Ray Data would pass on only its text.
+Ray Data replaces lost workers (killed, out of memory, node gone) and gives their shard to another one.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import json
+import logging
+import os
+import pickle
+import shutil
+import time
+import traceback
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray
+import torch
+from ray import cloudpickle
+from ray.data import ActorPoolStrategy, DataContext
+
+from ratchet.errors import ArtifactError, InputError, JobError
+from ratchet.orchestrator.job_interface.job import Context, Progress, Resources
+from ratchet.orchestrator.job_interface.lost_work import WorkTracker
+from ratchet.orchestrator.job_interface.placement import check_shared, existing_paths
+from ratchet.orchestrator.job_interface.progress import this_node_strategy
+
+REPORT_SECONDS = 0.25
+"""Minimum time between two progress reports of one worker."""
+
+
+class ReportProgress(Protocol):
+    """Reports how many rows of the current shard are done, and how many tokens that took."""
+
+    def __call__(self, rows: int, tokens: int = 0) -> None: ...
+
+
+class ShardWorker(Protocol):
+    """The worker that `map_shards` runs, one per actor."""
+
+    def __call__(self, source: Path, target: Path, report: ReportProgress) -> Mapping[str, int]:
+        """Write the file `target` from `source`. Return counts, among them `rows`."""
+        ...
+
+
+def count_rows(shards: Sequence[Path], columns: Sequence[str]) -> int:
+    """Return the number of rows of all shards, read from their footers. Raises InputError for a file that is not
+    Parquet or lacks one of `columns`."""
+    rows = 0
+    for path in shards:
+        try:
+            footer = pq.read_metadata(path)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise InputError(f"{path}: cannot be read ({error}); expected a Parquet shard; write it again") from None
+        missing = [name for name in columns if name not in footer.schema.to_arrow_schema().names]
+        if missing:
+            raise InputError(f"{path}: has no column {', '.join(missing)}; expected it; is this another kind of table?")
+        rows += footer.num_rows
+    return rows
+
+
+def map_shards(
+    context: Context,
+    shards: Sequence[Path],
+    worker: type,
+    arguments: Mapping[str, Any],
+    out: Path,
+    *,
+    suffix: str = ".parquet",
+    total_rows: int | None = None,
+) -> dict[str, int]:
+    """Write one output file into `out` for each of `shards`, with the same stem. Return the summed counts.
+
+    `out` is `context.out`, a folder below it, or a folder below `context.work` (for files outside the artifact). Shards
+    that an earlier attempt finished are taken from `context.work`. `arguments` are the keyword arguments of `worker`;
+    `total_rows` is used for the progress only. Ray must be running; the caller may be a task or a driver.
+
+    Raises the exception of a worker with its type; JobError if the worker of one shard was lost more than
+    `context.resources.retries` times, which suggests that the shard is the cause; an error of ray.exceptions if Ray
+    gave up.
+    """
+
+    def process(targets: Mapping[Path, Path], done: int) -> None:
+        _run_workers(context, targets, worker, arguments, done, total_rows)
+
+    return complete_shards(context, shards, out, process, suffix=suffix)
+
+
+def complete_shards(
+    context: Context,
+    shards: Sequence[Path],
+    out: Path,
+    process: Callable[[Mapping[Path, Path], int], None],
+    *,
+    suffix: str = ".parquet",
+) -> dict[str, int]:
+    """Do the same as `map_shards` with another way to process shards.
+
+    `process` is called with the unfinished shards, each with the target that `commit_shard` is to write, and with the
+    number of rows that are finished already.
+    """
+    inside = out.relative_to(context.out) if out.is_relative_to(context.out) else out.relative_to(context.work)
+    finished = context.work / "shards" / inside
+    names = {shard: shard.stem + suffix for shard in shards}
+    if len(set(names.values())) != len(shards):
+        raise ArtifactError(
+            f"step {context.step}: two input shards have the same file name; expected a unique name for each shard"
+        )
+    finished.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
+    records = {shard: _find_finished(shard, finished / name) for shard, name in names.items()}
+    unfinished = [shard for shard in shards if records[shard] is None]
+    if unfinished:
+        done = sum(record["counts"]["rows"] for record in records.values() if record)
+        process({shard: finished / names[shard] for shard in unfinished}, done)
+    counts: Counter[str] = Counter(rows=0)
+    for shard, name in names.items():
+        record = records[shard] or _read_record(finished / name)
+        file = finished / record["file"] if record else None
+        if record is None or file is None or not file.exists() or file.stat().st_size != record["bytes"]:
+            raise ArtifactError(
+                f"{finished / name}: missing or changed after it was written; expected the output for {shard}"
+            )
+        _link(file, out / name)
+        counts.update(record["counts"])
+    return dict(counts)
+
+
+def _run_workers(
+    context: Context,
+    targets: Mapping[Path, Path],
+    worker: type,
+    arguments: Mapping[str, Any],
+    done: int,
+    total_rows: int | None,
+) -> None:
+    silence_ray_data()
+    resources = context.resources
+    workers = min(resources.workers or 1, len(targets))
+    actor_class: Any = ray.remote(num_cpus=0, scheduling_strategy=this_node_strategy())(ProgressTally)
+    tally = actor_class.remote(context, done, total_rows)
+    # Loaded by `_work`: Ray Data takes an exception while arguments are loaded for a lost actor and retries for ever.
+    pickled = cloudpickle.dumps((worker, dict(arguments)))
+    # Paths instead of tables, and no repartition: Ray Data's own tasks would wait for the CPUs that the actors hold.
+    items = [{"source": str(source), "target": str(target)} for source, target in targets.items()]
+    results = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
+        ShardActor,
+        fn_constructor_args=(pickled, existing_paths(arguments), context, tally),
+        batch_size=1,
+        compute=ActorPoolStrategy(size=workers),
+        num_cpus=resources.cpus,
+        num_gpus=resources.gpus or None,
+        **actor_options(resources),
+    )
+    if (failure := _first_failure(results)) is not None:
+        raise failure
+    ray.get(tally.flush.remote())
+
+
+def actor_options(resources: Resources) -> dict[str, Any]:
+    """Return Ray's options for the machines that an actor may run on."""
+    options = {
+        "memory": resources.memory * 1e9,
+        "accelerator_type": resources.accelerator,
+        "label_selector": resources.selector(),
+    }
+    return {name: value for name, value in options.items() if value}
+
+
+def silence_ray_data() -> None:
+    """Turn off Ray Data's progress bars and log. Failures are raised, so the log only repeats them."""
+    settings = DataContext.get_current()
+    settings.enable_progress_bars = False
+    settings.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+
+
+def _first_failure(results: Any) -> BaseException | None:
+    """Wait for all shards, or for the first that fails. Returning early drops the iterator, which stops the actors."""
+    for row in results.iter_rows():
+        if row["error"]:
+            return pickle.loads(base64.b64decode(row["error"]))
+    return None
+
+
+class ShardActor:
+    """Constructs the worker once and calls it for each shard."""
+
+    def __init__(self, pickled: bytes, paths: Sequence[Path], context: Context, tally: Any) -> None:
+        self.pickled, self.paths, self.context, self.tally = pickled, paths, context, tally
+        self.worker: ShardWorker | None = None
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        source, target = Path(str(batch["source"][0])), Path(str(batch["target"][0]))
+        try:
+            self._work(source, target)
+        except Exception as error:
+            return {"source": [str(source)], "error": [_serialize_error(error)]}
+        return {"source": [str(source)], "error": [""]}
+
+    def _work(self, source: Path, target: Path) -> None:
+        if self.worker is None:
+            check_shared(self.context.step, (source, target.parent, *self.paths))
+        tracker = WorkTracker(self.context, target.with_name(f"{target.name}.trail"), f"shard {source.name}", "rows")
+        lost = tracker.start()
+        if lost > self.context.resources.retries:
+            raise JobError(
+                f"step {self.context.step}, shard {source}: its worker was lost {lost} times (killed, out of memory);"
+                " expected it to finish; give workers more memory, or lower batch_tokens or workers"
+            )
+        if self.worker is None:
+            # Not in __init__: Ray Data takes an exception in a constructor for a lost actor.
+            torch.set_num_threads(max(1, int(self.context.resources.cpus or 1)))
+            worker_class, arguments = cloudpickle.loads(self.pickled)
+            self.worker = worker_class(**arguments)
+        worker: ShardWorker = self.worker
+        report = self._reporter(source, tracker)
+        counts = commit_shard(self.context, source, target, lambda file: worker(source, file, report))
+        tracker.finish()
+        self.tally.report.remote(str(source), counts["rows"], counts.get("tokens", 0))
+
+    def _reporter(self, source: Path, tracker: WorkTracker) -> ReportProgress:
+        reported = 0.0
+
+        def report(rows: int, tokens: int = 0) -> None:
+            nonlocal reported
+            tracker.report(rows)
+            if time.monotonic() - reported >= REPORT_SECONDS:
+                reported = time.monotonic()
+                self.tally.report.remote(str(source), int(rows), int(tokens))
+
+        return report
+
+
+def commit_shard(
+    context: Context, source: Path, target: Path, write: Callable[[Path], Mapping[str, int]]
+) -> dict[str, int]:
+    """Finish a shard: `write` writes a file and returns counts, among them `rows`. If it raises, nothing is left behind
+    and the exception is passed on."""
+    # A name that no other worker, attempt or machine uses.
+    file = target.with_name(f"{target.stem}.{context.attempt}-{uuid.uuid4().hex[:8]}{target.suffix}")
+    try:
+        counts = dict(write(file))
+        _sync(file)
+        record = {
+            "file": file.name,
+            "bytes": file.stat().st_size,
+            "sha256": _sha256(file),
+            "source": _sha256(source),
+            "counts": counts,
+        }
+        written = _record_path(file)
+        written.write_text(json.dumps(record))
+        _sync(written)
+        written.replace(_record_path(target))
+    except BaseException as error:
+        file.unlink(missing_ok=True)
+        _record_path(file).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+            raise OSError(error.errno, os.strerror(error.errno), str(target)) from error
+        raise
+    return counts
+
+
+class ProgressTally:
+    """Adds up the progress of all workers and passes it on."""
+
+    def __init__(self, context: Context, done: int, total: int | None) -> None:
+        self.context, self.done, self.total = context, done, total
+        self.shards: dict[str, tuple[int, int]] = {}
+        self.start: tuple[float, int] | None = None
+        """Time and tokens of the first report, when loading is over."""
+        self.passed_on = 0.0
+
+    def report(self, shard: str, rows: int, tokens: int) -> None:
+        self.shards[shard] = (rows, tokens)
+        self.start = self.start or (time.monotonic(), tokens)
+        if time.monotonic() - self.passed_on >= REPORT_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        self.passed_on = time.monotonic()
+        rows = self.done + sum(rows for rows, _ in self.shards.values())
+        tokens = sum(tokens for _, tokens in self.shards.values())
+        since, before = self.start or (self.passed_on, 0)
+        speed = {"tokens_per_s": (tokens - before) / (self.passed_on - since)} if tokens > before else {}
+        self.context.progress(Progress(rows, self.total, "rows", numbers=speed))
+
+
+def _find_finished(source: Path, target: Path) -> dict[str, Any] | None:
+    """Return the record of a finished shard, or None if the shard must be processed (again)."""
+    record = _read_record(target)
+    try:
+        if record is None or record["source"] != _sha256(source):
+            return None
+        return record if record["sha256"] == _sha256(target.with_name(record["file"])) else None
+    except (FileNotFoundError, KeyError):
+        return None
+
+
+def _read_record(target: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads(_record_path(target).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    complete = isinstance(record, dict) and isinstance(record.get("counts"), dict) and "rows" in record["counts"]
+    return record if complete else None
+
+
+def _record_path(target: Path) -> Path:
+    return target.with_name(f"{target.name}.record")
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _link(file: Path, target: Path) -> None:
+    """Create a hard link, or a copy where the file system has no links."""
+    target.unlink(missing_ok=True)
+    try:
+        os.link(file, target)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+            raise
+        shutil.copyfile(file, target)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _serialize_error(error: Exception) -> str:
+    """Return the pickled error in base64, with its traceback as text (traceback objects cannot be pickled)."""
+    trace = traceback.format_exc()
+    try:
+        error.__dict__["remote_traceback"] = trace
+        pickled = pickle.dumps(error)
+        pickle.loads(pickled)
+    except Exception:
+        # Some libraries' errors cannot be pickled. Their text can.
+        pickled = pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}\n{trace}"))
+    return base64.b64encode(pickled).decode()

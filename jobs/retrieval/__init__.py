@@ -1,0 +1,1 @@
+"""Jobs on queries, documents and their relevance: prepare, embed, mine, rerank, finetune, merge, evaluate."""

@@ -1,0 +1,56 @@
+"""embed: texts -> vectors, shard by shard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from ratchet.errors import InputError
+from ratchet.orchestrator.job_interface import Unit
+from ratchet.orchestrator.job_interface.job import Job
+
+
+@dataclass(frozen=True)
+class Config:
+    role: Literal["query", "passage"] = "passage"
+    """Which template of the encoding config is applied to the texts."""
+    max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
+    """Longer texts are truncated. None: the limit of the encoding config."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the model's arithmetic; the vectors themselves are float32. `auto` is bfloat16 on GPUs and on CPUs with
+    native bfloat16 arithmetic, so the last digits depend on the kind of machine. The other values give the same vectors
+    on all CPUs."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    model: Path
+    """A Hugging Face model folder."""
+    texts: Path
+    """Shards with the columns id and text."""
+    adapter: Path | None = None
+    """A LoRA adapter for the model."""
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    from ratchet.models.model_files import check_folder
+
+    if inputs.model is not None:
+        check_folder(inputs.model)
+    if inputs.adapter is not None and not (inputs.adapter / "adapter_config.json").is_file():
+        raise InputError(
+            f"embed.adapter: {inputs.adapter} has no adapter_config.json; expected the folder of a LoRA adapter"
+        )
+
+
+JOB = Job(
+    "embed",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.retrieval.implementation.embed:run",
+    check=check,
+)

@@ -1,0 +1,68 @@
+"""evaluate_retrieval: exact metrics over the whole ranking (vectors, BM25 or a reranker), and the ranking itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge, MinLen
+
+from ratchet.errors import InputError
+from ratchet.orchestrator.job_interface import Unit
+from ratchet.orchestrator.job_interface.job import Job
+
+
+@dataclass(frozen=True)
+class Config:
+    system: Literal["dense", "bm25", "reranked"] = "dense"
+    """`dense`: ranked by inner product of the vectors. `bm25`: ranked by words. `reranked`: the best documents of
+    another evaluation in the order of a reranker's scores, then all other documents in their previous order."""
+    k: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (1, 5, 10, 25, 50, 75, 100)
+    """Cut-offs of the metrics. Ranks are exact over the whole corpus."""
+    top: Annotated[int, Ge(1), Unit("documents")] = 100
+    """Documents per query in `run.trec` and in `ranking/`, the input of `rerank`."""
+    num_cases: Annotated[int, Ge(0)] = 6
+    """Queries shown in the report with the documents retrieved for them, if there is a `before`."""
+    case_documents: Annotated[int, Ge(0)] = 5
+    """Documents shown per query."""
+    tag: str = "ratchet"
+    """Name of the system in `run.trec` and in the report."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    queries: Path
+    """Shards of queries with their positives."""
+    corpus: Path
+    """Shards of documents."""
+    query_embeddings: Path | None = None
+    """Vectors of `queries`; not for BM25."""
+    corpus_embeddings: Path | None = None
+    """Vectors of `corpus`; not for BM25."""
+    before: Path | None = None
+    """Another evaluation of the same queries to compare with."""
+    scored: Path | None = None
+    """For `reranked`: the `ranking/` of another evaluation with the scores of a reranker."""
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    if config.case_documents > config.top:
+        raise InputError(
+            f"evaluate_retrieval.case_documents: {config.case_documents} given; expected at most top, which is"
+            f" {config.top}"
+        )
+    if not config.tag or any(letter.isspace() for letter in config.tag):
+        raise InputError(
+            f"evaluate_retrieval.tag: '{config.tag}' given; expected one word, since it is a column of run.trec"
+        )
+
+
+JOB = Job(
+    "evaluate_retrieval",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.retrieval.implementation.evaluate_retrieval:run",
+    check=check,
+)

@@ -1,0 +1,107 @@
+"""finetune_embedder: train a LoRA adapter for an embedder with in-batch and mined negatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+
+from ratchet.errors import InputError
+from ratchet.jobs.training.config import (
+    WARM_START,
+    RetrievalFinetuneConfig,
+    check_config,
+    check_retrieval_metric,
+    require,
+)
+from ratchet.models.embedder.encoding_config import read_encoding_config
+from ratchet.orchestrator.job_interface.job import Job
+from ratchet.orchestrator.job_interface.settings import Unit
+
+TEMPLATE_TOKENS = 32
+"""Estimated tokens of a template and a task. The exact number is checked when the model is loaded."""
+
+
+@dataclass(frozen=True)
+class Config(RetrievalFinetuneConfig):
+    batch_size: Annotated[int, Ge(2), Unit("queries")] = 64
+    """Largest number of queries per training step, over all workers. The steps of an epoch are of nearly equal size."""
+    temperature: Annotated[float, Gt(0)] = 0.02
+    """Softmax temperature of the similarities."""
+    in_batch_negatives: bool = True
+    """Use the passages of all other queries of the batch, on all workers, as negatives too."""
+    false_negative_mask: bool = True
+    """Mask negatives that are known positives of the query, or have the text of its positive or of the query."""
+    task: str = ""
+    """One sentence that says what to search for. Replaces `{task}` in the templates. Empty: that of the encoding
+    config."""
+    query_template: str = ""
+    """Template of queries, with `{text}` and optionally `{task}`. Empty: that of the encoding config; with examples,
+    that of bge-en-icl."""
+    query_max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
+    """Longer queries are truncated, before the template is applied. None: the limit of the encoding config."""
+    num_examples: Annotated[int, Ge(0)] = 0
+    """Largest number of few-shot examples before a query in training. Each query gets 0 to so many, sampled from other
+    training queries anew in each epoch."""
+    num_fixed_examples: Annotated[int, Ge(0)] = 0
+    """Few-shot examples that are saved with the adapter for inference: the same before every query."""
+    example_max_length: Annotated[int, Ge(1), Unit("tokens")] = 128
+    """Longer queries and answers of few-shot examples are truncated."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    base: Path
+    """A Hugging Face model folder."""
+    mined: Path
+    """Queries with positives and negatives, as written by `mine`; for distillation with the scores of `rerank`."""
+    corpus: Path
+    """Shards of documents with the texts of these ids."""
+    valid: Path
+    """Held-out queries with positives."""
+    current_best: Path | None = None
+    """The current best adapter, which is kept if training does not improve on it. None: the base."""
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    job = "finetune_embedder"
+    check_config(job, config, inputs.base)
+    check_retrieval_metric(job, config)
+    has_negatives = config.num_negatives > 0 or config.in_batch_negatives
+    require(
+        job,
+        config,
+        [
+            ("num_negatives", has_negatives, "1 or more where in_batch_negatives is off"),
+            ("distillation", has_negatives or config.distillation == "none", "none where there are no negatives"),
+            (
+                "num_fixed_examples",
+                config.num_fixed_examples <= config.num_examples,
+                "0 up to num_examples, so that training uses as many",
+            ),
+        ],
+    )
+    if inputs.base is None:
+        return
+    length = read_encoding_config(inputs.base).with_limits(config.max_length).max_length
+    examples = config.num_examples * (2 * config.example_max_length + TEMPLATE_TOKENS)
+    left = length - examples - TEMPLATE_TOKENS
+    if config.num_examples and left < (config.query_max_length or 1):
+        raise InputError(
+            f"{job}.num_examples: {config.num_examples} given, of up to {2 * config.example_max_length} tokens"
+            f" each, with a max_length of {length}; that leaves {max(0, left)} for the query, expected"
+            f" {config.query_max_length or 'some'}; raise max_length, or lower num_examples or example_max_length"
+        )
+
+
+JOB = Job(
+    "finetune_embedder",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.retrieval.implementation.finetune_embedder:run",
+    check=check,
+    warm_start=WARM_START,
+)

@@ -1,0 +1,62 @@
+"""finetune_reranker: train a LoRA adapter for a reranker on groups of one positive and mined negatives.
+
+The model with the best metric of reranked held-out lists is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge
+
+from ratchet.jobs.training.config import WARM_START, RetrievalFinetuneConfig, check_config, check_retrieval_metric
+from ratchet.models.reranker.reranker_config import read_reranker_config
+from ratchet.orchestrator.job_interface.job import Job
+from ratchet.orchestrator.job_interface.settings import Unit
+
+
+@dataclass(frozen=True)
+class Config(RetrievalFinetuneConfig):
+    num_negatives: Annotated[int, Ge(1)] = 15
+    """Mined negatives per query and training step, sampled anew in each epoch."""
+    query_max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
+    """Longer queries in a pair are truncated. None: the limit of the reranker config."""
+    depth: Annotated[int, Ge(2), Unit("documents")] = 25
+    """Number of documents of each held-out list that are reranked."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    base: Path
+    """A Hugging Face model folder: a decoder, a cross-encoder, or an encoder, which gets a classification head."""
+    mined: Path
+    """Queries with positives and negatives, as written by `mine`; for distillation with the scores of `rerank`."""
+    corpus: Path
+    """Shards of documents with the texts of these ids."""
+    valid: Path
+    """Held-out queries with positives."""
+    ranking: Path
+    """Rankings of `valid`, as written by `evaluate_retrieval`: the lists that are reranked."""
+    current_best: Path | None = None
+    """The current best adapter, which is kept if training does not improve on it. None: the base, or the original lists
+    if the base is no reranker yet."""
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    check_config("finetune_reranker", config, inputs.base)
+    check_retrieval_metric("finetune_reranker", config)
+    if inputs.base is not None:
+        read_reranker_config(inputs.base).with_limits(config.max_length, config.query_max_length)
+
+
+JOB = Job(
+    "finetune_reranker",
+    version=3,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.retrieval.implementation.finetune_reranker:run",
+    check=check,
+    warm_start=WARM_START,
+)

@@ -1,0 +1,228 @@
+"""Ranks the corpus for queries and computes the metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ratchet.data.formats.trec import write_qrels, write_run
+from ratchet.data.lexical_baselines import score_bm25
+from ratchet.data.rankings import reorder
+from ratchet.data.tables import RANKED, list_shards, read_shards, write_table
+from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
+from ratchet.errors import ArtifactError, InputError
+from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
+from ratchet.jobs.retrieval.evaluate_retrieval import Config, Inputs
+from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
+from ratchet.models.search.ranks import RankCounter, Relevant, rank_relevant
+from ratchet.models.search.top_k import merge_top_k, top_k
+from ratchet.orchestrator.job_interface.job import Context, Result
+
+BYTES_AT_ONCE = 1 << 30
+"""Bytes of corpus vectors, or of scores, that a worker holds at a time."""
+
+
+class Worker:
+    """Ranks the corpus for shards of queries. Streams the vectors of the corpus if they are large.
+
+    Writes `ratchet.data.tables.RANKED`; the ranks are in the order of the query's positives."""
+
+    def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
+        self.config, self.inputs, self.device = config, inputs, device
+        dense = config.system == "dense"
+        table = read_shards(inputs.corpus, ["id"] if dense else ["id", "text"])
+        self.ids: list[str] = table["id"].to_pylist()
+        self.row_of = {name: row for row, name in enumerate(self.ids)}
+        self.documents: list[str] = [] if dense else table["text"].to_pylist()
+
+    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+        queries = pq.read_table(source, columns=["id", "text", "positives"]).to_pylist()
+        relevant = Relevant.from_lists([self._positives(source, row, query) for row, query in enumerate(queries)])
+        rank = self._bm25 if self.config.system == "bm25" else self._dense
+        ranks_R, scores_QK, rows_QK = rank(source, queries, relevant, report)
+        columns = [
+            [query["id"] for query in queries],
+            [query["text"] for query in queries],
+            [[self.ids[row] for row in rows] for rows in rows_QK.tolist()],
+            list(scores_QK),
+            np.split(ranks_R, relevant.indptr[1:-1])[: len(queries)],
+        ]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, RANKED, strict=True)]
+        write_table(target, pa.Table.from_arrays(arrays, schema=RANKED))
+        return {"rows": len(queries)}
+
+    def _positives(self, source: Path, row: int, query: dict[str, Any]) -> list[int]:
+        for name in query["positives"]:
+            if name not in self.row_of:
+                raise InputError(
+                    f"{source}: row {row}, query '{query['id']}': positive '{name}' is not in {self.inputs.corpus};"
+                    " expected a document's id"
+                )
+        return [self.row_of[name] for name in query["positives"]]
+
+    def _dense(
+        self, source: Path, queries: list[dict[str, Any]], relevant: Relevant, report: ReportProgress
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the ranks of the relevant documents [R], and scores [Q, K] and rows [Q, K] of the best documents."""
+        query_folder, folder = self.inputs.query_embeddings, self.inputs.corpus_embeddings
+        assert query_folder is not None
+        assert folder is not None
+        query_QD = read_vectors(query_folder / source.name, [query["id"] for query in queries])
+        ranks_R, _ = rank_relevant(query_QD, relevant, lambda: read_blocks(folder, self.ids), device=self.device)
+        groups = group_blocks(read_blocks(folder, self.ids), max(1, BYTES_AT_ONCE // (4 * query_QD.shape[1])))
+        best = [top_k(query_QD, group, self.config.top, exact_scores=True, device=self.device) for group in groups]
+        return ranks_R, *merge_top_k(best, self.config.top)
+
+    def _bm25(
+        self, source: Path, queries: list[dict[str, Any]], relevant: Relevant, report: ReportProgress
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        width = min(self.config.top, len(self.ids))
+        ranks = [np.zeros(0, np.int64)]
+        best_scores, best_rows = [np.zeros((0, width), np.float32)], [np.zeros((0, width), np.int64)]
+        block = max(1, min(256, BYTES_AT_ONCE // (16 * len(self.ids))))
+        for start, scores_QN in score_bm25(self.documents, [query["text"] for query in queries], block):
+            ends = relevant.indptr[start : start + len(scores_QN) + 1]
+            here = Relevant(ends - ends[0], relevant.indices[ends[0] : ends[-1]])
+            # Stable: documents with equal scores stay in the order of the corpus.
+            rows = np.argsort(-scores_QN, axis=1, kind="stable")[:, :width]
+            best_rows.append(rows)
+            best_scores.append(np.take_along_axis(scores_QN, rows, axis=1))
+            counter = RankCounter(here, scores_QN[here.query_R, here.indices])
+            counter.add_scores(0, scores_QN)
+            ranks.append(counter.get_ranks())
+            report(start + len(scores_QN))
+        return np.concatenate(ranks), np.concatenate(best_scores), np.concatenate(best_rows)
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    if config.system == "dense" and (inputs.query_embeddings is None or inputs.corpus_embeddings is None):
+        raise InputError(
+            "evaluate_retrieval: no embeddings given; expected those of queries and corpus; give them, or system=bm25"
+        )
+    queries, corpus = read_shards(inputs.queries), read_shards(inputs.corpus, ["id", "text"])
+    ranking = context.out / "ranking"
+    if config.system == "reranked":
+        _write_reranked(config, inputs, queries, ranking)
+    else:
+        shards = list_shards(inputs.queries)
+        total = count_rows(shards, ["id", "text", "positives", "grades"])
+        device = "cuda" if context.resources.gpus else "cpu"
+        arguments = {"config": config, "inputs": inputs, "device": device}
+        counts = map_shards(context, shards, Worker, arguments, ranking, total_rows=total)
+        if counts["rows"] != total:
+            raise ArtifactError(
+                f"step {context.step}: {counts['rows']} rankings for {total} queries; expected one per query"
+            )
+
+    ranked = read_shards(ranking)
+    names, positives, grades = (queries[name].to_pylist() for name in ("id", "positives", "grades"))
+    row_of = {name: row for row, name in enumerate(corpus["id"].to_pylist())}
+    relevant = Relevant.from_lists([[row_of[name] for name in own] for own in positives], grades)
+    ranks_R = ranked["ranks"].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+    metrics = compute_rank_metrics(ranks_R, relevant, config.k)
+    top = ranked["documents"].to_pylist()
+    rankings = (
+        (name, list(zip(own, scores, strict=True)))
+        for name, own, scores in zip(names, top, ranked["scores"].to_pylist(), strict=True)
+    )
+    write_run(context.out / "run.trec", rankings, config.tag)
+    write_qrels(
+        context.out / "qrels.trec",
+        ((n, list(zip(p, g, strict=True))) for n, p, g in zip(names, positives, grades, strict=True)),
+    )
+    first = _first_ranks(ranks_R, relevant)
+    shown = [own[: config.case_documents] for own in top]
+    columns = {"id": names, "first_rank": pa.array(first, pa.int64()), "top": shown}
+    write_table(context.out / "per_query.parquet", pa.table(columns | dict(metrics.per_query.items())))
+    return Result(
+        _scalars(metrics),
+        {f"{config.tag}: metrics by cut-off": _by_cutoff(metrics, config.k)},
+        cases=_cases(config, inputs, queries, corpus, first, shown),
+    )
+
+
+def _write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: Path) -> None:
+    """Write the ranking by a reranker's scores."""
+    if inputs.scored is None:
+        raise InputError("evaluate_retrieval.scored: nothing given; expected a scored ranking with system=reranked")
+    table = read_shards(inputs.scored, [*RANKED.names, "teacher_scores"])
+    if table["id"].to_pylist() != queries["id"].to_pylist():
+        raise InputError(f"{inputs.scored}: ranks other queries; expected those of {inputs.queries} in the same order")
+    rows = []
+    for row, positives in zip(table.to_pylist(), queries["positives"].to_pylist(), strict=True):
+        scores = np.array(row["teacher_scores"], np.float32)
+        order, ranks = reorder(row["documents"], scores, positives, row["ranks"])
+        documents = [row["documents"][i] for i in order]
+        rows.append(row | {"documents": documents[: config.top], "scores": scores[order][: config.top], "ranks": ranks})
+    columns = [pa.array([row[field.name] for row in rows], field.type) for field in RANKED]
+    write_table(target / list_shards(inputs.scored)[0].name, pa.Table.from_arrays(columns, schema=RANKED))
+
+
+def _first_ranks(ranks_R: np.ndarray, relevant: Relevant) -> list[int | None]:
+    """Return the best rank of a relevant document of each query; None for a query without one."""
+    return [
+        int(ranks_R[start:stop].min()) if stop > start else None
+        for start, stop in zip(relevant.indptr, relevant.indptr[1:], strict=False)
+    ]
+
+
+def _scalars(metrics: RankMetrics) -> dict[str, float | int | str]:
+    rounded = {name: round(float(value), 6) for name, value in metrics.values.items()}
+    order = ["map@25", "r@25", "mrr", "map"]
+    first = {name: rounded[name] for name in order if name in rounded}
+    about = {"queries": metrics.queries, "queries_without_relevant": metrics.empty}
+    return {
+        **first,
+        **rounded,
+        **about,
+        **{f"first_rank/{k}": round(v, 2) for k, v in metrics.ranks.items()},
+    }
+
+
+def _by_cutoff(metrics: RankMetrics, ks: tuple[int, ...]) -> list[dict[str, Any]]:
+    kinds = ("map", "ndcg", "r", "p", "hit")
+    return [{"k": k, **{kind.upper(): round(float(metrics.values[f"{kind}@{k}"]), 6) for kind in kinds}} for k in ks]
+
+
+def _cases(
+    config: Config,
+    inputs: Inputs,
+    queries: pa.Table,
+    corpus: pa.Table,
+    first: list[int | None],
+    shown: list[list[str]],
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the queries whose first relevant document rose or fell most, before and after."""
+    if inputs.before is None or not config.num_cases:
+        return {}
+    before = pq.read_table(inputs.before / "per_query.parquet", columns=["id", "first_rank", "top"])
+    if before["id"].to_pylist() != queries["id"].to_pylist():
+        raise InputError(f"{inputs.before}: evaluates other queries; expected those of {inputs.queries}")
+    ranks, tops = before["first_rank"].to_pylist(), before["top"].to_pylist()
+    # By ratio, so that 40 -> 2 counts more than 400 -> 300.
+    pairs = [(a / b, q) for q, (a, b) in enumerate(zip(ranks, first, strict=True)) if a and b and a != b]
+    worst = [q for ratio, q in sorted(pairs) if ratio < 1][: max(1, config.num_cases // 3)]
+    rose = [q for ratio, q in sorted(pairs, key=lambda pair: (-pair[0], pair[1])) if ratio > 1]
+    better = rose[: max(1, config.num_cases - len(worst))]
+    text_of = dict(zip(corpus["id"].to_pylist(), corpus["text"].to_pylist(), strict=True))
+
+    def make_case(q: int) -> dict[str, Any]:
+        right = set(queries["positives"][q].as_py())
+
+        def column(names: list[str]) -> list[dict[str, Any]]:
+            return [{"text": text_of[name], "good": name in right} for name in names]
+
+        return {
+            "title": queries["text"][q].as_py(),
+            "columns": {
+                f"before: answer at rank {ranks[q]}": column(tops[q][: config.case_documents]),
+                f"{config.tag}: answer at rank {first[q]}": column(shown[q]),
+            },
+        }
+
+    found = {"answer rose most": [make_case(q) for q in better], "answer fell most": [make_case(q) for q in worst]}
+    return {title: cards for title, cards in found.items() if cards}

@@ -1,0 +1,220 @@
+"""Finetuning of a reranker on groups of one positive and mined negatives.
+
+Legend: Q queries of a batch, G members of a group (the positive first).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import ttest_rel
+from torch import Tensor
+
+from ratchet.data.rankings import reorder
+from ratchet.data.tables import RANKED, read_shards
+from ratchet.data.triplets import TripletBatch, Triplets, pad_rows
+from ratchet.errors import InputError
+from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs
+from ratchet.jobs.training.finetuning import (
+    CPU_TOKENS,
+    attach_adapter,
+    run_finetuning,
+    select_metrics,
+    steps_of_epochs,
+)
+from ratchet.jobs.training.task import WorkerInfo, gather_objects
+from ratchet.jobs.training.teacher_gate import TeacherGate, resolve_distillation
+from ratchet.models.adapters import lora
+from ratchet.models.length_groups import group_by_length
+from ratchet.models.loading import eval_mode
+from ratchet.models.losses.contrastive import scale_for_workers
+from ratchet.models.losses.distillation import distillation_loss
+from ratchet.models.model_files import find_config_folder
+from ratchet.models.reranker import reranker
+from ratchet.models.reranker.prefix_sharing import PrefixRow, index_pairs, make_pair_row
+from ratchet.models.reranker.reranker_config import read_reranker_config
+from ratchet.models.search.rank_metrics import compute_rank_metrics
+from ratchet.models.search.ranks import Relevant
+from ratchet.models.zero3_sync import Zero3Sync
+from ratchet.orchestrator.job_interface.job import Context, Resources, Result
+
+MICRO_BATCH_SIZE = 8
+"""Queries whose groups are in memory at once if the resources do not set micro_batch_size."""
+
+
+class TrainTask:
+    """A reranker with LoRA; see ratchet.jobs.training.task.TrainTask."""
+
+    def __init__(self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources) -> None:
+        self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
+        corpus = read_shards(inputs.corpus, ["id", "text"])
+        self.text_of = dict(zip(corpus["id"].to_pylist(), corpus["text"].to_pylist(), strict=True))
+        self.valid = read_shards(inputs.valid, ["id", "text", "positives"]).to_pylist()
+        self.lists = read_shards(inputs.ranking, RANKED.names).to_pylist()
+        if [row["id"] for row in self.lists] != [row["id"] for row in self.valid]:
+            raise InputError(
+                f"{inputs.ranking}: a ranking of other queries given; expected those of {inputs.valid}; rank these"
+            )
+        self.triplets = Triplets(read_shards(inputs.mined), corpus, teacher=config.distillation != "none")
+        if not self.triplets.num_negatives:
+            raise InputError(
+                f"{inputs.mined}: no query has a negative; expected negatives for at least one; run `mine` first"
+            )
+        batches = self.triplets.num_batches(config.batch_size)
+        self.steps = steps_of_epochs("finetune_reranker", len(self.triplets), batches, config.epochs, worker)
+        self.device = "cpu" if worker.device == "cpu" else "cuda"
+        initial_adapter = inputs.current_best if config.start_from == "current_best" else None
+        self.reranker_config = read_reranker_config(find_config_folder(inputs.base, initial_adapter)).with_limits(
+            config.max_length, config.query_max_length
+        )
+        self.reranker = reranker.load(
+            inputs.base,
+            dtype=config.dtype,
+            device=self.device,
+            reranker_config=self.reranker_config,
+            training=True,
+            quantization=config.quantization,
+            seed=config.seed,
+        )
+        self.model = attach_adapter(
+            self.reranker.model,
+            config,
+            initial_adapter,
+            modules_to_save=reranker.find_heads(self.reranker),
+            task="CAUSAL_LM" if self.reranker_config.kind == "yes_no" else "SEQ_CLS",
+        )
+        self.reranker.model = self.model
+        self.zero3_sync = Zero3Sync(self.reranker.backbone, self.device, needed=config.zero_stage == 3)
+
+    def evaluate_start(self) -> dict[str, float]:
+        current_best = self.inputs.current_best
+        if current_best is None and not reranker.can_score(self.inputs.base):
+            return self._measure([row["ranks"] for row in self.lists])
+        if current_best is None or self.config.start_from == "current_best":
+            return self.evaluate()  # training starts from the current best
+        return self._evaluate_reranked(
+            reranker.load(self.inputs.base, current_best, dtype=self.config.dtype, device=self.device)
+        )
+
+    def evaluate(self) -> dict[str, float]:
+        with eval_mode(self.model):
+            return self._evaluate_reranked(self.reranker)
+
+    def save(self, folder: Path) -> None:
+        lora.save(self.model, folder)
+        self.reranker_config.write(folder)
+
+    def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
+        """Split the batch into parts of as many groups as fit in memory. Groups are independent of each other."""
+        config, worker = self.config, self.worker
+        data = (config.seed, epoch, step, config.batch_size, config.num_negatives, worker.rank, worker.world_size)
+        batch = self.triplets.make_batch(*data)
+        # The same number on all workers, and none of them empty.
+        least, most = batch.queries // worker.world_size, -(-batch.queries // worker.world_size)
+        count = min(least, -(-most // (self.resources.micro_batch_size or MICRO_BATCH_SIZE)))
+        return [partial(self._run_part, batch, own) for own in np.array_split(np.arange(len(batch.query_Q)), count)]
+
+    def _run_part(self, batch: TripletBatch, chosen: np.ndarray) -> tuple[Tensor, int]:
+        config, data = self.config, self.triplets
+        queries = data.query_text.take(batch.query_Q[chosen]).to_pylist()
+        passages = [data.corpus_text.take(batch.passage_P[batch.own_Q[q]]).to_pylist() for q in chosen]
+        rows = self.reranker.tokenize(queries, passages)
+        scores = torch.split(self._score(rows), [len(own) for own in passages])
+        score_QG = torch.nn.utils.rnn.pad_sequence(list(scores), batch_first=True)
+        sizes_Q1 = torch.tensor([[len(own)] for own in passages], device=score_QG.device)
+        member_QG = torch.arange(score_QG.shape[1], device=score_QG.device).expand(len(passages), -1)
+        gap_QG = member_QG >= sizes_Q1
+        teacher_QG = None
+        if batch.teacher_Q is not None:
+            teacher_QG = torch.from_numpy(pad_rows([batch.teacher_Q[q] for q in chosen], 0.0)).to(score_QG.device)
+        total = distillation_loss(
+            config.distillation,
+            score_QG,
+            member_QG.masked_fill(gap_QG, -1),
+            teacher_QG,
+            mask_QP=gap_QG,
+            label_smoothing=config.label_smoothing,
+            teacher_temperature=config.teacher_temperature,
+        )
+        zero = self.zero3_sync.finish(self._run_blank)
+        return scale_for_workers(total, batch.queries, self.worker.world_size) + zero, sum(len(row.ids) for row in rows)
+
+    def _run_blank(self) -> Tensor:
+        return self.reranker.forward([make_pair_row([], [0, 0], None)])
+
+    def _score(self, rows: Sequence[PrefixRow]) -> Tensor:
+        """float32 [pairs] with gradient, computed in batches of similar length."""
+        multiple, tokens = (4, CPU_TOKENS) if self.device == "cpu" else (8, self.resources.batch_tokens)
+        groups = group_by_length([len(row.ids) for row in rows], tokens, multiple)
+        scores = torch.cat([self.reranker.forward([rows[i] for i in group], multiple) for group in groups])
+        pairs_of = index_pairs(rows)
+        order = np.argsort(np.concatenate([pairs_of[i] for group in groups for i in group]))
+        return scores[torch.from_numpy(order).to(scores.device)]
+
+    def _evaluate_reranked(self, model: Any) -> dict[str, float]:
+        """Metrics of the held-out lists in the order of `model`. Each worker scores a part of them."""
+        depth = self.config.depth
+        mine = np.array_split(np.arange(len(self.valid)), self.worker.world_size)[self.worker.rank]
+        lists = [self.lists[q]["documents"][:depth] for q in mine]
+        texts = [[self.text_of[name] for name in documents] for documents in lists]
+        queries = [self.lists[q]["text"] for q in mine]
+        scores = model.score(queries, texts, batch_tokens=self.resources.batch_tokens)
+        if model is self.reranker:
+            with torch.no_grad():
+                self.zero3_sync.finish(self._run_blank)
+        ranks = [
+            reorder(documents, own, self.valid[q]["positives"], self.lists[q]["ranks"])[1]
+            for q, documents, own in zip(mine, lists, scores, strict=True)
+        ]
+        return self._measure([own for part in gather_objects(ranks) for own in part])
+
+    def _measure(self, ranks: list[list[int]]) -> dict[str, float]:
+        """Metrics of all held-out lists, with the p-value of the improvement over the original lists."""
+        p_value = paired_t_test(self._before, self._compute_each(ranks))
+        return {**_compute_metrics(self.config, ranks), "p_value": float(f"{p_value:.4g}")}
+
+    @cached_property
+    def _before(self) -> list[float]:
+        """The selecting metric of each original list. It is the same at every evaluation."""
+        return self._compute_each([row["ranks"] for row in self.lists])
+
+    def _compute_each(self, ranks: Sequence[Sequence[int]]) -> list[float]:
+        return [_compute_metrics(self.config, [own])[self.config.metric] for own in ranks]
+
+
+def _compute_metrics(config: Config, ranks: Sequence[Sequence[int]]) -> dict[str, float]:
+    """Metrics of lists, given the ranks of each list's positives."""
+    # Which rows are relevant does not matter here: only how many, and their ranks.
+    relevant = Relevant.from_lists([list(range(len(own))) for own in ranks])
+    flat_R = np.array([rank for own in ranks for rank in own], np.int64)
+    return select_metrics(config, partial(compute_rank_metrics, flat_R, relevant), "map@25", "r@25")
+
+
+def paired_t_test(before: Sequence[float], after: Sequence[float]) -> float:
+    """Return the p-value of a one-sided paired t-test that `after` is larger, 1 if nothing differs.
+
+    For metrics per query it is as good as a randomization test (Smucker, Allan and Carterette, CIKM 2007).
+    """
+    if len(before) < 2 or list(before) == list(after):
+        return 1.0
+    p_value = float(ttest_rel(after, before, alternative="greater").pvalue)
+    return 1.0 if math.isnan(p_value) else p_value  # differences that are only rounding
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    config = resolve_distillation(config, inputs.mined)
+    arguments = {"config": config, "inputs": inputs, "resources": context.resources}
+    can_score = reranker.can_score(inputs.base)
+    result = run_finetuning(context, config, TrainTask, arguments, inputs.current_best, base_is_usable=can_score)
+    before = _compute_metrics(config, read_shards(inputs.ranking, ["ranks"])["ranks"].to_pylist())[config.metric]
+    (kept,) = (row for row in result.tables[next(iter(result.tables))] if row["best"])
+    gate = TeacherGate(config.metric, before, kept[f"valid/{config.metric}"], kept["valid/p_value"])
+    gate.write(context.out / "teacher_gate")
+    return replace(result, metrics={**result.metrics, "teacher_gate": str(gate)})

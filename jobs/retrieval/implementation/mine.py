@@ -1,0 +1,240 @@
+"""Mines hard negatives for shards of queries."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ratchet.data.formats.flag_embedding import TrainingRow, make_row, write_rows
+from ratchet.data.negatives import Window, choose_negatives, number_texts
+from ratchet.data.tables import MINED, list_shards, read_shards, write_table
+from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
+from ratchet.errors import ArtifactError, InputError
+from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
+from ratchet.jobs.retrieval.mine import Config, Inputs
+from ratchet.models.search.ranks import Relevant, score_relevant
+from ratchet.models.search.top_k import merge_top_k, top_k
+from ratchet.orchestrator.job_interface.job import Context, Result
+
+BYTES_AT_ONCE = 1 << 30
+"""Bytes of corpus vectors that a worker holds at a time. Larger corpora are searched in parts and merged."""
+
+NUM_CASES = 3
+"""Queries shown in the report with their negatives."""
+
+
+class Worker:
+    """Mines negatives for shards of queries. Holds the texts of the corpus, and its vectors unless they are large."""
+
+    def __init__(
+        self, config: Config, corpus: Path, query_embeddings: Path, corpus_embeddings: Path, device: str
+    ) -> None:
+        table = read_shards(corpus, ["id", "text"])
+        self.config, self.window, self.corpus, self.device = config, _window(config), corpus, device
+        self.ids = table["id"].to_pylist()
+        self.row_of = {name: row for row, name in enumerate(self.ids)}
+        self.texts, self.known = number_texts(table["text"].to_pylist())
+        self.query_embeddings, self.corpus_embeddings = query_embeddings, corpus_embeddings
+        self.rows_at_once = max(1, BYTES_AT_ONCE // (4 * _read_dimension(corpus_embeddings)))
+        self.held = list(read_blocks(corpus_embeddings, self.ids)) if len(self.ids) <= self.rows_at_once else None
+
+    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+        queries = pq.read_table(source, columns=["id", "text", "positives"]).to_pylist()
+        query_QD = read_vectors(self.query_embeddings / source.name, [query["id"] for query in queries])
+        positives = Relevant.from_lists([self._positives(source, row, query) for row, query in enumerate(queries)])
+        scores_QK, rows_QK, positive_scores = self._ranked(query_QD, positives)
+        chosen = []
+        for q, query in enumerate(queries):
+            own = [self.known[query["text"]]] if query["text"] in self.known else []
+            forbidden = {*self.texts[positives.indices[positives.indptr[q] : positives.indptr[q + 1]]].tolist(), *own}
+            best = float(positive_scores[q].max())
+            chosen.append(
+                choose_negatives(
+                    self.window, rows_QK[q], scores_QK[q], best, forbidden, self.texts, self.config.seed, query["id"]
+                )
+            )
+            report(q + 1)
+        negative_scores = self._scores(query_QD, [c.rows for c in chosen], rows_QK, scores_QK)
+        suspect_scores = self._scores(query_QD, [c.suspects for c in chosen], rows_QK, scores_QK)
+        rows = [
+            {
+                "id": query["id"],
+                "text": query["text"],
+                "positives": query["positives"],
+                "negatives": [self.ids[row] for row in chosen[q].rows],
+                "positive_scores": positive_scores[q].tolist(),
+                "negative_scores": negative_scores[q],
+                "random_fill": chosen[q].random_fill,
+                "suspects": [self.ids[row] for row in chosen[q].suspects],
+                "suspect_scores": suspect_scores[q],
+            }
+            for q, query in enumerate(queries)
+        ]
+        columns = [
+            ("random_fill", pa.int32()),
+            ("suspects", pa.list_(pa.string())),
+            ("suspect_scores", pa.list_(pa.float32())),
+        ]
+        write_table(target, pa.Table.from_pylist(rows, schema=pa.schema([*MINED, *columns])))
+        return {
+            "rows": len(rows),
+            "negatives": sum(len(c.rows) for c in chosen),
+            "random_fill": sum(c.random_fill for c in chosen),
+            "suspects": sum(len(c.suspects) for c in chosen),
+        }
+
+    def _positives(self, source: Path, row: int, query: dict[str, Any]) -> list[int]:
+        where = f"{source}: row {row}, query '{query['id']}'"
+        if not query["positives"]:
+            raise InputError(
+                f"{where}: no positive given; expected at least one; remove the query from the training data"
+            )
+        for name in query["positives"]:
+            if name not in self.row_of:
+                raise InputError(f"{where}: positive '{name}' is not in {self.corpus}; expected a document's id")
+        return [self.row_of[name] for name in query["positives"]]
+
+    def _ranked(self, query_QD: np.ndarray, positives: Relevant) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+        """Return scores [Q, K] and rows [Q, K] of the best documents, and the scores of each query's positives."""
+        best, found_R = [], np.full(len(positives.indices), np.nan, np.float32)
+        for group in self._groups():
+            best.append(
+                top_k(
+                    query_QD, group, self.window.hi, backend=self.config.backend, exact_scores=True, device=self.device
+                )
+            )
+            found_R = np.fmax(found_R, score_relevant(query_QD, positives, group))
+        return *merge_top_k(best, self.window.hi), np.split(found_R, positives.indptr[1:-1])
+
+    def _scores(
+        self, query_QD: np.ndarray, wanted: list[np.ndarray], rows_QK: np.ndarray, scores_QK: np.ndarray
+    ) -> list[list[float]]:
+        """Return the similarities of the wanted rows of each query. Those outside the ranking are computed."""
+        known = [
+            dict(zip(rows.tolist(), scores.tolist(), strict=True))
+            for rows, scores in zip(rows_QK, scores_QK, strict=True)
+        ]
+        others = [[row for row in rows.tolist() if row not in known[q]] for q, rows in enumerate(wanted)]
+        if any(others):
+            pairs = Relevant.from_lists(others)
+            found_R = np.full(len(pairs.indices), np.nan, np.float32)
+            for group in self._groups():
+                found_R = np.fmax(found_R, score_relevant(query_QD, pairs, group))
+            for q, row, score in zip(pairs.query_R.tolist(), pairs.indices.tolist(), found_R.tolist(), strict=True):
+                known[q][row] = score
+        return [[known[q][row] for row in rows.tolist()] for q, rows in enumerate(wanted)]
+
+    def _groups(self) -> Iterable[list[tuple[int, np.ndarray]]]:
+        if self.held is not None:
+            return [self.held]
+        return group_blocks(read_blocks(self.corpus_embeddings, self.ids), self.rows_at_once)
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    shards = list_shards(inputs.queries)
+    total = count_rows(shards, ["id", "text", "positives"])
+    arguments: dict[str, Any] = {
+        "config": config,
+        "corpus": inputs.corpus,
+        "query_embeddings": inputs.query_embeddings,
+        "corpus_embeddings": inputs.corpus_embeddings,
+        "device": "cuda" if context.resources.gpus else "cpu",
+    }
+    counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
+    if counts["rows"] != total:
+        raise ArtifactError(
+            f"step {context.step}: {counts['rows']} rows for {total} queries; expected one row per query"
+        )
+    corpus = read_shards(inputs.corpus, ["id", "text"])
+    text_of = dict(zip(corpus["id"].to_pylist(), corpus["text"].to_pylist(), strict=True))
+    positive, negative, hardest = _write_jsonl(context.out, text_of)
+    return Result(
+        {
+            "queries": total,
+            "negatives": counts["negatives"],
+            "random_fill": counts["random_fill"],
+            "suspected_false_negatives": counts["suspects"],
+            "positive_similarity": positive,
+            "negative_similarity": negative,
+        },
+        cases={"negatives that are most similar to their query compared with the positives": hardest},
+    )
+
+
+def _write_jsonl(folder: Path, text_of: dict[str, str]) -> tuple[float, float, list[dict[str, Any]]]:
+    """Write the mined shards as FlagEmbedding JSONL, and the suspects. Return the mean similarities of the positives
+    and of the negatives, and the cases of the hardest queries."""
+    sums = [0.0, 0, 0.0, 0]
+    hardest: list[tuple[float, int, dict[str, Any]]] = []
+    number = 0
+
+    def rows() -> Iterable[TrainingRow]:
+        nonlocal number
+        for path in list_shards(folder):
+            for row in pq.read_table(path).to_pylist():
+                number += 1
+                sums[0] += sum(row["positive_scores"])
+                sums[1] += len(row["positive_scores"])
+                sums[2] += sum(row["negative_scores"])
+                sums[3] += len(row["negative_scores"])
+                if row["negatives"]:
+                    margin = max(row["negative_scores"]) - max(row["positive_scores"])
+                    heapq.heappush(hardest, (margin, -number, row))
+                    if len(hardest) > NUM_CASES:
+                        heapq.heappop(hardest)
+                if row["suspects"]:
+                    suspects.write(json.dumps(_suspects_line(row, text_of), ensure_ascii=False) + "\n")
+                yield make_row(row, text_of)
+
+    with (folder / "suspects.jsonl").open("w", encoding="utf-8") as suspects:
+        write_rows(folder / "flag_embedding.jsonl", rows())
+    cases = [_make_case(row, text_of) for _, _, row in sorted(hardest, key=lambda item: (-item[0], -item[1]))]
+    return round(sums[0] / max(1, sums[1]), 6), round(sums[2] / max(1, sums[3]), 6), cases
+
+
+def _suspects_line(row: dict[str, Any], text_of: dict[str, str]) -> dict[str, Any]:
+    """Return a line of suspects.jsonl: unlabelled documents that are too similar to the query for a negative."""
+    return {
+        "query_id": row["id"],
+        "query": row["text"],
+        "positives": [text_of[name] for name in row["positives"]],
+        "positive_similarity": round(max(row["positive_scores"]), 6),
+        "suspects": [
+            {"id": name, "text": text_of[name], "similarity": round(score, 6)}
+            for name, score in zip(row["suspects"], row["suspect_scores"], strict=True)
+        ],
+    }
+
+
+def _make_case(row: dict[str, Any], text_of: dict[str, str]) -> dict[str, Any]:
+    ranked = sorted(zip(row["negative_scores"], row["negatives"], strict=True), reverse=True)[:5]
+    return {
+        "title": row["text"],
+        "columns": {
+            "positives": [{"text": text_of[name], "good": True} for name in row["positives"]],
+            "negatives": [{"text": text_of[name], "good": False} for _, name in ranked],
+        },
+    }
+
+
+def _read_dimension(embeddings: Path) -> int:
+    return int(pq.read_schema(list_shards(embeddings)[0]).field("embedding").type.list_size)
+
+
+def _window(config: Config) -> Window:
+    return Window(
+        *config.window,
+        num_negatives=config.num_negatives,
+        sampling_strategy=config.sampling_strategy,
+        absolute_margin=config.absolute_margin,
+        percent_of_positive=config.percent_of_positive,
+        max_score=config.max_score,
+        min_score=config.min_score,
+    )

@@ -1,0 +1,114 @@
+"""Scores lists of passages with a reranker."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ratchet.data.formats.flag_embedding import make_row, write_rows
+from ratchet.data.tables import TEACHER_SCORES, list_shards, read_shards, write_table
+from ratchet.errors import ArtifactError, InputError
+from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
+from ratchet.jobs.retrieval.rerank import Config, Inputs
+from ratchet.jobs.training import teacher_gate
+from ratchet.models.model_files import find_config_folder
+from ratchet.models.reranker import reranker
+from ratchet.models.reranker.reranker_config import read_reranker_config
+from ratchet.orchestrator.job_interface.job import Context, Result
+
+
+class Worker:
+    """Scores shards with one copy of the model."""
+
+    def __init__(self, model: Path, adapter: Path | None, corpus: Path, config: Config, batch_tokens: int) -> None:
+        reranker_config = read_reranker_config(find_config_folder(model, adapter)).with_limits(
+            config.max_length, config.query_max_length
+        )
+        self.reranker = reranker.load(model, adapter, dtype=config.dtype, reranker_config=reranker_config)
+        table = read_shards(corpus, ["id", "text"])
+        self.text_of = dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
+        self.config, self.batch_tokens, self.corpus = config, batch_tokens, corpus
+
+    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+        table = pq.read_table(source)
+        table = table.drop_columns([name for name in TEACHER_SCORES.values() if name in table.column_names])
+        columns = [name for name in TEACHER_SCORES if name in table.column_names]
+        if "documents" in columns and self.config.depth is not None:
+            for name in ("documents", "scores"):
+                cut = [own[: self.config.depth] for own in table[name].to_pylist()]
+                table = table.set_column(
+                    table.column_names.index(name), table.field(name), pa.array(cut, table.field(name).type)
+                )
+        lists = {name: table[name].to_pylist() for name in columns}
+        texts = [
+            [self._text(source, row, name) for own in parts for name in own]
+            for row, parts in enumerate(zip(*lists.values(), strict=True))
+        ]
+        pairs = max(1, sum(map(len, texts)))
+        tokens = 0
+
+        def count(done: int, seen: int) -> None:
+            nonlocal tokens
+            tokens = seen
+            report(done * len(table) // pairs, seen)
+
+        scores = self.reranker.score(table["text"].to_pylist(), texts, batch_tokens=self.batch_tokens, progress=count)
+        start = [0] * len(table)
+        for name in columns:
+            parts = []
+            for row, own in enumerate(lists[name]):
+                parts.append(scores[row][start[row] : start[row] + len(own)])
+                start[row] += len(own)
+            ends = pa.array(np.cumsum([0, *map(len, parts)]), pa.int32())
+            flat = pa.array(np.concatenate(parts) if parts else np.zeros(0, np.float32), pa.float32())
+            table = table.append_column(TEACHER_SCORES[name], pa.ListArray.from_arrays(ends, flat))
+        write_table(target, table)
+        return {"rows": len(table), "pairs": sum(map(len, texts)), "tokens": tokens}
+
+    def _text(self, source: Path, row: int, name: str) -> str:
+        if name not in self.text_of:
+            raise InputError(f"{source}: row {row}: '{name}' is not in {self.corpus}; expected a document's id")
+        return self.text_of[name]
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    shards = list_shards(inputs.lists)
+    rows = count_rows(shards, ["id", "text"])
+    columns = set(TEACHER_SCORES) & set(pq.read_schema(shards[0]).names)
+    if not columns:
+        raise InputError(f"{inputs.lists}: has none of the columns {', '.join(TEACHER_SCORES)}; expected at least one")
+    if inputs.teacher_gate is not None:
+        gate = teacher_gate.read(inputs.teacher_gate)
+        gate.write(context.out)
+        if not gate.is_open:
+            for path in shards:
+                shutil.copyfile(path, context.out / path.name)
+            _write_flag_embedding(context.out, inputs.corpus)
+            return Result({"queries": rows, "pairs": 0, "tokens": 0, "teacher_gate": str(gate)})
+    arguments: dict[str, Any] = {
+        "model": inputs.model,
+        "adapter": inputs.adapter,
+        "corpus": inputs.corpus,
+        "config": config,
+        "batch_tokens": context.resources.batch_tokens,
+    }
+    counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=rows)
+    if counts["rows"] != rows:
+        raise ArtifactError(
+            f"step {context.step}: {counts['rows']} rows for {rows} queries; expected one row per query"
+        )
+    if {"positives", "negatives"} <= columns:
+        _write_flag_embedding(context.out, inputs.corpus)
+    return Result({"queries": rows, "pairs": counts.get("pairs", 0), "tokens": counts.get("tokens", 0)})
+
+
+def _write_flag_embedding(folder: Path, corpus: Path) -> None:
+    table = read_shards(corpus, ["id", "text"])
+    text_of = dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
+    rows = (row for path in list_shards(folder) for row in pq.read_table(path).to_pylist())
+    write_rows(folder / "flag_embedding.jsonl", (make_row(row, text_of) for row in rows))

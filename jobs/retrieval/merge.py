@@ -1,0 +1,49 @@
+"""merge: merge a LoRA adapter into its base, and verify the merged model on probe texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+
+from ratchet.models.model_files import check_folder
+from ratchet.orchestrator.job_interface.job import Job
+from ratchet.orchestrator.job_interface.settings import Unit
+
+
+@dataclass(frozen=True)
+class Config:
+    probes: Annotated[int, Ge(2), Unit("texts")] = 32
+    """Texts of the corpus on which the base with its adapter and the merged model are compared."""
+    tolerance: Annotated[float, Gt(0)] = 1e-2
+    """Largest difference between the two: of cosine similarities for embedders, of scores relative to their spread for
+    rerankers. Weights in bfloat16 cannot agree better than about 1e-3."""
+    allow_unchanged: bool = False
+    """Accept an adapter that changes nothing, as finetuning keeps it if training did not improve on the base."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    base: Path
+    """A Hugging Face model folder."""
+    adapter: Path
+    """A LoRA adapter of this base."""
+    corpus: Path
+    """Shards of texts from which the probes are taken."""
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    if inputs.base is not None:
+        check_folder(inputs.base)
+
+
+JOB = Job(
+    "merge",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.retrieval.implementation.merge:run",
+    check=check,
+)

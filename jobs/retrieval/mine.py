@@ -1,0 +1,71 @@
+"""mine: rank the corpus for each training query -> hard negatives.
+
+The mined shards have the columns of `ratchet.data.tables.MINED` and three more: `random_fill` (the number of negatives,
+at the end of the list, that were drawn from the whole corpus), `suspects` and `suspect_scores` (documents of the window
+that were too similar to the query, perhaps unlabelled positives).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Interval
+
+from ratchet.errors import InputError
+from ratchet.orchestrator.job_interface.job import Job
+
+
+@dataclass(frozen=True)
+class Config:
+    window: tuple[int, int] = (2, 200)
+    """Ranks that negatives are taken from, from the first up to but not including the second, counted from 0. Positives
+    inside the window are dropped afterwards."""
+    num_negatives: Annotated[int, Ge(1)] = 15
+    """Negatives per query. Missing ones are drawn at random from the corpus."""
+    sampling_strategy: Literal["random", "top"] = "random"
+    """`random`: drawn from the window with the seed. `top`: the best-ranked of the window."""
+    absolute_margin: Annotated[float, Interval(ge=0, le=2)] | None = None
+    """A negative's similarity is at most that of the best positive minus this. None: no limit."""
+    percent_of_positive: Annotated[float, Interval(ge=0, le=2)] | None = None
+    """A negative's similarity is at most this fraction of the best positive's, such as 0.95. None: no limit."""
+    max_score: float | None = None
+    """Maximum similarity of a negative. None: no limit."""
+    min_score: float | None = None
+    """Minimum similarity of a negative. None: no limit."""
+    backend: Literal["blocked", "faiss"] = "blocked"
+    """Both are exact. `faiss` is a flat index."""
+    seed: int = 42
+    """Seed of the random draws. The draw of a query does not depend on other queries."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    queries: Path
+    """Shards of training queries with their positives."""
+    corpus: Path
+    """Shards of documents."""
+    query_embeddings: Path
+    """Vectors of `queries`, in the same order and shards."""
+    corpus_embeddings: Path
+    """Vectors of `corpus`, in the same order."""
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    start, end = config.window
+    if not 0 <= start < end:
+        raise InputError(f"mine.window: {start},{end} given; expected 0 <= first < second, such as 2,200")
+    if config.backend == "faiss" and importlib.util.find_spec("faiss") is None:
+        raise InputError("mine.backend: 'faiss' given; expected an installed faiss; install faiss-cpu or set blocked")
+
+
+JOB = Job(
+    "mine",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.retrieval.implementation.mine:run",
+    check=check,
+)

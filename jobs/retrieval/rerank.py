@@ -1,0 +1,71 @@
+"""rerank: score lists of passages with a reranker: mined negatives (for distillation) or rankings.
+
+The columns of the input stay. Next to each column of document ids, a column of scores is added:
+
+    positives, negatives  ->  teacher_positive_scores, teacher_negative_scores
+    documents             ->  teacher_scores
+
+Positives and negatives are also written as FlagEmbedding JSONL, with `pos_scores` and `neg_scores`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from ratchet.errors import InputError
+from ratchet.orchestrator.job_interface import Unit
+from ratchet.orchestrator.job_interface.job import Job
+
+
+@dataclass(frozen=True)
+class Config:
+    max_length: Annotated[int, Ge(8), Unit("tokens")] | None = None
+    """Longer pairs are truncated. None: the limit of the reranker config."""
+    query_max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
+    """Longer queries in a pair are truncated. None: the limit of the reranker config."""
+    depth: Annotated[int, Ge(1), Unit("documents")] | None = None
+    """Number of documents of each ranking that are scored. None: all."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the model's arithmetic; the scores themselves are float32."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    model: Path
+    """A reranker: a Hugging Face model folder."""
+    lists: Path
+    """Shards of queries with lists of document ids, as written by `mine` and `evaluate_retrieval`."""
+    corpus: Path
+    """Shards of documents with the texts of these ids."""
+    adapter: Path | None = None
+    """A LoRA adapter for the model."""
+    teacher_gate: Path | None = None
+    """The decision of `finetune_reranker` whether the model may be used as a teacher. If it may not, the lists are
+    copied without scores, and finetuning learns from the labels alone."""
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    from ratchet.models.model_files import check_folder
+    from ratchet.models.reranker.reranker_config import read_reranker_config
+
+    if inputs.adapter is not None and not (inputs.adapter / "adapter_config.json").is_file():
+        raise InputError(
+            f"rerank.adapter: {inputs.adapter} has no adapter_config.json; expected the folder of a LoRA adapter"
+        )
+    if inputs.model is not None:
+        check_folder(inputs.model)
+        read_reranker_config(inputs.model).with_limits(config.max_length, config.query_max_length)
+
+
+JOB = Job(
+    "rerank",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.retrieval.implementation.rerank:run",
+    check=check,
+)

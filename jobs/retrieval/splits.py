@@ -1,0 +1,29 @@
+"""The data of `prepare` and its splits: read at plan time to find errors, and again by the job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ratchet.data.formats.detection import load_retrieval
+from ratchet.data.retrieval import Document, Query, RetrievalData, check_data, split_queries
+from ratchet.data.synthetic_misconceptions import RULES, format_query, generate_questions
+from ratchet.jobs.retrieval.prepare import Config
+
+
+def load_data(path: Path | None, questions: int, seed: int) -> RetrievalData:
+    """Read the data at `path`, or generate that number of questions. Raises DataError for an unusable file."""
+    if path is not None:
+        return load_retrieval(path)
+    corpus = [Document(rule.id, rule.sentence) for rule in RULES]
+    queries = [
+        Query(f"{question.id}_{option}", format_query(question, option), (rule,), (1,), group=question.id)
+        for question in generate_questions(questions, seed)
+        for option, rule in enumerate(question.rules)
+        if rule is not None
+    ]
+    return check_data(RetrievalData(corpus, queries), "generated questions")
+
+
+def split_data(data: RetrievalData, config: Config) -> dict[str, list[Query]]:
+    """Return the queries of train, valid and test. The queries of one question stay together."""
+    return split_queries(data.queries, config.test_fraction, config.validation_fraction, config.seed)

@@ -1,0 +1,1 @@
+"""Jobs on statements grouped by paper: prepare, finetune on pairs, evaluate."""

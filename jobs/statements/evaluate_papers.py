@@ -1,0 +1,46 @@
+"""evaluate_papers: how well a statement retrieves the other statements of its paper; exact, over all statements.
+
+Each statement is a query that ranks all statements except itself. Shards are distributed to workers. Ranks are counted
+without sorting (ratchet.models.search.ranks). If all statements are queries, each inner product of two statements
+counts for both (ratchet.models.search.symmetric_ranks). The only statement of a paper is a document but no query.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge, MinLen
+
+from ratchet.orchestrator.job_interface.job import Job
+
+
+@dataclass(frozen=True)
+class Config:
+    system: Literal["dense", "bm25", "jaccard"] = "dense"
+    """`dense`: ranked by inner product of the vectors. `bm25`, `jaccard`: ranked by words; slow for more than about
+    100,000 statements."""
+    k: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (1, 5, 10, 50, 100, 1000)
+    """Cut-offs of the metrics."""
+    max_queries: Annotated[int, Ge(1)] | None = None
+    """Size of a sample of the queries, which still rank all statements. None: all statements are queries."""
+    seed: int = 42
+    """Seed of the sample."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    statements: Path
+    """Shards of statements, as written by `prepare_papers`."""
+    embeddings: Path | None = None
+    """Vectors of the statements, as written by `embed`; for `dense` only."""
+
+
+JOB = Job(
+    "evaluate_papers",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.statements.implementation.evaluate_papers:run",
+)

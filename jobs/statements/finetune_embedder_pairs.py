@@ -1,0 +1,73 @@
+"""finetune_embedder_pairs: train a LoRA adapter for an embedder on pairs of texts, with a global batch of any size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge, Gt, MinLen
+
+from ratchet.errors import InputError
+from ratchet.jobs.training.config import WARM_START, FinetuneConfig, check_config, check_retrieval_metric
+from ratchet.models.embedder.encoding_config import read_encoding_config
+from ratchet.orchestrator.job_interface.job import Job
+from ratchet.orchestrator.job_interface.settings import Unit
+
+
+@dataclass(frozen=True)
+class Config(FinetuneConfig):
+    batch_size: Annotated[tuple[Annotated[int, Ge(2)], ...], MinLen(1), Unit("pairs")] = (1024,)
+    """Pairs per training step, over all workers: one number per epoch, the last one for all epochs that follow."""
+    drop_last: bool = True
+    """Leave out the last pairs of an epoch if they do not fill a batch."""
+    temperature: Annotated[float, Gt(0)] = 0.07
+    """Softmax temperature of the similarities."""
+    mask_paper: bool = True
+    """Mask other statements of the same paper, which would count as negatives."""
+    chunk: Annotated[int, Ge(1), Unit("rows")] = 256
+    """Size of a tile of the loss."""
+    projection: Annotated[int, Ge(1), Unit("dimensions")] | None = None
+    """Dimensions of the vectors, by a linear layer that is trained too. None: as the base has it."""
+    metric: str = "mrr"
+    """Metric on `valid` that selects the model to keep: mrr, map, p@K, r@K, map@K, ndcg@K or hit@K."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    base: Path
+    """A Hugging Face model folder."""
+    train: Path
+    """Statements for training, as written by `prepare_papers`."""
+    valid: Path
+    """Held-out statements. The other statements of its paper are relevant to each."""
+    current_best: Path | None = None
+    """The current best adapter, which is kept if training does not improve on it. None: the base."""
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    job = "finetune_embedder_pairs"
+    check_config(job, config, inputs.base)
+    check_retrieval_metric(job, config)
+    if inputs.base is None or config.projection is None:
+        return
+    from ratchet.models.embedder.projection import read_dim
+
+    if folder := read_encoding_config(inputs.base).projection:
+        dim = read_dim(inputs.base / folder)
+        if dim != config.projection:
+            raise InputError(
+                f"{job}.projection: {config.projection} given; the base already projects to {dim} dimensions; expected"
+                " that number, or none"
+            )
+
+
+JOB = Job(
+    "finetune_embedder_pairs",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.statements.implementation.finetune_embedder_pairs:run",
+    check=check,
+    warm_start=WARM_START,
+)

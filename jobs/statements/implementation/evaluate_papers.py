@@ -1,0 +1,217 @@
+"""Ranks statements against all others and computes the metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ratchet.data import lexical_baselines as lexical
+from ratchet.data.formats.papers import number_papers, other_statements
+from ratchet.data.tables import list_shards, read_shards, write_table
+from ratchet.data.vectors import read_blocks
+from ratchet.errors import ArtifactError, InputError
+from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
+from ratchet.jobs.statements.evaluate_papers import Config, Inputs
+from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
+from ratchet.models.search.ranks import RankCounter, Relevant, score_relevant
+from ratchet.models.search.symmetric_ranks import SymmetricRankCounter
+from ratchet.orchestrator.job_interface.job import Context, Progress, Result
+
+BYTES_AT_ONCE = 1 << 28
+"""Bytes of word-based scores that a worker holds at a time."""
+
+
+class Worker:
+    """Ranks all statements for the queries of a shard. Writes ids, and the `ranks` of the others of each paper."""
+
+    def __init__(
+        self, config: Config, inputs: Inputs, starts: dict[str, int], vectors: Path | None, device: str
+    ) -> None:
+        self.config, self.starts, self.device = config, starts, device
+        table = read_shards(inputs.statements, ["paper"] if vectors else ["paper", "text"])
+        self.paper_S = number_papers(table)
+        self.texts: list[str] = [] if vectors else table["text"].to_pylist()
+        self.vectors_SD = None if vectors is None else np.load(vectors, mmap_mode="r")
+        self.query_S = _queries_mask(config, self.paper_S)
+
+    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+        start = self.starts[source.name]
+        row_Q = start + np.flatnonzero(self.query_S[start : start + count_rows([source], ["id"])])
+        relevant = Relevant(*other_statements(self.paper_S, row_Q))
+        ranks_R = self._dense(row_Q, relevant) if self.vectors_SD is not None else self._words(row_Q, relevant, report)
+        rows = _write_ranks(source, target, row_Q - start, relevant.indptr, ranks_R)
+        return {"rows": rows, "queries": len(row_Q)}
+
+    def _dense(self, row_Q: np.ndarray, relevant: Relevant) -> np.ndarray:
+        vectors_SD = self.vectors_SD
+        assert vectors_SD is not None
+        query_QD = vectors_SD[row_Q]
+        # The statements of a paper are adjacent, so the relevant ones lie in a small part of the corpus.
+        first, stop = (int(relevant.indices.min()), int(relevant.indices.max()) + 1) if len(row_Q) else (0, 0)
+        scores_R = score_relevant(query_QD, relevant, [(first, vectors_SD[first:stop])])
+        counter = RankCounter(relevant, scores_R, query_QD=query_QD, exclude_Q=row_Q, device=self.device)
+        counter.add(0, vectors_SD)
+        return counter.get_ranks()
+
+    def _words(self, row_Q: np.ndarray, relevant: Relevant, report: ReportProgress) -> np.ndarray:
+        scores = lexical.score_jaccard if self.config.system == "jaccard" else lexical.score_bm25
+        block = max(1, min(256, BYTES_AT_ONCE // (16 * len(self.texts))))
+        ranks = [np.zeros(0, np.int64)]
+        for start, scores_QS in scores(self.texts, [self.texts[row] for row in row_Q], block):
+            ends = relevant.indptr[start : start + len(scores_QS) + 1]
+            here = Relevant(ends - ends[0], relevant.indices[ends[0] : ends[-1]])
+            own = row_Q[start : start + len(scores_QS)]
+            counter = RankCounter(here, scores_QS[here.query_R, here.indices], exclude_Q=own)
+            counter.add_scores(0, scores_QS)
+            ranks.append(counter.get_ranks())
+            report(start + len(scores_QS))
+        return np.concatenate(ranks)
+
+
+class SymmetricWorker:
+    """Counts the products of the statement groups that begin in a shard (ratchet.models.search.symmetric_ranks).
+
+    Writes int64 [R] as a .npy file. The sum over all shards gives the ranks."""
+
+    def __init__(self, inputs: Inputs, starts: dict[str, int], vectors: Path, device: str) -> None:
+        self.starts = starts
+        paper_S = number_papers(read_shards(inputs.statements, ["paper"]))
+        relevant = Relevant(*other_statements(paper_S, np.arange(len(paper_S))))
+        self.every = SymmetricRankCounter(np.load(vectors, mmap_mode="r"), relevant, device=device)
+
+    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+        start, rows = self.starts[source.name], count_rows([source], ["id"])
+        np.save(target, self.every.count(start, start + rows, lambda row: report(row - start)))
+        return {"rows": rows}
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    shards = list_shards(inputs.statements)
+    total = count_rows(shards, ["id", "text", "paper"])
+    starts = dict(zip([path.name for path in shards], _starts(shards), strict=True))
+    vectors = _collect_vectors(context, config, inputs)
+    device = "cuda" if context.resources.gpus and config.system == "dense" else "cpu"
+    arguments = {"inputs": inputs, "starts": starts, "vectors": vectors, "device": device}
+    paper_S = number_papers(read_shards(inputs.statements, ["paper"]))
+    if vectors is not None and config.max_queries is None:
+        counts = context.work / "counts"
+        map_shards(context, shards, SymmetricWorker, arguments, counts, suffix=".npy", total_rows=total)
+        _write_sums(context, shards, starts, counts, paper_S)
+    else:
+        map_shards(context, shards, Worker, {"config": config, **arguments}, context.out / "ranks", total_rows=total)
+
+    ranks = read_shards(context.out / "ranks")["ranks"].combine_chunks()
+    flat_R = ranks.flatten().to_numpy(zero_copy_only=False)
+    ends = np.r_[0, np.cumsum(ranks.value_lengths().to_numpy(zero_copy_only=False))]
+    if len(ranks) != int(_queries_mask(config, paper_S).sum()):
+        raise ArtifactError(f"step {context.step}: ranks of {len(ranks)} statements; expected one row per query")
+    # The metrics depend only on the number of relevant rows and their ranks, not on which rows they are.
+    relevant = Relevant(ends, np.arange(len(flat_R)) - np.repeat(ends[:-1], np.diff(ends)))
+    metrics = compute_rank_metrics(flat_R, relevant, config.k)
+    return Result(
+        _scalars(metrics, config.k, total),
+        {
+            "metrics by cut-off": _by_cutoff(metrics, config.k),
+            "true positives in the top k": _true_positives(metrics, config.k),
+            "queries": [_queries(metrics, total)],
+        },
+    )
+
+
+def _write_sums(
+    context: Context, shards: list[Path], starts: dict[str, int], counts: Path, paper_S: np.ndarray
+) -> None:
+    """Add up the counts of `SymmetricWorker` and write the ranks, shard by shard, as `Worker` does."""
+    indptr, _ = other_statements(paper_S, np.arange(len(paper_S)))
+    ranks_R = np.ones(indptr[-1], np.int64)
+    for path in sorted(counts.glob("*.npy")):
+        ranks_R += np.load(path, mmap_mode="r")
+    (context.out / "ranks").mkdir(exist_ok=True)
+    for path in shards:
+        start = starts[path.name]
+        ends = indptr[start : start + count_rows([path], ["id"]) + 1]
+        query_q = np.flatnonzero(np.diff(ends))
+        own = ends[np.r_[query_q, len(ends) - 1]] - ends[0]
+        _write_ranks(path, context.out / "ranks" / path.name, query_q, own, ranks_R[ends[0] : ends[-1]])
+
+
+def _write_ranks(source: Path, target: Path, query_q: np.ndarray, ends: np.ndarray, ranks_R: np.ndarray) -> int:
+    """Write one row per query of a shard of statements. Return the number of statements in the shard."""
+    names = pq.read_table(source, columns=["id"])["id"]
+    lists = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(ranks_R, pa.int64()))
+    write_table(target, pa.table({"id": names.take(pa.array(query_q)).combine_chunks(), "ranks": lists}))
+    return len(names)
+
+
+def _queries_mask(config: Config, paper_S: np.ndarray) -> np.ndarray:
+    """Return which statements are queries: bool [S]."""
+    query_S = np.bincount(paper_S)[paper_S] >= 2 if len(paper_S) else np.zeros(0, bool)
+    if config.max_queries is not None and config.max_queries < query_S.sum():
+        rows = np.flatnonzero(query_S)
+        query_S = np.zeros_like(query_S)
+        query_S[np.random.default_rng(config.seed).choice(rows, config.max_queries, replace=False)] = True
+    return query_S
+
+
+def _starts(shards: list[Path]) -> list[int]:
+    starts = [0]
+    for path in shards:
+        starts.append(starts[-1] + pq.read_metadata(path).num_rows)
+    return starts[:-1]
+
+
+def _collect_vectors(context: Context, config: Config, inputs: Inputs) -> Path | None:
+    """Write all vectors to one file, which workers map into memory, since each reads all of it for every shard."""
+    if config.system != "dense":
+        return None
+    if inputs.embeddings is None:
+        raise InputError(
+            "evaluate_papers.embeddings: nothing given; expected those of the statements; give them or set system=bm25"
+        )
+    names = read_shards(inputs.statements, ["id"])["id"].to_pylist()
+    target, fresh = context.work / "vectors.npy", context.work / f"vectors-{context.attempt}.npy"
+    if target.exists():  # of an earlier attempt, and complete, since it was renamed
+        return target
+    all_SD: Any = None
+    for start, block_ND in read_blocks(inputs.embeddings, names):
+        if all_SD is None:
+            shape = (len(names), block_ND.shape[1])
+            all_SD = np.lib.format.open_memmap(fresh, mode="w+", dtype=np.float32, shape=shape)
+        all_SD[start : start + len(block_ND)] = block_ND
+        context.progress(Progress(start + len(block_ND), len(names), "vectors", "collecting"))
+    all_SD.flush()
+    del all_SD
+    fresh.replace(target)
+    return target
+
+
+def _scalars(metrics: RankMetrics, ks: tuple[int, ...], statements: int) -> dict[str, float | int | str]:
+    names = ["mrr", "map", *(f"p@{k}" for k in ks), *(f"r@{k}" for k in ks)]
+    found = {name: round(metrics.values[name], 6) for name in names}
+    return {**found, "statements": statements, "queries": metrics.queries}
+
+
+def _by_cutoff(metrics: RankMetrics, ks: tuple[int, ...]) -> list[dict[str, Any]]:
+    return [{"k": k, "P": round(metrics.values[f"p@{k}"], 6), "R": round(metrics.values[f"r@{k}"], 6)} for k in ks]
+
+
+def _true_positives(metrics: RankMetrics, ks: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Return statistics of the relevant statements found per query."""
+    rows = []
+    for k in ks:
+        found_Q = metrics.per_query[f"p@{k}"] * k
+        spread = np.percentile(found_Q, [10, 25, 50, 75, 90, 99]) if len(found_Q) else np.zeros(6)
+        names = ("10%", "25%", "median", "75%", "90%", "99%")
+        mean = round(float(found_Q.mean()), 4) if len(found_Q) else 0.0
+        rows.append({"k": k, "mean": mean, **dict(zip(names, spread.round(4).tolist(), strict=True))})
+    return rows
+
+
+def _queries(metrics: RankMetrics, statements: int) -> dict[str, float | int | str]:
+    relevant = {f"relevant, {name}": round(value, 4) for name, value in metrics.relevant.items()}
+    first = {f"first rank, {name}": round(value, 4) for name, value in metrics.ranks.items()}
+    return {"statements": statements, "queries": metrics.queries, **relevant, **first}

@@ -1,0 +1,178 @@
+"""Finetuning of an embedder on pairs of texts with a global batch of any size.
+
+Pairs are statements of one paper, drawn anew in each epoch. The loss is symmetric InfoNCE over all pairs of a batch, on
+all workers. Every text is embedded twice (`ratchet.models.losses.grad_cache`), so that memory is that of a micro batch,
+and the loss is computed in tiles (`ratchet.models.losses.tiled_contrastive_loss`), so that the matrix of similarities
+never exists.
+
+Legend: N pairs of this worker, R = 2 N texts (all left ones first), D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ratchet.data.formats.papers import STATEMENTS, number_papers, other_statements
+from ratchet.data.pair_batches import PairSampler
+from ratchet.data.tables import open_mapped, read_shards
+from ratchet.errors import InputError
+from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs
+from ratchet.jobs.training.finetuning import CPU_TOKENS, attach_adapter, run_finetuning, select_metrics
+from ratchet.jobs.training.task import WorkerInfo, gather_objects
+from ratchet.models.adapters import lora
+from ratchet.models.batching import pad
+from ratchet.models.embedder import encoder, projection
+from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
+from ratchet.models.length_groups import group_by_length
+from ratchet.models.loading import eval_mode
+from ratchet.models.losses import grad_cache
+from ratchet.models.losses.tiled_contrastive_loss import symmetric_info_nce_gradient
+from ratchet.models.model_files import find_config_folder
+from ratchet.models.search.rank_metrics import compute_rank_metrics
+from ratchet.models.search.ranks import RankCounter, Relevant, score_relevant
+from ratchet.models.zero3_sync import Zero3Sync
+from ratchet.orchestrator.job_interface.job import Context, Resources, Result
+
+
+class TrainTask:
+    """An embedder with LoRA; see ratchet.jobs.training.task.TrainTask."""
+
+    def __init__(self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources) -> None:
+        self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
+        self.sampler = PairSampler(open_mapped(inputs.train), config.batch_size, drop_last=config.drop_last)
+        if config.mask_paper and self.sampler.papers < 2:
+            raise InputError(
+                f"finetune_embedder_pairs.mask_paper: true given, for {inputs.train} where only one paper has pairs;"
+                " expected at least two, so that there are negatives; give more papers, or mask_paper=false"
+            )
+        self.valid = read_shards(inputs.valid, STATEMENTS.names)
+        self.steps = [self.sampler.num_batches(epoch) for epoch in range(config.epochs)]
+        self.device = "cpu" if worker.device == "cpu" else "cuda"
+        initial_adapter = inputs.current_best if config.start_from == "current_best" else None
+        encoding_config = read_encoding_config(find_config_folder(inputs.base, initial_adapter)).with_limits(
+            config.max_length
+        )
+        self.encoder = encoder.load(
+            inputs.base,
+            dtype=config.dtype,
+            device=self.device,
+            encoding_config=encoding_config,
+            training=True,
+            quantization=config.quantization,
+            config_folder=find_config_folder(inputs.base, initial_adapter),
+        )
+        self.model = attach_adapter(self.encoder.model, config, initial_adapter)
+        self.encoder.model = self.model
+        self._attach_projection(read_encoding_config(inputs.base))
+        self.zero3_sync = Zero3Sync(self.model, self.device, needed=config.zero_stage == 3)
+
+    def _attach_projection(self, base: EncodingConfig) -> None:
+        """Train the projection: that of the current best adapter, or a new one if the base has none."""
+        one, dim = self.encoder, self.config.projection
+        self.projects = dim is not None and not base.projection
+        self.is_new = self.projects and one.projection is None
+        if self.is_new and dim is not None:
+            one.projection = projection.init(one.dim, dim, self.config.seed).to(one.device, one.dtype)
+            one.encoding_config = replace(one.encoding_config, projection=projection.FOLDER)
+        if self.projects and one.projection is not None:
+            self.model.projection = one.projection.requires_grad_()  # the model contains all trained parameters
+
+    def evaluate_start(self) -> dict[str, float]:
+        current_best = self.inputs.current_best
+        if current_best is None and self.is_new:
+            new, self.encoder.projection = self.encoder.projection, None
+            try:
+                return self.evaluate()
+            finally:
+                self.encoder.projection = new
+        if current_best is None or self.config.start_from == "current_best":
+            return self.evaluate()  # training starts from the current best
+        return self._compute_metrics(
+            encoder.load(self.inputs.base, current_best, dtype=self.config.dtype, device=self.device)
+        )
+
+    def evaluate(self) -> dict[str, float]:
+        with eval_mode(self.model):
+            return self._compute_metrics(self.encoder)
+
+    def save(self, folder: Path) -> None:
+        lora.save(self.model, folder)
+        self.encoder.encoding_config.write(folder)
+        if self.projects and self.encoder.projection is not None:
+            projection.save(self.encoder.projection, folder / self.encoder.encoding_config.projection)
+
+    def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
+        """Embed all texts of this worker without gradient. Each part embeds a micro batch again, with gradient."""
+        config, worker = self.config, self.worker
+        batch = self.sampler.make_batch(config.seed, epoch, step, worker.rank, worker.world_size)
+        texts = self.sampler.texts(np.concatenate([batch.left_N, batch.right_N]))
+        ids_R = self.encoder.tokenize(texts, "passage")
+        group_N = torch.from_numpy(batch.paper_N).to(self.device) if config.mask_paper else None
+
+        def gradient(vector_RD: Tensor) -> tuple[Tensor, Tensor]:
+            sides = vector_RD[: len(batch.left_N)], vector_RD[len(batch.left_N) :]
+            options: dict[str, Any] = {"temperature": config.temperature, "group_N": group_N, "chunk": config.chunk}
+            loss, *gradients = symmetric_info_nce_gradient(*sides, **options)
+            return loss, torch.cat(gradients)
+
+        batches = self._micro_batches([len(ids) for ids in ids_R])
+        parts = grad_cache.make_backward_passes(partial(self._embed, ids_R), batches, gradient, worker.world_size)
+        tokens = [sum(len(ids_R[row]) for row in rows) for rows in batches]
+        return [partial(_run_part, part, count) for part, count in zip(parts, tokens, strict=True)]
+
+    def _micro_batches(self, lengths: list[int]) -> list[np.ndarray]:
+        """Split rows into micro batches of similar length. All workers get the same number; some may be empty."""
+        most = self.resources.micro_batch_size
+        multiple, tokens = (4, CPU_TOKENS) if self.device == "cpu" else (8, self.resources.batch_tokens)
+        if most is not None:
+            order = np.argsort(lengths, kind="stable")
+            groups = np.array_split(order, -(-len(order) // most)) if len(order) else []
+        else:
+            groups = group_by_length(lengths, tokens, multiple) if lengths else []
+        wanted = max(gather_objects(len(groups)))
+        return [*groups, *[np.zeros(0, np.int64)] * (wanted - len(groups))]
+
+    def _embed(self, ids_R: list[list[int]], rows: np.ndarray) -> Tensor:
+        """float32 [rows, D]. An empty micro batch runs the model too, since all workers must."""
+        side, filler = self.encoder.encoding_config.padding_side, self.encoder.tokenizer.pad_token_id
+        chosen = [ids_R[row] for row in rows] or [[filler, filler]]
+        ids_BL, mask_BL = pad(chosen, filler, side, 4 if self.device == "cpu" else 8)
+        return self.encoder.embed(ids_BL.to(self.device), mask_BL.to(self.device)).float()[: len(rows)]
+
+    def _compute_metrics(self, model: Any) -> dict[str, float]:
+        """Exact metrics on `valid`, each statement against all others. Each worker embeds and counts a part."""
+        held = np.array_split(np.arange(len(self.valid)), self.worker.world_size)[self.worker.rank]
+        texts = self.valid["text"].take(held).to_pylist()
+        block_ND = model.encode(texts, "passage", batch_tokens=self.resources.batch_tokens)
+        if model is self.encoder:
+            with torch.no_grad():
+                self.zero3_sync.finish(partial(self._embed, [], np.zeros(0, np.int64)))
+        all_ND = np.concatenate(gather_objects(block_ND))
+        first = int(held[0]) if len(held) else 0
+        every = np.arange(len(all_ND))
+        relevant = Relevant(*other_statements(number_papers(self.valid), every))
+        scores_R = np.fmax.reduce(gather_objects(score_relevant(all_ND, relevant, [(first, block_ND)])))
+        counter = RankCounter(relevant, scores_R, query_QD=all_ND, exclude_Q=every)
+        counter.add(first, block_ND)
+        ranks_R = 1 + np.sum(gather_objects(counter.before_R), axis=0)
+        return select_metrics(
+            self.config, partial(compute_rank_metrics, ranks_R, relevant), "mrr", "p@1", "r@10", "r@100"
+        )
+
+
+def _run_part(part: Callable[[], Tensor], tokens: int) -> tuple[Tensor, int]:
+    return part(), tokens
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    arguments = {"config": config, "inputs": inputs, "resources": context.resources}
+    is_usable = config.projection is None or bool(read_encoding_config(inputs.base).projection)
+    return run_finetuning(context, config, TrainTask, arguments, inputs.current_best, base_is_usable=is_usable)

@@ -1,0 +1,96 @@
+"""Splits papers and writes their statements as shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ratchet.data.formats.papers import SPLITS, STATEMENTS, Paper, assign_splits, read_papers
+from ratchet.data.tables import write_mapped, write_table
+from ratchet.jobs.statements.prepare_papers import Config, Inputs
+from ratchet.orchestrator.job_interface.job import Context, Progress, Result
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    total = sum(1 for _ in read_papers(inputs.papers))
+    chosen = np.arange(total)
+    if config.max_papers is not None and config.max_papers < total:
+        chosen = np.sort(np.random.default_rng([config.seed, 1]).choice(total, config.max_papers, replace=False))
+    split = np.full(total, -1, np.int8)
+    split[chosen] = assign_splits(len(chosen), config.test_fraction, config.validation_fraction, config.seed)
+    writers = {name: SplitWriter(context.out / name, config.shard_rows, mapped=name == "train") for name in SPLITS}
+    empty = repeated = 0
+    for number, paper in enumerate(read_papers(inputs.papers)):
+        if split[number] < 0:
+            continue
+        empty, repeated = empty + paper.empty, repeated + paper.repeated
+        writers[SPLITS[split[number]]].add(paper.id, _sample(config, number, paper))
+        if number % 1000 == 999 or number + 1 == total:
+            context.progress(Progress(number + 1, total, "papers"))
+    for writer in writers.values():
+        writer.close()
+    counts = {name: np.array(writer.counts) for name, writer in writers.items()}
+    return Result(
+        {
+            "papers": len(chosen),
+            **{f"{name}/statements": int(count.sum()) for name, count in counts.items()},
+            "blank_statements": empty,
+            "repeated_statements": repeated,
+        },
+        {"splits": [_statistics(name, count) for name, count in counts.items()]},
+    )
+
+
+def _sample(config: Config, number: int, paper: Paper) -> list[str]:
+    most, texts = config.max_statements, paper.statements
+    if most is None or len(texts) <= most:
+        return list(texts)
+    chosen = np.random.default_rng([config.seed, 2, number]).choice(len(texts), most, replace=False)
+    return [texts[i] for i in sorted(chosen.tolist())]
+
+
+class SplitWriter:
+    """Writes the shards of one split. Holds the rows of one shard and the number of statements of each paper."""
+
+    def __init__(self, folder: Path, shard_rows: int, *, mapped: bool) -> None:
+        self.folder, self.shard_rows, self.mapped = folder, shard_rows, mapped
+        self.rows: list[dict[str, Any]] = []
+        self.shards = 0
+        self.counts: list[int] = []
+
+    def add(self, paper: str, texts: list[str]) -> None:
+        self.counts.append(len(texts))
+        self.rows += [{"id": f"{paper}#{n}", "text": text, "paper": paper} for n, text in enumerate(texts)]
+        while len(self.rows) >= self.shard_rows:
+            self._write()
+
+    def close(self) -> None:
+        if self.rows or not self.shards:
+            self._write()
+
+    def _write(self) -> None:
+        table = pa.Table.from_pylist(self.rows[: self.shard_rows], STATEMENTS)
+        name = f"shard-{self.shards:05d}"
+        if self.mapped:
+            write_mapped(self.folder / f"{name}.arrow", table)
+        else:
+            write_table(self.folder / f"{name}.parquet", table)
+        self.rows, self.shards = self.rows[self.shard_rows :], self.shards + 1
+
+
+def _statistics(name: str, counts: np.ndarray) -> dict[str, float | int | str]:
+    at = np.percentile(counts, [50, 90, 99]).tolist()
+    return {
+        "split": name,
+        "papers": len(counts),
+        "statements": int(counts.sum()),
+        "papers with fewer than 2": int((counts < 2).sum()),
+        "statements per paper, mean": round(float(counts.mean()), 4),
+        "median": at[0],
+        "90%": at[1],
+        "99%": at[2],
+        "most": int(counts.max()),
+    }

@@ -1,0 +1,57 @@
+"""prepare_papers: JSONL of papers with their statements -> train/, valid/, test/, split by paper.
+
+The files are read twice, with one shard in memory at a time. `valid` and `test` are Parquet shards for `embed`; `train`
+is Arrow files that training maps into memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Lt
+
+from ratchet.orchestrator.job_interface import Unit
+from ratchet.orchestrator.job_interface.job import Job
+
+
+@dataclass(frozen=True)
+class Config:
+    test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.2
+    """Fraction of the papers that is held out for the final metrics."""
+    validation_fraction: Annotated[float, Gt(0), Lt(1)] = 0.02
+    """Fraction of the remaining papers that selects checkpoints, so that nothing is selected on the test split."""
+    max_papers: Annotated[int, Ge(3)] | None = None
+    """Size of a sample of the papers, drawn before the split. None: all papers."""
+    max_statements: Annotated[int, Ge(2)] | None = None
+    """Maximum number of statements per paper; longer papers are sampled. None: all statements."""
+    seed: int = 42
+    """Seed of the samples and of the split."""
+    shard_rows: Annotated[int, Ge(1), Unit("rows")] = 16_384
+    """Statements per shard."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    papers: Path
+    """A .jsonl file, or a folder of such files, with one paper per line: `lemmas`, `theorems` and `arxiv_id`."""
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    """Read every line. Errors name the file and line before anything is started."""
+    from ratchet.data.formats.papers import assign_splits, read_papers
+
+    papers = sum(1 for _ in read_papers(inputs.papers))
+    papers = min(papers, config.max_papers or papers)
+    assign_splits(papers, config.test_fraction, config.validation_fraction, config.seed)
+
+
+JOB = Job(
+    "prepare_papers",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.statements.implementation.prepare_papers:run",
+    check=check,
+)

@@ -1,0 +1,1 @@
+"""Parts that finetuning jobs share: settings, training loop, Ray Train, checkpoints, tracking."""

@@ -1,0 +1,133 @@
+"""The settings that all finetuning jobs share, and their checks at plan time."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Interval
+
+from ratchet.errors import InputError
+from ratchet.jobs.training.schedule import LrSchedulerType
+from ratchet.models.model_files import check_folder
+from ratchet.orchestrator.job_interface.job import WarmStart
+from ratchet.orchestrator.job_interface.settings import Unit
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """Settings of every finetuning job."""
+
+    epochs: Annotated[int, Ge(1)] = 4
+    """Passes over the training data. The model with the best `metric` is kept."""
+    learning_rate: Annotated[float, Gt(0)] = 2e-4
+    """Peak learning rate, reached after the warm-up."""
+    lora_r: Annotated[int, Ge(1)] = 32
+    """LoRA rank."""
+    lora_alpha: Annotated[float, Gt(0)] = 64.0
+    """LoRA scaling: the update is multiplied by lora_alpha / lora_r."""
+    lora_dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    """Dropout on the inputs of LoRA layers. On CPUs it costs a third of the speed."""
+    target_modules: str = "all-linear"
+    """Modules that get LoRA layers: `all-linear`, or names separated by commas."""
+    warmup_ratio: Annotated[float, Interval(ge=0, lt=1)] = 0.1
+    """Fraction of all training steps over which the learning rate rises."""
+    warmup_steps: Annotated[int, Ge(0), Unit("training steps")] | None = None
+    """Training steps over which the learning rate rises. None: given by warmup_ratio."""
+    lr_scheduler_type: LrSchedulerType = "cosine"
+    """Decay of the learning rate after the warm-up."""
+    weight_decay: Annotated[float, Ge(0)] = 0.01
+    """Weight decay of AdamW."""
+    max_grad_norm: Annotated[float, Ge(0)] = 1.0
+    """Gradient norm above which gradients are clipped. 0: no clipping."""
+    max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
+    """Longer texts are truncated. None: the limit of the encoding config. It is saved with the adapter."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Dtype of weights and arithmetic. auto: bfloat16 where the hardware multiplies it natively. Master weights are
+    float32."""
+    quantization: Literal["none", "nf4"] = "none"
+    """`nf4` trains over a base in 4 bits with double quantization (QLoRA): a quarter of the memory, and slower."""
+    start_from: Literal["base", "current_best"] = "base"
+    """Where training starts: a new adapter on the base, or the current best adapter if there is one."""
+    metric: str = "map@25"
+    """Metric on `valid` that selects the model to keep: map@K, r@K, ndcg@K, p@K, hit@K, mrr or map."""
+    allow_regression: bool = False
+    """Keep the best new model even if it does not improve on the current best."""
+    save_steps: Annotated[int, Ge(1), Unit("training steps")] | None = None
+    """Training steps between checkpoints within an epoch. None: about every five minutes."""
+    eval_steps: Annotated[int, Ge(1), Unit("training steps")] | None = None
+    """Training steps between evaluations. None: after each epoch."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: a third slower, with much less memory."""
+    zero_stage: Annotated[int, Interval(ge=0, le=3)] = 1
+    """DeepSpeed ZeRO stage. 0: nothing is sharded; 1: optimizer states; 2: gradients too; 3: all weights too, which is
+    slow and meant for bases that do not fit otherwise (not with nf4)."""
+    seed: int = 42
+    """Random seed of the adapter's weights, of the order of the data and of sampling."""
+
+
+@dataclass(frozen=True)
+class RetrievalFinetuneConfig(FinetuneConfig):
+    """Settings of finetuning on queries with positives and negatives."""
+
+    batch_size: Annotated[int, Ge(1), Unit("queries")] = 64
+    """Largest number of queries per training step, over all workers. The steps of an epoch are of nearly equal size."""
+    num_negatives: Annotated[int, Ge(0)] = 4
+    """Mined negatives per query and training step, sampled anew in each epoch."""
+    label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    """Fraction of the target that is spread evenly over all passages. It applies to labels, never to a teacher."""
+    distillation: Literal["none", "kl_div", "m3_kd_loss"] = "none"
+    """Learn from a reranker's scores (see `rerank`). `kl_div` adds the KL divergence over each query's own passages to
+    the loss on the labels; `m3_kd_loss` weights the loss on all passages by them, instead of the labels."""
+    teacher_temperature: Annotated[float, Gt(0)] = 1.0
+    """Softmax temperature of the teacher's scores. Higher is softer."""
+
+
+def check_config(job: str, config: FinetuneConfig, base: Path | None) -> None:
+    """Raise InputError for settings that exclude each other, a missing package and an unusable base."""
+    if config.quantization != "none" and importlib.util.find_spec("bitsandbytes") is None:
+        raise InputError(
+            f"{job}.quantization: {config.quantization} given, and the package bitsandbytes is not installed; expected"
+            " it to be; install it, or set quantization=none"
+        )
+    if config.quantization != "none" and config.zero_stage == 3:
+        raise InputError(
+            f"{job}.zero_stage: 3 given; expected 2 or less with nf4, since quantized blocks cannot be sharded; lower"
+            " it, or set quantization=none"
+        )
+    if base is not None:
+        check_folder(base)
+
+
+def check_retrieval_metric(job: str, config: FinetuneConfig) -> None:
+    """Raise InputError for an unknown metric."""
+    if not re.fullmatch(r"(map|r|ndcg|p|hit)@[1-9]\d*|mrr|map", config.metric):
+        raise InputError(f"{job}.metric: {config.metric} given; expected map@25, r@10, mrr or the like")
+
+
+def require(job: str, config: object, rules: list[tuple[str, bool, str]]) -> None:
+    """Raise InputError for the first of the rules (setting, whether it holds, what is expected) that does not hold."""
+    for name, holds, expected in rules:
+        if not holds:
+            raise InputError(f"{job}.{name}: {getattr(config, name)} given; expected {expected}")
+
+
+def epochs_blocked_by(config: FinetuneConfig) -> str:
+    """Return why training for more epochs cannot continue a run with fewer, or an empty string."""
+    if config.lr_scheduler_type != "constant":
+        return (
+            f"with lr_scheduler_type={config.lr_scheduler_type} the learning rate depends on the number of training"
+            " steps; use lr_scheduler_type=constant"
+        )
+    if config.warmup_ratio and config.warmup_steps is None:
+        return "warmup_ratio is a fraction of all training steps; set warmup_steps, or warmup_ratio=0"
+    if config.eval_steps or getattr(config, "checkpoints", None):
+        return "with eval_steps or checkpoints the model is also evaluated at the end; leave them out"
+    return ""
+
+
+WARM_START = WarmStart("epochs", epochs_blocked_by)
+"""Training continues a finished run with the same config but fewer epochs."""

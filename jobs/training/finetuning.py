@@ -1,0 +1,163 @@
+"""Finetuning with a ratchet: train, keep the model that is best on held-out rows, never one worse than before.
+
+The model is evaluated during training. The best evaluation is compared with the start; if it is no better, the current
+best adapter (or the base) is kept instead.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+
+from ratchet.errors import InputError
+from ratchet.jobs.training.checkpoints import checkpoint_folder
+from ratchet.jobs.training.config import FinetuneConfig
+from ratchet.jobs.training.ray_train import train
+from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory, is_better
+from ratchet.jobs.training.task import WorkerInfo
+from ratchet.models.adapters import lora
+from ratchet.models.adapters.fused_lora import fuse
+from ratchet.models.loading import move_model
+from ratchet.models.search.rank_metrics import RankMetrics
+from ratchet.orchestrator.job_interface.job import Context, Result
+
+CPU_TOKENS = 2048
+"""Padded tokens of a forward pass on CPUs. Larger ones leave the caches."""
+
+
+def steps_of_epochs(job: str, rows: int, steps: int, epochs: int, worker: WorkerInfo) -> list[int]:
+    """Return the training steps of each epoch. Raises InputError if a worker would have no row in a step."""
+    smallest = rows // steps
+    if smallest < worker.world_size:
+        raise InputError(
+            f"{job}.workers: {worker.world_size} given, for training steps of {smallest} rows; expected at most one"
+            " worker per row; lower workers, or raise batch_size"
+        )
+    return [steps] * epochs
+
+
+def attach_adapter(model: Any, config: FinetuneConfig, initial_adapter: Path | None, **options: Any) -> Any:
+    """Return the model with the adapter that is trained: a new one, or an initial adapter.
+
+    options: `modules_to_save` and `task` of `ratchet.models.adapters.lora.attach`."""
+    device, dtype = model.device, model.dtype
+    names = config.target_modules
+    if initial_adapter is not None:
+        with_adapter = lora.load(model, initial_adapter, trainable=True)
+    else:
+        with_adapter = lora.attach(
+            model,
+            lora_r=config.lora_r,
+            lora_alpha=config.lora_alpha,
+            lora_dropout=config.lora_dropout,
+            target_modules=names if names == "all-linear" else [name.strip() for name in names.split(",")],
+            seed=config.seed,
+            **options,
+        )
+    move_model(with_adapter, device, dtype)
+    if config.zero_stage < 3:  # ZeRO-3 gathers the weights of the layers that PEFT calls
+        fuse(with_adapter)
+    if config.gradient_checkpointing:
+        with_adapter.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return with_adapter
+
+
+def select_metrics(
+    config: FinetuneConfig, metrics_at: Callable[[list[int]], RankMetrics], *names: str
+) -> dict[str, float]:
+    """Return the metric that selects the best model, and those named. metrics_at(ks): all metrics for these K."""
+    wanted = list(dict.fromkeys((config.metric, *names)))
+    ks = sorted({int(name.partition("@")[2]) for name in wanted if "@" in name})
+    values = metrics_at(ks or [1]).values
+    return {name: round(values[name], 6) for name in wanted}
+
+
+def run_finetuning(
+    context: Context,
+    config: FinetuneConfig,
+    task_class: type,
+    arguments: dict[str, Any],
+    current_best: Path | None,
+    *,
+    base_is_usable: bool = True,
+    checkpoints: tuple[int, ...] = (),
+    folder: str = "adapter",
+    keep_start: Callable[[Path | None, Path], None] | None = None,
+) -> Result:
+    """Train, and keep the best model on held-out rows in `context.out/folder`.
+
+    base_is_usable: whether the base without an adapter can be kept; one with a new head cannot.
+    checkpoints: training steps whose models are kept too, as `checkpoint-STEP`.
+    keep_start(current_best, folder): put what training started from into the folder; by default, an adapter.
+    """
+    names = [field.name for field in fields(OptimizationConfig) if field.name != "checkpoints"]
+    options = OptimizationConfig(**{name: getattr(config, name) for name in names}, checkpoints=checkpoints)
+    best_folder = context.out / folder
+    history = train(context, options, task_class, arguments, best_folder)
+    for step in checkpoints:
+        # Copied, not moved: a run that is killed here finds them again.
+        shutil.copytree(checkpoint_folder(context, step), context.out / f"checkpoint-{step}")
+    assert history.best is not None
+    before, after = history.start[config.metric], history.evaluations[history.best][config.metric]
+    improved = is_better(config.metric, history.evaluations[history.best], history.start)
+    unit = "step" if config.eval_steps or checkpoints else "epoch"
+    best = history.best + 1 if unit == "epoch" else history.evaluated_at[history.best]
+    kept = f"{unit} {best}"
+    if not improved and not config.allow_regression and (current_best is not None or base_is_usable):
+        kept = "current_best" if current_best else "base"
+        (keep_start or _keep_start)(current_best, best_folder)
+    return Result(
+        {
+            "loss": _rounded(history.evaluations[-1]["loss"]),
+            f"valid/{config.metric}": after if kept == f"{unit} {best}" else before,
+            f"valid/{config.metric}_start": before,
+            f"valid/{config.metric}_best": after,
+            f"best_{unit}": best,
+            "kept": kept,
+            "improved": improved,
+        },
+        {f"{unit}s": _table(history, unit, kept)},
+        _curves(history),
+    )
+
+
+def _table(history: TrainHistory, unit: str, kept: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [{unit: "start", "loss": None, **history.start}]
+    at = range(1, len(history.evaluations) + 1) if unit == "epoch" else history.evaluated_at
+    rows += [{unit: str(number), **entry} for number, entry in zip(at, history.evaluations, strict=True)]
+    chosen = kept.removeprefix(f"{unit} ") if kept.startswith(unit) else "start"
+    return [
+        {unit: row[unit], "loss": row["loss"] and _rounded(row["loss"])}
+        | {f"valid/{name}": row[name] for name in history.start}
+        | {"best": row[unit] == chosen}
+        for row in rows
+    ]
+
+
+def _curves(history: TrainHistory) -> dict[str, dict[str, list[float]]]:
+    steps = [float(number) for number in range(1, len(history.loss) + 1)]
+    curves = {"loss": history.loss, "learning rate": history.learning_rate, "gradient norm": history.gradient_norm}
+    return {
+        f"{name} against step": {"x": steps, "y": [_rounded(value) for value in values]}
+        for name, values in curves.items()
+    }
+
+
+def _keep_start(current_best: Path | None, adapter: Path) -> None:
+    """Put the current best adapter into the folder, or for a bare base an adapter that changes nothing (B is 0)."""
+    if current_best is not None:
+        shutil.rmtree(adapter)
+        shutil.copytree(current_best, adapter)
+        return
+    weights = load_file(adapter / "adapter_model.safetensors")
+    unchanged = {name: value * 0 if "lora_B" in name else value for name, value in weights.items()}
+    save_file(unchanged, adapter / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")

@@ -1,0 +1,192 @@
+"""The training loop of one worker: task -> engine -> last checkpoint -> training steps, evaluations, checkpoints.
+
+All workers do the same at the same training step. A decision that one worker makes (by its clock, say) is broadcast
+first.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from ray import train as ray_train
+from ray.train.torch import get_device
+
+from ratchet.errors import ArtifactError, InputError
+from ratchet.jobs.training.checkpoints import Checkpoints
+from ratchet.jobs.training.preemption import PreemptionWatcher
+from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory, is_better, learning_rate_at
+from ratchet.jobs.training.task import TrainTask, WorkerInfo
+from ratchet.jobs.training.tracking import Tracker
+from ratchet.models import engine
+from ratchet.orchestrator.job_interface.job import Context, Progress
+from ratchet.orchestrator.job_interface.lost_work import WorkTracker
+
+CHECKPOINT_SECONDS = 300.0
+"""Time between checkpoints within an epoch if save_steps is not given: the most that a kill can cost."""
+
+
+class TrainingLoop:
+    def __init__(
+        self, context: Context, options: OptimizationConfig, task_class: type, arguments: dict[str, Any]
+    ) -> None:
+        engine.silence_libraries()
+        device = get_device()
+        if device.type == "cpu":
+            engine.keep_freed_memory()
+            torch.set_num_threads(max(1, int(context.resources.cpus or 1)))
+        else:
+            torch.cuda.set_device(device)
+        worker_context = ray_train.get_context()
+        self.worker = WorkerInfo(worker_context.get_world_rank(), worker_context.get_world_size(), str(device))
+        self.context, self.options, self.device = context, options, device
+        torch.manual_seed(options.seed * 1000 + self.worker.rank)
+        self.task: TrainTask = task_class(worker=self.worker, **arguments)
+        self.engine = engine.start_engine(
+            self.task.model,
+            learning_rate=options.learning_rate,
+            weight_decay=options.weight_decay,
+            max_grad_norm=options.max_grad_norm,
+            zero_stage=options.zero_stage,
+            device=device.type,
+        )
+        self.total = sum(self.task.steps[: options.epochs])
+        learning_rate_at(0, self.total, options)  # raises before anything is computed
+        if options.checkpoints and options.checkpoints[-1] > self.total:
+            raise InputError(
+                f"checkpoints: {options.checkpoints[-1]} given, of {self.total} steps in all; expected steps within"
+                " them; leave it out, or train for more epochs"
+            )
+        self.history = TrainHistory()
+        self.checkpoints = Checkpoints(context, self.worker, self.task, self.engine)
+        self.saved_at = self.reported_at = time.monotonic()
+        self.tokens = 0.0
+        self.preemption = PreemptionWatcher()
+        self.work_tracker = WorkTracker(context, context.work / "training.trail", "training", "steps")
+
+    def run(self) -> None:
+        try:
+            self.history = self.checkpoints.restore()
+            if self.worker.rank == 0:
+                self.work_tracker.start(len(self.history.loss))
+            logs = self.context.logs if self.worker.rank == 0 else None
+            with Tracker(logs, self.context.step, len(self.history.loss) + 1, self.context.step_id) as self.tracker:
+                self._train()
+        finally:
+            self.checkpoints.close()
+
+    def _train(self) -> None:
+        history = self.history
+        if not history.start:
+            self._report("evaluating the start", 0.0)
+            history.start = self.task.evaluate_start()
+            self.tracker.log(0, {f"valid/{name}": value for name, value in history.start.items()})
+        self.task.model.train()
+        self.saved_at = self.reported_at = time.monotonic()
+        while history.epoch < self.options.epochs:
+            save = self._step()
+            epoch_ended = history.step == self.task.steps[history.epoch]
+            if epoch_ended:
+                history.epoch, history.step = history.epoch + 1, 0
+            evaluate = self._is_evaluation_due(epoch_ended)
+            if evaluate:
+                self._evaluate()
+            if evaluate or save:
+                self._save()
+        if self.worker.rank == 0:
+            self.work_tracker.finish()
+
+    def _is_evaluation_due(self, epoch_ended: bool) -> bool:
+        every, done = self.options.eval_steps, len(self.history.loss)
+        if self.options.checkpoints:
+            return done in self.options.checkpoints or done == self.total
+        return epoch_ended if every is None else done % every == 0 or done == self.total
+
+    def _evaluate(self) -> None:
+        """Evaluate the model as it is, and keep it if it is the best so far."""
+        history, done = self.history, len(self.history.loss)
+        self._report(f"evaluating after training step {done}", history.loss[-1])
+        metrics = self.task.evaluate()
+        since = history.loss[history.evaluated_at[-1] if history.evaluated_at else 0 :]
+        history.evaluations.append({"loss": sum(since) / len(since), **metrics})
+        history.evaluated_at.append(done)
+        self.tracker.log(done, {f"valid/{name}": value for name, value in metrics.items()})
+        best = None if history.best is None else history.evaluations[history.best]
+        is_best = best is None or is_better(self.options.metric, metrics, best)
+        if is_best:
+            history.best = len(history.evaluations) - 1
+        if is_best or self.options.checkpoints:
+            with engine.gather_trained_weights(self.task.model):
+                if self.worker.rank == 0:
+                    self.checkpoints.save_model(is_best, done if self.options.checkpoints else None)
+
+    def _step(self) -> bool:
+        """Do one training step. Returns whether a checkpoint is due."""
+        history, options = self.history, self.options
+        number = len(history.loss)
+        own, tokens = 0.0, 0
+        parts = self.task.parts(history.epoch, history.step)
+        for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
+            share, count = part()
+            self.engine.set_gradient_accumulation_boundary(left == 0)  # gradients are all-reduced once
+            self.engine.backward(share)
+            own, tokens = own + float(share.detach()), tokens + count
+        is_overdue = options.save_steps is None and time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
+        first = self.worker.rank == 0
+        own_numbers = [own / self.worker.world_size, tokens, first and is_overdue, first and self.preemption.is_due()]
+        loss, all_tokens, overdue, poll = self._all_reduce(own_numbers)
+        if not math.isfinite(loss):
+            raise ArtifactError(
+                f"step {self.context.step}: the loss is {loss} at training step {number + 1}; expected a finite number;"
+                " lower learning_rate, or raise temperature"
+            )
+        learning_rate = learning_rate_at(number, self.total, options)
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = learning_rate
+        own_norm = self._gradient_norm() if options.zero_stage == 0 else None
+        self.engine.step()
+        norm = self.engine.get_global_grad_norm()
+        norm = own_norm if norm is None else norm
+        history.loss.append(loss)
+        history.learning_rate.append(learning_rate)
+        history.gradient_norm.append(float(norm) if norm is not None else 0.0)
+        numbers = {"loss": loss, "learning_rate": learning_rate, "gradient_norm": history.gradient_norm[-1]}
+        self.tracker.log(number + 1, {f"train/{name}": value for name, value in numbers.items()})
+        history.step += 1
+        self.tokens += all_tokens
+        if time.monotonic() - self.reported_at > 0.5 or number + 1 == self.total:
+            self._report(f"epoch {history.epoch + 1} of {options.epochs}", loss)
+        preempted = poll > 0 and self.preemption.poll()
+        return preempted or (history.step % options.save_steps == 0 if options.save_steps else overdue > 0)
+
+    def _gradient_norm(self) -> float:
+        """The norm of the gradient, which every worker has whole with ZeRO stage 0. DeepSpeed does not return it."""
+        gradients = [weight.grad for weight in self.task.model.parameters() if weight.grad is not None]
+        return float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
+
+    def _report(self, stage: str, loss: float) -> None:
+        """Report progress from the first worker."""
+        seconds = max(1e-9, time.monotonic() - self.reported_at)
+        speed, self.tokens, self.reported_at = self.tokens / seconds, 0.0, time.monotonic()
+        if self.worker.rank == 0:
+            self.work_tracker.report(len(self.history.loss))
+            numbers = {"loss": loss, "tokens_per_s": speed} if speed else {"loss": loss} if loss else {}
+            metric, done = self.options.metric, len(self.history.loss)
+            evaluations = tuple(evaluation[metric] for evaluation in self.history.evaluations)
+            self.context.progress(Progress(done, self.total, "steps", stage, numbers, evaluations))
+
+    def _all_reduce(self, numbers: list[float]) -> list[float]:
+        """The sums over all workers."""
+        if self.worker.world_size == 1:
+            return numbers
+        tensor = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor)
+        return tensor.tolist()
+
+    def _save(self) -> None:
+        self.checkpoints.save(self.history)
+        self.saved_at = self.reported_at = time.monotonic()
+        self.tokens = 0.0

@@ -1,0 +1,92 @@
+"""Optimization settings, the learning rate schedule, and the state of a training run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ratchet.errors import InputError
+
+LrSchedulerType = Literal["cosine", "linear", "constant"]
+
+
+@dataclass(frozen=True)
+class OptimizationConfig:
+    """Settings of the optimization. Every value changes the result."""
+
+    epochs: int
+    learning_rate: float
+    """Peak learning rate."""
+    lr_scheduler_type: LrSchedulerType
+    warmup_ratio: float
+    """Fraction of all training steps over which the learning rate rises from 0."""
+    weight_decay: float
+    max_grad_norm: float
+    """Gradient norm above which gradients are clipped. 0: no clipping."""
+    zero_stage: int
+    """DeepSpeed ZeRO stage. 0: nothing is sharded; 1: optimizer states; 2: gradients too; 3: all weights too."""
+    seed: int
+    metric: str
+    """Metric of `TrainTask.evaluate` that selects the best model; see `is_better`."""
+    save_steps: int | None = None
+    """Training steps between checkpoints within an epoch. None: about every CHECKPOINT_SECONDS."""
+    eval_steps: int | None = None
+    """Training steps between evaluations. None: after each epoch."""
+    warmup_steps: int | None = None
+    """Training steps over which the learning rate rises. None: given by warmup_ratio."""
+    checkpoints: tuple[int, ...] = ()
+    """Training steps after which the model is evaluated and kept. Empty: evaluate as eval_steps says, keep the best."""
+
+
+@dataclass
+class TrainHistory:
+    """The state of a training run. Every checkpoint contains it."""
+
+    epoch: int = 0
+    step: int = 0
+    """Training steps of the current epoch that are done."""
+    start: dict[str, float] = field(default_factory=dict)
+    """Metrics before training."""
+    evaluations: list[dict[str, float]] = field(default_factory=list)
+    """`loss` (mean over the training steps since the evaluation before) and the metrics."""
+    evaluated_at: list[int] = field(default_factory=list)
+    """Total training steps at each evaluation."""
+    best: int | None = None
+    """Index into `evaluations`."""
+    loss: list[float] = field(default_factory=list)
+    learning_rate: list[float] = field(default_factory=list)
+    gradient_norm: list[float] = field(default_factory=list)
+    resumed: list[int] = field(default_factory=list)
+    """Total training steps at each resume from a checkpoint."""
+
+
+def is_better(metric: str, values: Mapping[str, float], than: Mapping[str, float]) -> bool:
+    """Return whether an evaluation is better than another one: losses should be low, all other metrics high.
+
+    Ties, which are common with few held-out rows, are decided by `eval_loss` where it was measured.
+    """
+    if values[metric] == than[metric] and "eval_loss" in values:
+        metric = "eval_loss"
+    return values[metric] < than[metric] if metric.endswith("loss") else values[metric] > than[metric]
+
+
+def learning_rate_at(step: int, steps: int, options: OptimizationConfig) -> float:
+    """Return the learning rate of training step 0 <= step < steps: a linear warm-up, then a decay to 0, or constant.
+
+    Raises InputError if the warm-up is not shorter than the run.
+    """
+    warmup = math.ceil(options.warmup_ratio * steps) if options.warmup_steps is None else options.warmup_steps
+    if warmup >= steps and options.warmup_steps is not None:
+        raise InputError(
+            f"warmup_steps: {warmup} given, of {steps} steps in all; expected fewer; lower it, or set warmup_ratio"
+            " instead"
+        )
+    if step < warmup:
+        return options.learning_rate * ((step + 1) / warmup)
+    if options.lr_scheduler_type == "constant":
+        return options.learning_rate
+    done = (step - warmup) / max(1, steps - warmup)
+    decay = 0.5 * (1 + math.cos(math.pi * done)) if options.lr_scheduler_type == "cosine" else 1 - done
+    return options.learning_rate * decay

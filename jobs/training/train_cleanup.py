@@ -1,0 +1,48 @@
+"""Cleanup of worker groups that failed to start.
+
+If a worker is lost between the creation of its group and the start of training, Ray Train 2.60 keeps the other workers
+and their placement group, and waits for room for a new group: forever, on machines that hold only one. Callbacks that
+are named in RAY_TRAIN_CALLBACKS run in the controller of the training run.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
+from ray.train.v2._internal.execution.worker_group import WorkerGroup, WorkerGroupContext
+from ray.train.v2._internal.execution.worker_group.state import WorkerGroupState
+
+VARIABLE = "RAY_TRAIN_CALLBACKS"
+
+
+class WorkerGroupCleanup(WorkerGroupCallback, ControllerCallback):
+    """Shuts a worker group down before the next one starts, and at the end, if Ray Train did not."""
+
+    def __init__(self) -> None:
+        self.group: WorkerGroupState | None = None
+
+    def after_worker_group_start(self, worker_group: WorkerGroup) -> None:
+        self.group = worker_group.get_worker_group_state()
+
+    def before_worker_group_shutdown(self, worker_group: WorkerGroup) -> None:
+        self.group = None
+
+    def before_worker_group_start(self, worker_group_context: WorkerGroupContext) -> None:
+        self._shut_down()
+
+    async def before_controller_shutdown(self) -> None:
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        if self.group is not None:
+            self.group.shutdown()
+            self.group = None
+
+
+def install_cleanup() -> None:
+    """Register the cleanup callback for later training runs of this process. It is the first callback, since one that
+    fails keeps those behind it from being called."""
+    name = f"{__name__}.{WorkerGroupCleanup.__name__}"
+    others = [other for other in os.environ.get(VARIABLE, "").split(",") if other and other != name]
+    os.environ[VARIABLE] = ",".join([name, *others])

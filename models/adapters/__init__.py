@@ -1,0 +1,1 @@
+"""LoRA adapters: attach, save, load, merge."""

@@ -1,0 +1,91 @@
+"""LoRA adapters (Hu et al. 2021) with PEFT, in its file format."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+
+from ratchet.errors import ModelError
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+
+
+def attach(
+    model: Any,
+    *,
+    lora_r: int,
+    lora_alpha: float,
+    lora_dropout: float,
+    target_modules: str | list[str],
+    seed: int,
+    modules_to_save: Sequence[str] = (),
+    task: str = "FEATURE_EXTRACTION",
+) -> PeftModel:
+    """Add a new adapter, the only trainable weights. The model's output is unchanged until it is trained (B = 0).
+
+    target_modules: `all-linear`, or names of layers. modules_to_save: layers that are trained and saved whole, such as
+    a fresh head. task: PEFT's name for what the model is for, so that `AutoPeftModel...` finds the class. Raises
+    ModelError for names that the model does not have.
+    """
+    config = LoraConfig(
+        r=lora_r,
+        lora_alpha=lora_alpha,  # type: ignore[arg-type]  # PEFT divides by the rank: it need not be whole
+        lora_dropout=lora_dropout,
+        target_modules=target_modules,
+        bias="none",
+        task_type=task,
+        modules_to_save=list(modules_to_save) or None,
+        exclude_modules=list(modules_to_save) or None,
+    )
+    state = torch.random.get_rng_state()
+    torch.manual_seed(seed)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return get_peft_model(model, config, autocast_adapter_dtype=False)
+    except ValueError as error:
+        raise ModelError(f"target_modules: {target_modules} given; {error}; `all-linear` fits any model") from None
+    finally:
+        torch.random.set_rng_state(state)
+
+
+def save(model: PeftModel, folder: Path) -> None:
+    """Write adapter_config.json and adapter_model.safetensors. Raises ModelError for an empty or infinite adapter."""
+    for name, parameter in model.named_parameters():
+        if "lora_" in name and (parameter.numel() == 0 or not bool(torch.isfinite(parameter).all())):
+            raise ModelError(f"adapter: {name} is empty or not finite; nothing was saved; lower the learning rate")
+    model.save_pretrained(str(folder), safe_serialization=True)
+    (folder / "README.md").unlink(missing_ok=True)
+    # PEFT writes sets of names in an order that depends on the process, and the path of the base: neither is part of
+    # the adapter, and the same adapter must be the same bytes.
+    config = json.loads((folder / CONFIG).read_text())
+    config["base_model_name_or_path"] = None
+    for name in ("target_modules", "modules_to_save"):
+        if isinstance(config.get(name), list):
+            config[name] = sorted(config[name])
+    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def load(model: Any, folder: Path, *, trainable: bool = False) -> PeftModel:
+    """Add a saved adapter. Raises ModelError for a folder without one, or one for another model."""
+    if not (folder / CONFIG).is_file() or not (folder / WEIGHTS).is_file():
+        raise ModelError(f"adapter {folder}: no {CONFIG} and {WEIGHTS}; expected a PEFT folder; check the path")
+    try:
+        return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable, autocast_adapter_dtype=False)
+    except (RuntimeError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ModelError(
+            f"adapter {folder}: does not fit the model ({first}); expected an adapter of this base"
+        ) from None
+
+
+def merge(model: Any, folder: Path) -> Any:
+    """Return the plain model with the adapter merged into its weights."""
+    return load(model, folder).merge_and_unload()

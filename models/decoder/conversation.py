@@ -1,0 +1,128 @@
+"""Tokenization of conversations, with labels on the assistant's tokens.
+
+A conversation is rendered by the tokenizer's chat template and split where the assistant's answers begin and end; each
+segment is tokenized separately. Therefore the tokens before an answer are the same in training and in generation, and
+a label never begins inside a token.
+
+    segment     <|im_start|>user ... <|im_end|> <|im_start|>assistant | 42 <|im_end|> | \\n<|im_start|>user ...
+    trained     no                                                     | yes          | no
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ratchet.errors import ModelError
+
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message.role == 'assistant' %}{{ message.content }}{{ eos_token }}"
+    "{% else %}{{ message.content }}\n\n{% endif %}"
+    "{% endfor %}"
+)
+"""Chat template for tokenizers without one: the texts in order, answers closed by the end-of-sequence token."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token ids, and whether each is a label (part of the assistant's answer)."""
+
+    ids: list[int]
+    trained: list[bool]
+
+    @property
+    def labels(self) -> int:
+        """Number of labels."""
+        return sum(self.trained)
+
+
+class Conversations:
+    """Renders and tokenizes conversations. Raises ModelError for a tokenizer without an end-of-sequence token."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        if tokenizer.eos_token_id is None:
+            raise ModelError(
+                f"tokenizer {tokenizer.name_or_path}: no end-of-sequence token; expected one, or answers never end;"
+                " set eos_token in tokenizer_config.json"
+            )
+        if not tokenizer.chat_template:
+            tokenizer.chat_template = PLAIN_TEMPLATE
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        self.tokenizer = tokenizer
+        self.ends = self._find_end_tokens()
+
+    def tokenize_prompt(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> list[int]:
+        """Return the token ids up to the answer to the last question. answers: to all questions but the last."""
+        ids: list[int] = []
+        for segment, _ in self._split_segments(system, questions, answers):
+            ids += self._tokenize(segment)
+        return ids
+
+    def tokenize_sample(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> Tokens:
+        """Tokenize a whole conversation. Labels are the answers, including the token that ends each."""
+        ids: list[int] = []
+        trained: list[bool] = []
+        for segment, own in self._split_segments(system, questions, answers):
+            found = self._tokenize(segment)
+            if own:
+                stop = next((at for at, token in enumerate(found) if token in self.ends), None)
+                if stop is None:
+                    found, stop = [*found, self.tokenizer.eos_token_id], len(found)
+                trained += [True] * (stop + 1) + [False] * (len(found) - stop - 1)
+            else:
+                trained += [False] * len(found)
+            ids += found
+        return Tokens(ids, trained)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Decode a generated answer, without the token that ended it and what follows."""
+        stop = next((at for at, token in enumerate(ids) if token in self.ends), len(ids))
+        return self.tokenizer.decode(ids[:stop], skip_special_tokens=True)
+
+    def _find_end_tokens(self) -> frozenset[int]:
+        """The tokens that end an answer: the end-of-sequence token, and the one with which the template closes
+        answers."""
+        (_, _), (answer, _) = self._split_segments("", ["a"], ["b"])
+        special = set(self.tokenizer.all_special_ids)
+        closing = next((token for token in self._tokenize(answer) if token in special), None)
+        return frozenset({self.tokenizer.eos_token_id} | ({closing} if closing is not None else set()))
+
+    def _tokenize(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def _split_segments(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> list[tuple[str, bool]]:
+        """Return the segments (text, whether it is an answer), alternating."""
+        messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
+        segments: list[tuple[str, bool]] = []
+        done = ""
+        for number, question in enumerate(questions):
+            messages.append({"role": "user", "content": question})
+            asked = self._render(messages, True)
+            segments.append((self._remove_prefix(asked, done), False))
+            done = asked
+            if number < len(answers):
+                messages.append({"role": "assistant", "content": answers[number]})
+                said = self._render(messages, False)
+                segments.append((self._remove_prefix(said, done), True))
+                done = said
+        return segments
+
+    def _render(self, messages: list[dict[str, str]], answering: bool) -> str:
+        try:
+            return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=answering)
+        except Exception as error:  # a template can raise anything
+            raise ModelError(
+                f"tokenizer {self.tokenizer.name_or_path}: its chat template cannot render roles"
+                f" {[message['role'] for message in messages]} ({error}); expected it to; give another template"
+            ) from None
+
+    def _remove_prefix(self, text: str, before: str) -> str:
+        if not text.startswith(before):
+            raise ModelError(
+                f"tokenizer {self.tokenizer.name_or_path}: its chat template rewrites earlier turns; expected"
+                " it to append; use a template that does, or a task with one turn"
+            )
+        return text[len(before) :]

@@ -1,0 +1,127 @@
+"""Causal language models with their tokenizers, for training and generation.
+
+Legend: B rows, L tokens (padded), D dimensions, V vocabulary, T tokens that are labels.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from ratchet.errors import ModelError
+from ratchet.models.adapters import lora
+from ratchet.models.decoder.conversation import Conversations
+from ratchet.models.devices import resolve_device, resolve_dtype
+from ratchet.models.loading import move_model, open_model, silence_transformers
+from ratchet.models.model_files import TOKENIZER_FILES
+
+
+class Decoder:
+    """A causal language model, its chat tokenizer and its device."""
+
+    def __init__(self, model: Any, conversations: Conversations) -> None:
+        self.model, self.conversations = model, conversations
+        self.device = next(model.parameters()).device
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.conversations.tokenizer
+
+    @property
+    def causal(self) -> Any:
+        """The model without the PEFT wrapper."""
+        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+
+    def hidden(self, ids_BL: Tensor, **options: Any) -> Tensor:
+        """Return the last layer's states [B, L, D], before the head."""
+        return self.causal.base_model(input_ids=ids_BL, use_cache=False, **options).last_hidden_state
+
+    def logits(self, hidden_TD: Tensor) -> Tensor:
+        """Return logits [T, V]; V is the number of rows of the head."""
+        return self.causal.get_output_embeddings()(hidden_TD)
+
+
+def load(
+    base: Path,
+    adapter: Path | None = None,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    training: bool = False,
+    quantization: str = "none",
+) -> Decoder:
+    """Load a model folder. A LoRA adapter is merged in float32, before the cast, unless training.
+
+    Raises ModelError for an unusable folder or a tokenizer without an end-of-sequence token.
+    """
+    where = resolve_device(device)
+    kind = resolve_dtype(dtype, where)
+    merging = adapter is not None and not training
+    model, _ = open_model(
+        transformers.AutoModelForCausalLM,
+        base,
+        dtype=torch.float32 if merging else kind,
+        device=where,
+        training=training,
+        quantization=quantization,
+        may_lack=lambda name: False,
+    )
+    if merging and adapter is not None:
+        model = lora.merge(model, adapter)
+    model = move_model(model, where, kind)
+    model.train(training)
+    return Decoder(model, load_conversations(base))
+
+
+def load_conversations(base: Path) -> Conversations:
+    """Load the chat tokenizer only. Raises ModelError for a tokenizer without an end-of-sequence token."""
+    return Conversations(transformers.AutoTokenizer.from_pretrained(base))
+
+
+def merge(base: Path, adapter: Path, target: Path, *, dtype: str, device: str) -> None:
+    """Write base plus adapter, merged as by `load`, as a model folder for other libraries. Does nothing if `target`
+    exists: it is renamed into place when it is complete.
+    """
+    if target.exists():
+        return
+    found = load(base, adapter, dtype="float32", device="cpu").model.to(resolve_dtype(dtype, torch.device(device)))
+    unfinished = target.with_name(f"{target.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    with silence_transformers():
+        found.save_pretrained(str(unfinished))
+    for file in (file for pattern in TOKENIZER_FILES for file in base.glob(pattern)):
+        shutil.copyfile(file, unfinished / file.name)
+    unfinished.rename(target)
+
+
+def check(base: Path) -> None:
+    """Raise ModelError for a folder that is no causal language model, or whose tokenizer has no end-of-sequence token.
+    Reads no weights."""
+    config = transformers.AutoConfig.from_pretrained(base)
+    if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelError(
+            f"model {base}: {config.model_type} is no causal language model; expected one, such as"
+            " Qwen2; give another model"
+        )
+    load_conversations(base)
+
+
+def check_same_tokens(one: Path, other: Path) -> None:
+    """Raise ModelError if the two tokenizers differ: in the id of a token, or in the tokens of a probe text."""
+    first, second = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (one, other))
+    mine, theirs = first.get_vocab(), second.get_vocab()
+    # Tokens that only one vocabulary has are harmless; a token with two ids is not.
+    differ = next((token for token in mine.keys() & theirs.keys() if mine[token] != theirs[token]), None)
+    probe = "Combine 12 and 3.5 into \\boxed{42}: naïve café, x² = 4\n<answer>(1 + 2) * 3</answer>"
+    same = first(probe, add_special_tokens=False)["input_ids"] == second(probe, add_special_tokens=False)["input_ids"]
+    if differ is not None or not same:
+        raise ModelError(
+            f"models {one} and {other}: their tokens differ"
+            f" ({f'{differ!r} is {mine[differ]} and {theirs[differ]}' if differ else 'a text is split differently'});"
+            " expected the same, since log-probabilities are per token; train on the teacher's answers instead"
+        )

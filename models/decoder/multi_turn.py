@@ -1,0 +1,81 @@
+"""Multi-turn generation: a turn of all conversations is answered before the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ratchet.errors import ModelError
+from ratchet.models.decoder.conversation import Conversations
+from ratchet.models.decoder.decoder import Decoder
+from ratchet.models.decoder.sampling import Sampling, generate
+
+
+@dataclass
+class ConversationState:
+    """A conversation so far, and its token counts as an API would bill them."""
+
+    name: str
+    """The seed of its answers is derived from it and the turn."""
+    system: str
+    questions: Sequence[str]
+    answers: list[str] = field(default_factory=list)
+    prompt_tokens: int = 0
+    """Prompt tokens of all requests, each of which holds the whole conversation so far."""
+    new_prompt_tokens: int = 0
+    """Prompt tokens that were not part of the previous request or its answer."""
+    generated_tokens: int = 0
+    length: int = 0
+    """Tokens up to the end of the last answer."""
+
+    @property
+    def next_name(self) -> str:
+        """The name from which the next answer's seed is derived."""
+        return f"{self.name}/{len(self.answers)}"
+
+    def tokenize_prompt(self, conversations: Conversations, max_prompt_length: int | None = None) -> list[int]:
+        """Return the token ids up to the next answer. Raises ModelError for more than `max_prompt_length`: prompts are
+        not truncated."""
+        asked = self.questions[: len(self.answers) + 1]
+        ids = conversations.tokenize_prompt(self.system, asked, self.answers)
+        if max_prompt_length is not None and len(ids) > max_prompt_length:
+            raise ModelError(
+                f"prompt of {self.name}: {len(ids)} tokens; expected at most {max_prompt_length}; raise"
+                " max_prompt_length, or leave it out"
+            )
+        return ids
+
+    def add(self, prompt: Sequence[int], ids: Sequence[int], answer: str) -> None:
+        self.prompt_tokens += len(prompt)
+        self.new_prompt_tokens += len(prompt) - self.length
+        self.generated_tokens += len(ids)
+        self.length = len(prompt) + len(ids)
+        self.answers.append(answer)
+
+
+def converse(
+    decoder: Decoder,
+    talks: Sequence[ConversationState],
+    sampling: Sampling,
+    *,
+    batch_tokens: int = 16_384,
+    max_prompt_length: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Fills each talk's answers. Raises ModelError for a prompt of more than `max_prompt_length` tokens: none is cut.
+
+    progress(answers done, tokens generated) is called per batch.
+    """
+    answers = tokens = 0
+
+    def tell(more_answers: int, more_tokens: int) -> None:
+        if progress:
+            progress(answers + more_answers, tokens + more_tokens)
+
+    while going := [talk for talk in talks if len(talk.answers) < len(talk.questions)]:
+        prompts = [talk.tokenize_prompt(decoder.conversations, max_prompt_length) for talk in going]
+        names = [talk.next_name for talk in going]
+        found = generate(decoder, prompts, names, sampling, batch_tokens=batch_tokens, progress=tell)
+        for talk, prompt, ids in zip(going, prompts, found, strict=True):
+            talk.add(prompt, ids, decoder.conversations.decode(ids))
+        answers, tokens = answers + len(going), tokens + sum(map(len, found))

@@ -1,0 +1,148 @@
+"""Generation with Hugging Face `generate`, batched by length, with one seed per answer.
+
+The tokens of an answer are drawn by inverse transform sampling: a uniform number, derived from (seed, name of the
+answer, position) alone, is looked up in the cumulative probabilities. So batches and the number of workers do not
+change what is drawn, except where a number falls within rounding of a border.
+
+Legend: B rows, L tokens (padded), V vocabulary, S steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList
+from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsWarper
+
+from ratchet.models.batching import batch_by_tokens, pad
+from ratchet.models.decoder.decoder import Decoder
+from ratchet.models.loading import eval_mode
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Sampling parameters."""
+
+    temperature: float = 1.0
+    """0: greedy decoding."""
+    top_p: float = 1.0
+    """Nucleus sampling: draw from the most likely tokens with this total probability."""
+    top_k: int = 0
+    """Draw from the `top_k` most likely tokens. 0: from all."""
+    max_new_tokens: int = 512
+    stop: tuple[str, ...] = ()
+    """Generation stops after any of these texts."""
+    seed: int = 0
+
+
+class InverseTransformSampler(LogitsProcessor):
+    """Masks all tokens of a row but the one that its uniform number for this position selects."""
+
+    def __init__(self, uniform_BS: np.ndarray, sampling: Sampling, start: int) -> None:
+        self.uniform_BS, self.start = uniform_BS, start
+        self.temperature = sampling.temperature
+        self.cuts: list[LogitsProcessor] = []
+        if sampling.top_k:
+            self.cuts.append(TopKLogitsWarper(sampling.top_k))
+        if sampling.top_p < 1:
+            self.cuts.append(TopPLogitsWarper(sampling.top_p))
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        logits_BV = scores.float() / self.temperature
+        for cut in self.cuts:
+            logits_BV = cut(input_ids, logits_BV)
+        cumulated_BV = torch.softmax(logits_BV, dim=-1).double().cumsum(dim=-1)
+        step = input_ids.shape[1] - self.start
+        drawn_B1 = torch.from_numpy(self.uniform_BS[:, step, None]).to(cumulated_BV.device)
+        chosen_B1 = torch.searchsorted(cumulated_BV, drawn_B1 * cumulated_BV[:, -1:], right=True)
+        only = torch.full_like(scores, -torch.inf)
+        return only.scatter(1, chosen_B1.clamp(max=scores.shape[1] - 1), 0.0)
+
+
+def draw_uniforms(seed: int, name: str, steps: int) -> np.ndarray:
+    """Return uniform numbers in [0, 1), float64 [steps], determined by seed and name. More steps extend the
+    sequence."""
+    return np.random.Generator(np.random.Philox(key=derive_key(seed, name))).random(steps)
+
+
+def derive_key(seed: int, name: str) -> int:
+    """Return the 128-bit seed of an answer."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=16).digest(), "little")
+
+
+def generate(
+    decoder: Decoder,
+    prompts: Sequence[Sequence[int]],
+    names: Sequence[str],
+    sampling: Sampling,
+    *,
+    batch_tokens: int = 16_384,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[list[int]]:
+    """Return the generated token ids of each prompt, including the token that ended it, in the order of the prompts.
+
+    names: names of the answers, from which their seeds are derived. batch_tokens: padded tokens of prompts and longest
+    answers per batch. progress(prompts done, tokens generated) is called after each batch.
+    """
+    answers: list[list[int]] = [[] for _ in prompts]
+    done = tokens = 0
+    for batch in make_batches([len(prompt) for prompt in prompts], sampling.max_new_tokens, batch_tokens):
+        found = _generate_batch(decoder, [prompts[i] for i in batch], [names[i] for i in batch], sampling)
+        for i, own in zip(batch, found, strict=True):
+            answers[i] = own
+        done, tokens = done + len(batch), tokens + sum(map(len, found))
+        if progress:
+            progress(done, tokens)
+    return answers
+
+
+def make_batches(lengths: Sequence[int], new_tokens: int, batch_tokens: int) -> list[list[int]]:
+    """Group prompts of similar length, longest first, at least one per batch. Returns the indices of each batch."""
+    return [batch.tolist() for batch in batch_by_tokens(np.asarray(lengths) + new_tokens, batch_tokens, 1)]
+
+
+@torch.no_grad()
+def _generate_batch(
+    decoder: Decoder, prompts: list[Sequence[int]], names: list[str], sampling: Sampling
+) -> list[list[int]]:
+    ids_BL, mask_BL = pad(prompts, decoder.tokenizer.pad_token_id, "left", 1)
+    options: dict[str, Any] = {}
+    if sampling.temperature > 0:
+        drawn = np.stack([draw_uniforms(sampling.seed, name, sampling.max_new_tokens) for name in names])
+        options["logits_processor"] = LogitsProcessorList([InverseTransformSampler(drawn, sampling, ids_BL.shape[1])])
+    if sampling.stop:
+        options |= {"stop_strings": list(sampling.stop), "tokenizer": decoder.tokenizer}
+    with eval_mode(decoder.model):
+        out_BL = decoder.model.generate(
+            input_ids=ids_BL.to(decoder.device),
+            attention_mask=mask_BL.to(decoder.device),
+            do_sample=False,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            num_beams=1,
+            repetition_penalty=1.0,
+            max_new_tokens=sampling.max_new_tokens,
+            eos_token_id=sorted(decoder.conversations.ends),
+            pad_token_id=decoder.tokenizer.pad_token_id,
+            **options,
+        )
+    return [_cut(row, decoder, sampling) for row in out_BL[:, ids_BL.shape[1] :].tolist()]
+
+
+def _cut(ids: list[int], decoder: Decoder, sampling: Sampling) -> list[int]:
+    """Remove the padding after the token that ended the answer."""
+    ends = decoder.conversations.ends
+    stop = next((at + 1 for at, token in enumerate(ids) if token in ends), len(ids))
+    own = ids[:stop]
+    if sampling.stop and stop == len(ids):
+        filler = decoder.tokenizer.pad_token_id
+        while own and own[-1] == filler and filler not in ends:
+            own.pop()
+    return own

@@ -1,0 +1,81 @@
+"""A small Qwen2 model with random weights and a tokenizer trained on given texts, for laptops and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from ratchet.models.loading import silence_transformers
+
+START, END, PAD = "<|im_start|>", "<|im_end|>", "<|pad|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}" + START + "{{ message.role }}\n{{ message.content }}" + END + "\n{% endfor %}"
+    "{% if add_generation_prompt %}" + START + "assistant\n{% endif %}"
+)
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer (Sennrich et al. 2016) of at most `vocabulary` tokens. Each digit is one
+    token."""
+    splits = Tokenizer(models.BPE())
+    splits.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\d"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    splits.decoder = decoders.ByteLevel()
+    special = [PAD, START, END]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=special,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    splits.train_from_iterator(texts, trainer)
+    made = PreTrainedTokenizerFast(tokenizer_object=splits, pad_token=PAD, eos_token=END, extra_special_tokens=[START])
+    made.chat_template = CHAT_TEMPLATE
+    return made
+
+
+def save_decoder(
+    folder: Path,
+    texts: Iterable[str],
+    *,
+    vocabulary: int,
+    hidden: int,
+    layers: int,
+    heads: int,
+    positions: int,
+    seed: int,
+) -> int:
+    """Write model and tokenizer as a Hugging Face folder. Returns the number of parameters."""
+    words = train_tokenizer(texts, vocabulary)
+    words.save_pretrained(str(folder))
+    state = torch.random.get_rng_state()
+    torch.manual_seed(seed)
+    try:
+        model = Qwen2ForCausalLM(
+            Qwen2Config(
+                vocab_size=-(-(len(words) + 8) // 64) * 64,  # room for tokens that transformers adds
+                hidden_size=hidden,
+                intermediate_size=4 * hidden,
+                num_hidden_layers=layers,
+                num_attention_heads=heads,
+                num_key_value_heads=heads,
+                max_position_embeddings=positions,
+                tie_word_embeddings=True,
+                pad_token_id=words.pad_token_id,
+                eos_token_id=words.eos_token_id,
+                bos_token_id=None,
+            )
+        )
+    finally:
+        torch.random.set_rng_state(state)
+    with silence_transformers():
+        model.save_pretrained(str(folder), safe_serialization=True)
+    return sum(parameter.numel() for parameter in model.parameters())

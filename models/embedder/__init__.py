@@ -1,0 +1,1 @@
+"""Embedders map texts to vectors."""

@@ -1,0 +1,193 @@
+"""Text embeddings with any Hugging Face encoder or decoder.
+
+Legend: B rows, L tokens (padded), D dimensions, N texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor
+
+from ratchet.errors import ModelError
+from ratchet.models.adapters import lora
+from ratchet.models.batching import MULTIPLE, batch_by_tokens, pad
+from ratchet.models.cpu_linear import prepack
+from ratchet.models.devices import resolve_device, resolve_dtype
+from ratchet.models.embedder import projection
+from ratchet.models.embedder.encoding_config import EncodingConfig, Example, Role, read_encoding_config
+from ratchet.models.embedder.tokenization import TextTokenizer
+from ratchet.models.loading import eval_mode, move_model, open_model
+from ratchet.models.model_files import find_config_folder
+
+OWN_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "distilbert", "modernbert", "t5", "bloom", "mpt")
+"""Model types that derive positions from the padding tokens, or take no `position_ids`."""
+
+CPU_BATCH_TOKENS = 2048
+"""Larger batches do not fit in the caches of a CPU and are not faster (benchmarks/embedding.py)."""
+
+WINDOW = 2048
+"""Texts per tokenization call, sorted by characters. The next window is tokenized while one is embedded."""
+
+
+class Encoder:
+    """An embedder: model, tokenizer and encoding config."""
+
+    def __init__(
+        self, model: Any, tokenizer: Any, encoding_config: EncodingConfig, projection: torch.nn.Linear | None = None
+    ) -> None:
+        self.model = model
+        self.projection = projection
+        self.tokenizer = tokenizer
+        self.encoding_config = encoding_config
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        self.tokens = TextTokenizer(tokenizer, encoding_config)
+        self.device = next(model.parameters()).device
+        self.dtype: torch.dtype = model.dtype
+
+    @property
+    def dim(self) -> int:
+        """Dimension of the vectors."""
+        return self.projection.out_features if self.projection is not None else self.model.config.hidden_size
+
+    def tokenize(
+        self, texts: Sequence[str], role: Role, examples: Sequence[Sequence[Example]] | None = None
+    ) -> list[list[int]]:
+        """Return token ids, see `ratchet.models.embedder.tokenization.TextTokenizer`."""
+        return self.tokens(texts, role, examples)
+
+    def embed(self, input_ids_BL: Tensor, attention_mask_BL: Tensor) -> Tensor:
+        """Return pooled (and normalised) vectors [B, D], float32, with gradients for weights that require them.
+        Padding may be on either side."""
+        options: dict[str, Tensor] = {}
+        # Attention without a mask is faster.
+        if not bool(attention_mask_BL.all()):
+            options["attention_mask"] = attention_mask_BL
+            if not bool(attention_mask_BL[:, 0].all()) and self.model.config.model_type not in OWN_POSITIONS:
+                # Left padding: positions start at the text.
+                options["position_ids"] = (attention_mask_BL.cumsum(dim=1) - 1).clamp(min=0)
+        hidden_BLD = self.model(input_ids=input_ids_BL, **options).last_hidden_state
+        pooled_BD = pool(hidden_BLD, attention_mask_BL, self.encoding_config.pooling)
+        if self.projection is not None:
+            pooled_BD = self.projection(pooled_BD.to(self.projection.weight.dtype)).float()
+        return torch.nn.functional.normalize(pooled_BD, dim=-1) if self.encoding_config.normalize else pooled_BD
+
+    @torch.no_grad()  # inference mode would make weights that ZeRO-3 gathers unusable for training
+    def encode(
+        self,
+        texts: Sequence[str],
+        role: Role,
+        *,
+        batch_tokens: int = 16_384,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> np.ndarray:
+        """Return vectors [N, D], float32, in the order of `texts`. Deterministic on the same machine.
+
+        batch_tokens: padded tokens per forward pass, at most CPU_BATCH_TOKENS on CPUs. progress(texts done, tokens
+        done) is called after each batch. Raises ModelError for a vector that is not finite.
+        """
+        # CPUs save work with exact lengths; GPU kernels prefer multiples.
+        multiple = 1 if self.device.type == "cpu" else MULTIPLE
+        if self.device.type == "cpu":
+            batch_tokens = min(batch_tokens, CPU_BATCH_TOKENS)
+        out_ND = np.empty((len(texts), self.dim), dtype=np.float32)
+        texts_done = tokens_done = 0
+        with eval_mode(self.model):
+            for places, rows in self._windows(texts, role):
+                lengths = np.array([len(row) for row in rows])
+                for batch in batch_by_tokens(lengths, batch_tokens, multiple):
+                    side, filler = self.encoding_config.padding_side, self.tokenizer.pad_token_id
+                    ids_BL, mask_BL = pad([rows[i] for i in batch], filler, side, multiple)
+                    vectors_BD = self.embed(ids_BL.to(self.device), mask_BL.to(self.device))
+                    out_ND[places[batch]] = vectors_BD.cpu().numpy()
+                    texts_done, tokens_done = texts_done + len(batch), tokens_done + int(lengths[batch].sum())
+                    if progress:
+                        progress(texts_done, tokens_done)
+        finite_N = np.isfinite(out_ND).all(axis=1)
+        if not finite_N.all():
+            row = int(np.flatnonzero(~finite_N)[0])
+            raise ModelError(f"embedding of text {row}: not finite; expected numbers; try dtype=float32")
+        return out_ND
+
+    def _windows(self, texts: Sequence[str], role: Role) -> Iterator[tuple[np.ndarray, list[list[int]]]]:
+        """Yield (indices into `texts`, token ids) of each window, longest texts first. A thread tokenizes one window
+        ahead, since the tokenizer releases the GIL."""
+        order = np.argsort([-len(text) for text in texts], kind="stable")
+        windows = [order[start : start + WINDOW] for start in range(0, len(order), WINDOW)]
+        with ThreadPoolExecutor(1) as ahead:
+            waiting = [ahead.submit(self.tokenize, [texts[i] for i in places], role) for places in windows[:1]]
+            for number, places in enumerate(windows):
+                rows = waiting.pop().result()
+                for following in windows[number + 1 : number + 2]:
+                    waiting.append(ahead.submit(self.tokenize, [texts[i] for i in following], role))
+                yield places, rows
+
+
+def load(
+    base: Path,
+    adapter: Path | None = None,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    encoding_config: EncodingConfig | None = None,
+    training: bool = False,
+    quantization: str = "none",
+    prepacked: bool = True,
+    config_folder: Path | None = None,
+) -> Encoder:
+    """Load a model folder as an embedder. A LoRA adapter is merged in float32, before the cast.
+
+    dtype: `float32`, `bfloat16`, or `auto` (bfloat16 on GPUs and on CPUs that multiply it natively). device: `cpu`,
+    `cuda`, or `auto`. encoding_config: replaces the one of the adapter or the base. training: no dropout, eager
+    attention on CPUs, and the adapter is not merged. quantization: see `open_model`. prepacked: on CPUs, use
+    `ratchet.models.cpu_linear`. config_folder: folder of the projection, by default that of the encoding config. Raises
+    ModelError for an unusable folder.
+    """
+    where = resolve_device(device)
+    kind = resolve_dtype(dtype, where)
+    config_folder = config_folder or find_config_folder(base, adapter)
+    if encoding_config is None:
+        encoding_config = read_encoding_config(config_folder)
+    model, _ = open_model(
+        transformers.AutoModel,
+        base,
+        dtype=torch.float32 if adapter else kind,
+        device=where,
+        training=training,
+        quantization=quantization,
+        # The pooler's output is not used.
+        may_lack=lambda name: "pooler" in name,
+    )
+    if adapter is not None and not training:
+        model = lora.merge(model, adapter)
+    model = move_model(model, where, kind)
+    model.train(training)
+    if prepacked and not training:
+        prepack(model)
+    sides = {"padding_side": encoding_config.padding_side, "truncation_side": "right"}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base, **sides)
+    layer = None
+    if encoding_config.projection:
+        found = projection.find(encoding_config.projection, config_folder, base)
+        layer = projection.load(found, model.config.hidden_size).to(where, kind)
+    return Encoder(model, tokenizer, encoding_config, layer)
+
+
+def pool(hidden_BLD: Tensor, attention_mask_BL: Tensor, pooling: str) -> Tensor:
+    """Pool hidden states to [B, D], float32: the first token (`cls`), the last one (`last_token`), or the mean over the
+    tokens, summed in float32. Padding may be on either side."""
+    if pooling == "mean":
+        mask_BL1 = attention_mask_BL.unsqueeze(-1).to(hidden_BLD.dtype)
+        return (hidden_BLD * mask_BL1).sum(dim=1, dtype=torch.float32) / attention_mask_BL.sum(dim=1, keepdim=True)
+    if pooling == "cls":
+        place_B = attention_mask_BL.argmax(dim=1)
+    else:
+        place_B = attention_mask_BL.shape[1] - 1 - attention_mask_BL.flip(1).argmax(dim=1)
+    return hidden_BLD[torch.arange(len(place_B), device=hidden_BLD.device), place_B].float()

@@ -1,0 +1,204 @@
+"""The encoding config of an embedder: prompt templates, truncation and pooling. It is stored with the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ratchet.errors import ModelError
+from ratchet.models.model_files import ENCODING_CONFIG_FILE, RERANKER_CONFIG_FILE
+
+Role = Literal["query", "passage"]
+Example = tuple[str, str]
+"""(query, answer): a few-shot example in front of a query."""
+
+MAX_LENGTH = 8192
+"""Largest limit, in tokens, that is taken from a model folder: longer texts fill a machine's memory."""
+
+POOLINGS: dict[str, Literal["cls", "mean", "last_token"]] = {
+    "cls": "cls",
+    "cls_token": "cls",
+    "mean": "mean",
+    "mean_tokens": "mean",
+    "lasttoken": "last_token",
+}
+"""Names of sentence-transformers, current and older, to ours."""
+
+
+@dataclass(frozen=True)
+class EncodingConfig:
+    """Prompt templates, truncation and pooling of an embedder."""
+
+    pooling: Literal["cls", "mean", "last_token"]
+    normalize: bool = True
+    """Scale vectors to length 1, so that the inner product is the cosine similarity."""
+    max_length: int = 512
+    """Tokens, including special tokens. Longer texts are truncated at the end."""
+    query_template: str = "{text}"
+    """Has `{text}`, and `{task}` if wanted. bge-en-icl uses `<instruct>{task}\\n<query>{text}\\n<response>`."""
+    passage_template: str = "{text}"
+    padding_side: Literal["left", "right"] = "right"
+    add_eos: bool = False
+    """Append the end-of-sequence token, at which many decoders are pooled."""
+    task: str = ""
+    """The instruction that replaces `{task}` in the templates."""
+    query_max_length: int | None = None
+    """Tokens of a query's own text. None: limited by max_length only."""
+    examples: tuple[Example, ...] = ()
+    """Few-shot examples in front of every query. Training draws its own for each query."""
+    example_template: str = ""
+    """Has `{text}` and `{answer}`, such as `<instruct>{task}\\n<query>{text}\\n<response>{answer}`."""
+    example_max_length: int = 128
+    """Tokens of an example's query and of its answer, each."""
+    projection: str = ""
+    """Folder, beside this file, of a linear layer after the pooling (`embedder.projection`). Empty: none."""
+
+    def __post_init__(self) -> None:
+        if self.pooling not in ("cls", "mean", "last_token"):
+            raise ModelError(f"encoding_config.pooling: '{self.pooling}' given; expected cls, mean or last_token")
+        if self.padding_side not in ("left", "right"):
+            raise ModelError(f"encoding_config.padding_side: '{self.padding_side}' given; expected left or right")
+        if self.max_length < 4:
+            raise ModelError(f"encoding_config.max_length: {self.max_length} given; expected 4 or more tokens")
+        for name in ("query_template", "passage_template"):
+            if "{text}" not in getattr(self, name):
+                raise ModelError(
+                    f"encoding_config.{name}: '{getattr(self, name)}' given; expected a template with {{text}}"
+                )
+        if self.examples and not ("{text}" in self.example_template and "{answer}" in self.example_template):
+            raise ModelError(
+                f"encoding_config.example_template: '{self.example_template}' given; expected {{text}} and"
+                " {answer}, since there are examples"
+            )
+        if self.example_max_length < 1 or (self.query_max_length is not None and self.query_max_length < 1):
+            raise ModelError(
+                f"encoding_config.example_max_length, query_max_length: {self.example_max_length},"
+                f" {self.query_max_length} given; expected 1 or more tokens"
+            )
+
+    def split_template(self, role: Role) -> tuple[str, str]:
+        """Return the text before and after `{text}` in the role's template."""
+        template = self.query_template if role == "query" else self.passage_template
+        before, _, after = template.partition("{text}")
+        return before.replace("{task}", self.task), after.replace("{task}", self.task)
+
+    def format_examples(self, examples: Sequence[Example]) -> str:
+        """Return the few-shot examples as text in front of a query."""
+        template = self.example_template.replace("{task}", self.task)
+        before, _, rest = template.partition("{text}")
+        between, _, after = rest.partition("{answer}")
+        return "".join(f"{before}{text}{between}{answer}{after}\n\n" for text, answer in examples)
+
+    def with_limits(self, max_length: int | None) -> EncodingConfig:
+        """Return a copy with another max_length, if one is given."""
+        return self if max_length is None else replace(self, max_length=max_length)
+
+    def write(self, folder: Path) -> None:
+        """Write `encoding_config.json`."""
+        (folder / ENCODING_CONFIG_FILE).write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
+
+
+def read_encoding_config(folder: Path) -> EncodingConfig:
+    """Read the encoding config of a model folder.
+
+    It is taken from `encoding_config.json`, else from the sentence-transformers layout, else from the architecture:
+    decoders pool the last token, encoders the mean. Raises ModelError for an invalid file and unsupported layers.
+    """
+    own = folder / ENCODING_CONFIG_FILE
+    if own.is_file():
+        values = _json(own)
+        known = {field.name for field in fields(EncodingConfig)}
+        if not isinstance(values, dict) or set(values) - known or "pooling" not in values:
+            raise ModelError(f"{own}: fields {', '.join(map(str, values))}; expected {', '.join(sorted(known))}")
+        examples = tuple((str(text), str(answer)) for text, answer in values.get("examples", ()))
+        return EncodingConfig(**{**values, "examples": examples})
+    if (folder / RERANKER_CONFIG_FILE).is_file():
+        raise ModelError(f"model {folder}: has a {RERANKER_CONFIG_FILE}; expected an embedder; give another model")
+    config = _json(folder / "config.json")
+    decoder = _is_decoder(config)
+    length = _max_length(folder, config)
+    if not (folder / "modules.json").is_file():
+        # A decoder without an embedder's config is pooled at an appended end-of-sequence token.
+        return EncodingConfig(
+            "last_token" if decoder else "mean",
+            max_length=length,
+            padding_side="left" if decoder else "right",
+            add_eos=decoder,
+        )
+    paths = {str(module["type"]).rsplit(".", 1)[-1]: module["path"] for module in _json(folder / "modules.json")}
+    if others := sorted(set(paths) - {"Transformer", "Pooling", "Dense", "Normalize"}):
+        raise ModelError(
+            f"model {folder}: has the layers {', '.join(others)}; expected Transformer, Pooling, Dense and Normalize;"
+            " other layers are not supported"
+        )
+    pooling: dict[str, Any] = _json(folder / paths["Pooling"] / "config.json") if "Pooling" in paths else {}
+    query, passage = _prompts(folder, pooling)
+    return EncodingConfig(
+        _pooling(folder, pooling) if pooling else "mean",
+        "Normalize" in paths,
+        length,
+        query + "{text}",
+        passage + "{text}",
+        padding_side="left" if decoder else "right",
+        projection=paths.get("Dense", ""),
+    )
+
+
+def _is_decoder(config: dict[str, Any]) -> bool:
+    """Whether a model config describes a causal (left-to-right) model."""
+    architectures = " ".join(config.get("architectures") or [])
+    if "CausalLM" in architectures:
+        return True
+    if any(name in architectures for name in ("MaskedLM", "PreTraining", "Encoder")):
+        return False
+    kind = str(config.get("model_type", "bert")).lower()
+    return not any(
+        name in kind for name in ("bert", "xlm", "mpnet", "electra", "deberta", "ernie", "t5", "bart", "new")
+    )
+
+
+def _max_length(folder: Path, config: dict[str, Any]) -> int:
+    """The limit of sentence-transformers, else the smaller one of model and tokenizer; at most MAX_LENGTH tokens."""
+    limits = folder / "sentence_bert_config.json"
+    if limits.is_file() and (given := _json(limits).get("max_seq_length")):
+        return min(int(given), MAX_LENGTH)
+    said = [config.get("max_position_embeddings")]
+    if (folder / "tokenizer_config.json").is_file():
+        said.append(_json(folder / "tokenizer_config.json").get("model_max_length"))
+    return int(min([MAX_LENGTH, *(number for number in said if number)]))
+
+
+def _prompts(folder: Path, pooling: dict[str, Any]) -> tuple[str, str]:
+    """The prompts of sentence-transformers for queries and passages."""
+    path = folder / "config_sentence_transformers.json"
+    prompts = (_json(path).get("prompts") or {}) if path.is_file() else {}
+    query = prompts.get("query") or ""
+    passage = prompts.get("document") or prompts.get("passage") or ""
+    if (query or passage) and pooling.get("include_prompt") is False:
+        raise ModelError(f"model {folder}: pools without its prompts; expected include_prompt: true; use another model")
+    return query, passage
+
+
+def _pooling(folder: Path, config: dict[str, Any]) -> Literal["cls", "mean", "last_token"]:
+    given = config.get("pooling_mode") or [
+        name.removeprefix("pooling_mode_") for name, on in config.items() if name.startswith("pooling_mode_") and on
+    ]
+    modes = [given] if isinstance(given, str) else list(given)
+    if len(modes) == 1 and modes[0] in POOLINGS:
+        return POOLINGS[modes[0]]
+    raise ModelError(
+        f"model {folder}: pools by {', '.join(modes) or 'nothing'}; expected cls, mean or lasttoken alone; use another"
+        " model"
+    )
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ModelError(f"{path}: missing; expected a Hugging Face model folder; check the path") from None
+    except ValueError as error:
+        raise ModelError(f"{path}: not JSON ({error}); fetch or save the model again") from None

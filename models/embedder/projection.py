@@ -1,0 +1,75 @@
+"""A linear layer after the pooling, such as 3584 -> 2048, for fewer dimensions to store and search.
+
+The format is that of the `Dense` module of sentence-transformers: a folder with config.json and model.safetensors,
+beside the encoding config that names it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from ratchet.errors import ModelError
+
+FOLDER = "2_Dense"
+IDENTITY = "torch.nn.modules.linear.Identity"
+
+
+def init(in_features: int, out_features: int, seed: int) -> nn.Linear:
+    """Return a random projection without a bias, which keeps lengths and similarities on average."""
+    random = torch.Generator().manual_seed(seed)
+    layer = nn.Linear(in_features, out_features, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(out_features, in_features, generator=random) / out_features**0.5)
+    return layer
+
+
+def save(layer: nn.Linear, folder: Path) -> None:
+    """Write the projection folder. Raises ModelError for weights that are not finite."""
+    if not all(bool(torch.isfinite(weight).all()) for weight in layer.parameters()):
+        raise ModelError(f"projection {folder}: not finite; nothing was saved; lower the learning rate")
+    folder.mkdir()
+    about = {
+        "in_features": layer.in_features,
+        "out_features": layer.out_features,
+        "bias": layer.bias is not None,
+        "activation_function": IDENTITY,
+    }
+    (folder / "config.json").write_text(json.dumps(about, indent=2, sort_keys=True) + "\n")
+    weights = {
+        f"linear.{name}": weight.detach().cpu().float().contiguous() for name, weight in layer.named_parameters()
+    }
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def find(name: str, *folders: Path) -> Path:
+    """Return the projection folder in the first of `folders` that has it: the adapter's before the base's."""
+    return next((folder / name for folder in folders if (folder / name).is_dir()), folders[0] / name)
+
+
+def read_dim(folder: Path) -> int:
+    """Return the output dimension of a projection folder."""
+    return int(json.loads((folder / "config.json").read_text())["out_features"])
+
+
+def load(folder: Path, in_features: int) -> nn.Linear:
+    """Load a projection, frozen, in float32. Raises ModelError for an unreadable folder, an activation function or
+    another input dimension."""
+    try:
+        about = json.loads((folder / "config.json").read_text())
+        weights = load_file(folder / "model.safetensors")
+    except (OSError, ValueError) as error:
+        raise ModelError(f"projection {folder}: cannot be read ({error}); expected a Dense layer; check it") from None
+    given = about.get("in_features"), about.get("activation_function", IDENTITY)
+    if given != (in_features, IDENTITY):
+        raise ModelError(
+            f"projection {folder}: from {given[0]} dimensions, {given[1]}; expected from {in_features}, {IDENTITY};"
+            " other Dense layers are not supported"
+        )
+    layer = nn.Linear(in_features, int(about["out_features"]), bias="linear.bias" in weights)
+    layer.load_state_dict({name.removeprefix("linear."): weight for name, weight in weights.items()})
+    return layer.requires_grad_(False)

@@ -1,0 +1,178 @@
+"""Causal language modelling loss that computes logits for labels only, chunk by chunk.
+
+A decoder's head returns [B, L, V] logits, of which training on answers needs only the rows that predict a label. Only
+those states are multiplied by the head, CHUNK at a time, and again in the backward pass (checkpointing). Memory is
+that of one chunk.
+
+Legend: B rows, L tokens (padded), D dimensions, V vocabulary, T labels, K tokens per label of the teacher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ratchet.models.decoder.conversation import Tokens
+from ratchet.models.decoder.decoder import Decoder
+from ratchet.models.reranker.prefix_sharing import PrefixRow, make_tree_attention
+
+CHUNK = 1024
+"""Labels per chunk."""
+
+
+@dataclass(frozen=True)
+class TeacherLogprobs:
+    """A teacher's top K tokens for each label of a conversation: ids int32 [T, K] and log-probabilities float32 [T, K]
+    over the whole vocabulary."""
+
+    ids_TK: np.ndarray
+    logprob_TK: np.ndarray
+
+
+def pack_rows(lengths: Sequence[int], most: int) -> list[list[int]]:
+    """Pack conversations into rows of at most `most` tokens (best fit decreasing). Returns the indices in each row. A
+    longer conversation gets its own row."""
+    order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
+    rows: list[list[int]] = []
+    room: list[int] = []
+    for number in order.tolist():
+        fits = [row for row, left in enumerate(room) if left >= lengths[number]]
+        if fits:
+            row = min(fits, key=lambda at: (room[at], at))
+        else:
+            row = len(rows)
+            rows.append([])
+            room.append(max(most, lengths[number]))
+        rows[row].append(number)
+        room[row] -= lengths[number]
+    return rows
+
+
+def compute_loss(
+    decoder: Decoder,
+    rows: Sequence[Sequence[Tokens]],
+    teachers: Sequence[Sequence[TeacherLogprobs]] | None = None,
+    *,
+    ce_weight: float = 1.0,
+    temperature: float = 1.0,
+    multiple: int = 8,
+) -> Tensor:
+    """Return the sum over labels of ce_weight x cross-entropy + (1 - ce_weight) x KL(teacher || model), a float32
+    scalar.
+
+    rows: the conversations packed into each row; they do not attend to each other, and positions restart at 0.
+    teachers: log-probabilities for each conversation, by row; None: cross-entropy only. The KL divergence is over the
+    teacher's top K tokens at `temperature`, scaled by temperature squared (Hinton et al. 2015).
+    """
+    hidden_TD, label_T = _states_at_labels(decoder, rows, multiple)
+    labels = len(label_T)
+    total = hidden_TD.new_zeros((), dtype=torch.float32)
+    given = _concatenate_teachers(rows, teachers, decoder.device) if teachers is not None else None
+    for start in range(0, labels, CHUNK):
+        part = slice(start, start + CHUNK)
+        own = None if given is None else (given[0][part], given[1][part])
+        total = total + checkpoint(
+            _compute_chunk_loss,
+            decoder,
+            hidden_TD[part],
+            label_T[part],
+            own,
+            ce_weight,
+            temperature,
+            use_reentrant=False,
+        )
+    return total
+
+
+@torch.no_grad()
+def top_logprobs(decoder: Decoder, examples: Sequence[Tokens], top: int, multiple: int = 8) -> list[TeacherLogprobs]:
+    """Return the top `top` tokens at each label of each conversation, with log-probabilities over the vocabulary."""
+    hidden_TD, label_T = _states_at_labels(decoder, [[one] for one in examples], multiple)
+    ids, logs = [], []
+    for start in range(0, len(label_T), CHUNK):
+        all_TV = torch.log_softmax(decoder.logits(hidden_TD[start : start + CHUNK]).float(), dim=-1)
+        best = all_TV.topk(min(top, all_TV.shape[1]), dim=-1)
+        ids.append(best.indices.int().cpu().numpy())
+        logs.append(best.values.cpu().numpy())
+    ends = np.cumsum([_predicted(one) for one in examples])[:-1]
+    parts = zip(np.split(np.concatenate(ids), ends), np.split(np.concatenate(logs), ends), strict=True)
+    return [TeacherLogprobs(*part) for part in parts]
+
+
+def _predicted(one: Tokens) -> int:
+    """Number of labels that are predicted: all but one at the very first token."""
+    return one.labels - one.trained[0]
+
+
+def _states_at_labels(decoder: Decoder, rows: Sequence[Sequence[Tokens]], multiple: int) -> tuple[Tensor, Tensor]:
+    """Return (states that predict a label [T, D], labels int64 [T]), row by row."""
+    flat = [[token for one in row for token in one.ids] for row in rows]
+    length = -(-max(map(len, flat)) // multiple) * multiple
+    ids_BL = np.full((len(rows), length), decoder.tokenizer.pad_token_id, np.int64)
+    predicts_BL = np.zeros((len(rows), length), bool)
+    labels: list[int] = []
+    for b, row in enumerate(rows):
+        ids_BL[b, : len(flat[b])] = flat[b]
+        at = 0
+        for one in row:
+            own = np.flatnonzero(one.trained)
+            predicts_BL[b, at + own[own > 0] - 1] = True  # a label is predicted from the token before it
+            labels += [one.ids[i] for i in own if i > 0]
+            at += len(one.ids)
+    ids = torch.from_numpy(ids_BL).to(decoder.device)
+    hidden_BLD = decoder.hidden(ids, **_separate_conversations(decoder, rows, length))
+    hidden_TD = hidden_BLD[torch.from_numpy(predicts_BL).to(decoder.device)]
+    return hidden_TD, torch.tensor(labels, dtype=torch.int64, device=decoder.device)
+
+
+def _compute_chunk_loss(
+    decoder: Decoder,
+    hidden_TD: Tensor,
+    label_T: Tensor,
+    teacher: tuple[Tensor, Tensor] | None,
+    ce_weight: float,
+    temperature: float,
+) -> Tensor:
+    logits_TV = decoder.logits(hidden_TD).float()
+    hard = torch.nn.functional.cross_entropy(logits_TV, label_T, reduction="sum")
+    if teacher is None:
+        return hard
+    ids_TK, logprob_TK = teacher
+    wanted_TK = torch.log_softmax(logprob_TK / temperature, dim=-1)
+    found_TK = torch.log_softmax(logits_TV / temperature, dim=-1).gather(1, ids_TK)
+    soft = torch.nn.functional.kl_div(found_TK, wanted_TK, reduction="sum", log_target=True) * temperature**2
+    return ce_weight * hard + (1 - ce_weight) * soft
+
+
+def _separate_conversations(decoder: Decoder, rows: Sequence[Sequence[Tokens]], length: int) -> dict[str, Any]:
+    """Return mask and positions that keep the conversations of a row apart. Rows of one conversation need neither:
+    padding is on the right, which a causal model does not attend to."""
+    if all(len(row) == 1 for row in rows):
+        return {}
+    shapes = []
+    for row in rows:
+        ends = np.cumsum([len(one.ids) for one in row]).tolist()
+        shapes.append(PrefixRow([0] * ends[-1], None, 0, tuple(ends)))
+    positions_BL, seen_B1LL = make_tree_attention(shapes, length)
+    seen = torch.from_numpy(seen_B1LL).to(decoder.device)
+    by_hand = decoder.causal.config._attn_implementation == "eager"  # which adds the mask to the logits
+    return {
+        "position_ids": torch.from_numpy(positions_BL).to(decoder.device),
+        "attention_mask": torch.where(seen, 0.0, -1e9) if by_hand else seen,
+    }
+
+
+def _concatenate_teachers(
+    rows: Sequence[Sequence[Tokens]], teachers: Sequence[Sequence[TeacherLogprobs]], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return ids int64 [T, K] and log-probabilities float32 [T, K] in the order of the labels."""
+    flat = [teacher for own in teachers for teacher in own]
+    ids_TK = torch.from_numpy(np.concatenate([teacher.ids_TK for teacher in flat]).astype(np.int64))
+    logprob_TK = torch.from_numpy(np.concatenate([teacher.logprob_TK for teacher in flat]).astype(np.float32))
+    return ids_TK.to(device), logprob_TK.to(device)

@@ -1,0 +1,251 @@
+"""Contrastive losses on embeddings, and the all-gather with gradient that they need.
+
+Shapes: Q queries, P passages (positives and negatives of all queries together), N pairs, D dimensions, W workers.
+
+**Scaling over workers.** DDP and DeepSpeed average gradients: the step uses (1/W) sum_w g_w. With passages from
+`gather_with_gradient`, whose backward *sums* over workers, g_w = d(loss_1 + ... + loss_W)/d(theta through worker w).
+So the averaged gradient is that of the whole batch exactly if (1/W) sum_w loss_w is the whole batch's loss, that is if
+
+    loss_w = (sum over worker w's queries) * W / (queries of all workers)                  (`scale_for_workers`)
+
+Where every worker has equally many queries that is its own mean; otherwise the own mean is wrong. The gradient does not
+depend on W; a loss that is to be logged is the mean of loss_w over workers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ratchet.errors import ModelError
+
+
+def info_nce(
+    query_QD: Tensor,
+    passage_PD: Tensor,
+    positive_Q: Tensor,
+    *,
+    temperature: float,
+    mask_QP: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return the cross-entropy of each query's positive among all passages (van den Oord et al. 2018, "Representation
+    learning with contrastive predictive coding"), in float32 whatever the inputs' dtype; a scalar, or [Q] with
+    `reduction="none"`.
+
+        loss_q = - log softmax(query_q . passage / temperature)[positive_q]
+
+    positive_Q: int64, the row of passage_PD that belongs to each query. mask_QP: bool, True where a passage does not
+    take part (`false_negative_mask`); never the positive. label_smoothing moves that share of the target evenly over
+    all passages that take part (the positive among them). Gradients reach queries and passages. The mean and the sum
+    are over Q. Raises ModelError for a temperature <= 0 and shapes that do not fit.
+    """
+    _check(query_QD, passage_PD, positive_Q, temperature, label_smoothing, reduction)
+    logits_QP = query_QD.float() @ passage_PD.float().T / temperature
+    return cross_entropy(logits_QP, positive_Q, mask_QP=mask_QP, label_smoothing=label_smoothing, reduction=reduction)
+
+
+def cross_entropy(
+    logits_QP: Tensor,
+    positive_Q: Tensor,
+    *,
+    mask_QP: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return `info_nce` of given logits, such as a reranker's scores of a group."""
+    if mask_QP is not None:
+        if mask_QP.shape != logits_QP.shape:
+            raise ModelError(
+                f"cross_entropy: mask_QP is {tuple(mask_QP.shape)}; expected {tuple(logits_QP.shape)}; mask this batch"
+            )
+        logits_QP = logits_QP.masked_fill(mask_QP, -torch.inf)
+    normaliser_Q = torch.logsumexp(logits_QP, dim=1)
+    loss_Q = normaliser_Q - logits_QP.gather(1, positive_Q[:, None]).squeeze(1)
+    if label_smoothing:
+        taking_part_QP = torch.isfinite(logits_QP.detach()) if mask_QP is None else ~mask_QP
+        mean_Q = logits_QP.where(taking_part_QP, 0.0).sum(1) / taking_part_QP.sum(1)
+        loss_Q = (1 - label_smoothing) * loss_Q + label_smoothing * (normaliser_Q - mean_Q)
+    return reduce(loss_Q, reduction)
+
+
+def symmetric_info_nce(
+    left_ND: Tensor,
+    right_ND: Tensor,
+    *,
+    temperature: float,
+    all_left_PD: Tensor | None = None,
+    all_right_PD: Tensor | None = None,
+    offset: int = 0,
+    mask_left_NP: Tensor | None = None,
+    mask_right_NP: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return the mean of `info_nce` in both directions, left i to right i and back (CLIP's loss, Radford et al. 2021).
+
+    With several workers, `all_left_PD` and `all_right_PD` are the gathered sides, in which this worker's pair 0 is row
+    `offset`. mask_left_NP says which of all right rows each left skips, mask_right_NP the reverse. `reduction` is over
+    N.
+    """
+    if left_ND.shape != right_ND.shape or (all_left_PD is None) != (all_right_PD is None):
+        raise ModelError(
+            f"symmetric_info_nce: left {tuple(left_ND.shape)} and right {tuple(right_ND.shape)}; expected pairs, row "
+            "by row, and both gathered sides or none; give as many left as right"
+        )
+    own_N = torch.arange(len(left_ND), device=left_ND.device) + offset
+    ways = (
+        (left_ND, right_ND if all_right_PD is None else all_right_PD, mask_left_NP),
+        (right_ND, left_ND if all_left_PD is None else all_left_PD, mask_right_NP),
+    )
+    losses = [
+        info_nce(
+            query,
+            passage,
+            own_N,
+            temperature=temperature,
+            mask_QP=mask,
+            label_smoothing=label_smoothing,
+            reduction=reduction,
+        )
+        for query, passage, mask in ways
+    ]
+    return (losses[0] + losses[1]) / 2
+
+
+def scale_for_workers(sum_of_losses: Tensor, queries: int, workers: int) -> Tensor:
+    """Scale this worker's summed loss so that the gradient averaged over workers is that of the whole batch (see
+    above).
+
+    sum_of_losses: over this worker's queries, `reduction="sum"`. queries: the number over all workers.
+    """
+    return sum_of_losses * (workers / queries)
+
+
+def false_negative_mask(
+    passage_text_P: Tensor,
+    positive_Q: Tensor,
+    known_indptr: Tensor | None = None,
+    known_text: Tensor | None = None,
+    *,
+    query_text_Q: Tensor | None = None,
+) -> Tensor:
+    """Return the mask bool [Q, P] for `info_nce`: True where a passage must not count as a negative of the query.
+
+    Masked are passages whose text equals the positive's, another known positive's or the query's own, except the
+    positive itself. Texts are int64 ids, equal exactly if the texts are: passage_text_P [P], query_text_Q [Q] (same
+    numbering; optional). known_text[known_indptr[q] : known_indptr[q + 1]] are the ids of all positives of query q
+    (those that are not among the passages do no harm). positive_Q is the row of each query's positive, as in
+    `info_nce`. Memory: the mask and a few vectors, never Q x P ids.
+    """
+    queries, device = len(positive_Q), passage_text_P.device
+    every_Q = torch.arange(queries, device=device)
+    query_parts, text_parts = [every_Q], [passage_text_P[positive_Q]]
+    if known_indptr is not None and known_text is not None:
+        if len(known_indptr) != queries + 1 or int(known_indptr[-1]) != len(known_text):
+            raise ModelError(
+                f"false_negative_mask: known_indptr has {len(known_indptr)} entries, the last {int(known_indptr[-1])}; "
+                f"expected {queries + 1} and {len(known_text)}; give one more entry than queries, the last all texts"
+            )
+        query_parts.append(torch.repeat_interleave(every_Q, known_indptr.diff().to(device)))
+        text_parts.append(known_text.to(device))
+    if query_text_Q is not None:
+        query_parts.append(every_Q)
+        text_parts.append(query_text_Q.to(device))
+    query_E, text_E = torch.cat(query_parts), torch.cat(text_parts)
+    sorted_text_P, row_P = torch.sort(passage_text_P)
+    first_E = torch.searchsorted(sorted_text_P, text_E)
+    count_E = torch.searchsorted(sorted_text_P, text_E, right=True) - first_E
+    start_E = count_E.cumsum(0) - count_E
+    within = torch.arange(int(count_E.sum()), device=device) - torch.repeat_interleave(start_E, count_E)
+    mask_QP = torch.zeros((queries, len(passage_text_P)), dtype=torch.bool, device=device)
+    mask_QP[torch.repeat_interleave(query_E, count_E), row_P[torch.repeat_interleave(first_E, count_E) + within]] = True
+    mask_QP[every_Q, positive_Q] = False
+    return mask_QP
+
+
+def row_offsets(rows: int, device: torch.device | str = "cpu", group: Any = None) -> list[int]:
+    """Return the first row of each worker in `gather_with_gradient`: W + 1 entries, the last is the total.
+    Collective."""
+    if not _distributed(group):
+        return [0, rows]
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(sizes, torch.tensor([rows], dtype=torch.int64, device=device), group=group)
+    offsets = [0]
+    for size in sizes:
+        offsets.append(offsets[-1] + int(size))
+    return offsets
+
+
+def gather_with_gradient(tensor: Tensor, *, offsets: list[int] | None = None, group: Any = None) -> Tensor:
+    """Gather the rows of all workers by worker rank: [sum of rows, ...]. Workers may hold different numbers of rows.
+
+    The gradient of a worker's rows is the sum over all workers (in float32 for half precision): every worker must call
+    backward. Without torch.distributed, or with one worker, `tensor` itself is returned. offsets: `row_offsets`, if
+    known, saves a collective. Collective: all workers call it in the same order.
+    """
+    if not _distributed(group):
+        return tensor
+    if offsets is None:
+        offsets = row_offsets(len(tensor), tensor.device, group)
+    return _Gather.apply(tensor, offsets, group)
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, offsets: list[int], group: Any) -> Tensor:
+        ctx.offsets, ctx.group, ctx.rank = offsets, group, dist.get_rank(group)
+        sizes = [stop - start for start, stop in itertools.pairwise(offsets)]
+        if sizes[ctx.rank] != len(tensor):
+            raise ModelError(
+                f"gather_with_gradient: {len(tensor)} rows; expected the {sizes[ctx.rank]} that offsets say; "
+                "compute row_offsets for this batch"
+            )
+        # Padded to the largest: gloo and nccl gather equal shapes only.
+        padded = tensor.new_zeros((max(sizes), *tensor.shape[1:]))
+        padded[: len(tensor)] = tensor
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded, group=group)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        # All-reduce and slice: reduce_scatter would send half of the bytes but needs equal sizes.
+        total = gradients[0].float().contiguous() if gradients[0].dtype.itemsize < 4 else gradients[0].clone()
+        dist.all_reduce(total, group=ctx.group)
+        own = total[ctx.offsets[ctx.rank] : ctx.offsets[ctx.rank + 1]]
+        return own.to(gradients[0].dtype), None, None
+
+
+def _distributed(group: Any) -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
+
+
+def reduce(loss_Q: Tensor, reduction: str) -> Tensor:
+    """Reduce losses over queries by `none`, `sum` or `mean`."""
+    if reduction == "none":
+        return loss_Q
+    return loss_Q.sum() if reduction == "sum" else loss_Q.mean()
+
+
+def _check(
+    query: Tensor, passage: Tensor, positive: Tensor, temperature: float, label_smoothing: float, reduction: str
+) -> None:
+    if not temperature > 0:
+        raise ModelError(f"info_nce: temperature is {temperature}; expected more than 0; 0.01 to 0.1 is usual")
+    if not 0 <= label_smoothing < 1:
+        raise ModelError(f"info_nce: label_smoothing is {label_smoothing}; expected 0 up to below 1; 0 turns it off")
+    if reduction not in ("mean", "sum", "none"):
+        raise ModelError(f"info_nce: reduction is {reduction!r}; expected 'mean', 'sum' or 'none'; correct the name")
+    if query.ndim != 2 or passage.ndim != 2 or query.shape[1] != passage.shape[1] or positive.shape != query.shape[:1]:
+        raise ModelError(
+            f"info_nce: query {tuple(query.shape)}, passage {tuple(passage.shape)}, positive {tuple(positive.shape)}; "
+            "expected [Q, D], [P, D] and [Q]; embed both with the same model"
+        )
+    if not len(query):
+        raise ModelError("info_nce: no queries; expected at least one; give every worker part of the batch")

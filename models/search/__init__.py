@@ -1,0 +1,1 @@
+"""Exact search, exact ranks and metrics of rankings."""

@@ -1,0 +1,105 @@
+"""Metrics of rankings, from the ranks of the relevant documents alone, as trec_eval defines them.
+
+Shapes: Q queries, R (query, relevant document) pairs of all queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ratchet.errors import ModelError
+from ratchet.models.search.ranks import Relevant
+
+
+@dataclass(frozen=True)
+class RankMetrics:
+    """Ranking metrics per query and their means."""
+
+    values: dict[str, float]
+    """`mrr`, `map`, and per k `map@k`, `p@k`, `r@k`, `ndcg@k`, `hit@k`, each in [0, 1]."""
+    per_query: dict[str, np.ndarray]
+    """The same by name, float64 [Q]; NaN for a query that was skipped."""
+    queries: int
+    """All queries, those without a relevant document among them."""
+    empty: int
+    """Queries without a relevant document: left out of the means, or counted as 0, as `empty=` said."""
+    relevant: dict[str, float]
+    """Relevant documents per query, over all queries: min, mean, p50, p90, p99, max."""
+    ranks: dict[str, float]
+    """Rank of each query's first relevant document, over queries that have one: mean, p10, p50, p90, p99, max."""
+
+
+def compute_rank_metrics(
+    ranks_R: np.ndarray,
+    relevant: Relevant,
+    ks: Sequence[int] = (1, 5, 10, 25, 100),
+    *,
+    empty: str = "skip",
+    map_cut: str = "trec",
+) -> RankMetrics:
+    """Compute metrics from the ranks of all relevant documents, as defined by trec_eval.
+
+    p@k divides by k even if the corpus is smaller; ndcg@k has gain grade / log2(rank + 1) (linear, not 2**grade - 1)
+    and the ideal order of all grades cut at k. map@k sums precision at the relevant documents within k and divides by
+    R, all that are relevant (`map_cut="trec"`, trec_eval's map_cut_k), or by min(k, R) (`"kaggle"`, the competition's
+    MAP@25). With one relevant document both are the reciprocal rank, 0 beyond k.
+    empty: queries without relevant documents are left out of the means ("skip", as in trec_eval) or count as 0
+    ("zero").
+    """
+    if empty not in ("skip", "zero") or map_cut not in ("trec", "kaggle") or not all(k >= 1 for k in ks):
+        raise ModelError(
+            f"rank_metrics: empty={empty!r}, map_cut={map_cut!r}, ks={tuple(ks)}; expected 'skip' or 'zero', 'trec' or "
+            "'kaggle', and each k at least 1; correct the value"
+        )
+    queries, query_R, count_Q = len(relevant.indptr) - 1, relevant.query_R, np.diff(relevant.indptr)
+    if len(ranks_R) != len(query_R) or np.any(ranks_R < 1):
+        raise ModelError(
+            f"rank_metrics: {len(ranks_R)} ranks for {len(query_R)} relevant documents; expected one each, from 1"
+        )
+    order = np.lexsort((ranks_R, query_R))
+    rank = ranks_R[order].astype(np.float64)
+    place = np.arange(len(rank)) - relevant.indptr[query_R] + 1.0  # position among the query's relevant documents
+    precision = place / rank
+    grade = np.ones(len(rank)) if relevant.grades is None else relevant.grades[order]
+    ideal = np.ones(len(rank)) if relevant.grades is None else relevant.grades[np.lexsort((-relevant.grades, query_R))]
+    divisor_Q = np.maximum(count_Q, 1)
+
+    def total(value_R: np.ndarray) -> np.ndarray:
+        return np.bincount(query_R, value_R, minlength=queries)
+
+    per_query = {"mrr": total((place == 1) / rank), "map": total(precision) / divisor_Q}
+    for k in ks:
+        within, found_Q = rank <= k, total(rank <= k)
+        dcg_Q = total(np.where(within, grade / np.log2(rank + 1), 0.0))
+        best_Q = total(np.where(place <= k, ideal / np.log2(place + 1), 0.0))
+        per_query[f"map@{k}"] = total(precision * within) / (
+            divisor_Q if map_cut == "trec" else np.minimum(divisor_Q, k)
+        )
+        per_query[f"p@{k}"] = found_Q / k
+        per_query[f"r@{k}"] = found_Q / divisor_Q
+        per_query[f"ndcg@{k}"] = dcg_Q / np.where(best_Q > 0, best_Q, 1.0)
+        per_query[f"hit@{k}"] = np.minimum(found_Q, 1.0)
+    none_Q = count_Q == 0
+    if empty == "skip":
+        per_query = {name: np.where(none_Q, np.nan, value_Q) for name, value_Q in per_query.items()}
+    counted = ~none_Q if empty == "skip" else np.ones(queries, bool)
+    return RankMetrics(
+        values={name: float(value[counted].mean()) if counted.any() else 0.0 for name, value in per_query.items()},
+        per_query=per_query,
+        queries=queries,
+        empty=int(none_Q.sum()),
+        relevant={"min": float(count_Q.min()) if queries else 0.0} | _spread(count_Q, (50, 90, 99)),
+        ranks=_spread(rank[place == 1], (10, 50, 90, 99)),
+    )
+
+
+def _spread(values: np.ndarray, percentiles: Sequence[int]) -> dict[str, float]:
+    if not len(values):
+        values = np.zeros(1)
+    spread = {"mean": float(values.mean())}
+    for percent in percentiles:
+        spread[f"p{percent}"] = float(np.percentile(values, percent))
+    return spread | {"max": float(values.max())}

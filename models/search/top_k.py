@@ -1,0 +1,236 @@
+"""Exact nearest neighbours by inner product over a corpus in blocks.
+
+The order does not depend on backend, block size or machine: a document is ranked before another if its score
+(`exact_scores.py`) is higher, or if the scores are equal and its row is lower.
+
+A matrix multiplication only proposes candidates: every document whose position is uncertain by twice the error bound is
+scored exactly. In float32 these are a few per cent of the candidates; in bfloat16 nearly all, and so many more of them
+that its faster multiplication does not pay (measured). `ranks.py` counts in the same order.
+
+Shapes: Q queries, N corpus rows, D dimensions, K neighbours, W candidates kept (K and those that may still tie).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+
+from ratchet.errors import ModelError
+from ratchet.models.search.exact_scores import Array, Blocks, Corpus, check_finite, multiply, single_threaded_pool
+
+_EMPTY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)  # sorts last; unpacks to NaN, which compares false with everything
+_LOW = np.uint64(0xFFFF_FFFF)
+_SIGN = np.uint32(0x8000_0000)
+
+
+def top_k(
+    query_QD: Array,
+    corpus: Blocks,
+    k: int,
+    *,
+    backend: str = "blocked",
+    exact_scores: bool = False,
+    device: str = "cpu",
+    query_rows: int = 512,
+    block_rows: int = 4096,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k best rows of the corpus for each query: scores float32 and rows int64, both [Q, min(k, N)], best
+    first.
+
+    The rows are the same, in the same order, for every `backend` ("blocked" or "faiss"), `device` and block size. The
+    scores are too with `exact_scores`; without it they may differ from the exact ones in the last digits (1e-5 of
+    |q||c| at most), never so that the order breaks. Results to be merged over shards (`merge_top_k`) need exact scores.
+
+    Blocks are held by reference until the call returns: a corpus in memory or memory-mapped costs nothing more, one
+    that does not fit is searched shard by shard. Memory besides: about 12 bytes x Q x k, and query_rows x block_rows.
+
+    Raises ModelError for vectors that are not finite, shapes that do not fit, k < 1, and rows beyond 2**32.
+    """
+    if k < 1:
+        raise ModelError(f"top_k: k is {k}; expected at least 1; ask for one neighbour or more")
+    if backend not in ("blocked", "faiss"):
+        raise ModelError(f"top_k: backend {backend!r}; expected 'blocked' or 'faiss'; correct the name")
+    query = check_finite(query_QD, "top_k: query_QD")[0]
+    seen = Corpus(query)
+    if backend == "faiss":
+        pools = _find_faiss_candidates(seen, corpus, k, query_rows, block_rows)
+    else:
+        pools = _find_blocked_candidates(seen, seen.add_all(corpus, block_rows), k, device, query_rows)
+    seen.check_complete("top_k")
+    with single_threaded_pool() as executor:
+        best = list(executor.map(lambda pool: _resolve(seen, pool.start, pool.keys_QW, k, exact_scores), pools))
+    keys_QK = np.concatenate(best) if best else np.empty((0, min(k, seen.rows)), np.uint64)
+    return decode_scores(keys_QK), (keys_QK & _LOW).astype(np.int64)
+
+
+def merge_top_k(parts: Sequence[tuple[np.ndarray, np.ndarray]], k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Merge (scores_QK, rows_QK) over disjoint shards of a corpus; rows are indices into the whole corpus.
+
+    Exact if the parts were found with `exact_scores` and each holds its shard's k best (or all of it)."""
+    if not parts:
+        raise ModelError("merge_top_k: no parts were given; expected at least one; search at least one shard")
+    keys = np.concatenate([encode_keys(scores.astype(np.float32), rows) for scores, rows in parts], axis=1)
+    keys = np.sort(keys, axis=1)[:, :k]
+    return decode_scores(keys), (keys & _LOW).astype(np.int64)
+
+
+def encode_keys(scores: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return uint64 keys whose ascending order is the order of documents: higher score first, then lower row."""
+    bits = (scores + np.float32(0)).view(np.uint32)
+    falling = np.where(bits & _SIGN, bits, ~(bits | _SIGN))
+    return (falling.astype(np.uint64) << np.uint64(32)) | rows.astype(np.uint64)
+
+
+def decode_scores(keys: np.ndarray) -> np.ndarray:
+    """The float32 scores in keys of `encode_keys`."""
+    falling = (keys >> np.uint64(32)).astype(np.uint32)
+    return np.where(falling & _SIGN, falling, ~falling & ~_SIGN).view(np.float32)
+
+
+def _find_blocked_candidates(
+    seen: Corpus, blocks: Iterable[tuple[int, torch.Tensor]], k: int, device: str, query_rows: int
+) -> list[Pool]:
+    multiplied_QD = seen.query_QD.to(device)
+    queries = len(multiplied_QD)
+    pools = [Pool(start, min(query_rows, queries - start)) for start in range(0, queries, query_rows)]
+    kept = threading.local()
+    with single_threaded_pool() as executor:
+        for offset, block in blocks:
+            block_ND = block.to(device)
+
+            def absorb(pool: Pool, offset: int = offset, block_ND: torch.Tensor = block_ND) -> None:
+                chunk_QD = multiplied_QD[pool.start : pool.start + pool.queries]
+                pool.absorb(multiply(chunk_QD, block_ND, kept), seen, k, offset)
+
+            list(executor.map(absorb, pools))
+    return pools
+
+
+class Pool:
+    """The candidates of a chunk of queries: rows that may be among the k best so far."""
+
+    def __init__(self, start: int, queries: int, keys: np.ndarray | None = None) -> None:
+        self.start, self.queries = start, queries
+        self.keys_QW = np.empty((queries, 0), np.uint64) if keys is None else keys
+        self.floor_Q = np.full(queries, -np.inf, np.float32)
+        """No document with a lower multiplied score can be among the k best."""
+
+    def absorb(self, scores_QN: torch.Tensor, seen: Corpus, k: int, offset: int) -> None:
+        """Add the documents of a block. Candidates are appended, and sorted and cut when there are many."""
+        rows, width = scores_QN.shape[1], self.keys_QW.shape[1]
+        slack_Q = 2 * seen.bound_error(slice(self.start, self.start + self.queries))
+        if width < k < rows:
+            self.floor_Q = np.maximum(self.floor_Q, _estimate_kth(scores_QN, k) - slack_Q)
+        query, column, value = _select_reaching(scores_QN, self.floor_Q)
+        count_Q = np.bincount(query, minlength=self.queries)
+        first_Q = np.cumsum(count_Q) - count_Q
+        keys_QW = np.full((self.queries, width + int(count_Q.max(initial=0))), _EMPTY)
+        keys_QW[:, :width] = self.keys_QW
+        keys_QW[query, np.arange(width, width + len(query)) - first_Q[query]] = encode_keys(value, column + offset)
+        if keys_QW.shape[1] >= k > width or keys_QW.shape[1] > 2 * k + 32:
+            keys_QW.sort(axis=1)
+            if keys_QW.shape[1] > k:
+                # fmax: a query with fewer than k so far has an empty place there, NaN, and keeps its floor.
+                self.floor_Q = np.fmax(self.floor_Q, decode_scores(keys_QW[:, k - 1]) - slack_Q)
+                more = np.count_nonzero(decode_scores(keys_QW[:, k:]) >= self.floor_Q[:, None], axis=1)
+                keys_QW = np.ascontiguousarray(keys_QW[:, : k + int(more.max(initial=0))])
+            if keys_QW.shape[1] > 2 * k + 1024:  # many near ties at the k-th place: decide, or the pool only grows
+                keys_QW = _resolve(seen, self.start, keys_QW, k, False)
+        self.keys_QW = keys_QW
+
+
+def _select_reaching(scores_QN: torch.Tensor, floor_Q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (query, column, score) of every score that reaches its query's floor, ordered by query."""
+    if scores_QN.device.type == "cpu":
+        scores = scores_QN.numpy()
+        flat = np.flatnonzero(scores >= floor_Q[:, None])
+        value = scores.reshape(-1)[flat]
+    else:
+        floor = torch.from_numpy(floor_Q).to(scores_QN.device)
+        found = torch.nonzero((scores_QN >= floor[:, None]).flatten()).flatten()
+        flat, value = found.cpu().numpy(), scores_QN.flatten()[found].cpu().numpy()
+    query = flat // scores_QN.shape[1]  # not divmod: numpy has vector instructions for this one only
+    return query, flat - query * scores_QN.shape[1], value
+
+
+def _estimate_kth(scores_QN: torch.Tensor, k: int) -> np.ndarray:
+    """Return a value per query that at least k of its scores reach, and not many more: float32 [Q].
+
+    It is estimated from every eighth column; where fewer than k scores reach the estimate, all columns are used.
+    """
+    if scores_QN.device.type != "cpu":
+        return scores_QN.topk(k, dim=1, sorted=False).values.amin(1).cpu().numpy()
+    scores = scores_QN.numpy()
+    rows = scores.shape[1]
+    sample = scores[:, ::8]
+    share = k * sample.shape[1] / rows
+    wanted = int(np.ceil(share + 2.5 * share**0.5)) + 1
+    if wanted >= sample.shape[1]:
+        return np.partition(scores, rows - k, axis=1)[:, rows - k]
+    kth_Q = np.partition(sample, sample.shape[1] - wanted, axis=1)[:, sample.shape[1] - wanted]
+    short = np.flatnonzero(np.count_nonzero(scores >= kth_Q[:, None], axis=1) < k)
+    kth_Q[short] = np.partition(scores[short], rows - k, axis=1)[:, rows - k]
+    return kth_Q
+
+
+def _resolve(seen: Corpus, start: int, keys: np.ndarray, k: int, everything: bool) -> np.ndarray:
+    """Return the k best candidates in the exact order. Candidates closer to a neighbour than the slack are scored
+    exactly (all with `everything`); the others cannot change places."""
+    keys = np.sort(keys, axis=1)
+    real = keys != _EMPTY
+    if everything:
+        doubtful = real
+    else:
+        value = decode_scores(keys)
+        close = value[:, :-1] - value[:, 1:] <= 2 * seen.bound_error(slice(start, start + len(keys)))[:, None]
+        doubtful = np.zeros(keys.shape, bool)
+        doubtful[:, :-1] = close
+        doubtful[:, 1:] |= close
+        doubtful &= real
+    flat = np.flatnonzero(doubtful)
+    rows = (keys.reshape(-1)[flat] & _LOW).astype(np.int64)
+    keys.reshape(-1)[flat] = encode_keys(seen.compute_scores(flat // keys.shape[1] + start, rows), rows)
+    keys.sort(axis=1)
+    return np.ascontiguousarray(keys[:, :k])
+
+
+def _find_faiss_candidates(seen: Corpus, corpus: Blocks, k: int, query_rows: int, block_rows: int) -> list[Pool]:
+    """Find candidates with faiss's IndexFlatIP. Queries whose k-th place stays uncertain are searched again in
+    blocks."""
+    try:
+        import faiss
+    except ImportError as error:
+        raise ModelError("top_k: faiss is not installed; expected faiss-cpu or faiss-gpu; install one") from error
+    index = faiss.IndexFlatIP(seen.query_QD.shape[1])
+    for _ in seen.add_all(corpus, 2**40):
+        pass
+    seen.check_complete("top_k")
+    for _, block in seen.blocks:
+        index.add(block.numpy())
+    queries, first = len(seen.query_QD), seen.blocks[0][0] if seen.blocks else 0
+    asked = min(seen.rows, k + 8 + k // 16)
+    if not queries or not asked:
+        return [Pool(0, queries)]
+    value_QW, row_QW = index.search(seen.query_QD.numpy(), asked)
+    keys = encode_keys(value_QW, row_QW + first)
+    keys.sort(axis=1)
+    if asked == seen.rows:
+        return _split_chunks(keys, query_rows)
+    value_QW = decode_scores(keys)
+    open_Q = np.flatnonzero(value_QW[:, -1] >= value_QW[:, k - 1] - 2 * seen.bound_error(slice(None)))
+    if len(open_Q):
+        again = Corpus(seen.query_QD[torch.from_numpy(open_Q)])
+        pieces = ((offset, block) for offset, block in seen.blocks)
+        for pool in _find_blocked_candidates(again, again.add_all(pieces, block_rows), k, "cpu", query_rows):
+            start, best = pool.start, _resolve(again, pool.start, pool.keys_QW, k, False)
+            keys[open_Q[start : start + len(best)], :k] = best
+            keys[open_Q[start : start + len(best)], k:] = _EMPTY
+    return _split_chunks(keys, query_rows)
+
+
+def _split_chunks(keys_QW: np.ndarray, query_rows: int) -> list[Pool]:
+    chunks = (keys_QW[start : start + query_rows] for start in range(0, len(keys_QW), query_rows))
+    return [Pool(number * query_rows, len(chunk), chunk) for number, chunk in enumerate(chunks)]

@@ -1,0 +1,53 @@
+"""JSON with one form per value, for fingerprints. A value without a stable form raises; `str()` is never used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from ratchet.errors import CanonicalError
+
+
+def canonical_json(value: Any, where: str = "value") -> bytes:
+    """Encode a value as UTF-8 JSON: sorted keys, no spaces, floats in their shortest exact form (1.0 is not 1).
+
+    Accepts None, bool, int, finite float, str, list, tuple, dict with str keys, and dataclasses of these. Raises
+    CanonicalError, naming the position in the value, for anything else.
+    """
+    text = json.dumps(_plain(value, where), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise CanonicalError(
+            f"{where}: a text that is not valid Unicode given; expected text that UTF-8 can hold"
+        ) from None
+
+
+def digest(value: Any) -> str:
+    """Return the sha256, hex, of the canonical JSON."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def _plain(value: Any, where: str) -> Any:
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        if not math.isfinite(value):
+            raise CanonicalError(f"{where}: {value} given; expected a finite number")
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name), f"{where}.{field.name}") for field in fields(value)}
+    if isinstance(value, Mapping):
+        for key in value:
+            if type(key) is not str:
+                raise CanonicalError(f"{where}: key of type {type(key).__name__} given; expected text")
+        return {key: _plain(item, f"{where}.{key}") for key, item in value.items()}
+    raise CanonicalError(
+        f"{where}: {type(value).__name__} given; it has no stable form; expected numbers, text, lists or dicts of them"
+    )

@@ -1,0 +1,266 @@
+"""The output of the commands."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from inspect import Parameter
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from ratchet.errors import StoreError
+from ratchet.orchestrator.cli.live_view import LiveView
+from ratchet.orchestrator.execution.outcome import Outcome
+from ratchet.orchestrator.job_interface.settings import describe_parameters
+from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.recipe import Recipe
+from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, pluralize
+from ratchet.orchestrator.reporting.run_report import write_run_report
+from ratchet.orchestrator.reporting.run_summary import build_run_report, build_summary_table
+from ratchet.orchestrator.reporting.sweep_data import SweepReport
+from ratchet.orchestrator.reporting.sweep_report import format_trials, write_sweep_report
+from ratchet.orchestrator.run_log import RunLog, run_logs, sweeps
+from ratchet.orchestrator.step import Step
+from ratchet.orchestrator.store import Store, gc
+from ratchet.orchestrator.store.lease import holders
+from ratchet.orchestrator.store.parallel import OnProgress
+
+MAX_LISTED = 50
+"""Maximum number of removable folders that `gc` lists one by one."""
+
+
+def print_line(text: str) -> None:
+    """Print a line on the standard output."""
+    print(text, flush=True)
+
+
+def print_error(text: str) -> None:
+    """Print a line on the standard error."""
+    print(f"ratchet: {text}", file=sys.stderr, flush=True)
+
+
+def make_live_view(plan: Plan, recipe: str, run_id: str) -> LiveView:
+    """Return the live view of a run."""
+    return LiveView(list(plan.steps), recipe, run_id)
+
+
+def write_report(run_log: RunLog, outcome: Outcome) -> None:
+    """Write report.html and report.md of a run."""
+    write_run_report(run_log.folder, build_run_report(run_log, outcome))
+
+
+def print_outcome(run_log: RunLog, outcome: Outcome) -> None:
+    """Print the summary table of a run, its failures, and the path of the report."""
+    _print_summary(build_summary_table(outcome.plan, outcome.summary))
+    for name, message in outcome.failures.items():
+        print_error(f"{name} failed: {message}")
+        trace = run_log.folder / "errors" / f"{name.replace('/', '.')}.txt"
+        if trace.exists():
+            print_error(f"  full traceback: {trace}")
+    if outcome.interrupted or outcome.failures:
+        print_line("give the same command again to continue")
+    print_line(f"report: {run_log.folder / 'report.html'}")
+
+
+def print_sweep(data: SweepReport) -> None:
+    """Print the table of trials, the failures, the verdict, and the work that sharing saved."""
+    _print_table(format_trials(data))
+    for trial in data.trials:
+        if trial.reason:
+            print_error(f"trial {trial.number} failed: {trial.reason}")
+    print_line(data.verdict)
+    if data.steps_separate:
+        print_line(
+            f"{pluralize(data.steps_done, 'step')} computed, {format_duration(data.seconds_spent)};"
+            f" run separately: {pluralize(data.steps_separate, 'step')}, {format_duration(data.seconds_separate)}"
+        )
+
+
+def write_sweep(folder: Path, data: SweepReport) -> Path:
+    """Write report.html and report.md of a sweep; return the path of report.html."""
+    return write_sweep_report(folder, data)[0]
+
+
+def print_plan(plan: Plan, before: Mapping[str, str] | None) -> None:
+    """Print a line per step: hit, miss or unknown. With `before` (step ids of the last run), also print the reasons."""
+    console = Console(soft_wrap=True, highlight=False)
+    colours = {"hit": "green", "miss": "yellow", "unknown": "dim"}
+    width = max((len(name) for name in plan.steps), default=0)
+    for name, planned in plan.steps.items():
+        state = Text(f"{planned.state:<8}", style=colours[planned.state])
+        console.print(Text(f"{name:<{width}}  "), state, Text(f"  {(planned.step_id or '')[:12]}"), sep="")
+        for reason in [] if before is None else plan.explain(name, before):
+            console.print(Text(f"    {reason}", style="dim"))
+    missing = plan.missing()
+    console.print(f"{len(plan.steps) - len(missing)} of {len(plan.steps)} steps are done; {len(missing)} would run")
+
+
+def print_recipes(recipes: Sequence[Recipe]) -> None:
+    """Print the name and the first line of each recipe."""
+    for recipe in recipes:
+        lines = recipe.doc.splitlines()
+        print_line(f"{recipe.name:<16} {lines[0] if lines else ''}")
+    print_line("\n`ratchet recipes NAME` shows the parameters and the steps of a recipe")
+
+
+def print_recipe(recipe: Recipe, steps: Sequence[Step]) -> None:
+    """Print the documentation of a recipe, its parameters, and its steps by job, if they are known."""
+    print_line(f"{recipe.name}\n\n{recipe.doc}\n\nParameters (--set NAME=VALUE):")
+    rows = [
+        (s.name, s.type, s.default or ("required" if recipe.parameters[s.name].default is Parameter.empty else "''"))
+        for s in describe_parameters(recipe.function)
+    ]
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
+    for name, kind, default in rows:
+        print_line(f"  {name:<{widths[0]}}  {kind:<{widths[1]}}  {default}")
+    if not steps:
+        print_line(f"\n`ratchet plan {recipe.name} --set ...` lists the steps")
+        return
+    jobs: dict[str, list[str]] = {}
+    for step in steps:
+        jobs.setdefault(step.job.name, []).append(step.name)
+    width = max(map(len, jobs))
+    print_line("\nSteps by job (--set JOB.SETTING=VALUE, or STEP.SETTING=VALUE for one step):")
+    for job, names in jobs.items():
+        print_line(f"  {job:<{width}}  {', '.join(names)}")
+    print_line("\n`python -m jobs JOB --help` lists the settings of a job")
+
+
+def print_status(store: Store, run: str | None) -> None:
+    """Print all runs, newest first, or the steps of one run."""
+    if run is not None:
+        run_log = _find_run(store, run)
+        grid = Table("step", "status", "seconds", "note", box=None, pad_edge=False)
+        latest: dict[str, dict[str, Any]] = {}
+        for event in run_log.events():
+            if event["step"]:
+                latest[event["step"]] = event
+        for step in run_log.steps():
+            event = latest.get(step["name"], {"event": "pending"})
+            note = event.get("reason") or event.get("on") or event.get("because") or ""
+            grid.add_row(
+                Text(step["name"]),
+                event["event"],
+                format_duration(event.get("seconds")),
+                Text(note.splitlines()[0] if note else ""),
+            )
+        Console().print(grid)
+        return
+    grid = Table("run", "recipe", "started", "steps", "state", box=None, pad_edge=False)
+    for run_log in run_logs(store):
+        about, steps = run_log.read("about.json"), run_log.steps()
+        done = sum(step["status"] == "done" for step in steps)
+        ends = [event for event in run_log.events() if event["event"] == "end"]
+        state = (
+            "running or killed"
+            if not ends
+            else "interrupted"
+            if ends[-1]["interrupted"]
+            else "failed"
+            if ends[-1]["failures"]
+            else "finished"
+        )
+        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(about["started"]))
+        grid.add_row(run_log.run_id, about["recipe"], started, f"{done}/{len(steps)}", state)
+    Console().print(grid if grid.row_count else f"no runs in {store.where}")
+    for sweep in sweeps(store):
+        events = sweep.events()
+        begun = {json.dumps(event["settings"]) for event in events if event["event"] == "started"}
+        ended = {json.dumps(event["trial"]["settings"]) for event in events if event["event"] == "ended"}
+        print_line(
+            f"sweep {sweep.run_id}: {len(ended)} of {pluralize(len(begun), 'started trial')} ended; {sweep.folder}"
+        )
+    for step_id, owner in holders(store):
+        print_line(f"step {step_id[:12]} is held by {owner}")
+
+
+def print_report(store: Store, run: str | None) -> None:
+    """Print the Markdown report of a run and the path of the HTML report."""
+    run_log = _find_run(store, run)
+    path = run_log.folder / "report.md"
+    if not path.exists():
+        raise StoreError(f"run {run_log.run_id}: no report; expected a run that ended; give its command again")
+    print_line(path.read_text())
+    print_line(f"report: {run_log.folder / 'report.html'}")
+
+
+def collect_garbage(store: Store, keep: int, grace_period: float, delete: bool) -> None:
+    """Print what `gc` would remove, the largest first; remove it if `delete` is true. `grace_period`: seconds."""
+    with _progress_bars() as on_progress:
+        doomed = gc.plan(store, keep=keep, grace=grace_period, on_progress=on_progress)
+    for item in sorted(doomed, key=lambda item: -item.bytes)[:MAX_LISTED]:
+        print_line(str(item))
+    if len(doomed) > MAX_LISTED:
+        print_line(f"{len(doomed) - MAX_LISTED:,} smaller ones are not shown")
+    if delete:
+        with _progress_bars() as on_progress:
+            doomed = gc.sweep(store, doomed, grace=grace_period, on_progress=on_progress)
+    things, size = Counter[str](), Counter[str]()
+    for item in doomed:
+        things[item.why] += 1
+        size[item.why] += item.bytes
+    if things:
+        _print_table({why: {"things": f"{things[why]:,}", "MB": f"{size[why] / 1e6:,.1f}"} for why in things})
+    done = "removed" if delete else "could be removed; --yes removes them"
+    print_line(f"{len(doomed):,} things, {size.total() / 1e6:,.1f} MB {done}")
+
+
+@contextmanager
+def _progress_bars() -> Iterator[OnProgress]:
+    """Yield a callback that draws a progress bar per kind of object. Nothing is drawn unless stderr is a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def on_progress(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done)
+
+        yield on_progress
+
+
+def _print_summary(rows: Mapping[str, Mapping[str, float | None]]) -> None:
+    _print_table(
+        {
+            label: {c: format_duration(value) if c == "time" else _format_value(value) for c, value in row.items()}
+            for label, row in rows.items()
+        }
+    )
+
+
+def _print_table(rows: Mapping[str, Mapping[str, str]]) -> None:
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    grid = Table("", *columns, box=None, pad_edge=False)
+    for column in grid.columns[1:]:
+        column.justify = "right"
+    for label, row in rows.items():
+        grid.add_row(Text(label), *(Text(row.get(c, NOTHING)) for c in columns))
+    console = Console()
+    if not console.is_terminal:  # a file has no width; do not truncate numbers
+        console = Console(width=Console(width=10_000).measure(grid).maximum)
+    console.print(grid)
+
+
+def _format_value(value: float | None) -> str:
+    if value is None:
+        return NOTHING
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:,.1f}"
+
+
+def _find_run(store: Store, run: str | None) -> RunLog:
+    for run_log in run_logs(store):
+        if run is None or run_log.run_id.startswith(run):
+            return run_log
+    wanted = f"no run '{run}'" if run else "no runs"
+    raise StoreError(f"store {store.where}: {wanted} in it; `ratchet status` lists them")

@@ -1,0 +1,168 @@
+"""The command line: `ratchet`, or `python -m orchestrator`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ratchet.errors import DISK_FULL, InputError, RatchetError, describe
+from ratchet.orchestrator import recipe
+from ratchet.orchestrator.cli import console
+from ratchet.orchestrator.cli.parser import parse
+from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.run_log import last_ids
+from ratchet.orchestrator.secrets import holds_secret, is_secret_variable
+from ratchet.orchestrator.step import Step
+from ratchet.orchestrator.store import Store
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command. Returns the exit status: 0 done, 1 a step failed, 2 bad input, 130 interrupted."""
+    arguments = parse(argv)
+    try:
+        return COMMANDS[arguments.command](arguments)
+    except KeyboardInterrupt:
+        console.print_line("stopped; give the same command again to continue")
+        return 130
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            error.filename = error.filename or arguments.store
+            console.print_error(describe(error))
+            return 1
+        if not isinstance(error, RatchetError):
+            raise
+        console.print_error(str(error))
+        return 2
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ratchet.orchestrator.execution.cluster import Cluster
+    from ratchet.orchestrator.execution.run import Run, begin
+
+    store = Store.open(arguments.store)
+    found = recipe.find(arguments.recipe)
+    steps, summary, parameters = recipe.build(found, recipe.Settings.read(_lines(arguments)))
+    plan, run_log = begin(found, steps, store, parameters, ["ratchet", *sys.argv[1:]], arguments.repair)
+    cluster = Cluster(arguments.address)
+    try:
+        with console.make_live_view(plan, found.name, run_log.run_id) as view:
+            outcome = Run(found, summary, plan, cluster, run_log, view).execute()
+        console.write_report(run_log, outcome)
+        console.print_outcome(run_log, outcome)
+        store.publish(run_log.folder)
+    finally:
+        cluster.stop()
+    return 130 if outcome.interrupted else 1 if outcome.failures else 0
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from ratchet.orchestrator.sweeps.command import run_sweep
+
+    return run_sweep(arguments, _lines(arguments), ["ratchet", *sys.argv[1:]])
+
+
+def _submit(arguments: argparse.Namespace) -> int:
+    from ratchet.orchestrator.execution.submit import submit
+
+    if not arguments.store:
+        raise InputError("submit --store: not given; expected a folder that all machines of the cluster share")
+    recipe_file = Path(arguments.recipe) if arguments.recipe.endswith(".py") else None
+    files = [path for path in (recipe_file, arguments.settings) if path is not None]
+    options = ["--store", arguments.store, *(part for line in arguments.set for part in ("--set", line))]
+    if arguments.settings is not None:
+        options += ["--settings", arguments.settings.name]
+    missing = [name for name in arguments.env if name not in os.environ]
+    if missing:
+        raise InputError(f"submit --env {missing[0]}: not set here; expected an environment variable; export it first")
+    for name in arguments.env:
+        if is_secret_variable(name) or holds_secret(os.environ[name]):
+            raise InputError(
+                f"submit --env {name}: looks like a secret; expected none, since jobs show their variables;"
+                " put it into a file on the cluster, or give its machines a role (docs/cluster.md)"
+            )
+    recipe.find(arguments.recipe)
+    return submit(
+        f"./{recipe_file.name}" if recipe_file else arguments.recipe,
+        options,
+        files,
+        address=arguments.address,
+        environment={name: os.environ[name] for name in arguments.env},
+        wait=not arguments.no_wait,
+        say=console.print_line,
+    )
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    store = Store.open(arguments.store)
+    found = recipe.find(arguments.recipe)
+    steps, _, _ = recipe.build(found, recipe.Settings.read(_lines(arguments)))
+    plan = Plan(steps, store)
+    plan.check()
+    console.print_plan(plan, last_ids(store, found.name) if arguments.explain else None)
+    return 0
+
+
+def _recipes(arguments: argparse.Namespace) -> int:
+    if not arguments.recipe:
+        console.print_recipes([recipe.find(name) for name in recipe.names()])
+        return 0
+    found = recipe.find(arguments.recipe)
+    console.print_recipe(found, _example_steps(found))
+    return 0
+
+
+def _example_steps(found: recipe.Recipe) -> list[Step]:
+    """Return the steps of a recipe with its defaults; an existing folder stands for each required parameter.
+
+    Models are looked up on this machine only. Empty if the recipe cannot be built.
+    """
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    required = [name for name, parameter in found.parameters.items() if parameter.default is parameter.empty]
+    try:
+        return recipe.build(found, recipe.Settings.read([f"{name}=." for name in required]))[0]
+    except RatchetError:
+        return []
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    console.print_status(Store.open(arguments.store), arguments.run)
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    console.print_report(Store.open(arguments.store), arguments.run)
+    return 0
+
+
+def _gc(arguments: argparse.Namespace) -> int:
+    console.collect_garbage(
+        Store.open(arguments.store),
+        keep=arguments.keep,
+        grace_period=arguments.grace_period * 3600,
+        delete=arguments.yes,
+    )
+    return 0
+
+
+def _lines(arguments: argparse.Namespace) -> list[str]:
+    """Return the `name=value` settings: those of the file, then those of the command line, which take precedence."""
+    return [*(recipe.read_settings(arguments.settings) if arguments.settings else ()), *arguments.set]
+
+
+COMMANDS = {
+    "run": _run,
+    "sweep": _sweep,
+    "submit": _submit,
+    "plan": _plan,
+    "recipes": _recipes,
+    "status": _status,
+    "report": _report,
+    "gc": _gc,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

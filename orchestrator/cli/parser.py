@@ -1,0 +1,253 @@
+"""The options of the commands, and their help."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+DESCRIPTION = """\
+Run recipes: iterations of embedding, mining, finetuning and evaluation.
+
+A recipe is a Python function that returns steps. Ratchet plans the steps, runs them on Ray, and stores every result
+under a fingerprint of its code, settings and inputs. A step whose result is in the store is not computed again. An
+interrupted run continues when the same command is given again.
+"""
+
+EXAMPLES = """\
+first steps:
+  ratchet recipes                      list the recipes
+  ratchet recipes quickstart           show the parameters and the steps of a recipe
+  ratchet plan quickstart --explain    show which steps would run, and why
+  ratchet run quickstart               run it; after an interruption, the same command continues
+  ratchet report                       show the report of the newest run
+
+`ratchet COMMAND --help` explains the options of a command.
+"""
+
+SETTINGS = """\
+settings:
+  --set iterations=2                                a parameter of the recipe
+  --set finetune_embedder.learning_rate=2e-4        a setting of every step of a job
+  --set iter0/mine.window=2,100                     a setting of one step
+  --set 'iter*/mine.window=2,100'                   a setting of all steps whose name matches the pattern
+  --set embed.workers=4                             a resource: changes the speed, never the results
+
+Commas separate the items of a list. `none` is None. `ratchet recipes NAME` lists parameters, steps and jobs.
+"""
+
+RUN = """\
+examples:
+  ratchet run quickstart
+  ratchet run misconceptions --set data=PATH --set base=MODEL --set iterations=2
+  ratchet run ./my_recipe.py --settings settings.yaml
+
+A failed step does not stop the steps that do not depend on it. The exit status is 0 if all steps are done, 1 if a step
+failed, 2 for wrong input, 130 if interrupted. The report is written to STORE/runs/RUN/report.html.
+
+"""
+
+PLAN = """\
+Each step is a hit (its result is in the store), a miss (it would run), or unknown (it depends on the result of a step
+that would run).
+
+"""
+
+SWEEP = """\
+examples:
+  ratchet sweep quickstart --space tune_spaces/embedder.yaml --metric map@25 --trials 8
+  ratchet sweep quickstart --space tune_spaces/embedder.yaml --metric map@25 --trials 16     8 more trials
+  ratchet sweep gsm8k --space tune_spaces/sft.yaml --metric accuracy --set data=PATH --seeds 3 --promote gsm8k
+
+A search space is a YAML file of lines such as `finetune_embedder.learning_rate: loguniform(1e-5, 1e-3)`. The
+distributions are uniform, loguniform, randint, choice and grid; a plain value is the same in all trials.
+
+The first trial has the recipe's defaults. Trials are compared by the held-out metric of the last training step that the
+space changes; `--metric STEP.NAME` selects a metric of another step. Steps after the deciding step are not run. Steps
+that trials have in common are computed once. An interrupted sweep continues when the same command is given again.
+
+"""
+
+SUBMIT = """\
+examples:
+  ray up cluster.yaml; ray dashboard cluster.yaml
+  ratchet submit misconceptions --store /mnt/ratchet/store --address http://127.0.0.1:8265 --set data=/mnt/ratchet/eedi
+
+The program is uploaded, without data, results and secrets, and `ratchet run` is started on the cluster. Paths in
+settings are paths on the cluster. The same command again follows the running job; the connection may be lost at any
+time. The exit status is that of the job.
+
+"""
+
+GC = """\
+These are never removed: results of the newest --keep runs, of runs whose folder holds a file named `pinned`, of
+promoted models, of steps that are running, and anything younger than --grace-period. In object storage a step is
+withdrawn first; its files are removed by the first `gc` after another grace period.
+"""
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line. `command` of the result is the command's name."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("ratchet", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=formatter)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command", title="commands")
+
+    def add_command(name: str, help: str, description: str = "", epilog: str = "") -> argparse.ArgumentParser:
+        text = f"{help[0].upper()}{help[1:]}. {description}".strip()
+        sub = commands.add_parser(name, help=help, description=text, epilog=epilog, formatter_class=formatter)
+        sub.add_argument(
+            "--store",
+            default=os.environ.get("RATCHET_STORE", ".ratchet"),
+            metavar="DIR",
+            help="where results are stored: a folder, or s3://BUCKET/PREFIX, gs:// or az:// (default: the environment"
+            " variable RATCHET_STORE, else .ratchet in the working directory). For object storage, copies and work in"
+            " progress are in the folder that the environment variable RATCHET_CACHE names",
+        )
+        return sub
+
+    def add_recipe(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        sub.add_argument("recipe", help="name from `ratchet recipes`, or path of a Python file with a recipe in it")
+        sub.add_argument(
+            "--set",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="set a parameter of the recipe (NAME=VALUE), a setting of all steps of a job (JOB.SETTING=VALUE), or a"
+            " setting of the steps that match a pattern (STEP.SETTING=VALUE); may be repeated",
+        )
+        sub.add_argument(
+            "--settings",
+            type=Path,
+            metavar="FILE",
+            help="YAML file of settings, one `NAME: VALUE` per line, such as the winner.yaml of a sweep; --set takes"
+            " precedence",
+        )
+        return sub
+
+    _add_run(add_recipe(add_command("run", "run a recipe, or continue a run", epilog=RUN + SETTINGS)))
+    _add_sweep(
+        add_recipe(add_command("sweep", "search for good settings of a recipe with Ray Tune", epilog=SWEEP + SETTINGS))
+    )
+    _add_submit(add_recipe(add_command("submit", "run a recipe on a cluster, as a Ray job", epilog=SUBMIT + SETTINGS)))
+    sub = add_recipe(add_command("plan", "show which steps would run; start nothing", epilog=PLAN + SETTINGS))
+    sub.add_argument(
+        "--explain",
+        action="store_true",
+        help="for each step that would run, show which setting, input or function changed since the last run",
+    )
+
+    sub = add_command(
+        "recipes",
+        "list the recipes, or show one",
+        "With a name: the recipe's documentation, its parameters with types and defaults, and its steps by job.",
+    )
+    sub.add_argument("recipe", nargs="?", help="name of a recipe, or path of a Python file; without it, list all")
+
+    sub = add_command("status", "show the runs in the store, the sweeps, and the steps that are running")
+    sub.add_argument("run", nargs="?", help="id of a run, or its beginning: show the steps of this run")
+
+    sub = add_command("report", "show the report of a run, and the path of report.html")
+    sub.add_argument("run", nargs="?", help="id of a run, or its beginning (default: the newest run)")
+
+    _add_gc(add_command("gc", "list results that no kept run needs, and remove them with --yes", epilog=GC))
+    return parser.parse_args(argv)
+
+
+def _add_address(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--address",
+        help="address of a running Ray cluster (default: the environment variable RAY_ADDRESS, else start Ray on this"
+        " machine)",
+    )
+
+
+def _add_run(sub: argparse.ArgumentParser) -> None:
+    _add_address(sub)
+    sub.add_argument(
+        "--repair",
+        action="store_true",
+        help="move stored results that are damaged on disk aside and compute them again (default: stop with an error)",
+    )
+
+
+def _add_sweep(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--space", type=Path, required=True, metavar="FILE", help="YAML file of the search space, as in tune_spaces/"
+    )
+    sub.add_argument(
+        "--metric", required=True, help="metric that decides, such as map@25, or STEP.NAME for the metric of a step"
+    )
+    sub.add_argument(
+        "--trials", type=int, default=16, metavar="N", help="number of trials, including the defaults (default: 16)"
+    )
+    sub.add_argument(
+        "--searcher",
+        choices=["random", "optuna"],
+        default="random",
+        help="search algorithm: random (also enumerates grids), or optuna (TPE) (default: random)",
+    )
+    sub.add_argument(
+        "--stopping",
+        choices=["asha", "none"],
+        default="asha",
+        help="early stopping: asha ends bad trials at a checkpoint, none runs all to the end (default: asha)",
+    )
+    sub.add_argument(
+        "--grace-period",
+        type=int,
+        default=1,
+        metavar="N",
+        help="ASHA grace period: checkpoints that every trial reaches (default: 1)",
+    )
+    sub.add_argument("--reduction-factor", type=int, default=3, metavar="N", help="ASHA reduction factor (default: 3)")
+    sub.add_argument(
+        "--seeds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="training seeds per trial; their mean decides. With 2 or more, the result says whether the winner beats"
+        " the defaults by more than noise (default: 1)",
+    )
+    sub.add_argument("--seed", type=int, default=0, help="random seed of the search (default: 0)")
+    sub.add_argument(
+        "--max-concurrent",
+        type=int,
+        metavar="N",
+        help="maximum number of trials at once (default: as many as the cluster can place)",
+    )
+    sub.add_argument(
+        "--promote", metavar="NAME", help="link the winner's model as promoted/NAME in the store; gc keeps it"
+    )
+    _add_address(sub)
+
+
+def _add_submit(sub: argparse.ArgumentParser) -> None:
+    sub.set_defaults(store=os.environ.get("RATCHET_STORE"))
+    sub.add_argument(
+        "--address",
+        help="address of the cluster's dashboard, such as http://127.0.0.1:8265 (default: the environment variable"
+        " RAY_ADDRESS)",
+    )
+    sub.add_argument("--no-wait", action="store_true", help="return after the job is started; do not follow its log")
+    sub.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="environment variable to pass on, such as WANDB_PROJECT; secrets are refused; may be repeated",
+    )
+
+
+def _add_gc(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--keep", type=int, default=5, metavar="N", help="keep the results of the newest N runs (default: 5)"
+    )
+    sub.add_argument(
+        "--grace-period",
+        type=float,
+        default=1.0,
+        metavar="HOURS",
+        help="keep everything that was made or used in the last HOURS hours (default: 1)",
+    )
+    sub.add_argument("--yes", action="store_true", help="remove them (default: only list them)")

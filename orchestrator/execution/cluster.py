@@ -1,0 +1,191 @@
+"""The Ray cluster of a run, started only when a step has to run.
+
+A step is one Ray task that reserves no CPUs: it drives Ray Data and Ray Train, which reserve the CPUs and GPUs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from ratchet.errors import InputError, Interrupted
+from ratchet.orchestrator.execution import cluster_file
+from ratchet.orchestrator.execution.schedule import Demand
+from ratchet.orchestrator.fingerprint import check_code
+from ratchet.orchestrator.job_interface.job import Context, Job, Progress, Resources, Result
+from ratchet.orchestrator.job_interface.placement import (
+    Machine,
+    check_shared,
+    choose_workers,
+    count_fitting,
+    existing_paths,
+    list_machines,
+    resolve_resources,
+)
+from ratchet.orchestrator.job_interface.progress import ProgressReporter, start_progress_actor
+from ratchet.orchestrator.step import Step
+
+QUIET = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "1",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_DISABLE_IMPORT_WARNING": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "true",
+    "PYTHONWARNINGS": "ignore",
+}
+"""Environment variables that silence logs of libraries. Variables that are set already are kept."""
+
+PATIENCE = 10.0
+"""Seconds that a stopped step has to end by itself."""
+
+
+class Cluster:
+    """The cluster at `address` (default: RAY_ADDRESS, or the cluster of the Ray job), else Ray on this machine."""
+
+    def __init__(self, address: str | None = None) -> None:
+        self.address = address or os.environ.get("RAY_ADDRESS")
+        self.started = self.owns_ray = False
+        self.progress_actor: Any = None
+
+    def start(self) -> None:
+        """Connect to Ray or start it. Takes seconds; may be called again."""
+        if self.started:
+            return
+        for key, value in QUIET.items():
+            os.environ.setdefault(key, value)
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        self.owns_ray = not ray.is_initialized()  # a trial runs in the Ray of its sweep
+        if self.owns_ray and self.address:
+            ray.init(address=self.address, **options)
+        elif self.owns_ray:
+            # Ignore other Ray clusters on this machine. Ray Train needs the dashboard to find out that a driver was
+            # killed and to release the resources of its training run.
+            ray.init(address="local", include_dashboard=True, num_cpus=os.cpu_count(), **options)
+        self.progress_actor = start_progress_actor()
+        self.started = True
+
+    @property
+    def is_external(self) -> bool:
+        """Whether machines come and go without Ratchet knowing the maximum (an address and no RATCHET_CLUSTER)."""
+        return bool(self.address) and self._cluster_file_machines is None
+
+    @cached_property
+    def _cluster_file_machines(self) -> list[Machine] | None:
+        """The machines of the file RATCHET_CLUSTER; None if it is not set."""
+        file = os.environ.get("RATCHET_CLUSTER")
+        return cluster_file.machines(Path(file).expanduser()) if file else None
+
+    def machines(self) -> list[Machine]:
+        """Return the maximum machines of the autoscaler (if RATCHET_CLUSTER is set), else the current ones."""
+        return list_machines() if self._cluster_file_machines is None else self._cluster_file_machines
+
+    def maximum(self) -> Demand:
+        """Return the CPUs and GPUs of all machines."""
+        machines = self.machines()
+        return Demand(sum(m.cpus * m.count for m in machines), sum(m.gpus * m.count for m in machines))
+
+    def resolve(self, resources: Resources) -> Resources:
+        """Fill in the unset resources for this cluster at its largest."""
+        return resolve_resources(resources, self.machines())
+
+    def place(self, step: Step) -> Resources:
+        """Resolve the resources of a step, with as many workers as fit. Raises InputError if the cluster can never
+        place the step."""
+        machines = self.machines()
+        asked = resolve_resources(step.resources, machines)
+        if (workers := choose_workers(machines, asked)) == 0:
+            have = ", ".join(f"{m.count} of {m.cpus:g} CPUs and {m.gpus:g} GPUs" for m in machines)
+            memory = f"{asked.memory:g} GB" if asked.memory else ""
+            wanted = "".join(f", {part}" for part in (memory, asked.accelerator, *asked.labels) if part)
+            raise InputError(
+                f"step {step.name}: {asked.workers} workers of {asked.cpus:g} CPUs and {asked.gpus:g} GPUs"
+                f"{wanted} given; expected at most the {count_fitting(machines, asked)} that fit on the cluster at its"
+                f" largest (machines: {have}); lower them with --set {step.job.name}.workers=... or .cpus=..., or allow"
+                f" fewer workers with --set {step.job.name}.min_workers=..."
+            )
+        return replace(asked, workers=workers)
+
+    def run(
+        self,
+        job: Job,
+        code: Mapping[str, str],
+        context: Context,
+        config: Any,
+        inputs: Any,
+        stopping: threading.Event,
+    ) -> Result:
+        """Run a step on the cluster and wait for its result.
+
+        Raises InputError if the job's code there differs from `code`, the error that the job raised, an error of
+        ray.exceptions for a lost worker, and Interrupted once `stopping` is set (the step's processes end first).
+        """
+        context = replace(context, progress=ProgressReporter(self.progress_actor, context.step))
+        # Outside the placement group of a trial, which has no resources for what the step starts.
+        free = PlacementGroupSchedulingStrategy(placement_group=None)  # type: ignore[arg-type]
+        task = ray.remote(num_cpus=0, max_retries=0)(_run).options(name=context.step, scheduling_strategy=free)
+        running = task.remote(job, code, context, config, inputs, existing_paths(context.work, inputs))
+        try:
+            while not ray.wait([running], timeout=0.5)[0]:
+                if stopping.is_set():
+                    # First as ctrl-C does, so that Ray Train can end its workers and release their resources.
+                    ray.cancel(running)
+                    if not ray.wait([running], timeout=PATIENCE)[0]:
+                        ray.cancel(running, force=True)
+                    raise Interrupted(f"step {context.step}: stopped")
+            return ray.get(running)
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause if isinstance(error.cause, BaseException) else error
+            cause.__dict__.setdefault("remote_traceback", str(error))
+            raise cause from None
+
+    def take_progress(self) -> dict[str, Progress]:
+        """Return the latest progress of each step since the last call."""
+        if not self.started:
+            return {}
+        latest: dict[str, Progress] = ray.get(self.progress_actor.take.remote())
+        return latest
+
+    def stop(self) -> None:
+        """Disconnect from the cluster; stop the Ray that `start` started."""
+        if self.started:
+            ray.kill(self.progress_actor)
+            if self.owns_ray:
+                ray.shutdown()
+            self.started = False
+
+
+def _run(
+    job: Job, code: Mapping[str, str], context: Context, config: Any, inputs: Any, paths: Sequence[Path]
+) -> Result:
+    check_code(job, code)
+    check_shared(context.step, paths)
+    try:
+        return job.load()(context, config, inputs)
+    finally:
+        try:
+            # Actors of the job import the files later than this process.
+            check_code(job, code)
+        except InputError:
+            shutil.rmtree(context.work, ignore_errors=True)  # their shards may come from the other version
+            raise
+
+
+def demand_of(resources: Resources) -> Demand:
+    """Return what a step with resolved resources occupies."""
+    assert resources.workers is not None
+    assert resources.cpus is not None
+    assert resources.gpus is not None
+    return Demand(resources.workers * resources.cpus, resources.workers * resources.gpus)

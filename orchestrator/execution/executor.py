@@ -1,0 +1,142 @@
+"""Execution of single steps, from lease to commit. Runs in threads of the driver; jobs run on the cluster."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from ratchet.errors import Interrupted, LeaseLost, describe
+from ratchet.orchestrator.execution.cluster import Cluster
+from ratchet.orchestrator.execution.retry import backoff, is_transient
+from ratchet.orchestrator.execution.run_listener import RunListener
+from ratchet.orchestrator.execution.warm_start import WarmStartFamily
+from ratchet.orchestrator.job_interface.job import Context
+from ratchet.orchestrator.job_interface.lost_work import read_lost_work
+from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.store import Commit, Store
+from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases, find_failed_attempts
+
+POLL = 1.0
+"""Seconds between checks of a step that another driver executes."""
+
+LIBRARIES = ("ray", "torch", "transformers", "peft", "deepspeed", "pyarrow")
+"""Recorded with each result. Not part of the fingerprint."""
+
+
+class Executor:
+    """Executes single steps. Thread-safe: `execute` may be called from several threads for different steps."""
+
+    def __init__(self, plan: Plan, leases: Leases, cluster: Cluster, run_log: RunLog, view: RunListener) -> None:
+        self.plan = plan
+        self.store: Store = plan.store
+        self.leases = leases
+        self.cluster = cluster
+        self.run_log = run_log
+        self.view = view
+        self.stopping = threading.Event()
+
+    def execute(self, name: str) -> Commit:
+        """Execute a step, or wait until the driver that executes it has a result. Retries after transient errors.
+
+        Raises the error of the job if it is permanent, and Interrupted when the run is stopped.
+        """
+        retries = self.plan.steps[name].step.resources.retries
+        for tries in range(1, retries + 2):
+            lease = self._acquired(name)
+            if isinstance(lease, Commit):
+                return lease
+            try:
+                return self._attempt(name, lease, tries)
+            except LeaseLost as error:
+                # Another driver took the step over while this process was suspended. Use its result.
+                self.run_log.event("lease_lost", name, reason=str(error))
+            except BaseException as error:
+                lease.fail(describe(error))
+                if self.stopping.is_set():
+                    raise Interrupted(f"step {name}: stopped; give the same command again to resume") from None
+                if not is_transient(error) or tries > retries:
+                    trace = getattr(error, "remote_traceback", None) or "".join(traceback.format_exception(error))
+                    self.run_log.error(name, trace)
+                    raise
+                wait = backoff(tries)
+                self.run_log.event("retry", name, reason=describe(error), wait=wait)
+                self.view.retrying(name, describe(error).splitlines()[0], wait)
+                self.stopping.wait(wait)
+        raise Interrupted(f"step {name}: taken over by another driver each time; give the same command again")
+
+    def _acquired(self, name: str) -> Lease | Commit:
+        """Wait for the lease. Returns the commit if another driver finishes the step first."""
+        step_id = self.plan.steps[name].step_id
+        assert step_id is not None
+        said = ""
+        while not self.stopping.is_set():
+            lease = self.leases.acquire(step_id)
+            if not isinstance(lease, HeldByOther):
+                return lease
+            if lease.owner != said:
+                said = lease.owner
+                self.run_log.event("waiting", name, on=said)
+                self.view.waiting(name, said)
+            self.stopping.wait(POLL)
+        raise Interrupted(f"step {name}: stopped while waiting for {said}")
+
+    def _attempt(self, name: str, lease: Lease, tries: int) -> Commit:
+        planned = self.plan.steps[name]
+        step, step_id = planned.step, planned.step_id
+        assert step_id is not None
+        assert planned.fingerprint is not None
+        started = time.time()
+        inputs = self.plan.inputs(name, verified=True)
+        self.plan.check_sources(name)
+        self.view.started(name, lease.attempt)
+        self.run_log.event("started", name, step_id=step_id, attempt=lease.attempt)
+        staging = self.store.staging(step_id, lease.attempt)
+        family, work = WarmStartFamily.from_plan(planned), self.store.work(step_id)
+        failed = find_failed_attempts(self.store, step_id, lease.attempt)
+        lost = [_lost_attempt(attempt, whole=not any(work.iterdir())) for attempt in failed]
+        context = Context(
+            step=name,
+            step_id=step_id,
+            attempt=lease.attempt,
+            out=staging,
+            work=work,
+            resources=self.cluster.resolve(step.resources),
+            logs=self.store.logs(step_id),
+            warm_start_to=work / "state" if family else None,
+            warm_start_from=family.find_state(self.store) if family else None,
+        )
+        result = self.cluster.run(step.job, self.plan.code[step.job], context, step.config, inputs, self.stopping)
+        self.plan.check_sources(name)
+        record = {
+            "name": name,
+            "started": started,
+            "seconds": time.time() - started,
+            "continued": context.warm_start_from is not None,
+            "retries": tries - 1,
+            "lost": lost + read_lost_work(work),
+            "host": platform.node(),
+            "versions": versions(),
+        }
+        if family:
+            family.save_state(self.store, step_id, work / "state")
+        return lease.commit(staging, result, planned.fingerprint, record)
+
+
+def _lost_attempt(attempt: Mapping[str, Any], whole: bool) -> dict[str, Any]:
+    """Describe a failed attempt in the form of `job_interface.lost_work`. whole: it left nothing to resume from."""
+    what = f"attempt {attempt['attempt']}: {attempt['why'].splitlines()[0]}"
+    return {"what": what, "amount": None, "unit": "", "seconds": attempt["seconds"] if whole else None}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the libraries that influence results."""
+    found: dict[str, Any] = {"python": platform.python_version()}
+    for library in LIBRARIES:
+        found[library] = importlib.metadata.version(library)
+    return found

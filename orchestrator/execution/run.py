@@ -1,0 +1,214 @@
+"""Runs: execute the steps of a plan.
+
+The loop makes no decisions itself: `schedule` says what to start and what to skip, `executor` executes single steps and
+`store` keeps their results. A run may be killed at any point; the same command resumes it.
+"""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import Any
+
+from ratchet.errors import InputError, Interrupted, UnreachableError, describe
+from ratchet.orchestrator.execution.cluster import Cluster, demand_of
+from ratchet.orchestrator.execution.executor import Executor, versions
+from ratchet.orchestrator.execution.outcome import Outcome
+from ratchet.orchestrator.execution.run_listener import RunListener
+from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to_skip, to_start
+from ratchet.orchestrator.job_interface.job import Resources
+from ratchet.orchestrator.plan import Plan, config_of, describe_inputs
+from ratchet.orchestrator.recipe import Recipe
+from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.step import Step, Summary
+from ratchet.orchestrator.store import Commit, Store
+from ratchet.orchestrator.store.lease import Leases
+
+TICK = 0.3
+"""Seconds between updates of the steps' progress."""
+
+MACHINES_TIMEOUT = 60.0
+"""How long to wait for the machines of a cluster that has just been started or has just lost some."""
+
+MAX_STEPS_AT_ONCE = 64
+"""Threads that wait for steps. What actually runs is limited by the resources of the cluster."""
+
+
+class Run:
+    """Executes a plan on a cluster, once."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        summary: Summary,
+        plan: Plan,
+        cluster: Cluster,
+        run_log: RunLog,
+        view: RunListener,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """stop: set by another thread to end the run as ctrl-C does."""
+        self.recipe = recipe
+        self.summary = summary
+        self.plan = plan
+        self.cluster = cluster
+        self.run_log = run_log
+        self.view = view
+        self.stop = stop or threading.Event()
+        self.order = list(plan.steps)
+        self.status = dict.fromkeys(self.order, Status.PENDING)
+        self.demand: dict[str, Demand] = {}
+        self.failures: dict[str, str] = {}
+
+    def execute(self) -> Outcome:
+        """Run until every step is done, failed, or depends on a failed step."""
+        interrupted = False
+        self._update_status()
+        self._write_plan()
+        if not finished(self.status):
+            with (
+                Leases(self.plan.store, self.run_log.run_id) as leases,
+                ThreadPoolExecutor(MAX_STEPS_AT_ONCE, thread_name_prefix="step") as pool,
+            ):
+                executor = Executor(self.plan, leases, self.cluster, self.run_log, self.view)
+                try:
+                    self._start_cluster()
+                    self._loop(executor, pool)
+                except KeyboardInterrupt:
+                    interrupted = True
+                    self.view.message(
+                        "stopping: finished steps, shards and checkpoints are kept; press ctrl-C again to quit at once"
+                    )
+                finally:
+                    executor.stopping.set()
+        self._write_plan()
+        self.run_log.event("end", None, failures=self.failures, interrupted=interrupted)
+        return Outcome(self.plan, self.summary, self.status, self.failures, interrupted)
+
+    def _loop(self, executor: Executor, pool: ThreadPoolExecutor) -> None:
+        running: dict[Future[Commit], str] = {}
+        while not finished(self.status):
+            if self.stop.is_set():
+                raise KeyboardInterrupt
+            for name, parent in to_skip(self.order, self.status, self.plan.parents).items():
+                self.status[name] = Status.SKIPPED
+                self.run_log.event("skipped", name, because=parent)
+                self.view.skipped(name, parent)
+            for name in to_start(self.order, self.status, self.demand, self.cluster.maximum()):
+                self.status[name] = Status.RUNNING
+                running[pool.submit(executor.execute, name)] = name
+            done, _ = wait(running, timeout=TICK, return_when=FIRST_COMPLETED)
+            for name, progress in self.cluster.take_progress().items():
+                self.view.progress(name, progress)
+            for future in done:
+                self._record_end(running.pop(future), future)
+
+    def _record_end(self, name: str, future: Future[Commit]) -> None:
+        """Record the end of a step: its result, or why there is none."""
+        try:
+            commit = future.result()
+        except Interrupted:
+            raise KeyboardInterrupt from None
+        except Exception as error:
+            self.status[name] = Status.FAILED
+            self.failures[name] = describe(error)
+            self.run_log.event("failed", name, reason=self.failures[name])
+            self.view.failed(name, self.failures[name])
+            return
+        self.plan.record(name, commit)
+        self.status[name] = Status.DONE
+        seconds = commit.record["seconds"]
+        self.run_log.event("done", name, step_id=commit.step_id, seconds=seconds, attempt=commit.attempt)
+        self.view.finished(name, seconds, self._select_metrics(name))
+        for lost in commit.record.get("lost", []):
+            self.run_log.event("lost", name, **lost)
+            repeated = f", {lost['amount']:g} {lost['unit']} repeated" if lost["amount"] is not None else ""
+            self.view.message(f"{name}: {lost['what']}: lost{repeated}")
+        self._update_status()
+        self._write_plan()
+
+    def _select_metrics(self, name: str) -> dict[str, float]:
+        """Return the metrics of a step: those in the recipe's table, else all."""
+        manifest = self.plan.steps[name].manifest
+        assert manifest is not None
+        metrics = manifest.result.get("metrics", {})
+        shown = {
+            metric.name for row in self.summary.rows for metric in row.columns.values() if metric.step.name == name
+        }
+        return {k: v for k, v in metrics.items() if isinstance(v, int | float) and (not shown or k in shown)}
+
+    def _update_status(self) -> None:
+        """Update the status of pending steps whose inputs or results exist now. Parents come before children."""
+        for name in self.order:
+            if self.status[name] is not Status.PENDING:
+                continue
+            planned = self.plan.resolve(name)
+            if planned.commit is not None:
+                self.status[name] = Status.DONE
+                self.run_log.event("hit", name, step_id=planned.step_id)
+                self.view.hit(name)
+            elif planned.step_id is not None:
+                self.status[name] = Status.READY
+
+    def _start_cluster(self) -> None:
+        if not self.cluster.started:
+            self.view.message("starting Ray" if not self.cluster.address else f"connecting to {self.cluster.address}")
+        self.cluster.start()
+        until = time.monotonic() + (MACHINES_TIMEOUT if self.cluster.is_external else 0.0)
+        for name, planned in self.plan.steps.items():
+            if self.status[name] is not Status.DONE:
+                self.demand[name] = demand_of(self._place(planned.step, until))
+
+    def _place(self, step: Step, until: float) -> Resources:
+        """Place a step on the cluster. An external cluster has time until then to add machines."""
+        announced = False
+        while True:
+            try:
+                return self.cluster.place(step)
+            except InputError as error:
+                if time.monotonic() > until:
+                    raise
+                if not announced:
+                    self.view.message(f"waiting up to {MACHINES_TIMEOUT:.0f} s for machines: {error}")
+                announced = True
+                time.sleep(1.0)
+
+    def _write_plan(self) -> None:
+        """Write the state of every step to the run log, for `gc` and for the next `--explain`."""
+        steps = [
+            {
+                "name": name,
+                "job": planned.step.job.name,
+                "step_id": planned.step_id,
+                "status": self.status[name].value,
+                "inputs": describe_inputs(planned.step),
+                "config": config_of(planned.step),
+            }
+            for name, planned in self.plan.steps.items()
+        ]
+        self.run_log.write("plan.json", {"recipe": self.recipe.name, "steps": steps})
+        # Retried after the next step and at the end of the run, where it is an error.
+        with suppress(UnreachableError):
+            self.plan.store.publish(self.run_log.folder)
+
+
+def begin(
+    recipe: Recipe,
+    steps: Sequence[Step],
+    store: Store,
+    parameters: Mapping[str, Any],
+    argv: Sequence[str],
+    repair: bool,
+) -> tuple[Plan, RunLog]:
+    """Plan the steps, let each job check its input, and start the run log.
+
+    Raises the job's error for bad input; then there is no run log and Ray is not started.
+    """
+    plan = Plan(steps, store, repair=repair)
+    plan.check()
+    about = {"command": shlex.join(argv), "parameters": dict(parameters), "versions": versions(), "doc": recipe.doc}
+    return plan, RunLog.begin(store, recipe.name, about)

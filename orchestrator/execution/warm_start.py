@@ -1,0 +1,58 @@
+"""Warm starts: a step continues from a finished step with the same config but, for example, fewer epochs.
+
+    steps/<step id>/state/        the state that a finished step left (`Context.warm_start_to`)
+    warm_start/<family>/<value>   the id of the step with this value of `WarmStart.setting`
+
+A family is the digest of a fingerprint without that setting. If a step of the family with a smaller value exists, the
+job gets its state and does the rest. The result is the same as without, so the warm start is not part of the
+fingerprint, and the state may be removed at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from ratchet.orchestrator.canonical_json import canonical_json
+from ratchet.orchestrator.plan import Planned
+from ratchet.orchestrator.store import Store
+
+
+@dataclass(frozen=True)
+class WarmStartFamily:
+    """The steps that differ only in the value of one setting, and one of them."""
+
+    key: str
+    value: float
+    """This step's value."""
+
+    @classmethod
+    def from_plan(cls, planned: Planned) -> WarmStartFamily | None:
+        """Return the family of a step, or None if its job or config does not allow a warm start."""
+        warm_start, config = planned.step.job.warm_start, planned.step.config
+        if warm_start is None or warm_start.blocked_by(config) or planned.fingerprint is None:
+            return None
+        name = warm_start.setting
+        rest = {key: value for key, value in planned.fingerprint["config"].items() if key != name}
+        key = hashlib.sha256(canonical_json({**planned.fingerprint, "config": rest})).hexdigest()
+        return cls(key, getattr(config, name))
+
+    def find_state(self, store: Store) -> Path | None:
+        """Return the state with the largest smaller value, or None."""
+        folder = store.local("warm_start", self.key)
+        values = sorted((float(path.name), path.name) for path in folder.glob("[0-9]*")) if folder.is_dir() else []
+        for _, name in reversed([found for found in values if found[0] < self.value]):
+            step_id = store.read(f"warm_start/{self.key}/{name}")
+            state = store.local("steps", step_id, "state")
+            if store.use(step_id) is not None and state.is_dir():  # `use` protects it from `gc`
+                return state
+        return None
+
+    def save_state(self, store: Store, step_id: str, state: Path) -> None:
+        """Keep the state that a step left, if any, for longer steps."""
+        if state.is_dir():
+            kept = store.local("steps", step_id, "state")
+            if not kept.exists():  # that of another attempt is equal and may be in use
+                state.rename(kept)
+            store.overwrite(f"warm_start/{self.key}/{self.value:g}", step_id)

@@ -1,0 +1,14 @@
+"""The job interface: what the orchestrator and the jobs know of each other."""
+
+from ratchet.orchestrator.job_interface.job import (
+    Context,
+    Job,
+    Progress,
+    Resources,
+    Result,
+    Source,
+    WarmStart,
+)
+from ratchet.orchestrator.job_interface.settings import Unit
+
+__all__ = ["Context", "Job", "Progress", "Resources", "Result", "Source", "Unit", "WarmStart"]

@@ -1,0 +1,180 @@
+"""The job interface: what the orchestrator and the jobs know of each other.
+
+A job's file declares a `Config` dataclass (settings that change the result), an `Inputs` dataclass (folders that other
+steps made), a `check`, and one line:
+
+    JOB = Job("mine", version=1, config=Config, inputs=Inputs, run="ratchet.jobs.retrieval.implementation.mine:run")
+
+`run` writes files below `context.out` and returns a `Result`; the orchestrator stores the folder by its content. What
+only changes the speed (workers, GPUs, batch sizes at inference) is in `context.resources` and is not part of the step's
+fingerprint.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt
+
+from ratchet.errors import InputError
+from ratchet.orchestrator.job_interface.settings import Unit
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a step asks of the cluster. Not part of its fingerprint: on other machines it is the same step."""
+
+    workers: Annotated[int, Ge(1)] | None = None
+    """Number of workers. None: as many as the cluster has GPUs at its largest, or one without GPUs."""
+    min_workers: Annotated[int, Ge(1)] | None = None
+    """Number of workers to start with where there is no room for all. None: wait for all. More workers join a map over
+    shards as machines come. A training run keeps its number of workers until a machine is lost; with another number it
+    resumes where `zero_stage` is 0 and starts again otherwise."""
+    cpus: Annotated[float, Gt(0)] | None = None
+    """CPUs per worker. None: the largest number with which all workers fit on the machines."""
+    gpus: Annotated[float, Ge(0)] | None = None
+    """GPUs per worker. None: one if the cluster has any, else none."""
+    memory: Annotated[float, Ge(0), Unit("GB")] = 0.0
+    """Memory that is reserved per worker. 0: none."""
+    accelerator: str = ""
+    """GPU type in Ray's spelling: L40S, H100, ... Empty: any."""
+    labels: tuple[str, ...] = ()
+    """Node labels such as `market=on-demand`. Workers run on nodes that have all of them."""
+    placement: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
+    """Ray's placement strategy for the workers of a training run."""
+    batch_tokens: Annotated[int, Ge(1), Unit("tokens")] = 16_384
+    """Padded tokens per forward pass of inference."""
+    micro_batch_size: Annotated[int, Ge(1), Unit("rows")] | None = None
+    """Rows per forward and backward pass of training. None: chosen by the job. The batch size is unchanged."""
+    timeout: Annotated[float, Gt(0), Unit("seconds")] = 1800.0
+    """How long the workers of a training run wait for one that does not answer. Then all of them restart from the last
+    checkpoint."""
+    retries: Annotated[int, Ge(0)] = 3
+    """How often a step is retried after a transient error, such as a lost worker. Bad input is never retried."""
+
+    def selector(self) -> dict[str, str]:
+        """Return the labels as a dict. Raises InputError for one that is not `name=value`."""
+        for label in self.labels:
+            if not all(label.partition("=")[::2]):
+                raise InputError(f"labels: '{label}' given; expected name=value, such as market=on-demand")
+        return dict(label.split("=", 1) for label in self.labels)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file or folder that the user gives. It enters the fingerprint by its content, never by its path or name."""
+
+    path: Path
+    label: str = ""
+    """The name that the user gave (a hub id, a path). It is shown and is not part of the fingerprint."""
+    only: tuple[str, ...] = ("**",)
+    """Globs of the files in the folder that count. A model's README does not change the model."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a step is: `done` of `total` `unit`s, and numbers worth seeing now (loss, tokens_per_s)."""
+
+    done: float
+    total: float | None = None
+    unit: str = "rows"
+    stage: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    evaluations: tuple[float, ...] = ()
+    """The held-out metric that selects the best checkpoint, after each checkpoint so far. Empty for other steps."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a step runs. Plain data that is sent to Ray workers as it is."""
+
+    step: str
+    """The step's name in the recipe, such as `iter1/mine`, for messages and progress only."""
+    step_id: str
+    """The digest of the step's fingerprint, hex. It names what must be found again after a kill (Ray Train's run)."""
+    attempt: int
+    """1, 2, ... Part of the names of files that two attempts could both write."""
+    out: Path
+    """An empty folder. What is below it when `run` returns is the artifact."""
+    work: Path
+    """A folder that outlives kills: finished shards, checkpoints. Attempts of a step use it one after the other."""
+    resources: Resources
+    """Resolved by `ratchet.orchestrator.job_interface.placement`: workers, cpus and gpus are not None."""
+    progress: Callable[[Progress], None] = field(default=lambda progress: None)
+    """Reports progress. Cheap, never raises, may be called from any worker."""
+    logs: Path | None = None
+    """A folder for TensorBoard's event files. It is kept as long as the step and is no part of the artifact."""
+    warm_start_to: Path | None = None
+    """Where to write the state from which a longer step of the same kind starts. None: not wanted."""
+    warm_start_from: Path | None = None
+    """The state that the longest of the shorter steps left. None: there is none."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `run` returns beside the files, for the manifest and the report. Wall-clock times are not
+    allowed, since a deterministic step must give the same bytes twice. The orchestrator measures times itself."""
+
+    metrics: Mapping[str, float | int | str] = field(default_factory=dict)
+    """Scalars by name: `map@25`, `loss`, `rows`. Metrics of held-out rows begin with the split: `valid/map@25`."""
+    tables: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Title -> rows (column -> scalar). All rows have the same columns in the same order."""
+    curves: Mapping[str, dict[str, list[float]]] = field(default_factory=dict)
+    """Title -> {"x": [...], "y": [...]}. The title has the form "quantity against unit", such as `loss against step`;
+    `share against step | wrong_value` names one of several curves in a chart."""
+    cases: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Title -> cards: {"title": str, "columns": {heading: [{"text": str, "good": bool}, ...]}}."""
+
+
+Run = Callable[[Context, Any, Any], Result]
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """How a step continues another one that differs from it only in having had less of one setting."""
+
+    setting: str
+    """The setting of which more is more of the same work, such as `epochs`."""
+    blocked_by: Callable[[Any], str]
+    """`blocked_by(config)` returns why this config does not allow it, or an empty string."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A verb: a declaration that a plan reads, and the function that does the work."""
+
+    name: str
+    version: int
+    """Raised when the same code must give other bytes."""
+    config: type
+    """A frozen dataclass of settings (str, int, float, bool, Literal, None, tuples of them), with defaults where
+    sensible and a docstring under each field. Its module is the job's declaration."""
+    inputs: type
+    """A frozen dataclass whose fields are annotated `Path`, `Path | None` or `tuple[Path, ...]`: folders or files."""
+    run: Run | str
+    """The function `run(context, config, inputs)`, or where it is as `module:function`. A module that is named is
+    imported by the worker only, so that planning imports nothing heavy."""
+    check: Callable[[Any, Any], None] | None = None
+    """`check(config, inputs)` runs at plan time, before Ray starts, and raises InputError. Inputs that do not exist yet
+    are None."""
+    warm_start: WarmStart | None = None
+    """Where it is given, a step starts from the state that a shorter step of the same kind left. Its result must be the
+    same as without."""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that make up the job: that of the declaration and that of the implementation."""
+        run = self.run.partition(":")[0] if isinstance(self.run, str) else self.run.__module__
+        return tuple(dict.fromkeys((self.config.__module__, run)))
+
+    def load(self) -> Run:
+        """Import and return the function that does the work."""
+        if not isinstance(self.run, str):
+            return self.run
+        module, _, function = self.run.partition(":")
+        work: Run = getattr(importlib.import_module(module), function)
+        return work

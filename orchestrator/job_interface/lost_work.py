@@ -1,0 +1,83 @@
+"""Lost work: records how much work is repeated after a worker is lost.
+
+Work reports its progress in an append-only file that outlives worker, machine and driver. The process that repeats the
+work finds there how far it had come, and notes the difference in the step's work folder (`lost_work.jsonl`). The
+orchestrator copies it into the record of the result.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ratchet.orchestrator.job_interface import jsonl
+from ratchet.orchestrator.job_interface.job import Context
+
+REPORT_SECONDS = 2.0
+"""Minimum time between two lines: the resolution of the record."""
+
+
+@dataclass(frozen=True)
+class LostWork:
+    """Work that was done and has to be repeated."""
+
+    what: str
+    """The name of the shard, or `training`."""
+    amount: float
+    unit: str
+    seconds: float
+
+
+class WorkTracker:
+    """Records the progress of one piece of work, until its result is saved."""
+
+    def __init__(self, context: Context, path: Path, what: str, unit: str) -> None:
+        self.context, self.path, self.what, self.unit = context, path, what, unit
+        self.reported_at = 0.0
+
+    def start(self, kept: float = 0.0) -> int:
+        """Start the work, or resume it after `kept` units, and note what the previous process lost beyond that.
+
+        Returns how often it was started before in this attempt without being finished.
+        """
+        reported = jsonl.read(self.path)
+        starts = [number for number, line in enumerate(reported) if "attempt" in line]
+        if starts:
+            _note(self.context, self._measure_loss(reported[starts[-1] :], kept))
+        self._append(attempt=self.context.attempt, done=kept)
+        return sum(reported[number]["attempt"] == self.context.attempt for number in starts)
+
+    def report(self, done: float) -> None:
+        """Report that `done` units are done."""
+        if time.monotonic() - self.reported_at >= REPORT_SECONDS:
+            self.reported_at = time.monotonic()
+            self._append(done=done)
+
+    def finish(self) -> None:
+        """Remove the record, since the result is saved."""
+        self.path.unlink(missing_ok=True)
+
+    def _measure_loss(self, reported: list[dict[str, Any]], kept: float) -> LostWork:
+        last = reported[-1]
+        since = next((line for line in reported if line["done"] >= kept), last)
+        return LostWork(self.what, max(0.0, last["done"] - kept), self.unit, round(last["t"] - since["t"], 3))
+
+    def _append(self, **line: float) -> None:
+        _append(self.path, {"t": time.time(), **line})
+
+
+def read_lost_work(work: Path) -> list[dict[str, Any]]:
+    """Read the `LostWork` entries of a step's work folder, with the attempt that noted them."""
+    return jsonl.read(work / "lost_work.jsonl")
+
+
+def _note(context: Context, lost: LostWork) -> None:
+    _append(context.work / "lost_work.jsonl", {"attempt": context.attempt, **asdict(lost)})
+
+
+def _append(path: Path, line: dict[str, Any]) -> None:
+    """Append a line. It starts with a line break, since a kill may have cut off the line before."""
+    jsonl.append(path, "\n" + json.dumps(line))

@@ -1,0 +1,105 @@
+"""Placement: the machines of a cluster, how many workers fit on them, and which paths they must share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from ratchet.errors import InputError
+from ratchet.orchestrator.job_interface.job import Resources
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`count` machines of one kind."""
+
+    cpus: float
+    gpus: float = 0.0
+    count: int = 1
+    memory: float = float("inf")
+    """GB."""
+    accelerators: frozenset[str] | None = None
+    """GPU types in Ray's spelling. None: unknown, so any type may be asked for."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def count_fitting(self, asked: Resources) -> int:
+        """Return how many workers with resolved resources fit on one machine."""
+        if asked.accelerator and self.accelerators is not None and asked.accelerator not in self.accelerators:
+            return 0
+        if not asked.selector().items() <= self.labels.items():
+            return 0
+        pairs = ((self.cpus, asked.cpus), (self.gpus, asked.gpus), (self.memory, asked.memory))
+        return min((int((have + 1e-9) // want) for have, want in pairs if want), default=10**6)
+
+
+def list_machines() -> list[Machine]:
+    """Return the current machines of the cluster that this process is connected to."""
+    return [_machine(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]]
+
+
+def _machine(resources: Mapping[str, float], labels: Mapping[str, str]) -> Machine:
+    """Convert Ray's resources and labels of a node."""
+    types = frozenset(key.partition(":")[2] for key in resources if key.startswith("accelerator_type:"))
+    memory = resources.get("memory", float("inf")) / 1e9
+    return Machine(resources.get("CPU", 0.0), resources.get("GPU", 0.0), 1, memory, types, labels)
+
+
+def count_fitting(machines: Sequence[Machine], asked: Resources) -> int:
+    """Return how many workers with resolved resources fit at once, each on one machine."""
+    return sum(machine.count * machine.count_fitting(asked) for machine in machines)
+
+
+def choose_workers(machines: Sequence[Machine], asked: Resources) -> int:
+    """Return the number of workers to start with: all, or fewer if `min_workers` allows it; 0 if too few fit."""
+    assert asked.workers is not None
+    workers = min(asked.workers, count_fitting(machines, asked))
+    return workers if workers >= min(asked.min_workers or asked.workers, asked.workers) else 0
+
+
+def resolve_resources(asked: Resources, machines: Sequence[Machine]) -> Resources:
+    """Fill in workers, cpus and gpus for these machines where they are None, as `Resources` describes."""
+    fit = [machine for machine in machines if machine.count_fitting(replace(asked, cpus=0.0, gpus=0.0))]
+    gpus = asked.gpus if asked.gpus is not None else float(any(machine.gpus >= 1 for machine in fit))
+    asked = replace(asked, gpus=gpus)
+    workers = asked.workers
+    if workers is None:
+        workers = max(1, count_fitting(machines, replace(asked, cpus=asked.cpus or 0.0)) if gpus else 1)
+    cpus = asked.cpus
+    if cpus is None:
+        whole = {machine.cpus // share for machine in fit for share in range(1, int(machine.cpus) + 1)}
+        enough = (n for n in sorted(whole, reverse=True) if count_fitting(machines, replace(asked, cpus=n)) >= workers)
+        cpus = next(enough, 1.0)
+    return replace(asked, workers=workers, cpus=cpus)
+
+
+def existing_paths(*given: Any) -> tuple[Path, ...]:
+    """Return the existing paths in `given` (paths, or tuples, dataclasses and dicts of them), for `check_shared`."""
+    return tuple(path for path in _paths(given) if path.exists())
+
+
+def check_shared(step: str, paths: Iterable[Path]) -> None:
+    """Raises InputError for a path that does not exist on this machine. Called first in every worker of Ray."""
+    for path in paths:
+        if not path.exists():
+            machine = ray.util.get_node_ip_address()
+            raise InputError(
+                f"step {step}, machine {machine}: {path} does not exist, but it does on the driver's machine;"
+                " expected results, data and models under one path on all machines; mount a shared file system on"
+                " every machine, and use folders on it (--store, --set data=..., and HF_HOME for models from the hub)"
+            )
+
+
+def _paths(value: Any) -> Iterator[Path]:
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, dict):
+        yield from _paths(tuple(value.values()))
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from _paths(one)
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from _paths(tuple(getattr(value, field.name) for field in fields(value)))

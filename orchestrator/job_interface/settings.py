@@ -1,0 +1,217 @@
+"""Settings: what a field of a `Config` or of `Resources` accepts, and how its text, help and JSON Schema are made.
+
+A setting is defined once, at its field: type and bounds in the annotation, the default behind it, the help under it.
+
+    max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
+    \"\"\"Longer texts are truncated. None: the limit of the encoding config.\"\"\"
+
+Bounds are those of the package `annotated-types` (`Ge`, `Gt`, `Le`, `Lt`, `Interval`); pydantic checks them.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import functools
+import inspect
+import itertools
+import math
+import textwrap
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from ratchet.errors import InputError
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The unit of a setting, for the help and the JSON Schema: `Annotated[float, Gt(0), Unit("seconds")]`."""
+
+    name: str
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
+        return {**handler(core_schema), "unit": self.name}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One field, for people."""
+
+    name: str
+    type: str
+    """Such as `int >= 1 (tokens)` or `cosine | linear | constant`."""
+    default: str
+    """As it is written after `--set name=`; empty where a value is required."""
+    help: str
+
+
+def validate(kind: type, values: Mapping[str, Any], where: str = "") -> Any:
+    """Make an instance of the dataclass `kind` of values of the right types.
+
+    Raises InputError, with `where.` before the name of the setting, for an unknown name (with the nearest known one),
+    a missing value, and a value of the wrong type or out of bounds.
+    """
+    prefix = f"{where}." if where else ""
+    known = [field.name for field in dataclasses.fields(kind)]
+    for name in values:
+        if name not in known:
+            raise InputError(
+                f"{prefix}{name}: unknown setting; expected one of {', '.join(known)}{suggest(name, known)}"
+            )
+    try:
+        made = _adapter(kind).validate_python(dict(values))
+    except ValidationError as error:
+        raise _input_error(error, values, prefix) from None
+    for name in values:
+        _check_finite(getattr(made, name), f"{prefix}{name}")
+    return made
+
+
+def convert(text: str, annotation: Any, where: str) -> Any:
+    """Convert the text behind `--set name=` to a value of the annotated type.
+
+    `none` and `null` stand for None where the annotation allows it, commas separate the items of a tuple, and `_` may
+    separate digits. Raises InputError, beginning with `where`, for a text of another type or out of bounds.
+    """
+    try:
+        value = _adapter(annotation).validate_python(_split(text, annotation))
+    except ValidationError as error:
+        raise InputError(f"{where}: {text!r} given; expected {_expected(error.errors(include_url=False)[0])}") from None
+    _check_finite(value, where)
+    return value
+
+
+def suggest(given: str, known: Iterable[str]) -> str:
+    """Return `; did you mean 'X'?` for the nearest known name, or an empty string."""
+    near = difflib.get_close_matches(given, list(known), n=1, cutoff=0.5)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def describe_settings(kind: type) -> list[Setting]:
+    """Return the fields of a dataclass, in order, with their types, defaults and help."""
+    hints, docs = get_type_hints(kind, include_extras=True), field_docs(kind)
+    return [
+        Setting(field.name, _type_text(hints[field.name]), _default_text(field.default), docs.get(field.name, ""))
+        for field in dataclasses.fields(kind)
+    ]
+
+
+def describe_parameters(function: Callable[..., Any]) -> list[Setting]:
+    """Return the parameters of a function, in order, with their types and defaults."""
+    hints, parameters = get_type_hints(function, include_extras=True), inspect.signature(function).parameters
+    return [Setting(name, _type_text(hints[name]), _default_text(p.default), "") for name, p in parameters.items()]
+
+
+def json_schema(kind: type) -> dict[str, Any]:
+    """Return the JSON Schema of a dataclass, with the help of its fields as descriptions."""
+    schema = _adapter(kind).json_schema()
+    for name, text in field_docs(kind).items():
+        schema["properties"][name]["description"] = text
+    return schema
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """Return field -> the docstring under it in the class's source, on one line; of inherited fields too."""
+    docs: dict[str, str] = {}
+    for parent in reversed(kind.__mro__):
+        if not dataclasses.is_dataclass(parent):
+            continue
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(parent))).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, text in itertools.pairwise(tree.body):
+            if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+                continue
+            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                docs[field.target.id] = " ".join(str(text.value.value).split())
+    return docs
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _split(text: str, annotation: Any) -> Any:
+    """Convert what pydantic does not read from text: None, and the items of tuples."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _split(text, arguments[0])
+    if origin in (Union, types.UnionType):
+        if type(None) in arguments and text.lower() in ("none", "null", ""):
+            return None
+        return _split(text, next(argument for argument in arguments if argument is not type(None)))
+    if origin is tuple:
+        items = [item.strip() for item in text.strip("()[] ").split(",") if item.strip()]
+        kinds = itertools.repeat(arguments[0]) if arguments[-1] is Ellipsis else (*arguments, *(str for _ in items))
+        return tuple(_split(item, kind) for item, kind in zip(items, kinds, strict=False))
+    return text.replace("_", "") if annotation in (int, float) else text
+
+
+def _input_error(error: ValidationError, values: Mapping[str, Any], prefix: str) -> InputError:
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0])
+    if first["type"] == "missing":
+        return InputError(f"{prefix}{name}: not given; expected a value, since it has no default")
+    return InputError(f"{prefix}{name}: {values[name]!r} given; expected {_expected(first)}")
+
+
+def _check_finite(value: Any, where: str) -> None:
+    for item in value if isinstance(value, tuple) else (value,):
+        if isinstance(item, float) and not math.isfinite(item):
+            raise InputError(f"{where}: {value!r} given; expected a finite number")
+
+
+def _expected(error: Any) -> str:
+    """Return what pydantic expected, as the end of our sentence."""
+    if error["type"] == "literal_error":
+        choices = [choice.strip("'") for choice in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+        return f"one of {', '.join(choices)}{suggest(str(error['input']), choices)}"
+    if error["type"] == "missing":
+        return "more items, separated by commas"
+    text: str = error["msg"].partition(", ")[0]
+    for start, replacement in (
+        ("Input should be a valid ", "a valid "),
+        ("Input should be greater than or equal to ", ">= "),
+        ("Input should be less than or equal to ", "<= "),
+        ("Input should be greater than ", "> "),
+        ("Input should be less than ", "< "),
+        ("Input should be ", ""),
+    ):
+        if text.startswith(start):
+            return replacement + text.removeprefix(start)
+    return text
+
+
+def _type_text(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        bounds = [_bound(item) for item in arguments[1:] if not isinstance(item, Unit)]
+        units = [f"({item.name})" for item in arguments[1:] if isinstance(item, Unit)]
+        return " ".join([_type_text(arguments[0]), *filter(None, bounds), *units])
+    if origin in (Union, types.UnionType):
+        return " | ".join(_type_text(argument) for argument in arguments)
+    if origin is Literal:
+        return " | ".join(map(str, arguments))
+    if origin is tuple:
+        return ",".join("..." if argument is Ellipsis else _type_text(argument) for argument in arguments)
+    return "none" if annotation is type(None) else getattr(annotation, "__name__", str(annotation))
+
+
+def _bound(item: Any) -> str:
+    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    return " ".join(
+        f"{sign} {value:g}" for name, sign in signs.items() if (value := getattr(item, name, None)) is not None
+    )
+
+
+def _default_text(value: Any) -> str:
+    if value is MISSING or value is inspect.Parameter.empty:
+        return ""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

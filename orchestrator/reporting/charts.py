@@ -1,0 +1,211 @@
+"""Two kinds of chart as inline SVG: numbers per row of the summary, and curves.
+
+The page's style sheet colours them (light, dark, print) and the text stays text; matplotlib would add 30 MB of
+dependencies for charts that cannot follow the reader's theme. Coordinates are CSS pixels of the chart's view box.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+
+from markupsafe import Markup
+
+from ratchet.orchestrator.reporting.formatting import NOTHING, clean, format_compact, shorten
+from ratchet.orchestrator.reporting.run_data import Chart, Series, is_baseline, is_round, strip_round
+from ratchet.orchestrator.reporting.tables import find_best, is_finite
+
+WIDTH, HEIGHT = SIZE = 440, 270
+COLOURS = 7
+"""Series colours that the style sheet defines (`s0` ... `s6`); further series are drawn grey."""
+_POINTS = 240
+"""More points than this per line are thinned: a screen cannot show them."""
+
+Point = tuple[float, float | None]
+Scale = Callable[[float], float]
+
+
+def draw(template: str, *values: object) -> Markup:
+    """SVG element from a format string; values are escaped."""
+    return Markup(template).format(*(clean(value) if type(value) is str else value for value in values))
+
+
+def draw_text(style: str, x: float, y: float, text: str, anchor: str = "middle") -> Markup:
+    return draw('<text class="{}" x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>', style, x, y, anchor, text)
+
+
+def draw_chart(parts: Sequence[Markup], label: str, attributes: str = "", size: Sequence[float] = SIZE) -> Markup:
+    """SVG of `parts`; `label` is for screen readers."""
+    head = draw('role="img" aria-label="{}" viewBox="0 0 {:g} {:g}"', label, *size)
+    return draw("<svg {} {}>{}</svg>", head, attributes, Markup("").join(parts))
+
+
+def make_scale(low: float, high: float, start: float, end: float) -> Scale:
+    """Linear map from data (`low` to `high`) to pixels (`start` to `end`)."""
+    return lambda value: start + (value - low) / (high - low) * (end - start)
+
+
+def compute_ticks(low: float, high: float, about: int = 4) -> list[float]:
+    """Round numbers (1, 2, 2.5 or 5 times a power of ten) that cover `low` to `high`; the ends enclose it."""
+    if high - low <= max(abs(low), abs(high), 1e-290) * 1e-9:
+        spread = abs(high) * 0.1 if abs(high) > 1e-290 else 1.0
+        low, high = low - spread, high + spread
+    raw = (high - low) / about
+    power = 10.0 ** math.floor(math.log10(raw))
+    unit = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
+    first, last = math.floor(low / unit + 1e-9), math.ceil(high / unit - 1e-9)
+    return [float(f"{i * unit:.12g}") for i in range(first, last + 1)]
+
+
+def format_tick(value: float) -> str:
+    return format_compact(value) if abs(value) >= 1000 else f"{value or 0:.4g}"
+
+
+def draw_summary(rows: Mapping[str, Mapping[str, float | None]], column: str) -> Markup:
+    """Column of the summary over its rows: rounds of a kind are joined by a line, baselines are levels to beat."""
+    values = [row.get(column) if is_finite(row.get(column)) else None for row in rows.values()]
+    known = [value for value in values if value is not None]
+    low, high = min(known), max(known)
+    # A dot says as much far from zero; zero is left out only where it would hide every difference.
+    marks = compute_ticks(0.0 if low >= 0 and high - low > 0.15 * high else low, high)
+    left, right, top, bottom = 44.0, WIDTH - 8.0, 24.0, HEIGHT - 44.0  # above `top` a number over the highest dot
+    slot, every = (right - left) / len(rows), math.ceil(len(rows) / 9)
+    y = make_scale(marks[0], marks[-1], bottom, top)
+    winners = find_best(values, column)
+    levels, dots, labels = [], [], []
+    lines: dict[str, list[str]] = {strip_round(label): [] for label in rows if is_round(label)}
+    styles = {kind: _choose_style(i) for i, kind in enumerate(lines)}
+    for i, (label, value) in enumerate(zip(rows, values, strict=True)):
+        x, kind, at_end = left + slot * (i + 0.5), strip_round(label), i in (0, len(rows) - 1)
+        if i % every == 0 or at_end:
+            for row, text in enumerate(_wrap(label, int(slot * min(every, 3) / 6.2))):
+                labels.append(draw_text("tick", x, bottom + 17 + 14 * row, text))
+        if value is None:
+            dots.append(draw_text("missing", x, bottom - 8, NOTHING))
+            continue
+        if is_baseline(label):
+            levels.append(draw('<path class="level" d="M{:.1f} {:.1f}H{:.1f}"/>', x, y(value), right))
+        elif is_round(label):
+            lines[kind].append(f"{x:.1f},{y(value):.1f}")
+        style = "base" if is_baseline(label) else styles.get(kind, "s0")
+        circle = '<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}: {} {:.4f}</title></circle>'
+        dots.append(draw(circle, style, x, y(value), 6 if i in winners else 5, label, column, value))
+        if every == 1 or i in winners or at_end:
+            # The number keeps a gap from the dot and stands on the background, so no line runs through it.
+            text = f"{value:.3f}" if abs(value) < 10 else format_compact(value)
+            dots.append(draw_text("value top" if i in winners else "value", x, y(value) - 11, text))
+    line = '<polyline class="line {}" points="{}"/>'
+    joined = [draw(line, styles[kind], " ".join(points)) for kind, points in lines.items() if len(points) > 1]
+    listing = ", ".join(f"{label} {'none' if v is None else f'{v:.3f}'}" for label, v in zip(rows, values, strict=True))
+    parts = [_draw_grid(marks, y, left, right), *levels, *joined, *dots, *labels]
+    return draw_chart(parts, f"{column} per row: {listing}")
+
+
+def draw_curves(chart: Chart) -> Markup:
+    """Curves over shared axes. Long, noisy ones are drawn faint, with a smoothed line on top."""
+    curves = [_sort_points(series) for series in chart.series]
+    known = [(a, b) for points in curves for a, b in points if b is not None]
+    if not known:
+        return Markup("")
+    xs, ys = zip(*known, strict=True)
+    x_marks, y_marks = compute_ticks(min(xs), max(xs), 5), compute_ticks(min(ys), max(ys))
+    x_low, x_high = (min(xs), max(xs)) if max(xs) > min(xs) else (x_marks[0], x_marks[-1])
+    left, right, top, bottom = 48.0, WIDTH - 14.0, 10.0, HEIGHT - 44.0
+    x, y = make_scale(x_low, x_high, left, right), make_scale(y_marks[0], y_marks[-1], bottom, top)
+    parts = [_draw_grid(y_marks, y, left, right)]
+    if all(a == int(a) for a in xs):  # there is no epoch 1.5
+        x_marks = [mark for mark in x_marks if mark == int(mark)]
+    for mark in x_marks:
+        if x_low - 1e-9 * abs(x_low) <= mark <= x_high * (1 + 1e-9):
+            parts.append(draw('<path class="mark" d="M{:.1f} {:.1f}v4"/>', x(mark), bottom))
+            parts.append(draw_text("tick", x(mark), bottom + 17, format_tick(mark)))
+    parts.append(draw_text("axis", (left + right) / 2, HEIGHT - 8, chart.x_label))
+    # Grey ones first, so that those with a colour lie on top.
+    for i in sorted(range(len(curves)), key=lambda i: (chart.series[i].strong, i < COLOURS, i)):
+        points, series, style = _thin(curves[i]), chart.series[i], _choose_style(i)
+        if len(points) >= 40:
+            parts.append(draw('<path class="raw {}" d="{}"/>', style, _format_path(points, x, y)))
+        path = _format_path(_smooth(points) if len(points) >= 40 else points, x, y)
+        weight = f"{style} strong" if series.strong else style
+        parts.append(draw('<path class="line {}" data-label="{}" d="{}"/>', weight, series.label, path))
+        if len(points) <= 16:
+            circle = '<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="3"/>'
+            parts += [draw(circle, style, x(a), y(b)) for a, b in points if b is not None]
+    scale = draw('class="curves" data-x="{},{!r},{},{!r}"', left, x_low, right, x_high)
+    scale += draw(' data-y="{},{!r},{},{!r}"', bottom, y_marks[0], top, y_marks[-1])
+    named = ", ".join(series.label for series in chart.series[:COLOURS])
+    return draw_chart(parts, f"{chart.y_label} against {chart.x_label or 'position'}: {named}", scale)
+
+
+def list_keys(series: Sequence[Series]) -> list[tuple[str, str, str]]:
+    """Key of a chart with more than one line: (label, class of the group, class of the line)."""
+    if len(series) < 2:
+        return []
+    more = [(f"{len(series) - COLOURS:,} more", "rest", "line")] if len(series) > COLOURS else []
+    return [(s.label, _choose_style(i), "line") for i, s in enumerate(series[:COLOURS])] + more
+
+
+def _choose_style(i: int) -> str:
+    return f"s{i}" if i < COLOURS else "rest"
+
+
+def _sort_points(series: Series) -> list[Point]:
+    """(x, y) in order of x; a y that is not finite becomes None: a gap in the line."""
+    pairs = [(float(a), float(b)) for a, b in zip(series.x, series.y, strict=False) if math.isfinite(a)]
+    return [(a, b if math.isfinite(b) else None) for a, b in sorted(pairs, key=lambda p: p[0])]
+
+
+def _thin(points: list[Point]) -> list[Point]:
+    """At most `_POINTS` points: each run of neighbours keeps its lowest and highest, so spikes and gaps stay."""
+    if len(points) <= _POINTS:
+        return points
+    size = math.ceil(len(points) / (_POINTS // 2))
+    kept: list[Point] = []
+    for begin in range(0, len(points), size):
+        run = points[begin : begin + size]
+        gaps, values = [p for p in run if p[1] is None], [(b, a) for a, b in run if b is not None]
+        ends = [(a, b) for b, a in (min(values), max(values))] if values else []
+        kept += sorted({*ends, *gaps[:1]}, key=lambda p: p[0])
+    return kept
+
+
+def _smooth(points: list[Point]) -> list[Point]:
+    """Local lines fitted over a tenth of the points (Cleveland's loess, uniform weights); gaps stay gaps.
+
+    A plain moving mean would start too low and end too high on a falling loss.
+    """
+    half = max(3, len(points) // 20)
+    smooth: list[Point] = []
+    for i, (a, b) in enumerate(points):
+        near = [(x, y) for x, y in points[max(0, i - half) : i + half + 1] if y is not None]
+        mean_x, mean_y = sum(x for x, _ in near) / max(1, len(near)), sum(y for _, y in near) / max(1, len(near))
+        spread = sum((x - mean_x) ** 2 for x, _ in near)
+        slope = sum((x - mean_x) * (y - mean_y) for x, y in near) / spread if spread else 0.0
+        smooth.append((a, None if b is None else mean_y + slope * (a - mean_x)))
+    return smooth
+
+
+def _format_path(points: list[Point], x: Scale, y: Scale) -> str:
+    pieces, pen = [], "M"
+    for a, b in points:
+        if b is not None:
+            pieces.append(f"{pen}{x(a):.1f} {y(b):.1f}")
+        pen = "M" if b is None else "L"
+    return "".join(pieces)
+
+
+def _draw_grid(marks: Sequence[float], y: Scale, left: float, right: float) -> Markup:
+    lines = []
+    for i, mark in enumerate(marks):
+        path = '<path class="{}" d="M{:.1f} {:.1f}H{:.1f}"/>'
+        lines.append(draw(path, "grid" if i else "ground", left, y(mark), right))
+        lines.append(draw_text("tick", left - 7, y(mark) + 4, format_tick(mark), "end"))
+    return Markup("").join(lines)
+
+
+def _wrap(label: str, width: int) -> list[str]:
+    """Label in at most two lines of about `width` characters."""
+    width = max(5, width)
+    lines = textwrap.wrap(" ".join(label.split()), width, break_long_words=False, break_on_hyphens=False)
+    return [shorten(line, width + 1) for line in (*lines[:1], " ".join(lines[1:])) if line]

@@ -1,0 +1,131 @@
+"""Formatting of numbers, times and texts for the terminal, report.html and report.md."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+NOTHING = "–"
+"""Stands for a missing value."""
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_TIMES = re.compile(r"(^|[_ ])(time|duration|seconds|secs?)$|(?<!per)[_ ]s$", re.IGNORECASE)
+
+
+def clean(text: str) -> str:
+    """Remove terminal escapes, control characters (except tab and newline) and lone surrogates."""
+    text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
+    return _CONTROLS.sub("", text).encode("utf-8", "replace").decode("utf-8")
+
+
+def shorten(text: str, width: int) -> str:
+    """Shorten a text to `width` characters; an ellipsis replaces the middle, so that both ends stay."""
+    if len(text) <= width:
+        return text
+    if width <= 1:
+        return text[:width]
+    tail = (width - 1) * 3 // 5
+    return text[: width - 1 - tail] + "…" + text[len(text) - tail :]
+
+
+def format_duration(seconds: float | None) -> str:
+    """Format a duration: `0.42 s`, `12 s`, `2 m 05 s`, `3 h 04 m`, `2 d 03 h`; a dash for None."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOTHING
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return f"{seconds:.2f} s" if seconds < 0.995 else f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} m"
+    hours = round(seconds / 3600)
+    return f"{hours // 24} d {hours % 24:02d} h"
+
+
+def format_timestamp(timestamp: float | None) -> str:
+    """Format seconds since 1970: `2025-03-01 14:02 UTC`; a dash for None."""
+    return NOTHING if timestamp is None else datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def is_time(column: str) -> bool:
+    """Return whether a column of this name holds seconds (`time`, `seconds`, `train_s`; not `tokens_per_s`)."""
+    return bool(_TIMES.search(column))
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def format_compact(value: float) -> str:
+    """Format a number in at most five characters: `4.6k`, `0.412`, `12`, `2e-05`."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    size = abs(value)
+    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if size >= limit * 0.9995:
+            scaled = value / limit
+            return f"{scaled:.1f}{suffix}" if abs(scaled) < 99.95 else f"{scaled:.0f}{suffix}"
+    if value == int(value):
+        return str(int(value))
+    if size < 1e-3:
+        return f"{value:.0e}"
+    return f"{value:.3f}" if size < 10 else f"{value:.1f}"
+
+
+def format_cells(values: Sequence[Any], column: str) -> list[str]:
+    """Format the cells of a column: seconds as durations, floats with the same number of decimals."""
+    floats = [abs(v) for v in values if isinstance(v, float) and math.isfinite(v)]
+    largest = max(floats, default=0.0)
+    decimals = 3 if largest < 10 else (2 if largest < 100 else (1 if largest < 1000 else 0))
+    return [_cell(v, column, decimals) for v in values]
+
+
+def _cell(value: Any, column: str, decimals: int) -> str:
+    if value is None:
+        return NOTHING
+    if not is_number(value):
+        return format_setting(value)
+    if is_time(column):
+        return format_duration(float(value))
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not math.isfinite(value):
+        return format_compact(value)
+    if value and (abs(value) < 5e-4 or abs(value) >= 1e9):
+        return f"{value:.3g}"
+    return f"{value:,.{decimals}f}"
+
+
+def format_number(value: float | int | str, name: str = "") -> str:
+    """Format a single metric; see `format_cells`."""
+    return format_cells([value], name)[0]
+
+
+def format_setting(value: Any) -> str:
+    """Format the value of a setting: `0.0002`, `2, 200`, `yes`, `none`; no thousands separators."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(format_setting(item) for item in value)
+    if isinstance(value, dict):
+        return json.dumps(value, default=str, sort_keys=True)
+    return clean(str(value))
+
+
+def pluralize(count: int, noun: str) -> str:
+    """Format a count with its noun: `1 step`, `2,000 steps`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

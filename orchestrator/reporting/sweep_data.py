@@ -1,0 +1,290 @@
+"""The data of a sweep's report, and its selection for display: ranking, settings, tables, curves. No markup."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ratchet.orchestrator.reporting.formatting import (
+    NOTHING,
+    clean,
+    format_duration,
+    format_number,
+    format_timestamp,
+    is_number,
+    pluralize,
+)
+from ratchet.orchestrator.reporting.run_data import Chart, Series
+from ratchet.orchestrator.reporting.tables import Table, build_table, collect_columns
+
+DEFAULT = "default"
+"""Stands for the value of a setting that a trial leaves to the recipe."""
+Value = float | str | None
+"""Setting of a trial; None: the recipe's default."""
+_STATUSES = ("finished", "stopped", "failed", "unfinished")
+NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+
+
+@dataclass(frozen=True)
+class TrialReport:
+    """Trial as the report shows it."""
+
+    number: int
+    """1, 2, ... in the order in which the trials were requested."""
+    settings: Mapping[str, str]
+    """Settings chosen from the space: `finetune.learning_rate` -> `0.0002`. Empty for the recipe's defaults."""
+    status: Literal["finished", "stopped", "failed", "unfinished"]
+    """`stopped`: ended early."""
+    value: float | None
+    """Metric; mean over seeds."""
+    deviation: float | None = None
+    """Standard deviation over seeds; None with one seed."""
+    values: Sequence[float] = ()
+    """Metric per seed."""
+    curve: Sequence[float] = ()
+    """The held-out metric at checkpoint 1, 2, ..."""
+    spent: float = 0.0
+    """Seconds of steps that this trial computed."""
+    shared: float = 0.0
+    """Seconds of the reused steps that other trials had computed."""
+    reason: str = ""
+    """Why it failed."""
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """Data of the report of a sweep."""
+
+    recipe: str
+    sweep_id: str
+    metric: str
+    """Metric as given by the user: `map@25`."""
+    maximize: bool
+    started: float
+    """Seconds since 1970."""
+    seconds: float
+    """Wall-clock seconds of the whole sweep."""
+    command: str
+    """Command that repeats or continues the sweep."""
+    space: Mapping[str, str]
+    """Name -> as written: `loguniform(1e-5, 1e-3)`."""
+    fixed: Sequence[str]
+    """`--set` settings of all trials."""
+    trials: Sequence[TrialReport]
+    winner: int | None
+    """A trial's number."""
+    default: int | None
+    """The trial of the recipe's defaults."""
+    verdict: str
+    """One sentence on whether the winner is better than the defaults beyond noise."""
+    winner_command: str
+    """Command that runs the winner."""
+    importance: Mapping[str, float]
+    """Name -> share of the metric's variance; they sum to 1. May be empty."""
+    steps_done: int
+    """Steps that were computed."""
+    steps_separate: int
+    """Steps that separate runs would compute."""
+    seconds_separate: float
+    """Seconds that separate runs would take, by the measured times of the steps."""
+    seconds_spent: float
+    """Seconds of the computed steps."""
+    notes: Sequence[str] = ()
+    """Notes, such as why training does not continue from fewer epochs."""
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Line:
+    """Line of one trial."""
+
+    tip: str
+    """Text shown under the pointer."""
+    settings: Mapping[str, Value]
+    value: float
+    """Metric; finite."""
+    winner: bool = False
+    defaults: bool = False
+    stopped: bool = False
+
+
+def list_facts(data: SweepReport) -> list[str]:
+    """List start, duration, number of trials, and the time saved by sharing."""
+    counts = {status: sum(t.status == status for t in data.trials) for status in _STATUSES}
+    words = [f"{pluralize(n, 'trial')} {status}" for status, n in counts.items() if n]
+    facts = [format_timestamp(data.started), format_duration(data.seconds), *(words or ["no trials"])]
+    if data.steps_done or data.steps_separate:
+        work = f"{pluralize(len(data.trials), 'trial')} did {pluralize(data.steps_done, 'step')}"
+        if data.steps_separate > data.steps_done:
+            work += f"; {pluralize(len(data.trials), 'separate run')} would do {data.steps_separate:,}"
+        facts.append(work)
+    saved = data.seconds_separate - data.seconds_spent
+    if saved >= 1:
+        facts.append(f"{format_duration(saved)} of {format_duration(data.seconds_separate)} saved by sharing")
+    return facts
+
+
+def summarize_status(data: SweepReport) -> str:
+    statuses = {t.status for t in data.trials} or {"unfinished"}
+    return "unfinished" if "unfinished" in statuses else "failed" if statuses == {"failed"} else "finished"
+
+
+def format_headline(data: SweepReport, winner: TrialReport) -> str:
+    """`Trial 3 (winner): map@25 0.4121 ± 0.0030`."""
+    return f"{format_label(data, winner).capitalize()}: {format_value(data, winner)}"
+
+
+def format_value(data: SweepReport, trial: TrialReport) -> str:
+    deviation = drop_nonfinite(trial.deviation)
+    spread = f" ± {format_cell('±', deviation, False)}" if deviation is not None else ""
+    return f"{data.metric} {format_cell(data.metric, drop_nonfinite(trial.value), False)}{spread}"
+
+
+def group_failures(data: SweepReport) -> dict[str, str]:
+    """Reason -> trials that failed for it: `Trials 3, 5`."""
+    reasons: dict[str, list[int]] = {}
+    for trial in data.trials:
+        if trial.status == "failed":
+            reasons.setdefault(trial.reason.strip() or "no message", []).append(trial.number)
+    return {r: f"Trial{'s' if len(given) > 1 else ''} {', '.join(map(str, given))}" for r, given in reasons.items()}
+
+
+def format_label(data: SweepReport, trial: TrialReport) -> str:
+    roles = (("winner", data.winner), ("defaults", data.default))
+    return f"trial {trial.number}" + "".join(f" ({role})" for role, which in roles if which == trial.number)
+
+
+def rank_trials(data: SweepReport) -> list[TrialReport]:
+    """Sort trials by status, then the best first."""
+
+    def rank(trial: TrialReport) -> tuple[int, bool, float, bool, int]:
+        value, sign = drop_nonfinite(trial.value), -1 if data.maximize else 1
+        place = _STATUSES.index(trial.status)
+        return place, value is None, sign * (value or 0.0), trial.number != data.winner, trial.number
+
+    return sorted(data.trials, key=rank)
+
+
+def collect_importance(data: SweepReport) -> dict[str, float]:
+    short = shorten_names(data)
+    known = {short.get(name, name): share for name, share in data.importance.items() if math.isfinite(share)}
+    return dict(sorted(known.items(), key=lambda pair: -pair[1]))
+
+
+def shorten_names(data: SweepReport) -> dict[str, str]:
+    """Names of the space -> their shortest distinct endings: `finetune_embedder.learning_rate` -> `learning_rate`."""
+    names = list(dict.fromkeys([*data.space, *(name for t in data.trials for name in t.settings)]))
+    taken = {"", data.metric, "±", "status", "spent", "shared"}
+    endings = {name: [name[m.end() :] for m in re.finditer(r"[./]", name)][::-1] for name in names}
+    short = {}
+    for name in names:
+        others = {ending for other in names if other != name for ending in (other, *endings[other])}
+        short[name] = next((e for e in endings[name] if e not in others | taken), name)
+        if short[name] in taken:
+            short[name] = f"{name} (setting)"
+    return short
+
+
+def collect_space(data: SweepReport) -> dict[str, str]:
+    """Short name -> line of the space, of the settings that vary."""
+    written = {short: data.space.get(name, "") for name, short in shorten_names(data).items()}
+    return {name: written[name] for name in collect_settings(data)}
+
+
+def collect_settings(data: SweepReport) -> dict[str, dict[int, Value]]:
+    """Short name -> trial -> value of the settings that vary, or of all if none does. Numbers if all are numbers."""
+    short = shorten_names(data)
+    given = {name: {t.number: t.settings.get(name) for t in data.trials} for name in short}
+    given = {name: texts for name, texts in given.items() if any(text is not None for text in texts.values())}
+    varied = {name: texts for name, texts in given.items() if len(set(texts.values())) > 1}
+    return {short[name]: _parse_numbers(texts) for name, texts in (varied or given).items()}
+
+
+def format_cell(column: str, value: Value, setting: bool) -> str:
+    if value is None:
+        return DEFAULT if setting else NOTHING
+    if not is_number(value):
+        return clean(str(value))
+    if setting:
+        whole = f"{value:.12g}"  # as it was chosen from a grid; what a range gave has more digits than help
+        return str(value) if isinstance(value, int) else whole if len(whole) <= 7 else f"{value:.3g}"
+    if column in ("spent", "shared"):
+        return format_duration(float(value)) if value else NOTHING
+    # More decimals than elsewhere: the good ones of a sweep lie close together.
+    return f"{value:.4f}" if 1e-3 <= abs(float(value)) < 10 or not value else format_number(float(value))
+
+
+def drop_nonfinite(value: float | None) -> float | None:
+    """Return the number, or None if it is NaN, infinite or too large to draw."""
+    return value if value is not None and math.isfinite(value) and abs(value) < 1e300 else None
+
+
+def _parse_numbers(texts: Mapping[int, str | None]) -> dict[int, Value]:
+    known = [text.strip() for text in texts.values() if text is not None]
+    if not all(NUMBER.fullmatch(text) and drop_nonfinite(float(text)) is not None for text in known):
+        return dict(texts)
+    whole = all(re.fullmatch(r"[-+]?\d{1,15}", text) for text in known)
+    return {i: None if text is None else int(text) if whole else float(text) for i, text in texts.items()}
+
+
+def build_trials(data: SweepReport) -> Table:
+    """Table of the trials: settings that vary, the metric, status and seconds.
+
+    The best trial comes first; stopped, failed and unfinished ones follow and are never the best. A setting is None
+    where the trial leaves it to the recipe.
+    """
+    settings, trials = collect_settings(data), rank_trials(data)
+    several = any(drop_nonfinite(t.deviation) is not None for t in trials)
+    rows: list[dict[str, Any]] = [
+        {"": format_label(data, t)}
+        | {column: given[t.number] for column, given in settings.items()}
+        | {data.metric: drop_nonfinite(t.value)}
+        | ({"±": drop_nonfinite(t.deviation)} if several else {})
+        | {"status": t.status, "spent": t.spent, "shared": t.shared}
+        for t in trials
+    ]
+    columns = [column for column in collect_columns(rows) if column]
+    styles = {i: "quiet" for i, t in enumerate(trials) if t.status != "finished"}
+    return build_table(
+        rows,
+        styles | {i: "chosen" for i, t in enumerate(trials) if t.number == data.winner},
+        texts={column: [format_cell(column, row[column], column in settings) for row in rows] for column in columns},
+        directions={data.metric: 1 if data.maximize else -1},
+        contenders=range(len(trials) - len(styles)),
+    )
+
+
+def build_seeds(data: SweepReport) -> Table:
+    """Metric of every seed; empty with one seed per trial."""
+    names = [f"seed {i + 1}" for i in range(max((len(t.values) for t in data.trials), default=0))]
+    trials = rank_trials(data) if len(names) > 1 else []
+    values = [dict(zip(names, map(drop_nonfinite, t.values), strict=False)) for t in trials]
+    texts = {name: [format_cell(data.metric, row.get(name), False) for row in values] for name in names}
+    rows = [{"": format_label(data, t), **dict.fromkeys(names), **row} for t, row in zip(trials, values, strict=True)]
+    return build_table(rows, {}, texts, directions={})
+
+
+def collect_curves(data: SweepReport) -> Chart:
+    """Curves of the trials: the winner and the defaults come first, as they have a colour of their own."""
+    trials = [t for t in rank_trials(data) if len(t.curve)]
+    trials.sort(key=lambda t: (t.number != data.winner, t.number != data.default))
+    curves = [(format_label(data, t), range(1, len(t.curve) + 1), t.curve, t.number == data.winner) for t in trials]
+    return Chart("", "checkpoint", data.metric, [Series(*curve) for curve in curves])
+
+
+def collect_lines(data: SweepReport) -> list[Line]:
+    """Lines of the parallel coordinates: finished and stopped trials."""
+    settings, lines = collect_settings(data), []
+    for trial in data.trials:
+        value = drop_nonfinite(trial.value)
+        if value is None or trial.status not in ("finished", "stopped"):
+            continue
+        chosen = {name: given[trial.number] for name, given in settings.items()}
+        tip = f"{format_label(data, trial)}, {trial.status}: {format_value(data, trial)}"
+        tip += "".join(f"\n{name}: {format_cell(name, setting, True)}" for name, setting in chosen.items())
+        roles = trial.number == data.winner, trial.number == data.default, trial.status == "stopped"
+        lines.append(Line(tip, chosen, value, *roles))
+    return lines

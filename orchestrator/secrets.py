@@ -1,0 +1,35 @@
+"""Detection of secrets. They are refused in plans, results, reports, uploads and runtime environments, which many
+people can read. Jobs get their secrets from the role of the machine or from a file on it."""
+
+from __future__ import annotations
+
+import re
+
+_FILE = re.compile(
+    r"^\.env(\..*)?$|^\.netrc$|^\.pgpass$|^id_(rsa|dsa|ecdsa|ed25519)$|\.(pem|key|p12|pfx|jks|keystore)$"
+    r"|^(credentials|secrets?|auth_token)(\.(json|ya?ml|toml|ini|txt))?$",
+    re.IGNORECASE,
+)
+_TEXT = re.compile(
+    rb"-----BEGIN [A-Z ]*PRIVATE KEY-----|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bhf_[A-Za-z0-9]{30,}\b"
+    rb"|\bgh[pousr]_[A-Za-z0-9]{36,}\b|\bsk-[A-Za-z0-9_-]{32,}\b|\bxox[abprs]-[A-Za-z0-9-]{10,}"
+    rb'|"private_key_id"\s*:'
+)
+_VARIABLE = re.compile(
+    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|(ACCESS|PRIVATE|ACCOUNT)_KEY)(?!\w*_(PATH|FILE|DIR)$)(_|$)"
+)
+
+
+def is_secret_file(name: str) -> bool:
+    """Whether a file's name is typical of secrets."""
+    return bool(_FILE.search(name))
+
+
+def is_secret_variable(name: str) -> bool:
+    """Whether an environment variable's name is typical of secrets. Paths of files (HF_TOKEN_PATH) are not."""
+    return bool(_VARIABLE.search(name))
+
+
+def holds_secret(text: bytes | str) -> bool:
+    """Whether a text contains a key or token of a known form."""
+    return bool(_TEXT.search(text.encode() if isinstance(text, str) else text))

@@ -1,0 +1,103 @@
+"""The command `ratchet sweep`: check the options, run the trials, print the table, write the report."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from ratchet.errors import RecipeError
+from ratchet.orchestrator.cli import console
+from ratchet.orchestrator.cli.live_view import LiveView
+from ratchet.orchestrator.execution.cluster import Cluster
+from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.sweeps import results
+from ratchet.orchestrator.sweeps.plan import SweepPlan, plan_sweep
+from ratchet.orchestrator.sweeps.trial_log import compute_key
+
+MINIMUM = {"trials": 1, "grace_period": 1, "reduction_factor": 2, "seeds": 1, "max_concurrent": 1}
+"""Option -> its smallest allowed value."""
+IN_SWEEP_ID = ("searcher", "stopping", "grace_period", "reduction_factor", "seeds", "seed")
+"""Options that are part of the sweep's id."""
+
+
+def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequence[str]) -> int:
+    """Run or continue a sweep. `lines` are the `name=value` settings of all trials.
+
+    Returns the exit status: 0 if a trial finished, 1 if every trial failed, 130 if interrupted.
+    """
+    for name, least in MINIMUM.items():
+        given = getattr(arguments, name)
+        if given is not None and given < least:
+            raise RecipeError(f"--{name.replace('_', '-')} {given}: expected {least} or more")
+    if arguments.promote and not arguments.promote.replace("-", "").replace("_", "").isalnum():
+        raise RecipeError(f"--promote {arguments.promote}: expected a name of letters, digits, - and _")
+    store = Store.open(arguments.store)
+    options = {name: getattr(arguments, name) for name in IN_SWEEP_ID}
+    command = shlex.join(argv)
+    sweep = plan_sweep(arguments.recipe, lines, arguments.space, arguments.metric, store, options, command)
+    cluster = Cluster(arguments.address)
+    try:
+        finished = _run_trials(sweep, arguments, cluster, store)
+    finally:
+        cluster.stop()
+    report = results.build_sweep_report(sweep, store, command)
+    console.print_sweep(report)
+    best = results.find_winner(list(sweep.trial_log.trials.values()), sweep.objective.maximize)
+    if best is not None:
+        console.print_line(f"winner: {report.winner_command}")
+        winner_file = results.write_winner(sweep, best)
+        console.print_line(f"   or: ratchet run {sweep.given} --settings {winner_file}")
+        if arguments.promote:
+            console.print_line(f"model:  {results.promote_winner(sweep, best, store, arguments.promote)}")
+    console.print_line(f"report: {console.write_sweep(sweep.trial_log.folder, report)}")
+    store.publish(sweep.trial_log.folder)
+    if not finished:
+        console.print_line("give the same command again to continue")
+        return 130
+    return 0 if best is not None else 1
+
+
+def _run_trials(sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluster, store: Store) -> bool:
+    """Run the trials that have no result yet; return whether all trials ended. Ray starts only if there are any."""
+    trial_log, settled = sweep.trial_log, sweep.trial_log.select_settled()
+    if arguments.searcher == "random":
+        points = sweep.space.draw_points(arguments.trials, arguments.seed)
+        missing = sum(compute_key(point) not in settled for point in points)
+    else:
+        missing = arguments.trials - len(settled)
+    if missing <= 0:
+        return True
+    with LiveView([""] * arguments.trials, f"sweep {sweep.recipe.name}", trial_log.id, noun="trial") as view:
+        for note in sweep.notes:
+            view.message(note)
+        view.message("starting Ray" if not cluster.address else f"connecting to {cluster.address}")
+        cluster.start()
+        from ratchet.orchestrator.sweeps.search import SearchConfig, compute_max_concurrent, run_trials
+        from ratchet.orchestrator.sweeps.trial import TrialSpec
+
+        search = SearchConfig(
+            arguments.trials,
+            arguments.searcher,
+            arguments.stopping,
+            arguments.grace_period,
+            arguments.reduction_factor,
+            arguments.seed,
+        )
+        spec = TrialSpec(
+            recipe=str(Path(arguments.recipe).resolve()) if arguments.recipe.endswith(".py") else arguments.recipe,
+            lines=sweep.lines,
+            objective=sweep.objective,
+            seeds=arguments.seeds,
+            seeded_steps=sweep.seeded_steps,
+            store=store.where,
+            folder=trial_log.id,
+            known=settled,
+            names=tuple(dimension.name for dimension in sweep.space.dimensions),
+            board=cluster.progress_actor,
+        )
+        most = compute_max_concurrent(sweep.steps, cluster)
+        max_concurrent = arguments.max_concurrent or most
+        view.message(f"objective: {sweep.objective.name} of {sweep.objective.step}; {max_concurrent} trials at once")
+        return run_trials(spec, sweep.space, search, trial_log, max_concurrent, view)

@@ -1,0 +1,118 @@
+"""The objective of a sweep, and the steps that a trial needs for it.
+
+The objective is a held-out metric (`valid/map@25`) where possible: that of the last training step, among the steps that
+the space changes (else: among those after them), that selects its checkpoints by the metric. Its value after each
+checkpoint is used for early stopping. If no step trains by the metric, or a step is named, the objective is a metric of
+the recipe's summary table. These are test rows: selecting settings by them overestimates the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ratchet.errors import RecipeError
+from ratchet.orchestrator.job_interface.settings import suggest
+from ratchet.orchestrator.plan import config_of
+from ratchet.orchestrator.recipe import matching
+from ratchet.orchestrator.step import Step, Summary
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A metric of a step's result."""
+
+    step: str
+    name: str
+    """As in the result: `valid/map@25` of a step that trains, `map@25` of one that evaluates."""
+    metric: str
+    """Metric as given by the user: `map@25`."""
+    trained: bool
+    """Whether the step selects its checkpoints by the metric, so that each checkpoint has a value."""
+
+    @property
+    def maximize(self) -> bool:
+        return not self.metric.endswith("loss")
+
+    def read_value(self, result: Mapping[str, Any]) -> float:
+        """Return the objective from a step's result. Raises RecipeError if the step reports no such number."""
+        found = result.get("metrics", {}).get(self.name)
+        if not isinstance(found, int | float):
+            known = [key for key, value in result.get("metrics", {}).items() if isinstance(value, int | float)]
+            raise RecipeError(
+                f"--metric {self.metric}: step {self.step} reports no number '{self.name}'; expected one of"
+                f" {', '.join(known)}{suggest(self.name, known)}"
+            )
+        return float(found)
+
+    def read_curve(self, result: Mapping[str, Any]) -> list[float]:
+        """Return the metric after each checkpoint, from the table of a finished step."""
+        for rows in result.get("tables", {}).values() if self.trained else ():
+            if rows and self.name in rows[0]:
+                return [float(row[self.name]) for row in rows[1:]]  # the first row is the start
+        return []
+
+
+def find_changed_steps(default: Iterable[Step], variants: Iterable[Iterable[Step]]) -> set[str]:
+    """Return the names of the steps whose settings differ between the defaults and any of the variants."""
+    before = {step.name: config_of(step) for step in default}
+    return {step.name for steps in variants for step in steps if before.get(step.name) != config_of(step)}
+
+
+def select_needed_steps(steps: Sequence[Step], goal: str) -> list[Step]:
+    """Return the step `goal` and all steps that it depends on, in the order of `steps`."""
+    wanted = {goal}
+    for step in reversed(steps):
+        if step.name in wanted:
+            wanted |= {parent.name for parent in step.parents}
+    return [step for step in steps if step.name in wanted]
+
+
+def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched: set[str]) -> Objective:
+    """Resolve `metric` or `step.metric`. `steps`: parents before children; `touched`: steps that the space changes.
+
+    Raises RecipeError if no step that depends on the space reports the metric.
+    """
+    named, dot, name = metric.rpartition(".")
+    reached = set(touched)
+    for step in steps:
+        if any(parent.name in reached for parent in step.parents):
+            reached.add(step.name)
+    if dot:
+        of_name = matching(steps, named)
+        if not of_name:
+            known = sorted({step.name for step in steps} | {step.job.name for step in steps})
+            raise RecipeError(
+                f"--metric {metric}: no step '{named}'; expected one of {', '.join(known)}{suggest(named, known)}"
+            )
+        steps, reached = of_name, {step.name for step in of_name} & reached
+        if not reached:
+            raise RecipeError(
+                f"--metric {metric}: the space changes nothing that {named} depends on; expected a step that it changes"
+            )
+    training = [step for step in steps if _get_training_metric(step) == name]
+    for among in (touched, reached):
+        if found := [step for step in training if step.name in among]:
+            return Objective(found[-1].name, f"valid/{name}", metric, trained=True)
+    if dot:
+        return Objective([step for step in steps if step.name in reached][-1].name, name, metric, trained=False)
+    shown = [
+        number
+        for row in summary.rows
+        for column, number in row.columns.items()
+        if name in (column, number.name) and number.step.name in reached
+    ]
+    if not shown:
+        known = sorted({value for step in steps if step.name in reached and (value := _get_training_metric(step))})
+        known += sorted({column for row in summary.rows for column in row.columns})
+        raise RecipeError(
+            f"--metric {metric}: no step that depends on the space reports it; expected one of"
+            f" {', '.join(dict.fromkeys(known))}{suggest(name, known)}; write STEP.NAME for the metric of another step"
+        )
+    return Objective(shown[-1].step.name, shown[-1].name, metric, trained=False)
+
+
+def _get_training_metric(step: Step) -> str | None:
+    """Return the held-out metric by which a step selects its best checkpoint; None if there is none."""
+    return getattr(step.config, "metric", None)

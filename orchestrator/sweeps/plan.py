@@ -1,0 +1,138 @@
+"""The plan of a sweep: the search space, the objective and the trial log, checked before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ratchet.errors import InputError, RatchetError, RecipeError
+from ratchet.orchestrator import recipe
+from ratchet.orchestrator.plan import Plan, config_of, describe_inputs
+from ratchet.orchestrator.reporting.formatting import format_setting
+from ratchet.orchestrator.step import Source, Step
+from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.sweeps.objective import Objective, find_changed_steps, find_objective, select_needed_steps
+from ratchet.orchestrator.sweeps.space import Dimension, Space
+from ratchet.orchestrator.sweeps.trial_log import TrialLog
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """A checked sweep."""
+
+    given: str
+    """The recipe's name or file, as given by the user."""
+    recipe: recipe.Recipe
+    lines: tuple[str, ...]
+    """`name=value` settings of all trials: those of the command, then the plain values of the space."""
+    space: Space
+    steps: Sequence[Step]
+    """Steps of the trial with the recipe's defaults, up to the deciding step."""
+    objective: Objective
+    seeded_steps: tuple[str, ...]
+    """Steps whose `seed` setting differs between the seeds of a trial."""
+    defaults: Mapping[str, str]
+    """The recipe's values of the settings in the space, as texts; without settings that have several values."""
+    trial_log: TrialLog
+    notes: tuple[str, ...]
+
+
+def plan_sweep(
+    name: str, lines: Iterable[str], path: Path, metric: str, store: Store, options: Mapping[str, Any], command: str
+) -> SweepPlan:
+    """Build and check a sweep. `options` (searcher, seeds, ...) are part of the sweep's id.
+
+    Raises RecipeError, with file and line of the space, for an unknown name, a value that the recipe does not accept,
+    and a value that fails the check of a job.
+    """
+    found = recipe.find(name)
+    space = Space.read(path)
+    if not space.dimensions:
+        raise RecipeError(f"space {path}: no distribution given; expected a line such as `epochs: choice(1, 2)`")
+    lines = (*lines, *space.fixed)
+    steps, summary, parameters = recipe.build(found, recipe.Settings.read(list(lines)))
+    variants = [(d, [_build_variant(found, lines, d, value) for value in d.values]) for d in space.dimensions]
+    touched = {name for _, made in variants for name in find_changed_steps(steps, made)}
+    objective = find_objective(metric, steps, summary, touched)
+    needed = select_needed_steps(steps, objective.step)
+    names = {step.name for step in needed}
+    for dimension, made in variants:
+        if not find_changed_steps(steps, made) & names:
+            raise RecipeError(
+                f"{dimension.where}: {dimension.name} changes nothing that {objective.step} depends on; expected a"
+                f" setting that changes {objective.name}; leave it out, or name a later step:"
+                f" --metric STEP.{metric.rpartition('.')[2]}"
+            )
+    planned = Plan(needed, store)
+    planned.check()
+    for dimension, made in variants:
+        _check_values(dimension.where, [step for changed in made for step in changed if step.name in names])
+    seeded_steps = tuple(
+        step.name for step in needed if hasattr(step.config, "seed") and step.name in touched | {objective.step}
+    )
+    document = {
+        "recipe": found.name,
+        "lines": list(lines),
+        "space": {dimension.name: dimension.written for dimension in space.dimensions},
+        "objective": asdict(objective),
+        "options": dict(options),
+        "code": {step.name: dict(planned.code[step.job]) for step in needed},
+        "data": {
+            f"{step.name}.{field}": planned.sources.digest(ref)
+            for step in needed
+            for field, ref in step.references()
+            if isinstance(ref, Source)
+        },
+    }
+    about = {"command": command, "inputs": {step.name: describe_inputs(step) for step in needed}}
+    trial_log = TrialLog(store, found.name, document, about)
+    defaults = {
+        d.name: text for d in space.dimensions if (text := _format_default(d.name, steps, parameters)) is not None
+    }
+    notes = tuple(_explain_no_warm_start(needed, touched, space))
+    return SweepPlan(name, found, lines, space, needed, objective, seeded_steps, defaults, trial_log, notes)
+
+
+def _format_default(name: str, steps: Sequence[Step], parameters: Mapping[str, Any]) -> str | None:
+    pattern, dot, field = name.rpartition(".")
+    if not dot:
+        return format_setting(parameters[name])
+    found = {
+        format_setting(config_of(step)[field]) for step in recipe.matching(steps, pattern) if field in config_of(step)
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _build_variant(found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, value: str) -> list[Step]:
+    """Build the recipe with one value of one setting."""
+    try:
+        return recipe.build(found, recipe.Settings.read([*lines, f"{dimension.name}={value}"]))[0]
+    except InputError as error:
+        raise RecipeError(f"{dimension.where}: {error}") from None
+
+
+def _check_values(where: str, steps: Iterable[Step]) -> None:
+    """Run the check of each job on the values of the space (the bounds of ranges). `where`: file and line."""
+    for step in steps:
+        if step.job.check is not None:
+            nothing = step.job.inputs(**dict.fromkeys(step.inputs))
+            try:
+                step.job.check(step.config, nothing)
+            except Exception as error:
+                if not isinstance(error, RatchetError):
+                    raise
+                raise RecipeError(f"{where}: step {step.name}: {error}") from None
+
+
+def _explain_no_warm_start(needed: Sequence[Step], touched: set[str], space: Space) -> Iterable[str]:
+    """Yield a note for each step that cannot continue from a shorter one, with the reason."""
+    for step in needed:
+        if step.job.warm_start is None or step.name not in touched:
+            continue
+        name = step.job.warm_start.setting
+        varied = [dimension.name for dimension in space.dimensions if dimension.name.rpartition(".")[2] == name]
+        reason = step.job.warm_start.blocked_by(step.config)
+        if varied and reason:
+            yield f"{step.name}: trials with more {name} train from the start: {reason}"

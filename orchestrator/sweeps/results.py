@@ -1,0 +1,185 @@
+"""Results of a sweep: the winner, its comparison with the defaults, the work saved by sharing, and the report."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ratchet.orchestrator.execution.executor import versions
+from ratchet.orchestrator.reporting.sweep_data import SweepReport, TrialReport
+from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.sweeps.plan import SweepPlan
+from ratchet.orchestrator.sweeps.space import format_settings
+from ratchet.orchestrator.sweeps.trial_log import Trial
+
+MIN_TRIALS = 4
+"""Minimum number of finished trials for importances."""
+
+
+def build_sweep_report(sweep: SweepPlan, store: Store, command: str) -> SweepReport:
+    """Build the report from the trial log, the run logs of the trials, and the store."""
+    trial_log, objective = sweep.trial_log, sweep.objective
+    costs = {key: _collect_step_costs(trial_log.list_runs(trial), store) for key, trial in trial_log.trials.items()}
+    trials = [
+        _build_trial_report(sweep, costs[key], number, trial_log.trials[key]) for number, key in enumerate(costs, 1)
+    ]
+    best = find_winner(list(trial_log.trials.values()), objective.maximize)
+    default = next((trial for trial in trial_log.trials.values() if not trial.settings), None)
+    step_costs = [item for found in costs.values() for item in found]
+    return SweepReport(
+        recipe=sweep.recipe.name,
+        sweep_id=trial_log.id,
+        metric=objective.metric,
+        maximize=objective.maximize,
+        started=trial_log.started,
+        seconds=time.time() - trial_log.started,
+        command=command,
+        space={dimension.name: dimension.written for dimension in sweep.space.dimensions},
+        fixed=sweep.lines,
+        trials=trials,
+        winner=None if best is None else trial_log.get_number(best.settings),
+        default=None if default is None else trial_log.get_number(default.settings),
+        verdict=compare_with_defaults(best, default, objective.metric),
+        winner_command="" if best is None else shlex.join(_build_command(sweep, best)),
+        importance=compute_importance(sweep, list(trial_log.trials.values())),
+        steps_done=sum(computed for computed, _ in step_costs),
+        steps_separate=len(step_costs),
+        seconds_separate=sum(seconds for _, seconds in step_costs),
+        seconds_spent=sum(seconds for computed, seconds in step_costs if computed),
+        notes=(f"objective: {objective.name} of {objective.step}", *sweep.notes),
+        provenance=versions(),
+    )
+
+
+def find_winner(trials: Sequence[Trial], maximize: bool) -> Trial | None:
+    """Return the best finished trial; the first of equals, so that the defaults win ties."""
+    finished = [trial for trial in trials if trial.status == "finished" and trial.value is not None]
+    sign = 1 if maximize else -1
+    return max(finished, key=lambda trial: sign * (trial.value or 0.0), default=None)
+
+
+def compare_with_defaults(best: Trial | None, default: Trial | None, metric: str) -> str:
+    """Say whether the winner beats the defaults by more than two standard errors of the difference (Welch 1947).
+
+    The winner is the maximum of many trials, so this test still favours it slightly.
+    """
+    if best is None or best.value is None:
+        return "no trial finished"
+    if default is None or default.value is None or default.status != "finished":
+        return (
+            f"the best {metric} is {best.value:.4f}; the defaults did not finish, so there is nothing to compare with"
+        )
+    if best.key == default.key:
+        return f"nothing was better than the recipe's defaults ({metric} {best.value:.4f})"
+    gain = abs(best.value - default.value)
+    sentence = f"{metric} {best.value:.4f} against {default.value:.4f} with the recipe's defaults"
+    if len(best.values) < 2 or len(default.values) < 2:
+        return f"{sentence}; one seed per trial cannot show whether this is noise; use --seeds 3"
+    error = math.sqrt(sum(statistics.variance(trial.values) / len(trial.values) for trial in (best, default)))
+    if gain <= 2 * error:
+        return f"{sentence}: within noise (a difference of {gain:.4f}, two standard errors are {2 * error:.4f})"
+    return f"{sentence}: more than noise (a difference of {gain:.4f}, two standard errors are {2 * error:.4f})"
+
+
+def compute_importance(sweep: SweepPlan, trials: Sequence[Trial]) -> dict[str, float]:
+    """Return each setting's share of the metric's variance, by Optuna's PED-ANOVA (Watanabe et al. 2023).
+
+    Empty if there are too few trials.
+    """
+    finished = [t for t in trials if t.status == "finished" and t.settings and t.value is not None]
+    if len(finished) < MIN_TRIALS or len({trial.value for trial in finished}) < 2:
+        return {}
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(direction="maximize" if sweep.objective.maximize else "minimize")
+    spread = {d.name: d.to_optuna_distribution() for d in sweep.space.dimensions}
+    for trial in finished:
+        values = {d.name: d.to_optuna(trial.settings[d.name]) for d in sweep.space.dimensions}
+        study.add_trial(optuna.trial.create_trial(params=values, distributions=spread, value=trial.value))
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+    found = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return {name: float(share) for name, share in found.items() if math.isfinite(share)}
+
+
+def write_winner(sweep: SweepPlan, best: Trial) -> Path:
+    """Write winner.yaml, for `ratchet run RECIPE --settings FILE`, into the sweep's folder; return its path."""
+    settings = dict(line.split("=", 1) for line in [*sweep.lines, *format_settings(best.settings)])
+    path = sweep.trial_log.folder / "winner.yaml"
+    number = sweep.trial_log.get_number(best.settings)
+    about = f"# {sweep.objective.metric} {best.value:.6g}, trial {number} of {sweep.trial_log.id}\n"
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(about + (yaml.safe_dump(settings, sort_keys=False) if settings else "{}\n"))
+    fresh.replace(path)
+    return path
+
+
+def promote_winner(sweep: SweepPlan, best: Trial, store: Store, name: str) -> Path:
+    """Link the output of the winner's last step as `promoted/NAME` in the store. `gc` keeps it. Return the link."""
+    (run_log, *_) = sweep.trial_log.list_runs(best)
+    step_id = next(s["step_id"] for s in run_log.steps() if s["name"] == sweep.objective.step)
+    commit = store.use(step_id)
+    assert commit is not None  # the trial finished
+    folder = store.local("promoted")
+    folder.mkdir(exist_ok=True)
+    about = {
+        "step_id": step_id,
+        "object": commit.manifest,
+        "sweep": sweep.trial_log.id,
+        "settings": dict(best.settings),
+    }
+    fresh = folder / f".{name}.{os.getpid()}"
+    fresh.write_text(json.dumps({**about, "metric": sweep.objective.metric, "value": best.value}, indent=1))
+    fresh.replace(folder / f"{name}.json")
+    fresh.symlink_to(Path("..", "objects", commit.manifest))
+    fresh.replace(folder / name)
+    store.publish(folder)
+    return folder / name
+
+
+def _build_command(sweep: SweepPlan, trial: Trial) -> list[str]:
+    settings = [*sweep.lines, *format_settings(trial.settings)]
+    return ["ratchet", "run", sweep.given, *(part for line in settings for part in ("--set", line))]
+
+
+def _build_trial_report(
+    sweep: SweepPlan, step_costs: Sequence[tuple[bool, float]], number: int, trial: Trial
+) -> TrialReport:
+    return TrialReport(
+        number=number,
+        settings=trial.settings or sweep.defaults,
+        status=trial.status,  # type: ignore[arg-type]
+        value=trial.value,
+        deviation=statistics.stdev(trial.values) if len(trial.values) > 1 else None,
+        values=trial.values,
+        curve=trial.curve,
+        spent=sum(seconds for computed, seconds in step_costs if computed),
+        shared=sum(seconds for computed, seconds in step_costs if not computed),
+        reason=trial.reason,
+    )
+
+
+def _collect_step_costs(runs: Sequence[RunLog], store: Store) -> list[tuple[bool, float]]:
+    """Return (computed by this trial, seconds) for each step of a trial's runs that was started or reused."""
+    found: list[tuple[bool, float]] = []
+    for run in runs:
+        events = run.events()
+        started: Mapping[Any, float] = {event["step"]: event["t"] for event in events if event["event"] == "started"}
+        last = events[-1]["t"] if events else 0.0
+        for step in run.steps():
+            commit = store.lookup(step["step_id"]) if step["step_id"] else None
+            if step["status"] == "done" and commit is not None:
+                found.append((step["name"] in started, commit.record["seconds"]))
+            elif step["name"] in started:
+                found.append((True, last - started[step["name"]]))
+    return found

@@ -1,0 +1,175 @@
+"""The search space of a sweep: a YAML file with a line per setting, named as after `--set`:
+
+    finetune_embedder.learning_rate: loguniform(1e-5, 1e-3)
+    finetune_embedder.temperature: uniform(0.01, 0.1)
+    finetune_embedder.lora_r: choice(8, 16, 32)
+    finetune_embedder.epochs: randint(1, 4)
+    iter*/mine.window: grid("2,100", "2,200")
+    finetune_embedder.lr_scheduler_type: constant
+
+`randint(a, b)` includes both ends. `grid` enumerates its values in order, in all combinations of all grids; the other
+settings are drawn for each combination. A plain value is the same in all trials.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ratchet.errors import RecipeError
+from ratchet.orchestrator.recipe import read_lines
+
+Kind = Literal["loguniform", "uniform", "randint", "choice", "grid"]
+RANGES = ("loguniform", "uniform", "randint")
+KINDS = (*RANGES, "choice", "grid")
+Point = Mapping[str, str]
+"""Settings of a trial: name -> text, as after `--set name=`."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """The distribution of one setting."""
+
+    name: str
+    kind: Kind
+    values: tuple[str, ...]
+    """The bounds of a range, else all values, as written."""
+    where: str
+    """File and line, for messages."""
+    written: str
+
+    def draw(self, seed: int, trial: int) -> str:
+        """Draw the value of trial number `trial`. It depends only on the seed, the trial and the name, so that further
+        trials and further settings do not change it."""
+        chance = random.Random(f"{seed}/{trial}/{self.name}")
+        if self.kind not in RANGES:
+            return chance.choice(self.values)
+        low, high = (float(value) for value in self.values)
+        if self.kind == "randint":
+            return str(chance.randint(int(low), int(high)))
+        if self.kind == "uniform":
+            return _round_to_range(chance.uniform(low, high), low, high)
+        return _round_to_range(math.exp(chance.uniform(math.log(low), math.log(high))), low, high)
+
+    def to_optuna_distribution(self) -> Any:
+        """Return the distribution as an Optuna distribution."""
+        from optuna import distributions
+
+        if self.kind not in RANGES:
+            return distributions.CategoricalDistribution(self.values)
+        low, high = (float(value) for value in self.values)
+        if self.kind == "randint":
+            return distributions.IntDistribution(int(low), int(high))
+        return distributions.FloatDistribution(low, high, log=self.kind == "loguniform")
+
+    def to_optuna(self, text: str) -> Any:
+        """Convert a value to Optuna's type."""
+        return text if self.kind not in RANGES else int(text) if self.kind == "randint" else float(text)
+
+
+@dataclass(frozen=True)
+class Space:
+    """The dimensions of a space, and the settings that all trials share."""
+
+    dimensions: Sequence[Dimension]
+    fixed: Sequence[str]
+    """`name=value`, in the order of the file."""
+
+    @classmethod
+    def read(cls, path: Path) -> Space:
+        """Read a file. Raises RecipeError, with file and line, for an invalid line."""
+        dimensions: list[Dimension] = []
+        fixed: list[str] = []
+        for name, value, where in read_lines(path):
+            dimension = _parse_dimension(where, name, value)
+            if dimension is None:
+                fixed.append(f"{name}={value}")
+            else:
+                dimensions.append(dimension)
+        return cls(dimensions, fixed)
+
+    @property
+    def grid_size(self) -> int:
+        """Number of combinations of the grids; 1 without grids."""
+        return math.prod(len(dimension.values) for dimension in self.dimensions if dimension.kind == "grid")
+
+    def draw_points(self, trials: int, seed: int) -> list[Point]:
+        """Draw the settings of each trial, without duplicates. The first is empty: the recipe's defaults.
+
+        There are fewer than `trials` if the space has fewer points.
+        """
+        found: dict[tuple[str, ...], Point] = {(): {}}
+        # In a small space the same point is drawn repeatedly.
+        for point in itertools.islice(self._draw_all(seed), trials * 20):
+            if len(found) >= trials:
+                break
+            found.setdefault(tuple(point.values()), point)
+        return list(found.values())
+
+    def _draw_all(self, seed: int) -> Iterator[Point]:
+        """Without end, unless all is grids."""
+        grids = [dimension for dimension in self.dimensions if dimension.kind == "grid"]
+        only_grids = len(grids) == len(self.dimensions)
+        for trial in range(self.grid_size) if only_grids else itertools.count():
+            point, rest = {}, trial % self.grid_size
+            for grid in reversed(grids):
+                rest, at = divmod(rest, len(grid.values))
+                point[grid.name] = grid.values[at]
+            yield {d.name: point[d.name] if d.kind == "grid" else d.draw(seed, trial) for d in self.dimensions}
+
+
+def format_settings(point: Point) -> list[str]:
+    """Format the settings as `--set` takes them."""
+    return [f"{name}={value}" for name, value in point.items()]
+
+
+def _parse_dimension(where: str, name: str, written: str) -> Dimension | None:
+    """Parse a value. Returns None for a plain value."""
+    try:
+        call = ast.parse(written, mode="eval").body
+    except SyntaxError:
+        return None
+    if not isinstance(call, ast.Call):
+        return None
+    kind = call.func.id if isinstance(call.func, ast.Name) else ""
+    if kind not in KINDS or call.keywords:
+        raise RecipeError(f"{where}: {written} given; expected one of {', '.join(f'{k}(...)' for k in KINDS)}")
+    values = tuple(
+        argument.value
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+        else (ast.get_source_segment(written, argument) or "")
+        for argument in call.args
+    )
+    if kind in RANGES:
+        _check_range(where, written, kind, values)
+    if not values:
+        raise RecipeError(f"{where}: {written} given; expected at least one value in the brackets")
+    return Dimension(name, kind, values, where, written)  # type: ignore[arg-type]
+
+
+def _check_range(where: str, written: str, kind: str, values: Sequence[str]) -> None:
+    try:
+        low, high = (float(value) for value in values)
+        fits = math.isfinite(low) and math.isfinite(high) and low < high
+        whole = kind != "randint" or (low.is_integer() and high.is_integer())
+    except ValueError:
+        fits = whole = False
+    if not (fits and whole) or (kind == "loguniform" and low <= 0):
+        ends = {"randint": "whole numbers", "loguniform": "numbers above 0"}.get(kind, "numbers")
+        raise RecipeError(f"{where}: {written} given; expected {kind}(low, high) with {ends}, low below high")
+
+
+def format_value(value: Any) -> str:
+    """Format a searcher's value as a setting; floats are rounded to four digits."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _round_to_range(value: float, low: float, high: float) -> str:
+    """Format a value with four digits, within the range."""
+    return f"{min(max(float(f'{value:.4g}'), low), high):.6g}"

@@ -1,0 +1,202 @@
+"""A trial of a sweep as a Ray Tune Trainable: a run of the recipe up to the deciding step.
+
+The run is that of `ratchet run`, in a thread of the trial's actor. `step` reports the objective after each checkpoint
+of the deciding step, and finally the value of the trial. The actor reserves no CPU. Only the steps of the run do, so a
+trial that waits for Tune never blocks the training of another one.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ray import tune
+
+from ratchet.errors import Interrupted, RatchetError, describe
+from ratchet.orchestrator.execution.cluster import Cluster
+from ratchet.orchestrator.execution.run import Run
+from ratchet.orchestrator.job_interface.job import Progress
+from ratchet.orchestrator.job_interface.progress import ProgressReporter
+from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.recipe import Recipe, Settings, build, find
+from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.step import Step, Summary
+from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.sweeps.objective import Objective, select_needed_steps
+from ratchet.orchestrator.sweeps.space import Point, format_settings, format_value
+from ratchet.orchestrator.sweeps.trial_log import Trial, compute_key
+
+STOP_TIMEOUT = 60.0
+"""Seconds to wait for the steps of a trial that is stopped."""
+
+
+@dataclass(frozen=True)
+class TrialSpec:
+    """The specification of the trials; plain data."""
+
+    recipe: str
+    lines: tuple[str, ...]
+    """`name=value` settings of all trials."""
+    objective: Objective
+    seeds: int
+    seeded_steps: tuple[str, ...]
+    """Steps whose `seed` setting differs between the seeds of a trial."""
+    store: str
+    folder: str
+    """Name of the sweep's folder."""
+    known: Mapping[str, Trial]
+    """Ended trials by key. They replay their reports."""
+    names: tuple[str, ...]
+    """Names of the settings in the space, in order."""
+    points: tuple[Point, ...] = ()
+    """Settings by trial number; empty if a searcher gives the values."""
+    board: Any = None
+    """Progress actor that the driver polls."""
+
+    @property
+    def mode(self) -> str:
+        return "max" if self.objective.maximize else "min"
+
+    def get_settings(self, config: Mapping[str, Any]) -> Point:
+        """Return the settings of the trial with this Tune config."""
+        if "number" in config:
+            number: int = config["number"]
+            return self.points[number]
+        return {name: format_value(config[str(i)]) for i, name in enumerate(self.names)}
+
+    def build(self, point: Point, seed: int) -> tuple[Recipe, list[Step]]:
+        """Build the steps of a trial for seed number `seed` (0: the recipe's own seed)."""
+        found = find(self.recipe)
+        steps, _, _ = build(found, Settings.read([*self.lines, *format_settings(point)]))
+        if seed:
+            more = [f"{step.name}.seed={step.config.seed + seed}" for step in steps if step.name in self.seeded_steps]
+            steps, _, _ = build(found, Settings.read([*self.lines, *format_settings(point), *more]))
+        return found, select_needed_steps(steps, self.objective.step)
+
+
+class TrialActor(tune.Trainable):
+    """The Ray Tune actor of a trial."""
+
+    def setup(self, config: dict[str, Any], spec: TrialSpec | None = None) -> None:
+        if spec is not None:
+            self.spec = spec
+        self.reports: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.stopping = threading.Event()
+        self.settings = self.spec.get_settings(config)
+        self.thread = threading.Thread(target=self._run_thread, name="trial", daemon=True)
+        self.thread.start()
+
+    def step(self) -> dict[str, Any]:
+        return self.reports.get()
+
+    def cleanup(self) -> None:
+        self.stopping.set()
+        self.thread.join(STOP_TIMEOUT)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.cleanup()
+        self.setup(new_config)
+        return True
+
+    def _run_thread(self) -> None:
+        """Run the trial. The last report always says that the trial is done, since `step` waits for it."""
+        try:
+            end = self._run_or_replay()
+        except Interrupted:
+            end = {}
+        except Exception as error:
+            end = {"failed": describe(error)}
+        self.reports.put({**end, "done": True})
+
+    def _run_or_replay(self) -> dict[str, Any]:
+        """Run the trial, or replay its reports if it has ended before."""
+        known = self.spec.known.get(compute_key(self.settings))
+        if known is not None:
+            for number, value in enumerate(known.curve, 1):
+                self._report(number, value)
+            return {} if known.value is None else {"checkpoint": max(1, len(known.curve)), "value": known.value}
+        values: list[float] = []
+        curve: list[float] = []
+        for seed in range(self.spec.seeds):
+            value, points = self._run_seed(seed)
+            values.append(value)
+            curve = curve or points
+        end = {"checkpoint": max(1, len(curve)), "value": sum(values) / len(values)}
+        return {**end, "ended": "finished", "values": values, "curve": curve}
+
+    def _run_seed(self, seed: int) -> tuple[float, list[float]]:
+        """Run one seed; return (value, curve). The checkpoints of the first seed are reported as they come."""
+        spec, objective = self.spec, self.spec.objective
+        found, steps = spec.build(self.settings, seed)
+        store = Store.open(spec.store)
+        run_log = RunLog(store.local("sweeps", spec.folder, "trials", compute_key(self.settings), f"seed-{seed}"))
+        # Shown to other drivers that wait for a step of this run.
+        run_log.run_id = f"{spec.folder} with {', '.join(format_settings(self.settings)) or 'the defaults'}"
+        run_log.folder.mkdir(parents=True, exist_ok=True)
+        plan = Plan(steps, store)
+        plan.check()
+        listener = TrialListener(self, report_to_tune=seed == 0)
+        cluster = Cluster()
+        try:
+            outcome = Run(found, Summary(()), plan, cluster, run_log, listener, self.stopping).execute()
+        finally:
+            cluster.stop()
+        if outcome.interrupted:
+            raise Interrupted(f"trial {self.settings}: stopped")
+        if outcome.failures:
+            raise TrialError("; ".join(f"{name}: {reason}" for name, reason in outcome.failures.items()))
+        manifest = plan.steps[objective.step].manifest
+        assert manifest is not None  # the run finished
+        points = objective.read_curve(manifest.result)
+        if seed == 0:
+            listener.report_checkpoints(points)
+        return objective.read_value(manifest.result), points
+
+    def _report(self, checkpoint: int, value: float) -> None:
+        self.reports.put({"checkpoint": checkpoint, "value": value})
+
+
+class TrialError(RatchetError):
+    """A step of the trial's run failed."""
+
+
+class TrialListener:
+    """The listener of a trial's run: sends progress to the driver and the objective at checkpoints to Tune."""
+
+    def __init__(self, trial: TrialActor, report_to_tune: bool) -> None:
+        self.trial, self.report_to_tune, self.reported = trial, report_to_tune, 0
+        board = trial.spec.board
+        self.send = ProgressReporter(board, compute_key(trial.settings)) if board is not None else lambda progress: None
+
+    def progress(self, name: str, progress: Progress) -> None:
+        self.send(replace(progress, stage=f"{name} {progress.stage}".rstrip()))
+        if self.report_to_tune and name == self.trial.spec.objective.step and self.trial.spec.objective.trained:
+            self.report_checkpoints(progress.evaluations)
+
+    def report_checkpoints(self, values: Any) -> None:
+        """Report the values that are new."""
+        for value in values[self.reported :]:
+            self.reported += 1
+            self.trial._report(self.reported, value)
+
+    def started(self, name: str, attempt: int) -> None:
+        self.send(Progress(0, stage=f"{name} starting"))
+
+    def waiting(self, name: str, on: str) -> None:
+        self.send(Progress(0, stage=f"{name} waits for {on}"))
+
+    def retrying(self, name: str, reason: str, delay_s: float) -> None:
+        self.send(Progress(0, stage=f"{name} retries: {reason}"))
+
+    def hit(self, name: str) -> None: ...
+
+    def finished(self, name: str, seconds: float, headline: Mapping[str, float]) -> None: ...
+
+    def failed(self, name: str, message: str) -> None: ...
+
+    def skipped(self, name: str, because: str) -> None: ...
+
+    def message(self, text: str) -> None: ...

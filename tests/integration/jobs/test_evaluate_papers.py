@@ -1,0 +1,100 @@
+"""Metrics over statements against a brute-force sort, and against pytrec_eval on real statements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ratchet.data.formats.papers import STATEMENTS
+from ratchet.data.tables import embeddings_schema, read_shards, write_table
+from ratchet.jobs.statements.evaluate_papers import Config, Inputs
+from ratchet.jobs.statements.implementation.evaluate_papers import run
+from ratchet.orchestrator.job_interface.job import Context, Resources
+
+SIZES = [1, 5, 2, 1, 9, 3, 4, 1, 30, 2]
+
+DIM = 4
+
+
+def context(folder: Path, workers: int = 1) -> Context:
+    for name in ("out", "work"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    resources = Resources(workers, cpus=1.0, gpus=0.0)
+    return Context("evaluate", "ba" * 32, 1, folder / "out", folder / "work", resources)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    """Shards that cut papers apart; few different vectors, so that there are ties and duplicates."""
+    folder, random = tmp_path_factory.mktemp("statements"), np.random.default_rng(0)
+    papers = [f"p{n}" for n, size in enumerate(SIZES) for _ in range(size)]
+    words = ["sum", "ring", "map", "field", "open"]
+    texts = [" ".join(random.choice(words, random.integers(0, 4))) for _ in papers]
+    table = pa.table([[f"s{n}" for n in range(len(papers))], texts, papers], schema=STATEMENTS)
+    vectors_SD = random.integers(-2, 3, (len(papers), DIM)).astype(np.float32)
+    for number, start in enumerate(range(0, len(papers), 7)):
+        part = table.slice(start, 7)
+        write_table(folder / f"statements/shard-{number:05d}.parquet", part)
+        flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors_SD[start : start + 7].ravel()), DIM)
+        rows = pa.Table.from_arrays([part["id"].combine_chunks(), flat], schema=embeddings_schema(DIM))
+        write_table(folder / f"vectors/shard-{number:05d}.parquet", rows)
+    return Inputs(folder / "statements", folder / "vectors")
+
+
+def by_sorting(scores_SS: np.ndarray, paper: list[str]) -> list[list[int]]:
+    """The ranks of the others of each statement's paper, ascending."""
+    ranks = []
+    for i, scores in enumerate(scores_SS):
+        order = [int(j) for j in np.argsort(-scores, kind="stable") if j != i]
+        ranks.append([n for n, j in enumerate(order, 1) if paper[j] == paper[i]])
+    return ranks
+
+
+def expected(ranks: list[list[int]], k: int) -> dict[str, float]:
+    asked = [own for own in ranks if own]
+    mean = {
+        "mrr": [1 / own[0] for own in asked],
+        "map": [np.mean([(n + 1) / rank for n, rank in enumerate(own)]) for own in asked],
+        f"p@{k}": [sum(rank <= k for rank in own) / k for own in asked],
+        f"r@{k}": [sum(rank <= k for rank in own) / len(own) for own in asked],
+    }
+    return {name: float(np.mean(values)) for name, values in mean.items()}
+
+
+@pytest.mark.parametrize("system", ["dense", "jaccard"])
+def test_metrics_are_those_of_a_sort(local_ray: None, inputs: Inputs, tmp_path: Path, system: str) -> None:
+    from ratchet.data import lexical_baselines as lexical
+
+    config = Config(system=system, k=(1, 5, 1000))  # type: ignore[arg-type]
+    result = run(context(tmp_path, workers=2), config, inputs)
+    table = read_shards(inputs.statements)
+    paper, texts = table["paper"].to_pylist(), table["text"].to_pylist()
+    if system == "dense":
+        vectors = np.stack(read_shards(inputs.embeddings)["embedding"].to_pylist())
+        scores_SS = vectors @ vectors.T
+    else:
+        blocks = (lexical.score_jaccard if system == "jaccard" else lexical.score_bm25)(texts, texts)
+        scores_SS = np.concatenate([block for _, block in blocks])
+    ranks = by_sorting(scores_SS, paper)
+    for k in (1, 5, 1000):
+        for name, value in expected(ranks, k).items():
+            assert result.metrics[name] == pytest.approx(value, abs=1e-6), name
+    assert result.metrics["queries"] == sum(size for size in SIZES if size > 1)
+    assert result.metrics["statements"] == sum(SIZES)
+    found = read_shards(tmp_path / "out/ranks")
+    assert [sorted(own) for own in found["ranks"].to_pylist()] == [own for own in ranks if own]
+    row = next(row for row in result.tables["true positives in the top k"] if row["k"] == 5)
+    counts = [sum(rank <= 5 for rank in own) for own in ranks if own]
+    assert row["mean"] == pytest.approx(np.mean(counts), abs=1e-4)
+    assert row["90%"] == pytest.approx(np.percentile(counts, 90), abs=1e-4)
+
+
+def test_a_sample_asks_the_same_of_all(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
+    result = run(context(tmp_path), Config(max_queries=20), inputs)
+    assert result.metrics["queries"] == 20
+    found = read_shards(tmp_path / "out/ranks")
+    assert len(found) == 20
+    assert max(rank for own in found["ranks"].to_pylist() for rank in own) > 20

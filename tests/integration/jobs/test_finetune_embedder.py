@@ -1,0 +1,204 @@
+"""The embedder's finetuning on a tiny BERT: against plain torch, over workers, through a killed worker."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from embedder_finetuning import FAST, LONG, SHOWN, context, losses, train_with_a_killed_worker
+
+from ratchet.data.tables import read_shards
+from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs, check
+from ratchet.jobs.retrieval.implementation.finetune_embedder import run
+from ratchet.jobs.training.schedule import OptimizationConfig, learning_rate_at
+from ratchet.orchestrator.job_interface.job import Result
+
+
+@pytest.fixture(scope="module")
+def inputs(concepts: Path) -> Inputs:
+    return Inputs(concepts / "base", concepts / "mined", concepts / "corpus", concepts / "valid")
+
+
+@pytest.fixture(scope="module")
+def tuned(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    folder = tmp_path_factory.mktemp("tuned")
+    return run(context(folder), FAST, inputs), folder / "out/adapter"
+
+
+def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], inputs: Inputs) -> None:
+    """No buckets, no fused LoRA, no DeepSpeed; SDPA; similarities of one query after the other."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModel, AutoTokenizer
+
+    from ratchet.data.triplets import Triplets
+
+    data = Triplets(read_shards(inputs.mined), read_shards(inputs.corpus))
+    tokenizer = AutoTokenizer.from_pretrained(inputs.base)
+    base = AutoModel.from_pretrained(inputs.base, add_pooling_layer=False)
+    torch.manual_seed(FAST.seed)
+    model = get_peft_model(
+        base, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="FEATURE_EXTRACTION")
+    )
+    model.eval()  # without dropout
+    weights = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(weights, weight_decay=0.01)
+
+    def embed(texts: list[str]) -> torch.Tensor:
+        batch = tokenizer(texts, padding=True, return_tensors="pt")
+        hidden = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
+        mask = batch["attention_mask"].unsqueeze(-1)
+        return torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
+
+    texts = read_shards(inputs.corpus)["text"].to_pylist()
+    found = []
+    for epoch in range(FAST.epochs):
+        for queries in data.split_epoch(FAST.seed, epoch, FAST.batch_size):
+            drawn = [data.draw(FAST.seed, epoch, int(q), FAST.num_negatives) for q in queries]
+            passages = sorted({texts[row] for positive, negatives in drawn for row in [positive, *negatives]})
+            query_QD = embed([data.query_text[int(q)].as_py() for q in queries])
+            passage_PD = embed(passages)
+            total = torch.zeros(())
+            for i, q in enumerate(queries):
+                right = texts[drawn[i][0]]
+                known = {texts[row] for row in data.positives(int(q))}
+                columns = [j for j, text in enumerate(passages) if text == right or text not in known]
+                scores = passage_PD[columns] @ query_QD[i] / FAST.temperature
+                total = total - torch.log_softmax(scores, 0)[columns.index(passages.index(right))]
+            loss = total / len(queries)
+            optimizer.param_groups[0]["lr"] = learning_rate_at(len(found), len(losses(tuned[0])), options())
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(weights, 1.0)
+            optimizer.step()
+            found.append(float(loss.detach()))
+    assert losses(tuned[0]) == pytest.approx(found, rel=1e-4)
+
+
+def options() -> Any:
+    names = {field.name for field in dataclasses.fields(OptimizationConfig)}
+    return OptimizationConfig(**{name: value for name, value in vars(FAST).items() if name in names})
+
+
+def test_two_workers_give_the_same_losses_and_metrics(
+    tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
+) -> None:
+    other = run(context(tmp_path, workers=2), FAST, inputs)
+    assert losses(other) == pytest.approx(losses(tuned[0]), rel=1e-5, abs=1e-6)
+    assert other.tables["epochs"][0] == tuned[0].tables["epochs"][0]
+
+
+def test_the_table_is_what_brute_force_finds_for_the_adapter(tuned: tuple[Result, Path], inputs: Inputs) -> None:
+    from ratchet.models.embedder import encoder
+
+    result, adapter = tuned
+    model = encoder.load(inputs.base, adapter, dtype="float32")
+    corpus, valid = read_shards(inputs.corpus).to_pylist(), read_shards(inputs.valid).to_pylist()
+    scores = model.encode([r["text"] for r in valid], "query") @ model.encode([r["text"] for r in corpus], "passage").T
+    total = 0.0
+    for row, own in zip(valid, scores, strict=True):
+        order = [corpus[i]["id"] for i in np.argsort(-own, kind="stable")][:25]
+        places = sorted(order.index(name) + 1 for name in row["positives"] if name in order)
+        total += sum((n + 1) / place for n, place in enumerate(places)) / len(row["positives"])
+    best = next(row for row in result.tables["epochs"] if row["best"])
+    assert best["valid/map@25"] == pytest.approx(total / len(valid), abs=2e-3)
+    assert result.metrics["improved"]
+    assert result.metrics["valid/map@25"] > result.metrics["valid/map@25_start"] + 0.1
+    assert sum(row["best"] for row in result.tables["epochs"]) == 1
+    assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] is None
+
+
+def test_the_same_step_gives_the_same_bytes_and_a_current_best_that_is_not_beaten_stays(
+    tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
+) -> None:
+    current_best = dataclasses.replace(inputs, current_best=tuned[1])
+    spoiled = dataclasses.replace(FAST, start_from="current_best", epochs=1, learning_rate=0.5)
+    result = run(context(tmp_path / "a"), spoiled, current_best)
+    assert result.metrics["kept"] == "current_best"
+    assert result.metrics["improved"] is False
+    assert result.metrics["valid/map@25"] == pytest.approx(tuned[0].metrics["valid/map@25"], abs=2e-3)
+    for path in tuned[1].iterdir():
+        assert (tmp_path / "a/out/adapter" / path.name).read_bytes() == path.read_bytes()
+
+    allowed = run(context(tmp_path / "b"), dataclasses.replace(spoiled, allow_regression=True), current_best)
+    assert allowed.metrics["kept"] == "epoch 1"
+    assert losses(allowed) == losses(result)
+    assert allowed.metrics["valid/map@25"] < result.metrics["valid/map@25"]
+
+
+def test_a_base_that_is_not_beaten_gets_an_adapter_that_changes_nothing(
+    local_ray: None, inputs: Inputs, tmp_path: Path
+) -> None:
+    from ratchet.models.embedder import encoder
+
+    result = run(context(tmp_path), dataclasses.replace(FAST, epochs=1, learning_rate=1e-12), inputs)
+    assert result.metrics["kept"] == "base"
+    texts = read_shards(inputs.corpus)["text"].to_pylist()
+    plain = encoder.load(inputs.base, dtype="float32").encode(texts, "passage")
+    np.testing.assert_array_equal(
+        encoder.load(inputs.base, tmp_path / "out/adapter", dtype="float32").encode(texts, "passage"), plain
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return run(context(tmp_path_factory.mktemp("long")), LONG, inputs)
+
+
+def test_a_killed_worker_goes_on_from_the_middle_of_the_epoch(
+    undisturbed: Result, inputs: Inputs, tmp_path: Path
+) -> None:
+    result = train_with_a_killed_worker(tmp_path, LONG, inputs, workers=1)
+    assert losses(result) == losses(undisturbed)
+    assert result.metrics == undisturbed.metrics
+
+
+def test_an_adapter_brings_its_examples_along(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
+    from ratchet.models.embedder import encoder
+    from ratchet.models.embedder.encoding_config import read_encoding_config
+
+    result = run(context(tmp_path), dataclasses.replace(SHOWN, epochs=2), inputs)
+    adapter = tmp_path / "out/adapter"
+    agreed = read_encoding_config(adapter)
+    assert len(agreed.examples) == 2
+    assert agreed.example_template == "t0x7 {text} t1x7 {answer}"
+    assert agreed.task == "t2x7"
+    best = next(row for row in result.tables["epochs"] if row["best"])
+    if best["epoch"] != "start":
+        queries = read_shards(inputs.valid)["text"].to_pylist()
+        found = encoder.load(inputs.base, adapter, dtype="float32").encode(queries, "query")
+        plain = encoder.load(inputs.base, adapter, dtype="float32", encoding_config=read_encoding_config(inputs.base))
+        assert np.abs(found - plain.encode(queries, "query")).max() > 1e-3
+
+
+@pytest.mark.parametrize("stage", [2])
+def test_a_decoder_in_4_bits_learns_with_examples(
+    local_ray: None, inputs: Inputs, tiny_decoder: Path, tmp_path: Path, stage: int
+) -> None:
+    config = Config(
+        epochs=2,
+        batch_size=16,
+        num_negatives=3,
+        learning_rate=2e-3,
+        temperature=0.1,
+        quantization="nf4",
+        dtype="bfloat16",
+        zero_stage=stage,
+        num_examples=2,
+        example_max_length=24,
+        max_length=256,
+        query_max_length=64,
+        task="Find the concept.",
+    )
+    decoder = dataclasses.replace(inputs, base=tiny_decoder)
+    check(config, decoder)
+    result = run(context(tmp_path, workers=2), config, decoder)
+    found = losses(result)
+    assert np.mean(found[-3:]) < np.mean(found[:3]) - 0.05
+    text = (tmp_path / "out/adapter/encoding_config.json").read_text()
+    assert "<instruct>{task}" in text
+    assert "Find the concept." in text

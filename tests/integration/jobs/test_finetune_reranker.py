@@ -1,0 +1,159 @@
+"""The reranker's finetuning: a tiny BERT against plain torch, with a teacher, and a tiny decoder on two workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from reranker_finetuning import DECODER, FAST, context, losses, make_inputs
+
+from ratchet.data.tables import CORPUS, RANKED, read_shards, write_shards
+from ratchet.data.triplets import Triplets
+from ratchet.jobs.retrieval.finetune_reranker import Inputs, check
+from ratchet.jobs.retrieval.implementation.finetune_reranker import paired_t_test, run
+from ratchet.jobs.training import teacher_gate
+from ratchet.jobs.training.schedule import OptimizationConfig, learning_rate_at
+from ratchet.orchestrator.job_interface.job import Result
+
+
+@pytest.fixture(scope="module")
+def inputs(concepts: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    return make_inputs(concepts, tmp_path_factory.mktemp("reranker"))
+
+
+@pytest.fixture(scope="module")
+def tuned(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    folder = tmp_path_factory.mktemp("tuned")
+    config = dataclasses.replace(FAST, distillation="kl_div", label_smoothing=0.2)
+    check(config, inputs)
+    return run(context(folder), config, inputs), folder / "out" / "adapter"
+
+
+def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], inputs: Inputs) -> None:
+    """The same batches, one pair at a time, no parts, DeepSpeed or Ray; the loss written out."""
+    from ratchet.models.adapters import lora
+    from ratchet.models.reranker import reranker
+
+    config = dataclasses.replace(FAST, label_smoothing=0.2)
+    data = Triplets(read_shards(inputs.mined), read_shards(inputs.corpus, CORPUS.names), teacher=True)
+    ours = reranker.load(inputs.base, dtype="float32", device="cpu", training=True, seed=config.seed)
+    head = reranker.find_heads(ours)
+    assert head == ["bert.pooler.dense", "classifier"], "the tiny BERT has no pooler either"
+    sizes: dict[str, Any] = {"lora_r": config.lora_r, "lora_alpha": config.lora_alpha, "lora_dropout": 0.0}
+    sizes["target_modules"] = "all-linear"
+    ours.model = model = lora.attach(ours.model, **sizes, seed=config.seed, modules_to_save=head, task="SEQ_CLS")
+    weights = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(weights, weight_decay=0.01)
+    names = {field.name for field in dataclasses.fields(OptimizationConfig)}
+    options = OptimizationConfig(**{name: value for name, value in vars(config).items() if name in names})
+    found: list[float] = []
+    total_steps = config.epochs * data.num_batches(config.batch_size)
+    for epoch in range(config.epochs):
+        for number in range(data.num_batches(config.batch_size)):
+            step = data.make_batch(config.seed, epoch, number, config.batch_size, config.num_negatives, 0, 1)
+            assert step.teacher_Q is not None
+            total = torch.zeros(())
+            for query, own, teacher in zip(step.query_Q, step.own_Q, step.teacher_Q, strict=True):
+                texts = [data.corpus_text[int(row)].as_py() for row in step.passage_P[own]]
+                rows = ours.tokenize([data.query_text[int(query)].as_py()], [texts])
+                log_G = torch.log_softmax(torch.cat([ours.forward([row]) for row in rows]), 0)
+                smooth_G = torch.full((len(own),), 0.2 / len(own))
+                smooth_G[0] += 0.8
+                total = total - (log_G * (smooth_G + torch.softmax(torch.from_numpy(teacher), 0))).sum()
+            loss = total / step.queries
+            optimizer.param_groups[0]["lr"] = learning_rate_at(len(found), total_steps, options)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(weights, 1.0)
+            optimizer.step()
+            found.append(float(loss.detach()))
+    assert losses(tuned[0]) == pytest.approx(found, rel=1e-3)
+
+
+def test_it_learns_and_the_kept_adapter_is_what_the_table_says(tuned: tuple[Result, Path], inputs: Inputs) -> None:
+    from ratchet.models.reranker import reranker
+
+    result, adapter = tuned
+    ours = reranker.load(inputs.base, adapter, dtype="float32", device="cpu")
+    text_of = {row["id"]: row["text"] for row in read_shards(inputs.corpus).to_pylist()}
+    lists, valid = read_shards(inputs.ranking).to_pylist(), read_shards(inputs.valid).to_pylist()
+    scores = ours.score([row["text"] for row in lists], [[text_of[n] for n in row["documents"]] for row in lists])
+    found = []
+    for row, query, own in zip(lists, valid, scores, strict=True):
+        order = [row["documents"][i] for i in np.argsort(-own, kind="stable")]
+        hits = sorted(order.index(name) + 1 for name in query["positives"])
+        found.append(np.mean([number / rank for number, rank in enumerate(hits, 1)]))
+    best = next(row for row in result.tables["epochs"] if row["best"])
+    assert best["valid/map@25"] == pytest.approx(float(np.mean(found)), abs=2e-3)
+    assert result.metrics["improved"]
+    before = [
+        np.mean([n / rank if rank <= 25 else 0 for n, rank in enumerate(sorted(row["ranks"]), 1)]) for row in lists
+    ]
+    gate = teacher_gate.read(adapter.parent / "teacher_gate")
+    assert gate.p_value == pytest.approx(paired_t_test(before, found), rel=0.2)
+    assert (gate.before, gate.after) == pytest.approx((np.mean(before), result.metrics["valid/map@25"]), abs=1e-6)
+    assert result.metrics["valid/map@25"] > result.metrics["valid/map@25_start"] + 0.05
+    with pytest.raises(Exception, match="weights are missing"):
+        reranker.load(inputs.base, dtype="float32", device="cpu")
+
+
+def test_a_fresh_head_that_does_not_help_is_kept_and_said_to_be_no_better(
+    local_ray: None, inputs: Inputs, tmp_path: Path
+) -> None:
+    perfect = read_shards(inputs.ranking).to_pylist()
+    for row, query in zip(perfect, read_shards(inputs.valid).to_pylist(), strict=True):
+        row["documents"] = query["positives"] + [n for n in row["documents"] if n not in query["positives"]]
+        row["ranks"] = list(range(1, 1 + len(query["positives"])))
+    write_shards(tmp_path / "ranking", perfect, RANKED, 50)
+    still = dataclasses.replace(FAST, epochs=1, learning_rate=1e-9)
+    result = run(context(tmp_path), still, dataclasses.replace(inputs, ranking=tmp_path / "ranking"))
+    assert result.metrics["valid/map@25_start"] == 1.0
+    assert result.metrics["improved"] is False
+    assert result.metrics["kept"] == "epoch 1"
+    assert result.metrics["valid/map@25"] < 1.0
+    assert not teacher_gate.read(tmp_path / "out" / "teacher_gate").is_open
+
+
+@pytest.fixture(scope="module")
+def decoder(
+    local_ray: None, inputs: Inputs, tiny_decoder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Result, Path]:
+    """Yes or No, on two workers."""
+    folder, given = tmp_path_factory.mktemp("yes-no"), dataclasses.replace(inputs, base=tiny_decoder)
+    check(DECODER, given)
+    return run(context(folder, workers=2), DECODER, given), folder / "out/adapter"
+
+
+def test_a_decoder_learns_to_answer_and_its_adapter_loads_in_peft(
+    decoder: tuple[Result, Path], tiny_decoder: Path, tmp_path: Path
+) -> None:
+    from peft import AutoPeftModelForCausalLM
+
+    from ratchet.models.reranker.reranker_config import YES_NO, read_reranker_config
+
+    found, adapter = losses(decoder[0]), tmp_path / "adapter"
+    assert np.mean(found[-3:]) < np.mean(found[:3]) - 0.02
+    shutil.copytree(decoder[1], adapter)
+    assert read_reranker_config(adapter) == dataclasses.replace(YES_NO, max_length=256)
+    settings = adapter / "adapter_config.json"
+    named = json.loads(settings.read_text()) | {"base_model_name_or_path": str(tiny_decoder)}
+    settings.write_text(json.dumps(named))
+    model = AutoPeftModelForCausalLM.from_pretrained(adapter)
+    assert any("lora_B" in name and bool(weight.any()) for name, weight in model.named_parameters())
+
+
+def test_a_decoder_learns_the_same_with_zero_3(
+    decoder: tuple[Result, Path], inputs: Inputs, tiny_decoder: Path, tmp_path: Path
+) -> None:
+    """Batches of many lengths: the workers run different numbers of forward passes."""
+    config, given = dataclasses.replace(DECODER, zero_stage=3), dataclasses.replace(inputs, base=tiny_decoder)
+    check(config, given)
+    result = run(context(tmp_path, workers=2), config, given)
+    assert losses(result) == pytest.approx(losses(decoder[0]), rel=0.02)
+    assert np.mean(losses(result)[-3:]) < np.mean(losses(result)[:3]) - 0.02

@@ -1,0 +1,160 @@
+"""The training loop against plain torch on one process, over worker counts and ZeRO stages."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from regression import OPTIONS, STEPS, Regression, check_equal, context, fresh, rows
+
+from ratchet.errors import ArtifactError, InputError
+from ratchet.jobs.training.ray_train import train
+from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory
+from ratchet.jobs.training.task import WorkerInfo
+
+
+@pytest.fixture(scope="module")
+def cluster(local_ray: None) -> None:
+    """Workers cannot import this file, nor what it imports from tests/support."""
+    from ray import cloudpickle
+
+    for name in (__name__, "regression"):
+        cloudpickle.register_pickle_by_value(sys.modules[name])
+
+
+def test_two_workers_do_what_one_process_of_plain_torch_does(cluster: None, tmp_path: Path) -> None:
+    history = train(context(tmp_path, 2), OPTIONS, Regression, {"cut": 2}, tmp_path / "best")
+    check_equal(history, tmp_path / "best")
+    curves = tensorboard(tmp_path / "logs/train")
+    assert curves["train/loss"] == {n: pytest.approx(loss, rel=1e-6) for n, loss in enumerate(history.loss, 1)}
+    assert curves["train/gradient_norm"][1] == pytest.approx(history.gradient_norm[0], rel=1e-6)
+    assert curves["train/learning_rate"][8] == pytest.approx(history.learning_rate[-1], rel=1e-6)
+    goodness = [0.0, *(entry["goodness"] for entry in history.evaluations)]
+    assert curves["valid/goodness"] == {n: pytest.approx(value) for n, value in zip((0, 4, 8), goodness, strict=True)}
+
+
+def test_more_epochs_go_on_from_fewer_and_end_in_the_same_weights(cluster: None, tmp_path: Path) -> None:
+    def trained(name: str, epochs: int, **more: Path) -> TrainHistory:
+        options = replace(OPTIONS, epochs=epochs, lr_scheduler_type="constant", warmup_ratio=0, warmup_steps=2)
+        folder = tmp_path / name
+        return train(replace(context(folder, 2), **more), options, Regression, {}, folder / "best")
+
+    whole = trained("whole", 3)
+    trained("one", 1, warm_start_to=tmp_path / "state")
+    rest = trained("rest", 3, warm_start_from=tmp_path / "state")
+    assert rest.resumed == [STEPS]
+    assert vars(replace(rest, resumed=[])) == vars(whole)
+    weights = [torch.load(tmp_path / name / "best" / "weights.pt") for name in ("rest", "whole")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+
+
+def test_a_training_begins_with_as_many_workers_as_there_is_room_for(cluster: None, tmp_path: Path) -> None:
+    wanted = context(tmp_path, 2)
+    asked = replace(wanted.resources, workers=5, min_workers=1, cpus=1.0)
+    history = train(replace(wanted, resources=asked), OPTIONS, Regression, {}, tmp_path / "best")
+    check_equal(history, tmp_path / "best")
+    assert [path.name for path in (tmp_path / "work/train").glob("*-2")], "the two that two CPUs hold"
+
+
+LOSES = """
+from pathlib import Path
+import ray
+from ray.train.v2._internal.execution.callback import WorkerGroupCallback
+
+class Loses(WorkerGroupCallback):
+    def after_worker_group_start(self, worker_group):
+        if not Path({done!r}).exists():
+            Path({done!r}).touch()
+            ray.kill(worker_group.get_workers()[1].actor)
+"""
+
+
+@pytest.mark.parametrize("least", [None, 1])
+def test_workers_one_of_which_is_lost_as_they_start_are_started_again(
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int | None
+) -> None:
+    from ray import cloudpickle
+
+    lost = tmp_path / "lost"
+    (tmp_path / "loses.py").write_text(LOSES.format(done=str(lost)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "loses", raising=False)
+    cloudpickle.register_pickle_by_value(importlib.import_module("loses"))
+    monkeypatch.setenv("RAY_TRAIN_CALLBACKS", "loses.Loses")
+    given = context(tmp_path, 2)
+    given = replace(given, resources=replace(given.resources, min_workers=least))
+    history = train(given, replace(OPTIONS, zero_stage=0), Regression, {}, tmp_path / "best")
+    assert lost.exists()
+    check_equal(history, tmp_path / "best")
+
+
+def tensorboard(folder: Path) -> dict[str, dict[int, float]]:
+    """Scalars by name and step, from the records of TensorBoard's files."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    curves: dict[str, dict[int, float]] = {}
+    for file in sorted(folder.iterdir()):
+        content, start = file.read_bytes(), 0
+        while start < len(content):
+            size = int.from_bytes(content[start : start + 8], "little")
+            event = Event.FromString(content[start + 12 : start + 12 + size])
+            for value in event.summary.value:
+                curves.setdefault(value.tag, {})[event.step] = value.simple_value
+            start += 16 + size
+    return curves
+
+
+@pytest.mark.parametrize(("stage", "workers"), [(0, 2), (2, 2)])
+def test_zero_stages_workers_and_parts_agree(cluster: None, tmp_path: Path, workers: int, stage: int) -> None:
+    options = OptimizationConfig(**{**vars(OPTIONS), "zero_stage": stage})
+    cut = {"cut": 3 - workers}
+    check_equal(train(context(tmp_path, workers), options, Regression, cut, tmp_path / "best"), tmp_path / "best")
+
+
+class Half(Regression):
+    def __init__(self, worker: WorkerInfo) -> None:
+        super().__init__(worker)
+        self.model.to(torch.bfloat16)
+
+    def loss(self, epoch: int, step: int, part: int = 0) -> tuple[torch.Tensor, int]:
+        x, y = (part[self.worker.rank :: self.worker.world_size].bfloat16() for part in rows(epoch, step))
+        return ((self.model(x) - y).float() ** 2).sum() * self.worker.world_size / 24, x.numel()
+
+    def evaluate(self) -> dict[str, float]:
+        return {"goodness": float(next(self.model.parameters()).float().abs().sum())}
+
+
+@pytest.mark.parametrize("stage", [2])
+def test_bfloat16_weights_move_by_less_than_their_own_precision(cluster: None, tmp_path: Path, stage: int) -> None:
+    """16 steps of 2e-4 each: less than half of bfloat16's spacing near 0.3, so weights alone would stand still."""
+    change = {
+        "zero_stage": stage,
+        "learning_rate": 2e-4,
+        "lr_scheduler_type": "constant",
+        "warmup_ratio": 0.0,
+        "epochs": 4,
+    }
+    options = OptimizationConfig(**{**vars(OPTIONS), **change, "weight_decay": 0.0, "metric": "goodness"})
+    train(context(tmp_path, 2), options, Half, {}, tmp_path / "best")
+    before = fresh().to(torch.bfloat16).state_dict()
+    kept = sorted((tmp_path / "work/train").glob("*/step-00000016-*/engine/mp_rank_00_model_states.pt"))
+    after = torch.load(kept[-1], weights_only=False)["module"]
+    name = "0.weight"
+    large = before[name].abs() > 0.15
+    assert large.sum() >= 10
+    assert (before[name] != after[name])[large].float().mean() > 0.5
+    assert (before[name] - after[name]).abs().max() < 5e-3
+
+
+def test_what_a_task_raises_comes_out_as_it_is(cluster: None, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="rows: none given"):
+        train(context(tmp_path, 1), OPTIONS, Regression, {"fail": "input"}, tmp_path / "best")
+
+
+def test_a_loss_that_is_no_number_is_refused_with_its_step(cluster: None, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="nan at training step 3"):
+        train(context(tmp_path, 1), OPTIONS, Regression, {"fail": "nan"}, tmp_path / "best")

@@ -1,0 +1,155 @@
+"""Drivers that are killed, interrupted or run side by side, and damaged stores, on a real Ray with small jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from store_contents import addresses
+from toy_runs import RECIPE, Toy, wait_for
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Toy:
+    return Toy(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    toy = Toy(tmp_path_factory.mktemp("undisturbed"))
+    status, output = toy.run()
+    assert status == 0, output
+    return addresses(toy.store)
+
+
+def test_a_second_run_starts_nothing_and_shows_the_same_table(toy: Toy) -> None:
+    status, first = toy.run()
+    assert status == 0, first
+    count = len(toy.done())
+    status, second = toy.run()
+    assert status == 0, second
+    assert "starting Ray" in first
+    assert "starting Ray" not in second
+    assert len(toy.done()) == count
+    assert [line for line in first.splitlines() if line.startswith("chain")] == [
+        line for line in second.splitlines() if line.startswith("chain")
+    ]
+
+
+def test_a_changed_setting_runs_only_what_it_reaches(toy: Toy) -> None:
+    assert toy.run()[0] == 0
+    assert toy.run("--set", "c.size=9")[0] == 0
+    assert [line for line in toy.done() if line.startswith("run")].count("run c") == 2
+    assert [line for line in toy.done() if line.startswith("run")].count("run a") == 1
+
+
+def test_a_killed_driver_goes_on_where_it_was(toy: Toy, undisturbed: dict[str, str]) -> None:
+    process = toy.start("--set", "seconds=0.3")
+    wait_for(lambda: "shard b 2" in toy.done())
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = toy.done()
+    # Without the delay it is another step by its settings; so the same command:
+    status, output = toy.run("--set", "seconds=0.3")
+    assert status == 0, output
+    after = toy.done()[len(before) :]
+    assert "run a" not in after
+    assert not {"shard b 0", "shard b 1", "shard b 2"} & set(after), "finished shards were done again"
+    assert addresses(toy.store) == undisturbed, "other bytes than an undisturbed run"
+
+
+def test_two_drivers_do_each_step_once_and_the_other_says_on_whom_it_waits(
+    toy: Toy, undisturbed: dict[str, str]
+) -> None:
+    # Long enough that the second has Ray up, on a busy machine, before the first is through.
+    first = toy.start("--set", "seconds=1.2")
+    wait_for(lambda: "run a" in toy.done())
+    second = toy.start("--set", "seconds=1.2")
+    outputs = [process.communicate(timeout=200)[0] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), outputs
+    assert sorted(line for line in toy.done() if line.startswith("run")) == ["run a", "run b", "run c", "run other"]
+    assert f"process {first.pid}" in outputs[1]
+    assert addresses(toy.store) == undisturbed
+
+
+def test_a_lost_worker_is_tried_again_and_the_report_says_so(toy: Toy) -> None:
+    status, output = toy.run("--set", "fault=worker")
+    assert status == 0, output
+    assert toy.done().count("run b") == 2
+    (events,) = toy.store.glob("runs/*/events.jsonl")
+    kinds = [json.loads(line)["event"] for line in events.read_text().splitlines()]
+    assert kinds.count("retry") == 1
+
+
+def test_a_wrong_value_is_not_tried_again_and_what_does_not_need_it_goes_on(toy: Toy) -> None:
+    status, output = toy.run("--set", "fault=value")
+    assert status == 1
+    assert toy.done().count("run b") == 1
+    assert "seven is not a colour" in output
+    assert {"a", "other"} == set(addresses(toy.store))
+    assert "run c" not in toy.done()
+
+
+def test_a_full_disk_in_a_job_is_named_and_not_tried_again(toy: Toy) -> None:
+    status, output = toy.run("--set", "fault=full")
+    assert status == 1
+    assert toy.done().count("run b") == 1
+    assert "No space left on device" in output
+    assert "make some" in output
+    assert {"a", "other"} == set(addresses(toy.store))
+
+
+def test_a_disk_without_room_for_the_runs_own_files_is_named(toy: Toy) -> None:
+    assert toy.run()[0] == 0
+    before = addresses(toy.store)
+    status, output = toy.run(room=10)
+    assert status == 1
+    assert "Traceback" not in output
+    assert "File too large; expected room" in output
+    assert str(toy.store) in output
+    assert toy.run()[0] == 0
+    assert addresses(toy.store) == before
+
+
+def test_an_interrupt_leaves_the_finished_and_the_same_command_goes_on(toy: Toy, undisturbed: dict[str, str]) -> None:
+    process = toy.start("--set", "seconds=0.3")
+    wait_for(lambda: "shard b 1" in toy.done())
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert toy.run("--set", "seconds=0.3")[0] == 0
+    assert addresses(toy.store) == undisturbed
+
+
+def test_code_that_is_edited_under_way_makes_no_result(toy: Toy, undisturbed: dict[str, str]) -> None:
+    process = toy.start("--set", "seconds=0.2")
+    wait_for(lambda: "shard a 1" in toy.done())
+    recipe = toy.folder / "toy.py"
+    recipe.write_text(RECIPE.replace("str(base + i)", "str(base + i + 1)"))
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, output
+    assert "toy.run" in output
+    assert "changed since the run was planned" in output
+    assert not addresses(toy.store)
+    recipe.write_text(RECIPE)
+    status, output = toy.run("--set", "seconds=0.2")
+    assert status == 0, output
+    assert addresses(toy.store) == undisturbed
+
+
+def test_a_changed_file_of_a_result_is_named_never_served_and_repaired_on_request(toy: Toy) -> None:
+    assert toy.run()[0] == 0
+    before = addresses(toy.store)
+    file = toy.store / "objects" / before["a"] / "3.txt"
+    file.write_text("9")
+    # A changed byte is detected when a step reads the file.
+    status, output = toy.run("--set", "b.size=9")
+    assert status != 0
+    assert str(file) in output.replace("\n", "")
+    assert "--repair" in output
+    status, output = toy.run("--repair")
+    assert status == 0, output
+    assert {name: addresses(toy.store)[name] for name in before} == before

@@ -1,0 +1,40 @@
+"""The reranker's finetuning of a decoder in 4 bits."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reranker_finetuning import DECODER, context, losses, make_inputs
+
+from ratchet.jobs.retrieval.finetune_reranker import Inputs, check
+from ratchet.jobs.retrieval.implementation.finetune_reranker import run
+from ratchet.orchestrator.job_interface.job import Result
+
+
+@pytest.fixture(scope="module")
+def inputs(concepts: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    return make_inputs(concepts, tmp_path_factory.mktemp("reranker"))
+
+
+@pytest.fixture(scope="module")
+def decoder(
+    local_ray: None, inputs: Inputs, tiny_decoder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Result, Path]:
+    """Yes or No, on two workers."""
+    folder, given = tmp_path_factory.mktemp("yes-no"), dataclasses.replace(inputs, base=tiny_decoder)
+    check(DECODER, given)
+    return run(context(folder, workers=2), DECODER, given), folder / "out/adapter"
+
+
+def test_a_decoder_learns_nearly_the_same_in_4_bits(
+    decoder: tuple[Result, Path], inputs: Inputs, tiny_decoder: Path, tmp_path: Path
+) -> None:
+    """4-bit weights change the losses, by less than a fifth."""
+    config, given = dataclasses.replace(DECODER, quantization="nf4"), dataclasses.replace(inputs, base=tiny_decoder)
+    check(config, given)
+    result = run(context(tmp_path, workers=2), config, given)
+    assert losses(result) == pytest.approx(losses(decoder[0]), rel=0.2)
+    assert np.mean(losses(result)[-3:]) < np.mean(losses(result)[:3]) - 0.02

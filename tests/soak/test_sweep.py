@@ -1,0 +1,130 @@
+"""Sweeps that are stopped early, killed and interrupted, with several seeds and Optuna; one trains MiniLM."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from toy_sweeps import ROOT, Toy
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Iterator[Toy]:
+    made = Toy(tmp_path)
+    yield made
+    subprocess.run(["pkill", "-9", "-f", str(tmp_path)], check=False)
+
+
+def test_bad_trials_are_stopped_and_more_trials_are_more_of_the_same(toy: Toy) -> None:
+    grid = "fit.rate: grid(0.7, 0.1, 0.2, 0.3, 0.25)\nfit.seconds: 0.6\n"
+    status, output = toy.run(grid, "--max-concurrent", "1", "--reduction-factor", "2", trials=4)
+    assert status == 0, output
+    first = {json.dumps(trial["settings"]): trial for trial in toy.trials()}
+    assert {trial["status"] for trial in first.values()} == {"finished", "stopped"}
+    stopped = [trial for trial in first.values() if trial["status"] == "stopped"]
+    assert all(len(trial["curve"]) < 3 for trial in stopped)
+    assert "stopped" in output
+    lines = len(toy.traced())
+    status, output = toy.run(grid, "--max-concurrent", "1", "--reduction-factor", "2", trials=6)
+    assert status == 0, output
+    assert {json.dumps(t["settings"]): t for t in toy.trials()[: len(first)]} == first, "what was found stays"
+    assert len(toy.trials()) == 6
+    assert not any("epoch 0.7" in line for line in toy.traced()[lines:]), "finished trials are not run again"
+
+
+def test_seeds_give_a_mean_and_a_deviation(toy: Toy) -> None:
+    status, output = toy.run("fit.rate: grid(0.7)\n", "--seeds", "3")
+    assert status == 0, output
+    assert [trial["values"] for trial in toy.trials()] == [[1.5, 1.51, 1.52], [2.1, 2.11, 2.12]]
+    assert "more than noise" in output
+
+
+def test_optuna_learns_from_what_it_tried(toy: Toy) -> None:
+    status, output = toy.run("fit.rate: loguniform(1e-3, 1)\n", "--searcher", "optuna", "--stopping", "none", trials=5)
+    assert status == 0, output
+    assert len(toy.trials()) == 5
+    before = toy.trials()
+    status, output = toy.run("fit.rate: loguniform(1e-3, 1)\n", "--searcher", "optuna", "--stopping", "none", trials=7)
+    assert status == 0, output
+    assert toy.trials()[:5] == before
+    assert len(toy.trials()) == 7
+
+
+def test_a_killed_sweep_goes_on(toy: Toy) -> None:
+    grid = "fit.rate: grid(0.1, 0.7, 0.3)\nfit.seconds: 1.5\n"
+    process = toy.start(grid, "--stopping", "none", "--max-concurrent", "1")
+    deadline = time.monotonic() + 120
+    while "epoch 0.1 0 2" not in toy.traced():
+        assert time.monotonic() < deadline, "the second trial was never begun"
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert len(toy.trials()) == 1
+    status, output = toy.run(grid, "--stopping", "none", "--max-concurrent", "1")
+    assert status == 0, output
+    assert [trial["value"] for trial in toy.trials()] == pytest.approx([1.5, 0.3, 2.1, 0.9])
+    assert toy.traced().count("mine") == 1
+    assert toy.traced().count("epoch 0.5 0 1") == 1, "the ended trial replayed its logged values"
+
+
+def test_an_interrupted_sweep_stops_its_trials_and_goes_on(toy: Toy) -> None:
+    grid = "fit.rate: grid(0.1, 0.7)\nfit.seconds: 3\n"
+    process = toy.start(grid, "--stopping", "none", "--max-concurrent", "1", trials=3)
+    deadline = time.monotonic() + 120
+    while "epoch 0.5 0 1" not in toy.traced():
+        assert time.monotonic() < deadline, "the first trial was never begun"
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, output
+    assert "give the same command again" in output
+    assert toy.trials() == []
+    status, output = toy.run(grid, "--stopping", "none", "--max-concurrent", "1", trials=3)
+    assert status == 0, output
+    assert len(toy.trials()) == 3
+
+
+REAL = """
+import sys, time, ray
+from ratchet.orchestrator.cli.main import main
+
+ray.init(address="local", num_cpus=2, log_to_driver=False)
+status = main(sys.argv[1:])
+for _ in range(60):
+    left = [group for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"]
+    if not left and ray.available_resources().get("CPU") == 2:
+        break
+    time.sleep(1)
+print("left over:", len(left), "CPUs free:", ray.available_resources().get("CPU"))
+sys.exit(status)
+"""
+
+
+def test_real_trials_on_a_cluster_that_holds_one_end_and_leave_nothing(tmp_path: Path) -> None:
+    """Two trials at once where one fits: Tune's and Train's placement groups must not wait for each other. One of the
+    trainings is stopped at its first checkpoint, in the middle of Ray Train."""
+    space = tmp_path / "space.yaml"
+    space.write_text("iter0/finetune_embedder.learning_rate: grid(1e-9, 2e-9)\n")
+    command = [sys.executable, "-c", REAL, "sweep", "quickstart", "--space", str(space), "--metric", "map@25"]
+    command += ["--trials", "3", "--max-concurrent", "2", "--reduction-factor", "2", "--store", str(tmp_path / "store")]
+    for line in ("questions=80", "iterations=1", "reranker=false", "finetune_embedder.allow_regression=true"):
+        command += ["--set", line]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=550, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "left over: 0 CPUs free: 2.0" in done.stdout
+    (file,) = (tmp_path / "store").glob("sweeps/*/events.jsonl")
+    events = [json.loads(line) for line in file.read_text().splitlines()]
+    ended = [event["trial"] for event in events if event["event"] == "ended"]
+    trials = {trial["settings"].get("iter0/finetune_embedder.learning_rate"): trial for trial in ended}
+    assert trials[None]["status"] == "finished"
+    assert "stopped" in {trial["status"] for trial in trials.values()}
+    assert trials[None]["value"] > max(trials["1e-9"]["value"], trials["2e-9"]["value"])

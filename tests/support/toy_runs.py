@@ -1,0 +1,113 @@
+"""A recipe of small steps that leave a trace, run by the command in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+RECIPE = '''
+import os, time
+from dataclasses import dataclass
+from pathlib import Path
+from ratchet.orchestrator.job_interface.job import Job, Progress, Result
+from ratchet.orchestrator.step import Row, Summary, step
+
+TRACE = Path(os.environ["TOY_TRACE"])
+
+def trace(text):
+    with TRACE.open("a") as file:
+        file.write(text + "\\n")
+
+@dataclass(frozen=True)
+class Config:
+    size: int = 8
+    seconds: float = 0.0
+    fault: str = ""
+
+@dataclass(frozen=True)
+class Inputs:
+    before: Path | None = None
+    data: Path | None = None
+
+def run(context, config, inputs):
+    trace(f"run {context.step}")
+    flag = TRACE.with_name("fault")
+    if config.fault == "value":
+        raise ValueError("seven is not a colour")
+    if config.fault == "full":
+        with open("/dev/full", "w") as device:
+            device.write("x")
+    if config.fault == "worker" and not flag.exists():
+        flag.write_text("")
+        os.kill(os.getpid(), 9)
+    base = sum(int(p.read_text()) for p in sorted(inputs.before.glob("*.txt"))) if inputs.before else 0
+    for i in range(config.size):
+        kept = context.work / f"{i}.txt"
+        if not kept.exists():
+            time.sleep(config.seconds)
+            fresh = context.work / f".{i}.{context.attempt}"
+            fresh.write_text(str(base + i))
+            fresh.replace(kept)
+            trace(f"shard {context.step} {i}")
+        context.progress(Progress(i + 1, config.size))
+        (context.out / f"{i}.txt").write_text(kept.read_text())
+    return Result({"total": base * config.size + sum(range(config.size))})
+
+JOB = Job("count", version=1, config=Config, inputs=Inputs, run=run)
+
+def toy(*, seconds: float = 0.0, fault: str = "", size: int = 8) -> Summary:
+    """A chain of three, and one beside it."""
+    a = step("a", JOB, seconds=seconds, size=size)
+    b = step("b", JOB, before=a, seconds=seconds, fault=fault, size=size)
+    c = step("c", JOB, before=b, seconds=seconds, size=size)
+    other = step("other", JOB, seconds=seconds, size=size + 1)
+    return Summary([Row("chain", {"total": c.metric("total")}, [a, b, c])], goals=[other])
+'''
+
+
+class Toy:
+    """A recipe, a store, and a trace of the work that its jobs did."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        self.trace = folder / "trace"
+        (folder / "toy.py").write_text(RECIPE)
+
+    def start(self, *options: str, room: int | None = None) -> subprocess.Popen[str]:
+        """room: largest file in bytes that the kernel allows."""
+        command = [sys.executable, "-m", "orchestrator", "run", str(self.folder / "toy.py"), "--store", str(self.store)]
+        environment = {**os.environ, "TOY_TRACE": str(self.trace), "PYTHONPATH": str(ROOT)}
+        environment.pop("RAY_ADDRESS", None)
+        return subprocess.Popen(
+            [*command, *options],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            preexec_fn=None if room is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
+        )
+
+    def run(self, *options: str, room: int | None = None) -> tuple[int, str]:
+        process = self.start(*options, room=room)
+        output, _ = process.communicate(timeout=120)
+        return process.returncode, output
+
+    def done(self) -> list[str]:
+        return self.trace.read_text().splitlines() if self.trace.exists() else []
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "what was waited for did not happen"
+        time.sleep(0.02)

@@ -1,0 +1,117 @@
+"""A sweep over a recipe of two small steps, run by the command in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+RECIPE = '''
+import os, time
+from dataclasses import dataclass
+from pathlib import Path
+from ratchet.orchestrator.job_interface.job import InputError, Job, Progress, Result, WarmStart
+from ratchet.orchestrator.step import Row, Summary, step
+
+TRACE = Path(os.environ["TOY_TRACE"])
+
+def trace(text):
+    with TRACE.open("a") as file:
+        file.write(text + "\\n")
+
+@dataclass(frozen=True)
+class Mine:
+    window: int = 10
+
+@dataclass(frozen=True)
+class Fit:
+    rate: float = 0.5
+    epochs: int = 3
+    seconds: float = 0.0
+    fault: float = 9.0
+    seed: int = 0
+    metric: str = "score"
+
+@dataclass(frozen=True)
+class Inputs:
+    before: Path | None = None
+
+def mine(context, config, inputs):
+    trace("mine")
+    time.sleep(0.5)
+    (context.out / "mined.txt").write_text(str(config.window))
+    return Result({"rows": config.window})
+
+def fit(context, config, inputs):
+    """Better at every epoch, the more so the nearer the rate is to 1; a seed moves it a little."""
+    if config.rate > config.fault:
+        raise InputError(f"fit.rate: {config.rate} given; expected at most {config.fault}; lower it")
+    first = int((context.warm_start_from / "epochs").read_text()) if context.warm_start_from else 0
+    scores = tuple(round(config.rate * (e + 1) + 0.01 * config.seed, 6) for e in range(first))
+    for epoch in range(first, config.epochs):
+        time.sleep(config.seconds)
+        trace(f"epoch {config.rate} {config.seed} {epoch + 1}")
+        scores += (round(config.rate * (epoch + 1) + 0.01 * config.seed, 6),)
+        context.progress(Progress(epoch + 1, config.epochs, "epochs", evaluations=scores))
+    if context.warm_start_to is not None:
+        context.warm_start_to.mkdir(exist_ok=True)
+        (context.warm_start_to / "epochs").write_text(str(config.epochs))
+    (context.out / "model.txt").write_text(str(scores))
+    rows = [{"epoch": "start", "valid/score": 0.0}]
+    rows += [{"epoch": str(n), "valid/score": score} for n, score in enumerate(scores, 1)]
+    return Result({"valid/score": scores[-1]}, {"epochs": rows})
+
+MINE = Job("mine", version=1, config=Mine, inputs=Inputs, run=mine)
+FIT = Job("fit", version=1, config=Fit, inputs=Inputs, run=fit, warm_start=WarmStart("epochs", lambda config: ""))
+
+def toy(*, seconds: float = 0.0) -> Summary:
+    """A step that all trials share, and one that learns."""
+    fitted = step("fit", FIT, before=step("mine", MINE), seconds=seconds)
+    return Summary([Row("fitted", {"score": fitted.metric("valid/score")}, [fitted])])
+'''
+
+
+class Toy:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.store, self.trace = folder, folder / "store", folder / "trace"
+        (folder / "toy.py").write_text(RECIPE)
+
+    def start(self, space: str, *options: str, trials: int = 4) -> subprocess.Popen[str]:
+        path = self.folder / "space.yaml"
+        path.write_text(space)
+        command = [sys.executable, "-m", "orchestrator", "sweep", str(self.folder / "toy.py"), "--space", str(path)]
+        command += ["--metric", "score", "--trials", str(trials), "--store", str(self.store)]
+        environment = {**os.environ, "TOY_TRACE": str(self.trace), "PYTHONPATH": str(ROOT)}
+        environment.pop("RAY_ADDRESS", None)
+        return subprocess.Popen(
+            [*command, *options],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, space: str, *options: str, trials: int = 4) -> tuple[int, str]:
+        process = self.start(space, *options, trials=trials)
+        output, _ = process.communicate(timeout=300)
+        return process.returncode, output
+
+    def traced(self) -> list[str]:
+        return self.trace.read_text().splitlines() if self.trace.exists() else []
+
+    def trials(self) -> list[dict[str, Any]]:
+        """The trials that ended, from the trial log."""
+        (file,) = self.store.glob("sweeps/*/events.jsonl")
+        events = [json.loads(line) for line in file.read_text().splitlines()]
+        return [event["trial"] for event in events if event["event"] == "ended"]
+
+    def folder_of_sweep(self) -> Path:
+        (folder,) = self.store.glob("sweeps/toy-*")
+        return folder

@@ -1,0 +1,244 @@
+"""Every format reads, and every mistake in a file is named with its file and line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ratchet.data.formats import flag_embedding
+from ratchet.data.formats.detection import load_retrieval
+from ratchet.data.retrieval import split_queries
+from ratchet.errors import DataError
+
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
+
+EEDI_HEADER = (
+    "QuestionId,ConstructName,CorrectAnswer,QuestionText,AnswerAText,AnswerBText,AnswerCText,AnswerDText,"
+    "MisconceptionAId,MisconceptionBId,MisconceptionCId,MisconceptionDId\n"
+)
+
+
+def eedi(folder: Path) -> Path:
+    rows = "".join(f'{i},Add,A,"What is\n{i}+1?",{i + 1},{i},{i + 2},9,,0.0,1.0,\n' for i in range(20))
+    (folder / "train.csv").write_text(EEDI_HEADER + rows)
+    (folder / "misconception_mapping.csv").write_text(
+        "MisconceptionId,MisconceptionName\n0,Forgets to add\n1,Adds twice\n"
+    )
+    return folder
+
+
+def flag(folder: Path) -> Path:
+    path = folder / "train.jsonl"
+    rows = [
+        {"query": f"q {i}", "pos": [f"p {i % 5}"], "neg": [f"p {(i + 1) % 5}"], "prompt": "find"} for i in range(20)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def beir(folder: Path) -> Path:
+    (folder / "qrels").mkdir()
+    (folder / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": f"d{i}", "title": "t", "text": f"text {i}"}) + "\n" for i in range(5))
+    )
+    (folder / "queries.jsonl").write_text(
+        "".join(json.dumps({"_id": f"q{i}", "text": f"query {i}"}) + "\n" for i in range(20))
+    )
+    rows = "".join(f"q{i}\td{i % 5}\t{1 + i % 2}\nq{i}\td{(i + 1) % 5}\t0\n" for i in range(20))
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+    return folder
+
+
+@pytest.mark.parametrize("make", [eedi, flag, beir])
+def test_a_format_is_recognised_and_read(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    data = load_retrieval(make(tmp_path))
+    assert len(data.queries) == (40 if make is eedi else 20)
+    assert len(data.corpus) == (2 if make is eedi else 5)
+    assert all(query.positives and query.grades for query in data.queries)
+
+
+def test_eedi_queries_say_question_hint_and_both_answers(tmp_path: Path) -> None:
+    query = load_retrieval(eedi(tmp_path)).queries[0]
+    assert query.id == "0_B"
+    assert query.text == "Question: What is\n0+1?\nHint: Add\nCorrect answer: 1\nWrong answer: 0"
+    assert query.positives == ("0",)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] = [
+    (
+        eedi,
+        "no column",
+        lambda p: edit(p / "train.csv", "AnswerBText", "Answer2Text"),
+        r"train\.csv:1: no column AnswerBText",
+    ),
+    (eedi, "unknown label", lambda p: edit(p / "train.csv", "0.0", "77.0"), r"train\.csv:2: MisconceptionBId is '77'"),
+    (
+        eedi,
+        "a field short",
+        lambda p: edit(p / "train.csv", ",9,,0.0", ",9,0.0"),
+        r"train\.csv:2: 11 fields; expected 12",
+    ),
+    (
+        eedi,
+        "no answer text",
+        lambda p: edit(p / "train.csv", ",1,0,2,", ",1,,2,"),
+        r"train\.csv:2: AnswerBText is empty",
+    ),
+    (
+        eedi,
+        "empty corpus",
+        lambda p: (p / "misconception_mapping.csv").write_text("MisconceptionId,MisconceptionName\n"),
+        "no such id",
+    ),
+    (
+        eedi,
+        "no mapping",
+        lambda p: (p / "misconception_mapping.csv").unlink(),
+        r"misconception_mapping\.csv: no such file",
+    ),
+    (
+        eedi,
+        "not utf-8",
+        lambda p: (p / "train.csv").write_bytes((p / "train.csv").read_bytes()[:-9] + b"\xff\n"),
+        r"train\.csv:\d+: byte 0xff",
+    ),
+    (flag, "no json", lambda p: edit(p, '{"query": "q 3"', '{"query": "q 3'), r"train\.jsonl:4: not JSON"),
+    (
+        flag,
+        "no object",
+        lambda p: edit(p, '{"query": "q 0", "pos": ["p 0"], "neg": ["p 1"], "prompt": "find"}', "[1]"),
+        r"train\.jsonl:1: list given",
+    ),
+    (flag, "no positive", lambda p: edit(p, '"pos": ["p 2"]', '"pos": []'), r"train\.jsonl:3: pos is empty"),
+    (flag, "no query", lambda p: edit(p, '"query": "q 1"', '"question": "q 1"'), r"train\.jsonl:2: no field 'query'"),
+    (
+        flag,
+        "wrong type",
+        lambda p: edit(p, '"pos": ["p 1"]', '"pos": "p 1"'),
+        r"train\.jsonl:2: field 'pos' is str; expected list",
+    ),
+    (
+        flag,
+        "uneven scores",
+        lambda p: edit(p, '"prompt"', '"pos_scores": [1, 2], "prompt"'),
+        r"train\.jsonl:1: .*2 scores for 1 texts",
+    ),
+    (
+        flag,
+        "nan score",
+        lambda p: edit(p, '"prompt"', '"neg_scores": [NaN], "prompt"'),
+        r"train\.jsonl:1: .*expected finite numbers",
+    ),
+    (
+        flag,
+        "scores on one line only",
+        lambda p: edit(p, '"prompt"', '"pos_scores": [1], "neg_scores": [0.5], "prompt"'),
+        r"train\.jsonl:2: no pos_scores and neg_scores, but .*train\.jsonl:1 has them",
+    ),
+    (
+        flag,
+        "one list scored",
+        lambda p: edit(p, '"prompt"', '"pos_scores": [1], "prompt"'),
+        r"train\.jsonl:1: has pos_scores but no neg_scores",
+    ),
+    (
+        flag,
+        "positive and negative",
+        lambda p: edit(p, '"neg": ["p 1"]', '"neg": ["p 1", "p 0"]'),
+        r"train\.jsonl:1: .*'d0' as a positive and as a negative",
+    ),
+    (flag, "empty file", lambda p: p.write_text(""), "the corpus is empty"),
+    (
+        beir,
+        "no document",
+        lambda p: edit(p / "qrels/test.tsv", "d1\t", "d99\t"),
+        r"test\.tsv:3: document 'd99' is not in corpus\.jsonl",
+    ),
+    (
+        beir,
+        "no such query",
+        lambda p: edit(p / "qrels/test.tsv", "q0\t", "q99\t"),
+        r"test\.tsv:2: query 'q99' is not in queries",
+    ),
+    (beir, "two fields", lambda p: edit(p / "qrels/test.tsv", "q1\td1", "q1 d1"), r"test\.tsv:4: .*by tabs"),
+    (beir, "empty corpus", lambda p: (p / "corpus.jsonl").write_text(""), "is not in corpus"),
+    (beir, "no qrels", lambda p: (p / "qrels/test.tsv").unlink(), "no .tsv file"),
+    (beir, "id twice", lambda p: edit(p / "corpus.jsonl", '"d1"', '"d0"'), "d1' is not in corpus"),
+]
+
+
+@pytest.mark.parametrize(("make", "what", "harm", "said"), BROKEN, ids=[f"{b[0].__name__}: {b[1]}" for b in BROKEN])
+def test_what_is_wrong_is_named(
+    make: Callable[[Path], Path], what: str, harm: Callable[[Path], object], said: str, tmp_path: Path
+) -> None:
+    path = make(tmp_path)
+    harm(path)
+    with pytest.raises(DataError, match=said):
+        load_retrieval(path)
+
+
+def test_a_path_that_holds_nothing_known_says_what_is_known(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"Eedi.*BEIR.*FlagEmbedding"):
+        load_retrieval(tmp_path)
+    with pytest.raises(DataError, match="no such file"):
+        load_retrieval(tmp_path / "nowhere")
+
+
+def test_a_question_is_never_torn_apart_and_the_order_is_kept(tmp_path: Path) -> None:
+    queries = load_retrieval(eedi(tmp_path)).queries
+    sides = split_queries(queries, 0.2, 0.1, seed=42)
+    groups = {name: {query.group for query in members} for name, members in sides.items()}
+    assert not groups["train"] & groups["test"]
+    assert not groups["train"] & groups["valid"]
+    assert not groups["valid"] & groups["test"]
+    assert sum(map(len, sides.values())) == len(queries)
+    assert len(groups["test"]) == 4
+    assert sides == split_queries(queries, 0.2, 0.1, seed=42)
+    assert sides != split_queries(queries, 0.2, 0.1, seed=43)
+
+
+def test_splits_that_a_beir_folder_gives_are_kept(tmp_path: Path) -> None:
+    folder = beir(tmp_path)
+    (folder / "qrels" / "train.tsv").write_text("".join(f"q{i}\td0\t1\n" for i in range(10)))
+    (folder / "qrels" / "test.tsv").write_text("".join(f"q{i}\td0\t1\n" for i in range(10, 20)))
+    sides = split_queries(load_retrieval(folder).queries, 0.2, 0.1, seed=1)
+    assert {query.id for query in sides["test"]} == {f"q{i}" for i in range(10, 20)}
+    assert len(sides["valid"]) == 1
+
+
+def test_too_little_data_to_split_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="leave none for valid"):
+        split_queries(load_retrieval(flag(tmp_path)).queries[:3], 0.2, 0.1, seed=1)
+
+
+def test_flag_embedding_goes_out_as_it_came_in(tmp_path: Path) -> None:
+    rows = [
+        flag_embedding.TrainingRow("q", ["p"], ["n", "m"], [1.5], [0.5, -1.0], "find", "symmetric_sts"),
+        flag_embedding.TrainingRow("é\u2028", ["p"]),
+    ]
+    flag_embedding.write_rows(tmp_path / "x.jsonl", rows)
+    back = list(flag_embedding.read_rows(tmp_path / "x.jsonl"))
+    assert [(r.query, list(r.pos), list(r.neg), r.pos_scores, r.neg_scores, r.prompt, r.type) for r in back] == [
+        (r.query, list(r.pos), list(r.neg), r.pos_scores, r.neg_scores, r.prompt, r.type) for r in rows
+    ]
+
+
+@pytest.mark.skipif(not (SHARED / "eedi").is_dir(), reason="the Eedi data is not here")
+def test_the_real_eedi_files() -> None:
+    data = load_retrieval(SHARED / "eedi")
+    assert len(data.corpus) == 2587
+    assert len(data.queries) == 4370
+    assert len({row.group for row in data.queries}) <= 1869
+    lines = list(flag_embedding.read_rows(SHARED / "eedi" / "hn_mine_input.jsonl"))
+    assert len(lines) == 4370
+    # That file was made with white space trimmed.
+    assert {" ".join(query.text.split()) for query in data.queries} == {" ".join(line.query.split()) for line in lines}

@@ -1,0 +1,150 @@
+"""Papers as they are read, split and paired."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ratchet.data.formats.papers import STATEMENTS, assign_splits, read_papers
+from ratchet.data.pair_batches import PairSampler
+from ratchet.errors import DataError
+
+STACKS = Path(__file__).resolve().parents[4] / "shared/data/stacks/grouped_by_section.jsonl"
+
+
+def table(sizes: list[int]) -> pa.Table:
+    rows = [
+        {"id": f"p{p}#{n}", "text": "x" * (1 + (7 * p + n) % 11), "paper": f"p{p}"}
+        for p, size in enumerate(sizes)
+        for n in range(size)
+    ]
+    return pa.Table.from_pylist(rows, STATEMENTS)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=12).filter(lambda s: max(s) > 1), st.integers(0, 99), st.data())
+def test_an_epoch_pairs_each_statement_once_within_its_paper(sizes: list[int], seed: int, data: Any) -> None:
+    rows = table(sizes)
+    made = PairSampler(rows, [4], drop_last=False)
+    papers = rows["paper"].to_pylist()
+    for epoch in (0, 1):
+        pairs = made.draw_pairs(seed, epoch)
+        assert len(pairs) == made.pairs == sum((size + 1) // 2 for size in sizes if size > 1)
+        assert all(papers[a] == papers[b] and a != b for a, b in pairs.tolist())
+        seen = Counter(pairs.ravel().tolist())
+        usable = [row for row, paper in enumerate(papers) if sizes[int(paper[1:])] > 1]
+        assert set(seen) == set(usable)
+        # An odd paper needs one statement twice, and no more than that.
+        assert sum(seen.values()) - len(seen) == sum(size % 2 for size in sizes if size > 1)
+        assert max(seen.values()) <= 2
+    workers = data.draw(st.integers(1, 5))
+    for number in range(made.num_batches(1)):
+        whole = made.make_batch(seed, 1, number, 0, 1)
+        parts = [made.make_batch(seed, 1, number, rank, workers) for rank in range(workers)]
+        found = sorted((a, b) for part in parts for a, b in zip(part.left_N, part.right_N, strict=True))
+        assert found == sorted(zip(whole.left_N, whole.right_N, strict=True))
+        assert {part.pairs for part in parts} == {len(whole.left_N)}
+        assert max(len(part.left_N) for part in parts) - min(len(part.left_N) for part in parts) <= 1
+
+
+def test_texts_come_from_their_shards() -> None:
+    whole = table([3, 4, 2])
+    parts = PairSampler(pa.concat_tables([whole.slice(0, 4), whole.slice(4, 0), whole.slice(4)]), [2], drop_last=False)
+    rows = np.array([8, 0, 3, 4, 4])
+    assert parts.texts(rows) == [whole["text"][row].as_py() for row in rows.tolist()]
+    assert parts.texts(np.zeros(0, np.int64)) == []
+
+
+def test_epochs_differ_and_any_worker_makes_the_same() -> None:
+    one, other = (PairSampler(table([9, 8, 6]), [3], drop_last=True) for _ in range(2))
+    first = one.draw_pairs(1, 0).copy()
+    assert not np.array_equal(first, one.draw_pairs(1, 1))
+    assert np.array_equal(first, other.draw_pairs(1, 0))
+    assert not np.array_equal(first, other.draw_pairs(2, 0))
+
+
+def test_batches_by_epoch_and_the_last_one() -> None:
+    made = PairSampler(table([10, 9]), [4, 3], drop_last=True)  # 10 pairs
+    assert [made.num_batches(epoch) for epoch in (0, 1, 2)] == [2, 3, 3]
+    kept = PairSampler(table([10, 9]), [4, 3], drop_last=False)
+    assert [kept.num_batches(epoch) for epoch in (0, 1, 2)] == [3, 4, 4]
+    assert kept.make_batch(0, 0, 2, 0, 1).pairs == 2
+
+
+def test_a_paper_larger_than_a_batch_is_spread_over_many() -> None:
+    made = PairSampler(table([200, 6, 6, 6]), [8], drop_last=False)
+    assert made.papers == 4
+    steps = [made.make_batch(3, 0, number, 0, 1) for number in range(made.num_batches(0))]
+    assert sum(len(step.left_N) for step in steps) == 100 + 9
+    assert max(int((step.paper_N == 0).sum()) for step in steps) <= 8
+    assert sum(len(set(step.paper_N.tolist())) > 1 for step in steps) >= 4  # the others are not all in one step
+
+
+def test_what_cannot_be_paired_is_named() -> None:
+    with pytest.raises(DataError, match="no paper has two"):
+        PairSampler(table([1, 1, 0]), [2], drop_last=False)
+    with pytest.raises(DataError, match="batch_size: 16 given, for 2 pairs"):
+        PairSampler(table([4]), [16], drop_last=True)
+    rows = table([2, 2])
+    with pytest.raises(DataError, match="a paper's statements are apart"):
+        PairSampler(rows.take([0, 2, 1, 3]), [1], drop_last=False)
+
+
+@given(st.integers(3, 400), st.floats(0.01, 0.99), st.floats(0.01, 0.99), st.integers(0, 9))
+def test_every_split_has_papers_and_the_share_asked_for(papers: int, test: float, valid: float, seed: int) -> None:
+    count = np.bincount(assign_splits(papers, test, valid, seed), minlength=3)
+    assert count.sum() == papers
+    assert count.min() >= 1
+    assert abs(count[2] - test * papers) <= 2
+    assert abs(count[1] - valid * (papers - count[2])) <= 2
+
+
+def write(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def test_blank_and_repeated_statements_are_left_out_and_counted(tmp_path: Path) -> None:
+    rows = [{"arxiv_id": "a", "lemmas": ["one", " ", "two "], "theorems": ["one", "three"]}, {"theorems": []}]
+    one, other = read_papers(write(tmp_path / "papers.jsonl", rows))
+    assert one.statements == ("one", "two", "three")
+    assert (one.id, one.empty, one.repeated) == ("a", 1, 1)
+    assert (other.id, other.statements) == ("papers.jsonl:2", ())
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("{", r"papers.jsonl:2: not JSON"),
+        ({"title": "x"}, r"papers.jsonl:2: no lemmas or theorems"),
+        ({"lemmas": "x"}, r"papers.jsonl:2: lemmas is not a list of strings"),
+        ({"theorems": ["x", 1]}, r"papers.jsonl:2: theorems is not a list of strings"),
+        ({"arxiv_id": "a", "lemmas": []}, r"papers.jsonl:2: paper 'a' is also .*papers.jsonl:1"),
+        ([], r"papers.jsonl:2: no lemmas"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path: Path, row: Any, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        list(read_papers(write(tmp_path / "papers.jsonl", [{"arxiv_id": "a", "lemmas": ["one"]}, row])))
+
+
+def test_missing_files_and_too_few_papers_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no \.jsonl file"):
+        list(read_papers(tmp_path))
+    with pytest.raises(DataError, match="2 papers; expected at least three"):
+        assign_splits(2, 0.2, 0.1, 0)
+
+
+@pytest.mark.skipif(not STACKS.exists(), reason="the Stacks project's statements are not here")
+def test_the_stacks_project_is_read() -> None:
+    papers = list(read_papers(STACKS))
+    assert len(papers) == 2785
+    assert sum(len(paper.statements) for paper in papers) == 13131

@@ -1,0 +1,244 @@
+"""Jobs of answering systems without a cluster: splits, gradients, prompts, and settings that cannot work."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from countdown_files import FAST, inputs, make_countdown_files
+
+from ratchet.data.tables import read_shards
+from ratchet.data.tasks.solver import generate_tasks
+from ratchet.data.tasks.task import SAMPLES, read_task_name, row_to_sample, write_task_name
+from ratchet.errors import DataError, InputError
+from ratchet.jobs.answers import (
+    evaluate_answers,
+    generate,
+    prepare_tasks,
+    sft,
+)
+from ratchet.jobs.answers.implementation.generate import Worker, count_shared_tokens
+from ratchet.jobs.answers.implementation.sft import TrainTask
+from ratchet.jobs.training.task import WorkerInfo
+from ratchet.orchestrator.job_interface.job import Context, Resources
+from ratchet.orchestrator.job_interface.settings import validate
+
+MakeContext = Callable[..., Context]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_countdown_files(tmp_path_factory.mktemp("countdown"))
+
+
+def test_splits_are_disjoint_by_numbers_and_target(made: Path, tmp_path: Path) -> None:
+    keys = {}
+    for name in ("train", "valid", "test"):
+        assert read_task_name(made / "prepared" / name) == "countdown"
+        golds = [json.loads(gold) for gold in read_shards(made / "prepared" / name, ["gold"])["gold"].to_pylist()]
+        keys[name] = {(tuple(sorted(gold["nums"])), gold["target"]) for gold in golds}
+    assert not keys["train"] & keys["test"]
+    assert not keys["train"] & keys["valid"]
+    # A test file's tasks are left out of training, in whatever order their numbers stand.
+    lines = (made / "tasks/tasks/tasks.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines[:10]]
+    test = tmp_path / "test.jsonl"
+    test.write_text("".join(json.dumps(row | {"nums": row["nums"][::-1]}) + "\n" for row in rows))
+    (out := tmp_path / "out").mkdir()
+    context = Context("prepare", "0" * 64, 1, out, tmp_path, Resources(1, 2.0, 0.0))
+    result = prepare_tasks.JOB.load()(
+        context, prepare_tasks.Config("countdown"), prepare_tasks.Inputs(made / "tasks/tasks", test)
+    )
+    assert result.metrics["also_in_test"] == 10
+    assert result.metrics["test"] == 10
+
+
+def test_a_wrong_target_is_named_before_anything_runs(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"nums": [1, 2], "target": 3}\n{"nums": [1, 2], "target": 5, "solution": "1 + 2"}\n')
+    with pytest.raises(DataError, match=r"tasks.jsonl:2: the verifier of countdown returns equation_not_balanced"):
+        prepare_tasks.check(prepare_tasks.Config("countdown"), prepare_tasks.Inputs(file))
+    file.write_text("\n")
+    with pytest.raises(InputError, match="no samples"):
+        prepare_tasks.check(prepare_tasks.Config("countdown"), prepare_tasks.Inputs(file))
+    with pytest.raises(DataError, match="expected one of countdown"):
+        prepare_tasks.check(prepare_tasks.Config("counting"), prepare_tasks.Inputs(file))
+
+
+def gradient(
+    made: Path, tmp_path: Path, workers: int, micro_batch_size: int | None = None, **change: Any
+) -> tuple[float, dict[str, Any]]:
+    """(loss, gradients) of a step over workers that run one after the other, as their mean."""
+    config = dataclasses.replace(FAST, **change)
+    resources = Resources(workers, 1.0, 0.0, micro_batch_size=micro_batch_size)
+    total, sums = 0.0, {}
+    for rank in range(workers):
+        one = TrainTask(WorkerInfo(rank, workers, "cpu"), config, inputs(made), resources, tmp_path / "lengths.json")
+        for part in one.parts(1, 2):
+            loss, _ = part()
+            loss.backward()
+            total += float(loss.detach()) / workers
+        for name, parameter in one.model.named_parameters():
+            if parameter.grad is not None:
+                sums[name] = sums.get(name, 0) + parameter.grad / workers
+    return total, sums
+
+
+@pytest.fixture(scope="module")
+def whole(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, dict[str, Any]]:
+    """(loss, gradients) of the same step on one worker."""
+    return gradient(made, tmp_path_factory.mktemp("whole"), 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"workers": 2},
+        {"workers": 4},
+        {"workers": 1, "micro_batch_size": 3},
+        {"workers": 2, "packing": True, "max_length": 300},
+    ],
+    ids=["2", "4", "micro", "packed"],
+)
+def test_workers_micro_batches_and_packing_change_nothing(
+    made: Path, whole: tuple[float, dict[str, Any]], tmp_path: Path, change: dict[str, Any]
+) -> None:
+    loss, gradients = whole
+    found, others = gradient(made, tmp_path, **change)
+    assert found == pytest.approx(loss, rel=1e-5)
+    scale = max(float(value.abs().max()) for value in gradients.values())
+    assert set(others) == set(gradients)
+    for name, value in gradients.items():
+        torch.testing.assert_close(others[name], value, rtol=1e-4, atol=1e-5 * scale, msg=name)
+    assert json.loads((tmp_path / "lengths.json").read_text())["samples"] == 97
+
+
+def test_what_is_too_long_is_left_out_whole_and_counted(made: Path, tmp_path: Path) -> None:
+    plain = TrainTask(WorkerInfo(0, 1, "cpu"), FAST, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
+    sizes = sorted(len(one.ids) for one in plain.train)
+    limit = sizes[40]
+    config = dataclasses.replace(FAST, max_length=limit)
+    TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
+    fit = sum(size <= limit for size in sizes)
+    assert json.loads((tmp_path / "lengths.json").read_text()) == {
+        "samples": fit,
+        "too_long": 97 - fit,
+        "longest": limit,
+    }
+    config = dataclasses.replace(FAST, max_length=4)
+    with pytest.raises(InputError, match=r"all 97 samples of .* are longer"):
+        TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
+
+
+def test_a_ce_weight_below_one_needs_a_teacher(made: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(FAST, ce_weight=0.5)
+    sft.check(config, inputs(made))  # at plan time the teacher's step may be still to come
+    with pytest.raises(InputError, match=r"ce_weight: 0.5 given, without a teacher"):
+        TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
+
+
+def test_an_adapter_of_another_task_does_not_answer(made: Path, tmp_path: Path, context: MakeContext) -> None:
+    write_task_name(tmp_path / "adapter", "gsm8k")
+    given = generate.Inputs(made / "base", made / "prepared/test", tmp_path / "adapter")
+    with pytest.raises(InputError, match=r"generate.adapter: .* was trained on task gsm8k"):
+        generate.JOB.load()(context(), generate.Config(), given)
+    write_task_name(tmp_path / "model", "gsm8k")
+    given = generate.Inputs(tmp_path / "model", made / "prepared/test")
+    with pytest.raises(InputError, match=r"generate.model: .* was trained on task gsm8k"):
+        generate.JOB.load()(context(), generate.Config(), given)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"batch_size": 0}, "batch_size: 0 given"),
+        ({"quantization": "nf4"}, "lora with nf4"),
+        ({"checkpoints": (30, 10)}, "increasing training steps"),
+        ({"checkpoints": (10,), "eval_steps": 5}, "none together with eval_steps"),
+        ({"ce_weight": 1.5}, "ce_weight: 1.5 given"),
+        ({"metric": "mrr"}, "one of accuracy, eval_loss"),
+        ({"valid_samples": 0, "metric": "accuracy"}, "eval_loss where valid_samples is 0"),
+        ({"zero_stage": 3}, "2 or less"),
+    ],
+)
+def test_wrong_settings_are_named(made: Path, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        sft.check(validate(sft.Config, vars(FAST) | change, "sft"), inputs(made))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"num_completions": 0}, ">= 1"),
+        ({"num_completions": 4, "temperature": 0.0}, "1 at temperature 0"),
+        ({"top_p": 0.0}, "top_p: 0.0 given; expected > 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens: 0 given"),
+    ],
+)
+def test_wrong_sampling_is_named(made: Path, change: dict[str, Any], said: str) -> None:
+    given = generate.Inputs(made / "base", made / "prepared/test")
+    with pytest.raises(InputError, match=said):
+        generate.check(validate(generate.Config, change, "generate"), given)
+
+
+def test_new_tasks_need_room() -> None:
+    with pytest.raises(ValueError, match="tasks asked for"):
+        generate_tasks(50, (1,), 3, (1, 3), 0)
+
+
+def passage(number: int) -> dict[str, Any]:
+    asked = [
+        {
+            "id": f"{number}-{q}",
+            "question": f"Which is number {q}?",
+            "answers": [{"text": f"word{q}"}, {"text": "word"}],
+        }
+        for q in range(3)
+    ]
+    return {"paragraphs": [{"context": f"Passage {number}: word0 word1 word2. " * 4, "qas": asked}]}
+
+
+@pytest.mark.parametrize("strategy", ["batch", "sequential", "together"])
+def test_a_passages_questions_and_their_tokens(made: Path, tmp_path: Path, context: MakeContext, strategy: str) -> None:
+    file = tmp_path / "squad.json"
+    file.write_text(json.dumps({"data": [passage(number) for number in range(8)]}))
+    config, given = prepare_tasks.Config(f"squad-{strategy}", max_test=2, test_fraction=0.4), prepare_tasks.Inputs(file)
+    prepare_tasks.check(config, given)
+    prepared = context(1, name="prepare")
+    prepare_tasks.JOB.load()(prepared, config, given)
+    rows = read_shards(prepared.out / "test", SAMPLES.names).to_pylist()
+    assert len({row["group"] for row in rows}) == 2
+    assert len(rows) == (6 if strategy == "batch" else 2)
+    asked = generate.Inputs(made / "base", prepared.out / "test")
+    worker = Worker(generate.Config(max_new_tokens=6, measure_latency=True, dtype="float32"), asked, 4096, "cpu")
+    (shard,) = (prepared.out / "test").glob("*.parquet")
+    write_task_name(tmp_path / "said", f"squad-{strategy}")
+    told: list[int] = []
+    worker(shard, tmp_path / "said/shard-00000.parquet", lambda rows, tokens=0: told.append(rows))
+    assert told[-1] == len(rows)
+    evaluated = context(1, name="verified")
+    found = evaluate_answers.JOB.load()(
+        evaluated, evaluate_answers.Config(), evaluate_answers.Inputs(tmp_path / "said")
+    ).metrics
+    assert found["questions"] == 6
+    assert found["questions_per_group"] == 3
+    assert found["latency"] > 0
+    assert found["em"] == 0 <= found["f1"] <= 1
+    talks = worker.decoder.conversations
+    whole = [len(talks.tokenize_prompt(row["system"], row["questions"][:1], [])) for row in rows]
+    if strategy == "together":
+        assert found["prompt_tokens"] == found["prompt_tokens_api"] == pytest.approx(sum(whole) / 2)
+    elif strategy == "batch":
+        # A service counts each prompt whole; the passage itself is read once.
+        assert found["prompt_tokens_api"] == pytest.approx(sum(whole) / 2)
+        passage_tokens = [count_shared_tokens(row_to_sample(row), worker.decoder.tokenizer) for row in rows]
+        assert passage_tokens[0] > 40
+        assert found["prompt_tokens"] == pytest.approx((sum(whole) - 2 * (passage_tokens[0] + passage_tokens[3])) / 2)
+    else:
+        assert found["prompt_tokens"] < 1.5 * sum(whole) / 2
+        assert found["prompt_tokens_api"] > 2.5 * sum(whole) / 2

@@ -1,0 +1,88 @@
+"""The embedder's finetuning without a cluster: prompts with examples, and settings that cannot work."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from embedder_finetuning import FAST, SHOWN
+
+from ratchet.errors import InputError
+from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs, check
+from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
+from ratchet.jobs.training.task import WorkerInfo
+from ratchet.orchestrator.job_interface.job import Resources
+from ratchet.orchestrator.job_interface.settings import validate
+
+
+@pytest.fixture(scope="module")
+def inputs(concepts: Path) -> Inputs:
+    return Inputs(concepts / "base", concepts / "mined", concepts / "corpus", concepts / "valid")
+
+
+def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inputs) -> None:
+    task = TrainTask(WorkerInfo(0, 1, "cpu"), SHOWN, inputs, Resources(1, cpus=1.0, gpus=0.0))
+    tokenizer, data = task.encoder.tokens.tokenizer, task.triplets
+    seen = []
+    for epoch in range(2):
+        batch = data.make_batch(SHOWN.seed, epoch, 0, SHOWN.batch_size, SHOWN.num_negatives, 0, 1)
+        rows = task._prepare(epoch, 0).query_ids
+        for query, row in zip(batch.query_Q.tolist(), rows, strict=True):
+            words = tokenizer.decode(row, skip_special_tokens=True).split()
+            parts = " ".join(words).split("t0x7 ")[1:]
+            *examples, own = [part.split("t1x7") for part in parts]
+            assert own[0].split() == data.query_text[query].as_py().split()[:6]
+            answers = {data.corpus_text[int(p)].as_py() for p in data.positives(query)}
+            for text, answer in examples:
+                assert " ".join(text.split()) != data.query_text[query].as_py()
+                assert answer.split()
+                assert not any(" ".join(right.split()[:5]) == " ".join(answer.split()) for right in answers)
+            seen.append(len(examples))
+    assert set(seen) == {0, 1, 2, 3}
+    agreed = task.encoder.encoding_config
+    assert len(agreed.examples) == 2
+    assert {text for text, _ in agreed.examples} <= set(data.query_text.to_pylist())
+    fixed = tokenizer.decode(task.encoder.tokenize(["q1x1"], "query")[0], skip_special_tokens=True)
+    assert fixed.count("t0x7") == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"learning_rate": 0.0}, "learning_rate: 0.0 given"),
+        ({"temperature": -1.0}, "temperature: -1.0 given"),
+        ({"batch_size": 1}, "batch_size: 1 given"),
+        ({"lr_scheduler_type": "cosin"}, "one of cosine, linear, constant"),
+        ({"zero_stage": 4}, "zero_stage: 4 given"),
+        ({"zero_stage": 3, "quantization": "nf4"}, "2 or less with nf4"),
+        ({"num_negatives": -1}, "num_negatives: -1 given"),
+        ({"num_negatives": 0, "in_batch_negatives": False}, "1 or more where in_batch_negatives is off"),
+        ({"metric": "accuracy"}, "metric: accuracy given"),
+        ({"epochs": 0}, "epochs: 0 given"),
+        ({"lora_dropout": 1.0}, "lora_dropout: 1.0 given"),
+        ({"num_examples": 1, "num_fixed_examples": 2}, "num_fixed_examples: 2 given; expected 0 up to num_examples"),
+        (
+            {"num_examples": 3},
+            "num_examples: 3 given, of up to 256 tokens each, with a max_length of 64; that leaves 0 for the",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(change: dict[str, Any], says: str, inputs: Inputs) -> None:
+    with pytest.raises(InputError, match=says):
+        check(validate(Config, change, "finetune_embedder"), inputs)
+
+
+def test_a_base_without_weights_is_refused(inputs: Inputs, tmp_path: Path) -> None:
+    from ratchet.errors import ModelError
+
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="no tokenizer"):
+        check(Config(), dataclasses.replace(inputs, base=tmp_path))
+    check(Config(), Inputs(None, None, None, None))  # type: ignore[arg-type]  # not made yet
+
+
+def test_more_workers_than_queries_are_refused_with_the_fix(inputs: Inputs, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"workers: 3 given.*lower workers, or raise batch"):
+        TrainTask(WorkerInfo(0, 3, "cpu"), dataclasses.replace(FAST, batch_size=2), inputs, Resources(3, 1.0, 0.0))

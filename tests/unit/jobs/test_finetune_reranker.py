@@ -1,0 +1,87 @@
+"""The reranker's gradients over workers and micro batches, and input that cannot work."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from reranker_finetuning import FAST, make_inputs
+
+from ratchet.data.tables import MINED, RANKED, read_shards, write_shards, write_table
+from ratchet.errors import InputError
+from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs, check
+from ratchet.jobs.retrieval.implementation.finetune_reranker import TrainTask
+from ratchet.jobs.training.task import WorkerInfo
+from ratchet.orchestrator.job_interface.job import Resources
+from ratchet.orchestrator.job_interface.settings import validate
+
+
+@pytest.fixture(scope="module")
+def inputs(concepts: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    return make_inputs(concepts, tmp_path_factory.mktemp("reranker"))
+
+
+@pytest.mark.parametrize(("workers", "micro_batch_size"), [(2, None), (4, 3), (1, 2)])
+def test_workers_and_parts_change_nothing(inputs: Inputs, workers: int, micro_batch_size: int | None) -> None:
+    config = dataclasses.replace(FAST, distillation="kl_div", label_smoothing=0.2)
+
+    def gradient(workers: int, micro_batch_size: int | None) -> tuple[float, dict[str, torch.Tensor]]:
+        """Return the mean over the workers of a step, which run one after the other."""
+        total, sums = 0.0, dict[str, torch.Tensor]()
+        for rank in range(workers):
+            share = Resources(workers, cpus=1.0, gpus=0.0, micro_batch_size=micro_batch_size)
+            one = TrainTask(WorkerInfo(rank, workers, "cpu"), config, inputs, share)
+            for part in one.parts(0, 1):
+                loss, _ = part()
+                loss.backward()
+                total += float(loss.detach()) / workers
+            for name, weight in one.model.named_parameters():
+                if weight.grad is not None:
+                    sums[name] = sums.get(name, torch.zeros(())) + weight.grad / workers
+        return total, sums
+
+    loss, expected = gradient(1, None)
+    other, found = gradient(workers, micro_batch_size)
+    assert other == pytest.approx(loss, rel=1e-5)
+    scale = max(float(value.abs().max()) for value in expected.values())
+    assert scale > 0
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-5 * scale, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"num_negatives": 0}, "finetune_reranker.num_negatives: 0 given; expected >= 1"),
+        ({"depth": 1}, "depth: 1 given"),
+        ({"distillation": "kl"}, "distillation: 'kl' given; expected one of none, kl_div, m3_kd_loss"),
+        ({"teacher_temperature": 0.0}, "teacher_temperature: 0.0 given"),
+        ({"query_max_length": 600}, "query_max_length: 600 given; expected 1 up to below"),
+    ],
+)
+def test_wrong_settings_are_named(inputs: Inputs, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(Exception, match=said):
+        check(validate(Config, {**vars(FAST), **change}, "finetune_reranker"), inputs)
+
+
+def test_a_teacher_without_scores_and_other_lists_are_named(inputs: Inputs, tmp_path: Path) -> None:
+    def made(config: Config, inputs: Inputs) -> None:
+        TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=1.0, gpus=0.0))
+
+    plain = read_shards(inputs.mined).select(MINED.names)
+    write_table(tmp_path / "mined" / "shard-00000.parquet", plain)
+    config = dataclasses.replace(FAST, distillation="m3_kd_loss")
+    with pytest.raises(Exception, match="has no column teacher_positive_scores"):
+        made(config, dataclasses.replace(inputs, mined=tmp_path / "mined"))
+    write_shards(tmp_path / "ranking", read_shards(inputs.ranking).to_pylist()[:-1], RANKED, 50)
+    with pytest.raises(InputError, match="a ranking of other queries"):
+        made(FAST, dataclasses.replace(inputs, ranking=tmp_path / "ranking"))
+    empty = plain.set_column(3, "negatives", pa.array([[]] * len(plain), MINED.field("negatives").type))
+    write_table(tmp_path / "bare" / "shard-00000.parquet", empty)
+    with pytest.raises(InputError, match="no query has a negative"):
+        made(FAST, dataclasses.replace(inputs, mined=tmp_path / "bare"))

@@ -1,0 +1,122 @@
+"""The prepare job on generated questions and on files: what it splits, and that nothing leaks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ratchet.data.tables import CORPUS, QUERIES, list_shards, read_shards
+from ratchet.errors import InputError
+from ratchet.jobs.retrieval.implementation.prepare import run
+from ratchet.jobs.retrieval.prepare import Config, Inputs, check
+from ratchet.orchestrator.job_interface.job import Context, Result
+from ratchet.orchestrator.job_interface.settings import validate
+
+MakeContext = Callable[..., Context]
+SPLITS = ("train", "valid", "test")
+
+
+def made(context: MakeContext, config: Config, inputs: Inputs | None = None) -> tuple[Path, Result]:
+    ctx = context()
+    check(config, inputs or Inputs())
+    return ctx.out, run(ctx, config, inputs or Inputs())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_splits_share_no_question_and_name_documents_that_are_there(context: MakeContext) -> None:
+    out, result = made(context, Config(questions=120, shard_rows=50))
+    corpus = read_shards(out / "corpus")
+    assert corpus.schema == CORPUS
+    documents = corpus["id"].to_pylist()
+    assert len(set(documents)) == len(documents) == result.metrics["documents"]
+    groups, texts = {}, {}
+    for name in SPLITS:
+        table = read_shards(out / name)
+        assert table.schema == QUERIES
+        assert table.num_rows == result.metrics[f"{name}/queries"] > 0
+        assert all(len(p) == len(g) > 0 for p, g in zip(table["positives"], table["grades"], strict=True))
+        assert {p for row in table["positives"].to_pylist() for p in row} <= set(documents)
+        groups[name] = {query.rpartition("_")[0] for query in table["id"].to_pylist()}
+        texts[name] = set(table["text"].to_pylist())
+    for one, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
+        assert not groups[one] & groups[other]
+        assert not texts[one] & texts[other]
+    assert sum(map(len, groups.values())) == 120
+    assert len(groups["test"]) == pytest.approx(24, abs=1)
+    assert len(groups["valid"]) == pytest.approx(9.6, abs=1)
+    assert len(list_shards(out / "train")) == -(-int(result.metrics["train/queries"]) // 50)
+
+
+def test_the_seed_decides_every_byte(context: MakeContext) -> None:
+    first, _ = made(context, Config(questions=60))
+    second, _ = made(context, Config(questions=60))
+    other, _ = made(context, Config(questions=60, seed=43))
+    assert contents(first) == contents(second)
+    assert contents(first)["test/shard-00000.parquet"] != contents(other)["test/shard-00000.parquet"]
+
+
+def test_a_file_that_is_given_is_what_is_split(tmp_path: Path, context: MakeContext) -> None:
+    rows = [{"query": f"question {i}", "pos": [f"answer {i}"], "neg": [f"answer {i + 1}"]} for i in range(50)]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out, result = made(context, Config(), Inputs(file))
+    assert (result.metrics["queries"], result.metrics["documents"]) == (50, 51)
+    corpus = read_shards(out / "corpus")
+    text = dict(zip(corpus["id"].to_pylist(), corpus["text"].to_pylist(), strict=True))
+    seen = set()
+    for name in SPLITS:
+        for row in read_shards(out / name).to_pylist():
+            number = row["text"].removeprefix("question ")
+            assert [text[p] for p in row["positives"]] == [f"answer {number}"]
+            assert [text[n] for n in row["negatives"]] == [f"answer {int(number) + 1}"]
+            seen.add(number)
+    assert seen == {str(i) for i in range(50)}
+
+
+def test_scores_that_a_file_brings_can_be_learned_from(tmp_path: Path, context: MakeContext) -> None:
+    from ratchet.data.triplets import Triplets
+
+    rows = [
+        {
+            "query": f"question {i}",
+            "pos": [f"answer {i}", f"reply {i}", f"answer {i}"],
+            "neg": [f"answer {i + 1}"],
+            "pos_scores": [i + 0.5, i + 0.25, -9],
+            "neg_scores": [-i],
+        }
+        for i in range(50)
+    ]
+    file = tmp_path / "scored.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out, _ = made(context, Config(), Inputs(file))
+    train, corpus = read_shards(out / "train"), read_shards(out / "corpus")
+    for row in train.to_pylist():
+        i = int(row["text"].removeprefix("question "))
+        assert (row["teacher_positive_scores"], row["teacher_negative_scores"]) == ([i + 0.5, i + 0.25], [-i])
+    step = Triplets(train, corpus, teacher=True).make_batch(
+        0, 0, 0, batch_size=8, num_negatives=1, worker_rank=0, workers=1
+    )
+    assert step.teacher_Q is not None
+    assert len(step.teacher_Q) == 8
+
+    plain, _ = made(context, Config(questions=60))
+    assert "teacher_positive_scores" not in read_shards(plain / "train").column_names
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"test_fraction": 0}, "test_fraction: 0 given"),
+        ({"validation_fraction": 1.0}, "validation_fraction: 1.0 given"),
+        ({"shard_rows": 0}, "shard_rows: 0 given"),
+    ],
+)
+def test_wrong_settings_are_named(config: dict[str, float], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        validate(Config, config, "prepare")

@@ -1,0 +1,287 @@
+"""Conversations, the loss on answers, and drawn answers; against transformers' own loss and `generate`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from ratchet.errors import ModelError
+from ratchet.models.decoder import decoder, sampling
+from ratchet.models.decoder.conversation import Conversations, Tokens
+from ratchet.models.decoder.multi_turn import ConversationState, converse
+from ratchet.models.decoder.sampling import InverseTransformSampler, Sampling, draw_uniforms, generate
+from ratchet.models.losses import causal_lm_loss
+
+CHAT = (
+    "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}<e>\n{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+)
+
+
+def tokenizer(**special: Any) -> Any:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = Tokenizer(models.BPE({name: i for i, name in enumerate(["<pad>", "<end>", "<s>", "<e>", *alphabet])}, []))
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    from tokenizers.decoders import ByteLevel
+
+    words.decoder = ByteLevel()
+    named = {"pad_token": "<pad>", "eos_token": "<end>", "extra_special_tokens": ["<s>", "<e>"]} | special
+    return PreTrainedTokenizerFast(tokenizer_object=words, **{k: v for k, v in named.items() if v})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("chat")
+    fast = tokenizer()
+    fast.chat_template = CHAT
+    fast.save_pretrained(made)
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    heads = {"num_key_value_heads": 2, "max_position_embeddings": 512, "initializer_range": 0.3}
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(Qwen2Config(vocab_size=264, **size, **heads)).save_pretrained(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def tiny(folder: Path) -> decoder.Decoder:
+    return decoder.load(folder, dtype="float32", device="cpu")
+
+
+def shown(conversations: Conversations, tokens: Tokens) -> str:
+    """The text, what is trained on in brackets."""
+    out, inside = "", False
+    for token, own in zip(tokens.ids, tokens.trained, strict=True):
+        out += "[" * (own and not inside) + "]" * (inside and not own)
+        out, inside = out + conversations.tokenizer.decode([token]), own
+    return out + "]" * inside
+
+
+def test_labels_are_the_answers_and_what_ends_them(tiny: decoder.Decoder) -> None:
+    talks = tiny.conversations
+    found = talks.tokenize_sample("Be brief.", ["1+1?", "and 2+2?"], ["2", "It is 4"])
+    assert shown(talks, found) == (
+        "<s>system\nBe brief.<e>\n<s>user\n1+1?<e>\n<s>assistant\n[2<e>]\n"
+        "<s>user\nand 2+2?<e>\n<s>assistant\n[It is 4<e>]\n"
+    )
+    assert found.labels == 2 + 8
+    # What stands before an answer in generation stands there in training.
+    for turn in (1, 2):
+        asked = talks.tokenize_prompt("Be brief.", ["1+1?", "and 2+2?"][:turn], ["2", "It is 4"][: turn - 1])
+        assert found.ids[: len(asked)] == asked
+        assert found.trained[len(asked)]
+    assert talks.decode([*talks.tokenizer("4")["input_ids"], 3, 5, 6]) == "4"
+
+
+def test_a_tokenizer_without_template_gets_a_plain_one() -> None:
+    talks = Conversations(tokenizer())
+    assert shown(talks, talks.tokenize_sample("Sys", ["Q", "R"], ["A", "B"])) == "Sys\n\nQ\n\n[A<end>]R\n\n[B<end>]"
+    assert talks.ends == {1}
+
+
+def test_a_template_that_ends_answers_with_nothing_gets_the_end_of_sequence() -> None:
+    fast = tokenizer()
+    fast.chat_template = "{% for m in messages %}{{ m.content }}|{% endfor %}"
+    talks = Conversations(fast)
+    assert shown(talks, talks.tokenize_sample("", ["Q"], ["A"])) == "Q|[A|<end>]"
+
+
+def test_what_cannot_be_rendered_is_named() -> None:
+    with pytest.raises(ModelError, match="no end-of-sequence token"):
+        Conversations(tokenizer(eos_token=None))
+    fast = tokenizer()
+    fast.chat_template = "{{ messages[-1].content }}"
+    with pytest.raises(ModelError, match="rewrites earlier turns"):
+        Conversations(fast).tokenize_sample("", ["Q", "R"], ["A", "B"])
+    fast.chat_template = "{{ raise_exception('no system') if messages[0].role == 'system' }}{{ messages[0].content }}"
+    with pytest.raises(ModelError, match=r"cannot render roles \['system', 'user'\]"):
+        Conversations(fast).tokenize_prompt("Sys", ["Q"], [])
+
+
+TEXTS = [("2+2?", "4"), ("Name three of them, please.", "a, b and c"), ("x", "y" * 40), ("Why?", "Because it is so.")]
+
+
+def examples(tiny: decoder.Decoder) -> list[Tokens]:
+    return [tiny.conversations.tokenize_sample("", [question], [answer]) for question, answer in TEXTS]
+
+
+def plain_loss(model: Any, chosen: list[Tokens]) -> torch.Tensor:
+    """transformers' own, one conversation at a time, summed over labels."""
+    total = torch.zeros(())
+    for one in chosen:
+        labels = torch.tensor([[token if own else -100 for token, own in zip(one.ids, one.trained, strict=True)]])
+        total = total + model(input_ids=torch.tensor([one.ids]), labels=labels).loss * one.labels
+    return total
+
+
+@pytest.mark.parametrize("rows", [[[0], [1], [2], [3]], [[0, 1, 3], [2]], [[3, 2, 1, 0]]], ids=["apart", "two", "one"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("chunk", [5, 1024])
+def test_the_loss_is_transformers_own_packed_or_not(
+    tiny: decoder.Decoder, monkeypatch: pytest.MonkeyPatch, rows: list[list[int]], attention: str, chunk: int
+) -> None:
+    monkeypatch.setattr(causal_lm_loss, "CHUNK", chunk)
+    tiny.model.set_attn_implementation(attention)
+    chosen = examples(tiny)
+    tiny.model.zero_grad()
+    expected = plain_loss(tiny.model, chosen)
+    expected.backward()
+    wanted = {name: p.grad.clone() for name, p in tiny.model.named_parameters()}
+    tiny.model.zero_grad()
+    found = causal_lm_loss.compute_loss(tiny, [[chosen[i] for i in row] for row in rows])
+    found.backward()
+    assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
+    for name, parameter in tiny.model.named_parameters():
+        torch.testing.assert_close(parameter.grad, wanted[name], rtol=1e-3, atol=2e-5, msg=name)
+
+
+def test_a_teachers_loss_is_the_formula(tiny: decoder.Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(causal_lm_loss, "CHUNK", 7)
+    chosen = examples(tiny)
+    torch.manual_seed(3)
+    teachers = []
+    for one in chosen:
+        logits = torch.randn(one.labels, 264)
+        best = torch.log_softmax(logits, -1).topk(4)
+        teachers.append(causal_lm_loss.TeacherLogprobs(best.indices.int().numpy(), best.values.numpy()))
+    warmth, share = 2.0, 0.3
+    soft = torch.zeros(())
+    for one, teacher in zip(chosen, teachers, strict=True):
+        logits = tiny.model(input_ids=torch.tensor([one.ids])).logits[0]
+        at = [i - 1 for i, own in enumerate(one.trained) if own]
+        model_log = torch.log_softmax(logits[at] / warmth, -1)
+        wanted = torch.softmax(torch.from_numpy(teacher.logprob_TK) / warmth, -1)
+        picked = model_log.gather(1, torch.from_numpy(teacher.ids_TK).long())
+        soft = soft + (wanted * (wanted.log() - picked)).sum() * warmth**2
+    expected = share * plain_loss(tiny.model, chosen) + (1 - share) * soft
+    rows, given_ = (
+        [[chosen[0], chosen[2]], [chosen[1]], [chosen[3]]],
+        [[teachers[0], teachers[2]], [teachers[1]], [teachers[3]]],
+    )
+    found = causal_lm_loss.compute_loss(tiny, rows, given_, ce_weight=share, temperature=warmth)
+    assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
+
+
+def test_a_model_that_teaches_itself_has_nothing_to_learn(tiny: decoder.Decoder) -> None:
+    chosen = examples(tiny)
+    own = causal_lm_loss.top_logprobs(tiny, chosen, top=10_000)  # all there are
+    assert [len(teacher.ids_TK) for teacher in own] == [one.labels for one in chosen]
+    found = causal_lm_loss.compute_loss(tiny, [[one] for one in chosen], [[one] for one in own], ce_weight=0.0)
+    assert float(found.detach()) == pytest.approx(0, abs=1e-4)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 60))
+def test_packing_keeps_all_and_stays_within(lengths: list[int], most: int) -> None:
+    rows = causal_lm_loss.pack_rows(lengths, most)
+    assert sorted(i for row in rows for i in row) == list(range(len(lengths)))
+    for row in rows:
+        assert len(row) == 1 or sum(lengths[i] for i in row) <= most
+    # No two rows could be one.
+    sizes = sorted(sum(lengths[i] for i in row) for row in rows)
+    assert len(sizes) < 2 or sizes[0] + sizes[1] > most
+
+
+@settings(deadline=None)
+@given(st.integers(0, 5), st.floats(0.2, 3.0), st.sampled_from([(0, 1.0), (3, 1.0), (0, 0.6)]))
+def test_even_numbers_draw_tokens_as_often_as_they_are_likely(
+    seed: int, temperature: float, cut: tuple[int, float]
+) -> None:
+    """A grid of uniform numbers must find each token in proportion to its probability."""
+    top_k, top_p = cut
+    logits = torch.randn(1, 6, generator=torch.Generator().manual_seed(seed))
+    grid = (np.arange(4000) + 0.5) / 4000
+    how = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+    drawn = InverseTransformSampler(grid[:, None], how, start=2)(
+        torch.zeros(4000, 2, dtype=torch.long), logits.expand(4000, -1)
+    )
+    assert bool((torch.isfinite(drawn).sum(1) == 1).all())
+    share = torch.bincount(drawn.argmax(1), minlength=6) / 4000
+    likely = torch.softmax(logits[0] / temperature, 0)
+    order = likely.argsort(descending=True)
+    if top_k:
+        likely[order[top_k:]] = 0
+    before = likely[order].cumsum(0) - likely[order]
+    likely[order[before >= top_p]] = 0
+    torch.testing.assert_close(share, likely / likely.sum(), atol=1e-3, rtol=0)
+
+
+def test_uniform_numbers_follow_from_their_name() -> None:
+    assert np.array_equal(draw_uniforms(1, "a/0/0", 8)[:5], draw_uniforms(1, "a/0/0", 5))
+    assert not np.array_equal(draw_uniforms(1, "a/0/0", 5), draw_uniforms(1, "a/1/0", 5))
+    assert not np.array_equal(draw_uniforms(1, "a/0/0", 5), draw_uniforms(2, "a/0/0", 5))
+
+
+def prompts(tiny: decoder.Decoder, count: int = 7) -> list[list[int]]:
+    return [tiny.conversations.tokenize_prompt("", ["q" * (1 + 5 * i % 17)], []) for i in range(count)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_answers_do_not_depend_on_who_shares_the_batch(tiny: decoder.Decoder, temperature: float) -> None:
+    tiny.model.set_attn_implementation("sdpa")
+    how = Sampling(temperature=temperature, max_new_tokens=12, seed=4)
+    given_, names = prompts(tiny), [f"{i}" for i in range(7)]
+    together = generate(tiny, given_, names, how, batch_tokens=10_000)
+    assert together == [generate(tiny, [p], [n], how)[0] for p, n in zip(given_, names, strict=True)]
+    backwards = generate(tiny, given_[::-1], names[::-1], how, batch_tokens=100)
+    assert together == backwards[::-1]
+    if temperature:
+        assert together != generate(tiny, given_, names, dataclasses.replace(how, seed=5))
+    else:
+        for prompt, answer in zip(given_, together, strict=True):
+            plain = tiny.model.generate(
+                torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=[1, 3], pad_token_id=0
+            )
+            assert answer == plain[0, len(prompt) :].tolist()
+
+
+def test_an_answer_ends_where_its_stop_stands(tiny: decoder.Decoder) -> None:
+    how = Sampling(temperature=1.5, max_new_tokens=60, seed=1)
+    free = [tiny.conversations.decode(ids) for ids in generate(tiny, prompts(tiny), list("abcdefg"), how)]
+    stop = next(text[10] for text in free if len(text) > 12 and text[10].isascii())
+    held = [
+        tiny.conversations.decode(ids)
+        for ids in generate(tiny, prompts(tiny), list("abcdefg"), dataclasses.replace(how, stop=(stop,)))
+    ]
+    assert held == [text[: text.index(stop) + 1] if stop in text else text for text in free]
+    assert held != free
+
+
+def test_batches_keep_to_their_budget() -> None:
+    made = sampling.make_batches([5, 90, 7, 8], new_tokens=10, batch_tokens=40)
+    assert made == [[1], [3, 2], [0]]
+
+
+def test_a_conversation_asks_one_after_the_other_and_counts_its_tokens(tiny: decoder.Decoder) -> None:
+    talks = [ConversationState("a", "Be brief.", ["one?", "two?"]), ConversationState("b", "", ["three?"])]
+    converse(tiny, talks, Sampling(temperature=1.0, max_new_tokens=5, seed=2))
+    assert [len(talk.answers) for talk in talks] == [2, 1]
+    prompts_ = [
+        tiny.conversations.tokenize_prompt("Be brief.", ["one?", "two?"][:n], talks[0].answers[: n - 1]) for n in (1, 2)
+    ]
+    assert talks[0].prompt_tokens == sum(map(len, prompts_))
+    assert talks[0].new_prompt_tokens < talks[0].prompt_tokens
+    assert talks[1].new_prompt_tokens == talks[1].prompt_tokens
+    with pytest.raises(ModelError, match=r"prompt of b: .* expected at most 3"):
+        converse(tiny, [ConversationState("b", "", ["three?"])], Sampling(), max_prompt_length=3)
+
+
+def test_other_tokens_cannot_teach(folder: Path, tmp_path: Path) -> None:
+    decoder.check(folder)
+    decoder.check_same_tokens(folder, folder)
+    other = tokenizer()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet(), reverse=True)
+    words = Tokenizer(models.BPE({name: i for i, name in enumerate(["<pad>", "<end>", "<s>", "<e>", *alphabet])}, []))
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    other = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<end>")
+    other.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    with pytest.raises(ModelError, match="their tokens differ"):
+        decoder.check_same_tokens(folder, tmp_path)

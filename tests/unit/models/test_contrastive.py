@@ -1,0 +1,229 @@
+"""Losses against explicit loops, and gathered gradients against one process, with real processes over gloo."""
+
+from __future__ import annotations
+
+import math
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from worker_processes import run_workers
+
+from ratchet.errors import ModelError
+from ratchet.models.losses import contrastive as losses
+
+SIZES = {1: [8], 2: [5, 3], 4: [1, 4, 2, 1]}  # queries per worker: 8 in all, uneven on purpose
+NEGATIVES = 2
+TAU = 0.05
+
+
+def batch() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    queries, passages = 8, 8 * (1 + NEGATIVES)
+    return {
+        "query": torch.randn(queries, 6, generator=generator),
+        "passage": torch.randn(passages, 6, generator=generator),
+        "text": torch.arange(passages) % 20,  # some passages are the same text
+        "weight": torch.randn(6, 5, generator=generator),
+    }
+
+
+def embed(weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.normalize(torch.tanh(rows @ weight), dim=1)
+
+
+def share(kind: str, weight: torch.Tensor, start: int, stop: int, total: int, workers: int) -> torch.Tensor:
+    """This worker's loss: queries [start, stop) of the batch, with their passages."""
+    data = batch()
+    query = embed(weight, data["query"][start:stop])
+    if kind == "symmetric":
+        right = embed(weight, data["passage"][start:stop])
+        offsets = losses.row_offsets(stop - start)
+        loss = losses.symmetric_info_nce(
+            query,
+            right,
+            temperature=TAU,
+            all_left_PD=losses.gather_with_gradient(query, offsets=offsets),
+            all_right_PD=losses.gather_with_gradient(right, offsets=offsets),
+            offset=start,
+            reduction="sum",
+        )
+    else:
+        width = 1 + NEGATIVES
+        passage = losses.gather_with_gradient(embed(weight, data["passage"][start * width : stop * width]))
+        text = losses.gather_with_gradient(data["text"][start * width : stop * width])
+        positive = torch.arange(start, stop) * width
+        mask = losses.false_negative_mask(text, positive)
+        loss = losses.info_nce(
+            query, passage, positive, temperature=TAU, mask_QP=mask, label_smoothing=0.1, reduction="sum"
+        )
+    return losses.scale_for_workers(loss, total, workers)
+
+
+def worker(rank: int, world: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    sizes = SIZES[world]
+    start = sum(sizes[:rank])
+    for kind in ("hard", "symmetric"):
+        weight = batch()["weight"].requires_grad_()
+        loss = share(kind, weight, start, start + sizes[rank], sum(sizes), world)
+        loss.backward()
+        assert weight.grad is not None
+        value, gradient = loss.detach().clone(), weight.grad.clone()
+        dist.all_reduce(value)
+        dist.all_reduce(gradient)
+        if rank == 0:
+            torch.save((value / world, gradient / world), Path(folder) / f"{kind}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_averaged_gradient_is_the_full_batch_one(world: int, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    run_workers(worker, (world, port, str(tmp_path)), world)
+    for kind in ("hard", "symmetric"):
+        weight = batch()["weight"].requires_grad_()
+        loss = share(kind, weight, 0, 8, 8, 1)
+        (expected,) = torch.autograd.grad(loss, weight)
+        value, gradient = torch.load(tmp_path / f"{kind}.pt")
+        assert torch.linalg.norm(gradient - expected) <= 1e-6 * torch.linalg.norm(expected)
+        assert value.item() == pytest.approx(loss.item(), rel=1e-6)
+
+
+@given(seed=st.integers(0, 10**6), smoothing=st.sampled_from([0.0, 0.2]), masked=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_info_nce_is_its_formula(seed: int, smoothing: float, masked: bool) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    query, passage = torch.randn(3, 4, generator=generator), torch.randn(7, 4, generator=generator)
+    positive = torch.randint(0, 7, (3,), generator=generator)
+    mask = torch.rand(3, 7, generator=generator) < 0.4
+    mask[torch.arange(3), positive] = False
+    if not masked:
+        mask[:] = False
+    got = losses.info_nce(
+        query, passage, positive, temperature=0.3, mask_QP=mask if masked else None, label_smoothing=smoothing
+    )
+    total = 0.0
+    for q in range(3):
+        logits = {
+            p: sum(a * b for a, b in zip(query[q].tolist(), passage[p].tolist(), strict=True)) / 0.3
+            for p in range(7)
+            if not mask[q, p]
+        }
+        normaliser = math.log(sum(math.exp(value) for value in logits.values()))
+        target = {p: smoothing / len(logits) + (1 - smoothing) * (p == int(positive[q])) for p in logits}
+        total += sum(target[p] * (normaliser - value) for p, value in logits.items()) / 3
+    assert got.item() == pytest.approx(total, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradients_are_right(masked: bool) -> None:
+    """info_nce computes in float32, so: finite differences of its own formula in float64, with step 1e-6."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    passage = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+    positive = torch.tensor([0, 2, 4])
+    mask = torch.zeros(3, 6, dtype=torch.bool)
+    if masked:
+        mask[0, 1] = mask[2, 5] = True
+
+    def reference(q: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+        logits = (q @ p.T / 0.2).masked_fill(mask, -torch.inf)
+        return torch.nn.functional.cross_entropy(logits, positive)
+
+    a, b = query.float().requires_grad_(), passage.float().requires_grad_()
+    losses.info_nce(a, b, positive, temperature=0.2, mask_QP=mask if masked else None).backward()
+    step = 1e-6
+    for grad, which in ((a.grad, 0), (b.grad, 1)):
+        assert grad is not None
+        for i in range(grad.shape[0]):
+            for j in range(grad.shape[1]):
+                sides = []
+                for sign in (1, -1):
+                    moved = [query.clone(), passage.clone()]
+                    moved[which][i, j] += sign * step
+                    sides.append(reference(*moved).item())
+                assert grad[i, j].item() == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=1e-4, abs=1e-5)
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    generator = torch.Generator().manual_seed(1)
+    query = torch.randn(16, 512, generator=generator).bfloat16()
+    passage = torch.randn(64, 512, generator=generator).bfloat16()
+    positive = torch.arange(16)
+    exact = torch.nn.functional.cross_entropy(query.double() @ passage.double().T / 20.0, positive)
+    got = losses.info_nce(query.requires_grad_(), passage, positive, temperature=20.0)
+    assert got.dtype == torch.float32
+    assert got.item() == pytest.approx(exact.item(), rel=1e-6)
+    got.backward()
+    assert query.grad is not None
+    assert query.grad.dtype == torch.bfloat16
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_false_negatives_are_those_a_person_would_list(data: st.DataObject) -> None:
+    passages = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=10))
+    positives = data.draw(st.lists(st.integers(0, len(passages) - 1), min_size=1, max_size=5))
+    known = [data.draw(st.lists(st.integers(0, 8), max_size=3)) for _ in positives]
+    own = data.draw(st.none() | st.lists(st.integers(0, 8), min_size=len(positives), max_size=len(positives)))
+    indptr = torch.tensor([0, *(len(part) for part in known)]).cumsum(0)
+    got = losses.false_negative_mask(
+        torch.tensor(passages),
+        torch.tensor(positives),
+        indptr,
+        torch.tensor([text for part in known for text in part], dtype=torch.int64),
+        query_text_Q=None if own is None else torch.tensor(own),
+    )
+    for q, positive in enumerate(positives):
+        same = {passages[positive], *known[q], *([] if own is None else [own[q]])}
+        assert got[q].tolist() == [text in same and p != positive for p, text in enumerate(passages)]
+
+
+def test_masked_passages_change_nothing() -> None:
+    generator = torch.Generator().manual_seed(3)
+    query, passage = torch.randn(2, 4, generator=generator), torch.randn(5, 4, generator=generator)
+    positive = torch.tensor([0, 1])
+    mask = torch.zeros(2, 5, dtype=torch.bool)
+    mask[:, 4] = True
+    passage.requires_grad_()
+    masked = losses.info_nce(query, passage, positive, temperature=0.1, mask_QP=mask, label_smoothing=0.1)
+    masked.backward()
+    without = losses.info_nce(query, passage[:4], positive, temperature=0.1, label_smoothing=0.1)
+    assert masked.item() == pytest.approx(without.item(), rel=1e-6)
+    assert passage.grad is not None
+    assert torch.equal(passage.grad[4], torch.zeros(4))
+
+
+def test_one_process_gathers_itself() -> None:
+    rows = torch.ones(3, 2, requires_grad=True)
+    assert losses.gather_with_gradient(rows) is rows
+    assert losses.row_offsets(3) == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"temperature": 0.0}, "more than 0"),
+        ({"label_smoothing": 1.0}, "label_smoothing is 1.0"),
+        ({"reduction": "avg"}, "'avg'"),
+        ({"mask_QP": torch.zeros(1, 3, dtype=torch.bool)}, "mask_QP is"),
+        ({"passage_PD": torch.ones(3, 5)}, "same model"),
+    ],
+)
+def test_refusals_say_what_to_do(change: dict[str, object], sentence: str) -> None:
+    given_: dict[str, object] = {
+        "query_QD": torch.ones(2, 4),
+        "passage_PD": torch.ones(3, 4),
+        "positive_Q": torch.tensor([0, 1]),
+        "temperature": 0.1,
+    }
+    with pytest.raises(ModelError, match=sentence):
+        losses.info_nce(**(given_ | change))  # type: ignore[arg-type]

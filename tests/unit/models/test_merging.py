@@ -1,0 +1,171 @@
+"""Merged folders: they compute what base and adapter do, and others' libraries load them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from ratchet.errors import ModelError
+from ratchet.models.adapters import lora, merging
+from ratchet.models.embedder import encoder, projection
+from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
+from ratchet.models.reranker import reranker
+from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
+
+TEXTS = ["Adds the denominators.", "Squares each term of a sum.", "Reads the scale wrongly.", "x"]
+
+
+def trained(model: Any, whole: list[str], task: str, folder: Path) -> None:
+    """Saves an adapter that changes something."""
+    model = lora.attach(
+        model,
+        lora_r=4,
+        lora_alpha=8,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+        seed=0,
+        modules_to_save=whole,
+        task=task,
+    )
+    torch.manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    lora.save(model, folder)
+
+
+def embedder_adapter(base: Path, folder: Path, agreed: EncodingConfig | None = None) -> Path:
+    one = encoder.load(base, dtype="float32", device="cpu", training=True)
+    trained(one.model, [], "FEATURE_EXTRACTION", folder)
+    (agreed or one.encoding_config).write(folder)
+    return folder
+
+
+def reranker_adapter(base: Path, folder: Path, agreed: RerankerConfig) -> Path:
+    one = reranker.load(base, dtype="float32", device="cpu", training=True, reranker_config=agreed)
+    task = "CAUSAL_LM" if agreed.kind == "yes_no" else "SEQ_CLS"
+    trained(one.model, reranker.find_heads(one), task, folder)
+    agreed.write(folder)
+    return folder
+
+
+def merged(base: Path, adapter: Path, folder: Path) -> merging.MergeCheck:
+    folder.mkdir()
+    merging.merge(base, adapter, folder)
+    return merging.check(base, adapter, folder, TEXTS)
+
+
+def test_a_merged_embedder_is_one_for_sentence_transformers_too(minilm: Path, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    adapter = embedder_adapter(minilm, tmp_path / "adapter")
+    found = merged(minilm, adapter, tmp_path / "merged")
+    assert found.drift < 1e-5
+    assert found.change > 1e-2
+    expected = encoder.load(minilm, adapter, dtype="float32", device="cpu").encode(TEXTS, "query")
+    theirs = SentenceTransformer(str(tmp_path / "merged"), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(theirs, expected, atol=1e-5)
+    assert read_encoding_config(tmp_path / "merged") == read_encoding_config(adapter)
+    plain = transformers.AutoModel.from_pretrained(tmp_path / "merged", output_loading_info=True)[1]
+    assert not [name for name in plain["missing_keys"] if "pooler" not in name]
+
+
+def test_a_projection_goes_along(minilm: Path, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    adapter = embedder_adapter(
+        minilm, tmp_path / "adapter", replace(read_encoding_config(minilm), projection="2_Dense")
+    )
+    projection.save(projection.init(384, 100, 0), adapter / "2_Dense")
+    found = merged(minilm, adapter, tmp_path / "merged")
+    assert found.drift < 1e-5
+    expected = encoder.load(minilm, adapter, dtype="float32", device="cpu").encode(TEXTS, "query")
+    assert expected.shape == (len(TEXTS), 100)
+    theirs = SentenceTransformer(str(tmp_path / "merged"), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(theirs, expected, atol=1e-5)
+    again = encoder.load(tmp_path / "merged", dtype="float32", device="cpu").encode(TEXTS, "query")
+    np.testing.assert_allclose(again, expected, atol=1e-5)
+    # An adapter without one leaves the base's in place.
+    plain = embedder_adapter(tmp_path / "merged", tmp_path / "second")
+    assert read_encoding_config(plain).projection == "2_Dense"
+    assert merged(tmp_path / "merged", plain, tmp_path / "third").drift < 1e-5
+    about = json.loads((adapter / "2_Dense/config.json").read_text())
+    (adapter / "2_Dense/config.json").write_text(json.dumps(about | {"in_features": 7}))
+    with pytest.raises(ModelError, match="from 7 dimensions"):
+        encoder.load(minilm, adapter)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_merged_decoder_keeps_its_head(tiny: dict[str, Path], tmp_path: Path, tied: bool) -> None:
+    base = tmp_path / "base"
+    config = transformers.AutoConfig.from_pretrained(tiny["qwen2"], tie_word_embeddings=tied)
+    torch.manual_seed(0)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(base)
+    transformers.AutoTokenizer.from_pretrained(tiny["qwen2"]).save_pretrained(base)
+    agreed = RerankerConfig("yes_no", 64, None, "w1{text}", "w2{text}", "w", "w3", answer="w")
+    adapter = reranker_adapter(base, tmp_path / "adapter", agreed)
+    found = merged(base, adapter, tmp_path / "merged")
+    assert found.drift < 1e-4
+    assert found.change > 1e-3
+    _, info = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert read_reranker_config(tmp_path / "merged") == agreed
+
+
+def test_a_merged_cross_encoder_has_its_head_and_loads_in_sentence_transformers(minilm: Path, tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    adapter = reranker_adapter(minilm, tmp_path / "adapter", RerankerConfig("cross_encoder", 128))
+    assert not reranker.can_score(minilm)
+    found = merged(minilm, adapter, tmp_path / "merged")
+    assert found.drift < 1e-4
+    assert reranker.can_score(tmp_path / "merged")
+    (ours,) = reranker.load(tmp_path / "merged", dtype="float32", device="cpu").score(["x + 1"], [TEXTS])
+    theirs = CrossEncoder(str(tmp_path / "merged"), device="cpu").predict(
+        [("x + 1", text) for text in TEXTS], activation_fn=torch.nn.Identity()
+    )
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_weights_are_stored_as_the_bases_are(tiny: dict[str, Path], tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    transformers.AutoModel.from_pretrained(tiny["bert"], dtype=torch.bfloat16, add_pooling_layer=False).save_pretrained(
+        base
+    )
+    transformers.AutoTokenizer.from_pretrained(tiny["bert"]).save_pretrained(base)
+    found = merged(base, embedder_adapter(base, tmp_path / "adapter"), tmp_path / "merged")
+    assert merging._stored(tmp_path / "merged") == torch.bfloat16
+    assert 0 < found.drift < 1e-2
+
+
+def test_another_bases_adapter_and_a_changed_folder_are_seen(
+    minilm: Path, tiny: dict[str, Path], tmp_path: Path
+) -> None:
+    adapter = embedder_adapter(minilm, tmp_path / "adapter")
+    with pytest.raises(ModelError, match="does not fit the model"):
+        merged(tiny["bert"], adapter, tmp_path / "merged")
+    assert merged(minilm, adapter, tmp_path / "sound").drift < 1e-5
+    other = embedder_adapter(minilm, tmp_path / "other")
+    weights = (tmp_path / "other" / lora.WEIGHTS).read_bytes()
+    (other / lora.WEIGHTS).write_bytes(weights)
+    changed = {name: 3 * value for name, value in load_file(other / lora.WEIGHTS).items()}
+    save_file(changed, other / lora.WEIGHTS, metadata={"format": "pt"})
+    assert merging.check(minilm, other, tmp_path / "sound", TEXTS).drift > 1e-2
+
+
+def test_an_adapter_that_does_nothing_changes_nothing(minilm: Path, tmp_path: Path) -> None:
+    one = encoder.load(minilm, dtype="float32", device="cpu", training=True)
+    model = lora.attach(one.model, lora_r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", seed=0)
+    lora.save(model, tmp_path / "adapter")
+    one.encoding_config.write(tmp_path / "adapter")
+    found = merged(minilm, tmp_path / "adapter", tmp_path / "merged")
+    assert abs(found.change) < 1e-6
+    assert abs(found.drift) < 1e-6

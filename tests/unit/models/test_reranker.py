@@ -1,0 +1,266 @@
+"""Rerankers against plain transformers and against sentence-transformers' CrossEncoder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from ratchet.errors import ModelError
+from ratchet.models.model_files import RERANKER_CONFIG_FILE
+from ratchet.models.reranker import prefix_sharing, reranker
+from ratchet.models.reranker.reranker_config import YES_NO, RerankerConfig, read_reranker_config
+
+ASK = RerankerConfig("yes_no", 64, None, "w1{text}", "w2{text}", "w", "w3w3", answer="w", against="9")
+"""For the tiny decoder, whose tokens are the characters w and 0 to 9."""
+
+QUERIES = ["w1", "w22w3", "w4w5w6w7", "w30"]
+PASSAGES = [["w8", "w9w10", "w11"], ["w9w10"], [], ["w12w13w14w15w16w17", "w8"]]
+
+
+@pytest.fixture(scope="module")
+def cross_encoder(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MiniLM with a random head, saved."""
+    folder = tmp_path_factory.mktemp("cross-encoder")
+    torch.manual_seed(1)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(minilm, num_labels=1)
+    with torch.no_grad():
+        model.classifier.weight.mul_(20)
+    model.save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(minilm).save_pretrained(folder)
+    return folder
+
+
+def plain_yes_no(folder: Path, reranker_config: RerankerConfig, query: str, passage: str) -> float:
+    """One pair by the whole model, without any of ours."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    def ids(text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    row = [
+        *ids(reranker_config.query_template.replace("{text}", query)),
+        *ids(reranker_config.separator),
+        *ids(reranker_config.passage_template.replace("{text}", passage)),
+        *ids(reranker_config.separator),
+        *ids(reranker_config.prompt),
+    ]
+    with torch.inference_mode():
+        logits_V = model(input_ids=torch.tensor([row])).logits[0, -1]
+    against = float(logits_V[ids(reranker_config.against)[0]]) if reranker_config.against else 0.0
+    return float(logits_V[ids(reranker_config.answer)[0]]) - against
+
+
+@pytest.mark.parametrize("reranker_config", [ASK, replace(ASK, against="")])
+@pytest.mark.parametrize("batch_tokens", [1, 2048])
+def test_a_decoder_answers_as_its_whole_head_does(
+    tiny: dict[str, Path], reranker_config: RerankerConfig, batch_tokens: int
+) -> None:
+    ours = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", reranker_config=reranker_config)
+    scores = ours.score(QUERIES, PASSAGES, batch_tokens=batch_tokens)
+    assert [len(own) for own in scores] == [3, 1, 0, 2]
+    for query, own, found in zip(QUERIES, PASSAGES, scores, strict=True):
+        expected = [plain_yes_no(tiny["qwen2"], reranker_config, query, passage) for passage in own]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    assert len({round(float(score), 3) for own in scores for score in own}) == 6
+
+
+def test_a_cross_encoder_scores_as_sentence_transformers_does(cross_encoder: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    queries = ["What is 1/2 + 1/3? The student says 2/5.", "long " * 300, "x"]
+    passages = [["Adds numerators and denominators.", "Forgets to flip the inequality. " * 40, ""], ["y", "z"], ["x"]]
+    theirs = CrossEncoder(str(cross_encoder), device="cpu", max_length=512)
+    ours = reranker.load(cross_encoder, dtype="float32", device="cpu")
+    assert ours.reranker_config.kind == "cross_encoder"
+    found = ours.score([queries[0], queries[2]], [passages[0], passages[2]])
+    expected = theirs.predict(
+        [(queries[0], passage) for passage in passages[0]] + [(queries[2], "x")],
+        activation_fn=torch.nn.Identity(),
+    )
+    np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-4, atol=1e-4)
+    # Longer than a pair may be: the passage is there still, and each score is a number.
+    (long,) = ours.score([queries[1]], [passages[1]])
+    assert abs(long[0] - long[1]) > 1e-4
+
+
+def test_bfloat16_is_near(cross_encoder: Path) -> None:
+    texts = ["Adds the denominators.", "Squares each term.", "Reads the scale wrongly."]
+    scores = [
+        reranker.load(cross_encoder, dtype=dtype, device="cpu").score(["What is 1/2 + 1/3?"], [texts])[0]
+        for dtype in ("float32", "bfloat16")
+    ]
+    np.testing.assert_allclose(scores[1], scores[0], atol=0.05 * np.abs(scores[0]).max() + 0.01)
+
+
+def test_a_text_that_is_in_many_pairs_is_tokenised_once(tiny: dict[str, Path]) -> None:
+    ours = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", reranker_config=ASK)
+    seen: list[str] = []
+    tokenizer = ours.tokens.tokenizer
+
+    class Counting:
+        def __call__(self, texts: list[str], **options: object) -> object:
+            seen.extend(texts)
+            return tokenizer(texts, **options)
+
+    ours.tokens.tokenizer = Counting()
+    ours.tokenize(QUERIES, PASSAGES)
+    assert sorted(seen) == sorted(
+        ["w1" + query for query in QUERIES] + ["w2" + text for text in {t for own in PASSAGES for t in own}]
+    )
+
+
+def test_what_is_too_long_is_cut_and_the_prompt_stays(tiny: dict[str, Path]) -> None:
+    tokens = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", reranker_config=ASK).tokens
+    (query,), (passage,) = tokens.tokenize(["7" * 500], "query"), tokens.tokenize(["8" * 500], "passage")
+    first, second = tokens.split_pair(query, passage)
+    ids = [*first, *second]
+    assert len(ids) == 64
+    prompt = tokens.tokenizer("w" + "w3w3", add_special_tokens=False)["input_ids"]
+    assert ids[-len(prompt) :] == prompt
+    seven, eight = (tokens.tokenizer(digit, add_special_tokens=False)["input_ids"][0] for digit in "78")
+    assert ids.count(seven) == 32 - 2
+    assert ids.count(eight) == 64 - 32 - 1 - 5 - 2
+    assert sum(map(len, tokens.split_pair(query[:3], passage))) == 64, "what the query leaves, the passage gets"
+
+
+@pytest.mark.parametrize("most", [1, 30, 10_000])
+def test_pairs_that_share_a_row_have_the_scores_and_gradients_of_pairs_alone(
+    tiny: dict[str, Path], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefix_sharing.make_shared_rows, "__defaults__", (most,))
+    ours = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", reranker_config=ASK, training=True)
+    assert ours.shares_prefixes
+    rows = ours.tokenize(QUERIES, PASSAGES)
+    assert len(rows) == {1: 6, 30: 5, 10_000: 3}[most]
+    assert sum(len(row.ends) for row in rows) == 6
+    together = ours.forward(rows, 4)
+    weights = torch.arange(1.0, 7.0)
+    (together * weights).sum().backward()
+    found = {name: parameter.grad.clone() for name, parameter in ours.model.named_parameters() if "lm_h" not in name}
+    ours.model.zero_grad()
+
+    ours.shares_prefixes = False
+    alone = torch.cat([ours.forward([row]) for row in ours.tokenize(QUERIES, PASSAGES)])
+    (alone * weights).sum().backward()
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+    for name, gradient in found.items():
+        expected = ours.model.get_parameter(name).grad
+        assert float((gradient - expected).norm() / expected.norm()) < 1e-4, name
+
+
+@pytest.mark.parametrize("kind", prefix_sharing.ARCHITECTURES)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_every_architecture_that_shares_gives_the_scores_of_pairs_alone(
+    tiny: dict[str, Path], tmp_path: Path, kind: str, attention: str
+) -> None:
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    heads = {"num_key_value_heads": 2, "head_dim": 8, "vocab_size": 43, "pad_token_id": 0}
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **size, **heads))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(8)
+    model.save_pretrained(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny["qwen2"])
+    plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=attention).eval()
+    ours = reranker.Reranker(plain, tokenizer, ASK)
+    assert ours.shares_prefixes
+    together = np.concatenate(ours.score(QUERIES, PASSAGES))
+    ours.shares_prefixes = False
+    alone = np.concatenate(ours.score(QUERIES, PASSAGES))
+    np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-4)
+    assert np.ptp(alone) > 0.1
+
+
+@pytest.mark.parametrize(("window", "shares"), [(4, False), (64, True)])
+def test_models_whose_attention_looks_back_less_than_a_pair_do_not_share(
+    tiny: dict[str, Path], tmp_path: Path, window: int, shares: bool
+) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny["qwen2"])
+    model.config.use_sliding_window, model.config.sliding_window, model.config.max_window_layers = True, window, 0
+    model.config.layer_types = ["sliding_attention"] * 2
+    model.save_pretrained(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(tiny["qwen2"]).save_pretrained(tmp_path)
+    ours = reranker.load(tmp_path, dtype="float32", device="cpu", reranker_config=ASK)
+    assert ours.shares_prefixes == shares
+    expected = [plain_yes_no(tmp_path, ASK, QUERIES[0], passage) for passage in PASSAGES[0]]
+    np.testing.assert_allclose(ours.score(QUERIES, PASSAGES)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_fresh_head_is_drawn_by_its_seed_and_only_to_be_trained(minilm: Path) -> None:
+    with pytest.raises(ModelError, match="classifier"):
+        reranker.load(minilm, device="cpu")
+    reranker_config = RerankerConfig("cross_encoder", 128)
+    weights = [
+        reranker.load(
+            minilm, device="cpu", reranker_config=reranker_config, training=True, seed=seed
+        ).model.classifier.weight
+        for seed in (1, 1, 2)
+    ]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"answer": "w1"}, "the answer 'w1' is 2 tokens"),
+        ({"prompt": "w" * 70}, "expected room for both"),
+        ({"max_length": 4}, "expected 8 or more"),
+        ({"query_max_length": 64}, "expected 1 up to below max_length"),
+        ({"kind": "maybe"}, "expected yes_no or cross_encoder"),
+        ({"query_template": "A"}, "expected a template"),
+    ],
+)
+def test_reranker_configs_that_cannot_work_are_named(
+    tiny: dict[str, Path], change: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ModelError, match=said):
+        reranker.load(tiny["qwen2"], device="cpu", reranker_config=replace(ASK, **change))  # type: ignore[arg-type]
+
+
+def test_a_head_that_does_more_than_multiply_is_refused(tiny: dict[str, Path], tmp_path: Path) -> None:
+    config = transformers.Gemma2Config(
+        vocab_size=43,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        final_logit_softcapping=0.5,
+        pad_token_id=0,
+    )
+    torch.manual_seed(0)
+    model = transformers.Gemma2ForCausalLM(config)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(20)
+    model.save_pretrained(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(tiny["qwen2"]).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="plain linear head"):
+        reranker.load(tmp_path, device="cpu", dtype="float32", reranker_config=ASK)
+
+
+def test_a_score_that_is_no_number_is_refused(cross_encoder: Path) -> None:
+    ours = reranker.load(cross_encoder, dtype="float32", device="cpu")
+    with torch.no_grad():
+        ours.model.classifier.bias.fill_(torch.nan)
+    with pytest.raises(ModelError, match="not finite"):
+        ours.score(["x"], [["y"]])
+
+
+def test_a_reranker_config_travels_with_its_folder(tmp_path: Path, tiny: dict[str, Path], minilm: Path) -> None:
+    ASK.write(tmp_path)
+    assert read_reranker_config(tmp_path) == ASK
+    assert read_reranker_config(tiny["qwen2"]) == YES_NO
+    assert read_reranker_config(minilm) == RerankerConfig("cross_encoder", 512)
+    (tmp_path / RERANKER_CONFIG_FILE).write_text('{"kind": "yes_no", "prompts": ""}')
+    with pytest.raises(ModelError, match="not a reranker config"):
+        read_reranker_config(tmp_path)

@@ -1,0 +1,54 @@
+"""How numbers, times and texts are shown."""
+
+from __future__ import annotations
+
+import math
+
+from ratchet.orchestrator.reporting.formatting import (
+    clean,
+    format_cells,
+    format_compact,
+    format_duration,
+    is_time,
+    shorten,
+)
+
+
+def test_texts_for_people():
+    assert [format_duration(s) for s in (None, 0.42, 9.96, 59.7, 125, 3599.8, 11_040, 180_000)] == [
+        "–",
+        "0.42 s",
+        "10 s",
+        "1 m 00 s",
+        "2 m 05 s",
+        "1 h 00 m",
+        "3 h 04 m",
+        "2 d 02 h",
+    ]
+    assert [format_compact(v) for v in (0.41234, 12, 4567.0, 999.9, 999_960, 1.5e6, 2e-5, math.nan, -math.inf)] == [
+        "0.412",
+        "12",
+        "4.6k",
+        "1.0k",
+        "1.0M",
+        "1.5M",
+        "2e-05",
+        "NaN",
+        "-inf",
+    ]
+    assert format_cells([0.5, None, 0.12345, math.nan], "map@25") == ["0.500", "–", "0.123", "NaN"]
+    assert format_cells([2e-5, 1.0], "learning_rate") == ["2e-05", "1.000"]
+    assert format_cells([True, "x"], "kept") == ["yes", "x"]
+    assert format_cells([1234567], "rows") == ["1,234,567"]
+    assert format_cells([61.0], "time") == ["1 m 01 s"]
+    assert [is_time(c) for c in ("time", "train_s", "tokens_per_s", "seconds", "runtime", "times")] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert shorten("iter0/finetune_embedder", 12) == "iter0…bedder"
+    assert shorten("short", 12) == "short"
+    assert clean("a\x1b]0;title\x07b\x1b[1;31mc\r\nd\ud800") == "abc\nd?"

@@ -1,0 +1,95 @@
+"""What fits on machines, against trying it out."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratchet.errors import InputError
+from ratchet.orchestrator.job_interface.job import Resources
+from ratchet.orchestrator.job_interface.placement import (
+    Machine,
+    check_shared,
+    choose_workers,
+    count_fitting,
+    existing_paths,
+    resolve_resources,
+)
+
+MACHINES = st.lists(
+    st.builds(Machine, st.integers(0, 9).map(float), st.integers(0, 3).map(float), st.integers(1, 3)), max_size=4
+)
+
+
+def put(machines: list[Machine], cpus: float, gpus: float) -> int:
+    """One worker after the other, wherever there is room."""
+    left = [[one.cpus, one.gpus] for one in machines for _ in range(one.count)]
+    for number in itertools.count():
+        room = next((have for have in left if have[0] >= cpus and have[1] >= gpus), None)
+        if room is None:
+            return number
+        room[0] -= cpus
+        room[1] -= gpus
+    raise AssertionError
+
+
+@given(MACHINES, st.integers(1, 5), st.integers(0, 2))
+def test_as_many_fit_as_can_be_put(machines: list[Machine], cpus: int, gpus: int) -> None:
+    asked = Resources(workers=1, cpus=float(cpus), gpus=float(gpus))
+    assert count_fitting(machines, asked) == put(machines, cpus, gpus)
+
+
+@given(MACHINES, st.integers(1, 6), st.integers(0, 2))
+def test_the_share_of_cpus_is_the_largest_with_which_all_fit(machines: list[Machine], workers: int, gpus: int) -> None:
+    asked = resolve_resources(Resources(workers=workers, gpus=float(gpus)), machines)
+    assert (asked.workers, asked.gpus) == (workers, gpus)
+    enough = [cpus for cpus in range(1, 10) if put(machines, cpus, gpus) >= workers]
+    assert asked.cpus == max(enough, default=1)
+
+
+def test_workers_are_one_per_gpu_and_one_where_there_is_none() -> None:
+    laptop = [Machine(2.0)]
+    assert resolve_resources(Resources(), laptop) == Resources(workers=1, cpus=2.0, gpus=0.0)
+    assert resolve_resources(Resources(workers=2), laptop).cpus == 1.0
+    cloud = [Machine(0.0), Machine(16.0, count=8), Machine(16.0, 4.0, count=2)]
+    assert resolve_resources(Resources(), cloud) == Resources(workers=8, cpus=4.0, gpus=1.0)
+    assert resolve_resources(Resources(gpus=0.0), cloud).cpus == 16.0
+    assert resolve_resources(Resources(gpus=2.0), cloud).workers == 4
+
+
+@given(MACHINES, st.integers(1, 6), st.integers(1, 6))
+def test_who_may_begin_with_fewer_has_as_many_as_fit(machines: list[Machine], workers: int, least: int) -> None:
+    asked = Resources(workers=workers, min_workers=least, cpus=2.0, gpus=0.0)
+    fit = put(machines, 2, 0)
+    assert choose_workers(machines, asked) == (min(fit, workers) if fit >= min(least, workers) else 0)
+    assert choose_workers(machines, replace(asked, min_workers=None)) == (workers if fit >= workers else 0)
+
+
+def test_workers_go_where_their_labels_memory_and_gpus_are() -> None:
+    spot = Machine(16.0, 1.0, 8, 64.0, frozenset({"L40S"}), {"market": "spot"})
+    steady = Machine(16.0, 1.0, 2, 128.0, frozenset({"H100"}), {"market": "on-demand"})
+    asked = Resources(workers=1, cpus=1.0, gpus=1.0)
+    assert count_fitting([spot, steady], asked) == 10
+    assert count_fitting([spot, steady], replace(asked, labels=("market=on-demand",))) == 2
+    assert count_fitting([spot, steady], replace(asked, accelerator="L40S")) == 8
+    assert count_fitting([spot, steady], replace(asked, memory=100.0)) == 2
+    assert count_fitting([replace(spot, accelerators=None)], replace(asked, accelerator="A100")) == 8
+    assert resolve_resources(Resources(accelerator="H100"), [spot, steady]).workers == 2
+    with pytest.raises(InputError, match="expected name=value"):
+        count_fitting([spot], replace(asked, labels=("spot",)))
+
+
+def test_a_machine_must_see_what_the_driver_sees_and_no_more(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    given = {"now": there, "later": (tmp_path / "later", None), "resources": Resources()}
+    assert existing_paths(given, [there]) == (there, there)
+    check_shared("embed", existing_paths(given))
+    there.rmdir()
+    with pytest.raises(InputError, match=r"step embed, machine [\d.]+: \S+/there does not exist"):
+        check_shared("embed", [there])

@@ -1,0 +1,99 @@
+"""What a report shows: which number is better, what is overlaid, what stands side by side."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ratchet.orchestrator.reporting.run_data import (
+    StepReport,
+    collect_cases,
+    format_headline,
+    group_curves,
+    shorten_names,
+)
+from ratchet.orchestrator.reporting.tables import find_best, infer_direction
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        ("MAP@25", 1),
+        ("map@25", 1),
+        ("R@25", 1),
+        ("P@5", 1),
+        ("recall@10", 1),
+        ("MRR", 1),
+        ("NDCG@10", 1),
+        ("EM", 1),
+        ("F1", 1),
+        ("accuracy", 1),
+        ("pass@8", 1),
+        ("tokens_per_s", 1),
+        ("loss", -1),
+        ("valid_loss", -1),
+        ("mean rank", -1),
+        ("latency_ms", -1),
+        ("time", 0),
+        ("seconds", 0),
+        ("rows", 0),
+        ("epoch", 0),
+        ("learning_rate", 0),
+        ("maps", 0),
+        ("step", 0),
+    ],
+)
+def test_better_is_known_by_name(column, expected):
+    assert infer_direction(column) == expected
+
+
+def test_best_marks_only_what_stands_out():
+    assert find_best([0.1, 0.3, None, 0.3, math.nan], "map@25") == {1, 3}
+    assert find_best([0.1, 0.3], "loss") == {0}
+    assert find_best([0.1, 0.3], "rows") == find_best([0.2, 0.2], "map@25") == find_best([0.2, None], "map@25") == set()
+
+
+def test_headline_compares_with_the_best_baseline():
+    rows = {"BM25": {"MAP@25": 0.128}, "zero-shot": {"MAP@25": 0.176}, "iteration 0": {"MAP@25": 0.358}}
+    assert format_headline(rows, "MAP@25") == "0.358 at iteration 0: +0.182 against zero-shot"
+    worse = {"base": {"loss": 1.0}, "iteration 0": {"loss": 2.0}, "iteration 1": {"loss": 1.5}}
+    assert format_headline(worse, "loss") == "1.500 at iteration 1: +0.500 against base"
+    assert format_headline(rows, "rows") == format_headline({"BM25": {"MAP@25": 0.1}}, "MAP@25") == ""
+
+
+def found(step: str, heading: str, rank: int | None, query: str = "q") -> StepReport:
+    """A step with one card: five answers, the right one at `rank`."""
+    items = [{"text": f"answer {i}", "good": i == rank} for i in range(1, 6)]
+    return StepReport(step, "e", "done", cases={"t": [{"title": query, "columns": {heading: items}}]})
+
+
+def test_cards_of_a_query_stand_side_by_side():
+    steps = [found("z", "zero-shot", None), found("a", "iteration 0", 2), found("b", "iteration 1", 1)]
+    card, other = collect_cases([*steps, found("c", "zero-shot", 3, "another")])["t"]
+    assert list(card.columns) == ["zero-shot", "iteration 0", "iteration 1"]
+    assert (card.ranks, other.title, other.ranks) == ([None, 2, 1], "another", [3])
+
+
+def test_of_many_columns_the_first_and_the_last_are_shown():
+    (card,) = collect_cases([found(f"s{i}", f"iteration {i}", 1) for i in range(6)])["t"]
+    assert (list(card.columns), card.left_out) == (["iteration 0", "iteration 5"], 4)
+
+
+def test_columns_of_one_heading_are_told_apart_only_if_they_differ():
+    (card,) = collect_cases([found("a", "h", 1), found("b", "h", 2), found("c", "h", 1)])["t"]
+    assert list(card.columns) == ["h", "h (b)"]
+
+
+def test_curves_of_one_job_share_a_chart():
+    curves = {
+        "loss against step": {"x": [0, 1], "y": [2, 1]},
+        "speed": {"x": [0], "y": [1]},
+        "none": {"x": [], "y": []},
+    }
+    made = group_curves([StepReport(f"iter{i}/train", "train", "done", curves=curves) for i in range(2)])
+    assert [(c.y_label, c.x_label, [s.label for s in c.series]) for c in made] == [
+        ("loss", "step", ["iter0", "iter1"]),
+        ("speed", "", ["iter0", "iter1"]),
+    ]
+    assert shorten_names(["a/train", "b/tune"]) == ["a/train", "b/tune"]

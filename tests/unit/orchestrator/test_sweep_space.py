@@ -1,0 +1,285 @@
+"""What a sweep tries and what decides it, without Ray: files, draws, objectives, verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratchet.errors import InputError, RecipeError
+from ratchet.orchestrator.job_interface.job import Job, Result
+from ratchet.orchestrator.recipe import Settings, build, find
+from ratchet.orchestrator.step import Row, Step, Summary, goals_of, reachable, step
+from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.sweeps.objective import Objective, find_objective, select_needed_steps
+from ratchet.orchestrator.sweeps.plan import plan_sweep
+from ratchet.orchestrator.sweeps.results import compare_with_defaults, find_winner
+from ratchet.orchestrator.sweeps.space import Space
+from ratchet.orchestrator.sweeps.trial_log import Trial, TrialLog
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def space(folder: Path, text: str) -> Space:
+    path = folder / "space.yaml"
+    path.write_text(text)
+    return Space.read(path)
+
+
+def test_a_space_holds_distributions_and_plain_values(tmp_path: Path) -> None:
+    found = space(
+        tmp_path,
+        'a.x: loguniform(1e-5, 1e-3)\na.k: randint(2, 4)\n# why\nb.window: grid("2,100", "2,200")\nkind: constant\n'
+        "b.loss: choice(kl_div, none, 0.5)\n",
+    )
+    assert [(d.name, d.kind, d.values) for d in found.dimensions] == [
+        ("a.x", "loguniform", ("1e-5", "1e-3")),
+        ("a.k", "randint", ("2", "4")),
+        ("b.window", "grid", ("2,100", "2,200")),
+        ("b.loss", "choice", ("kl_div", "none", "0.5")),
+    ]
+    assert found.fixed == ["kind=constant"]
+    assert found.grid_size == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: loguniform(0, 1)", "numbers above 0"),
+        ("a: uniform(2, 1)", "low below high"),
+        ("a: uniform(1)", r"uniform\(low, high\)"),
+        ("a: randint(1, 2.5)", "whole numbers"),
+        ("a: uniform(x, y)", "expected uniform"),
+        ("a: normal(0, 1)", "expected one of loguniform"),
+        ("a: choice()", "at least one value"),
+        ("a: 1\na: 2", ":2: a given twice"),
+        ("a:\n  b: 1", "nested block"),
+        ("- a", "no mapping given"),
+        ("a: [", "expected lines"),
+    ],
+)
+def test_a_line_that_says_nothing_is_named(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(RecipeError, match=says) as raised:
+        space(tmp_path, text)
+    assert "space.yaml" in str(raised.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"nowhere\.yaml: No such file"):
+        Space.read(tmp_path / "nowhere.yaml")
+
+
+def test_more_trials_begin_with_the_same_ones(tmp_path: Path) -> None:
+    found = space(tmp_path, "a: loguniform(1e-5, 1e-3)\nb: choice(1, 2, 3)\n")
+    assert found.draw_points(16, 0)[:6] == found.draw_points(6, 0)
+    assert found.draw_points(6, 1) != found.draw_points(6, 0)
+    assert found.draw_points(6, 0)[0] == {}, "the recipe's defaults come first"
+
+
+def test_another_line_leaves_the_others_values(tmp_path: Path) -> None:
+    one = space(tmp_path, "a: uniform(0, 1)\n").draw_points(5, 3)
+    two = space(tmp_path, "b: uniform(0, 1)\na: uniform(0, 1)\n").draw_points(5, 3)
+    assert [point.get("a") for point in one] == [point.get("a") for point in two]
+
+
+def test_grids_give_every_combination_once(tmp_path: Path) -> None:
+    found = space(tmp_path, "a: grid(1, 2)\nb: grid(x, y, z)\n").draw_points(100, 0)
+    assert len(found) == 7
+    assert [tuple(point.values()) for point in found[1:]] == [(a, b) for a in "12" for b in "xyz"]
+
+
+def test_each_round_of_the_grids_draws_the_rest_anew(tmp_path: Path) -> None:
+    found = space(tmp_path, "a: grid(1, 2)\nb: uniform(0, 1)\n").draw_points(5, 0)
+    assert [point["a"] for point in found[1:]] == ["1", "2", "1", "2"]
+    assert len({point["b"] for point in found[1:]}) == 4
+
+
+@given(st.floats(1e-6, 1.0), st.floats(1.01, 1e4), st.integers(0, 10**6))
+def test_draws_stay_within_their_range(low: float, factor: float, trial: int) -> None:
+    from ratchet.orchestrator.sweeps.space import Dimension
+
+    high = low * factor
+    for kind in ("loguniform", "uniform"):
+        value = float(Dimension("a", kind, (str(low), str(high)), "", "").draw(0, trial))  # type: ignore[arg-type]
+        assert low * (1 - 1e-5) <= value <= high * (1 + 1e-5)
+
+
+def test_a_loguniform_draw_is_even_over_magnitudes(tmp_path: Path) -> None:
+    found = space(tmp_path, "a: loguniform(1e-4, 1)\n").draw_points(400, 0)
+    below = sum(float(point["a"]) < 1e-2 for point in found[1:])
+    assert 160 < below < 240
+
+
+@dataclass(frozen=True)
+class Config:
+    rate: float = 0.1
+    metric: str = "map@25"
+
+
+@dataclass(frozen=True)
+class Plain:
+    size: int = 1
+
+
+@dataclass(frozen=True)
+class Inputs:
+    before: Path | None = None
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    if config.rate >= 1:
+        raise InputError(f"train.rate: {config.rate} given; expected below 1; lower it")
+
+
+TRAIN = Job("train", version=1, config=Config, inputs=Inputs, run=lambda *_: Result(), check=check)
+PLAIN = Job("plain", version=1, config=Plain, inputs=Inputs, run=lambda *_: Result())
+
+
+def built() -> tuple[list[Step], Summary]:
+    a = step("a", PLAIN)
+    first = step("one/train", TRAIN, before=a)
+    other = step("one/rank", TRAIN, before=first, metric="map@25")
+    judged = step("one/judge", PLAIN, before=other)
+    summary = Summary([Row("one", {"MAP@25": judged.metric("map@25"), "R@5": judged.metric("r@5")}, [judged])])
+    return reachable(goals_of(summary)), summary
+
+
+def found(metric: str, touched: set[str]) -> Objective:
+    steps, summary = built()
+    return find_objective(metric, steps, summary, touched)
+
+
+def test_the_step_that_the_space_changes_decides_by_its_held_out_rows() -> None:
+    assert found("map@25", {"one/train"}) == Objective("one/train", "valid/map@25", "map@25", True)
+
+
+def test_else_the_one_after_what_the_space_changes() -> None:
+    assert found("map@25", {"a"}).step == "one/rank"
+
+
+def test_a_step_can_be_named() -> None:
+    assert found("one/rank.map@25", {"one/train"}).step == "one/rank"
+    judged = found("one/judge.map@25", {"one/train"})
+    assert (judged.step, judged.name, judged.trained) == ("one/judge", "map@25", False)
+
+
+def test_a_number_of_the_table_decides_where_nothing_trains_by_it() -> None:
+    assert found("r@5", {"one/train"}) == Objective("one/judge", "r@5", "r@5", False)
+
+
+@pytest.mark.parametrize("metric", ["map@26", "two/train.map@25"])
+def test_an_unknown_metric_is_named_with_the_nearest(metric: str) -> None:
+    with pytest.raises(RecipeError, match="did you mean"):
+        found(metric, {"one/train"})
+
+
+def test_what_the_space_does_not_reach_cannot_decide() -> None:
+    with pytest.raises(RecipeError, match="changes nothing"):
+        found("one/train.map@25", {"one/judge"})
+
+
+def test_only_what_the_objective_needs_is_run() -> None:
+    steps, _ = built()
+    assert [step.name for step in select_needed_steps(steps, "one/train")] == ["a", "one/train"]
+
+
+def asked(folder: Path, text: str, metric: str = "map@25") -> Any:
+    path = folder / "tried.yaml"
+    path.write_text(text)
+    return plan_sweep(
+        "quickstart", ["questions=80"], path, metric, Store.open(folder / "store"), {"seeds": 1}, "ratchet sweep"
+    )
+
+
+def test_a_sweep_knows_itself_whatever_the_number_of_trials(tmp_path: Path) -> None:
+    text = "finetune_embedder.learning_rate: loguniform(1e-4, 1e-3)\n"
+    one, again = asked(tmp_path, text), asked(tmp_path, text)
+    other = asked(tmp_path, text.replace("1e-4", "2e-4"))
+    assert one.trial_log.id == again.trial_log.id != other.trial_log.id
+    assert one.objective.step == "iter1/finetune_embedder"
+    assert one.defaults == {"finetune_embedder.learning_rate": "0.001"}
+    assert "iter1/evaluate" not in {step.name for step in one.steps}, "what comes after the deciding step does not run"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("finetune_embedder.lerning_rate: uniform(0, 1)", r"tried.yaml:1: .*did you mean 'learning_rate'"),
+        ("\nfinetune_embedder.temperature: uniform(0, 1)", r"tried.yaml:2: .*temperature=0: '0' given; expected > 0"),
+        ("finetune_embedder.epochs: choice(1, many)", "tried.yaml:1: .*many"),
+        ("questions: choice(80, 90)\nfinetune_reranker.lora_r: choice(1, 2)", "tried.yaml:2: .* changes nothing"),
+        ("iterations: 2", "no distribution given"),
+        ("finetune_embedder.lora_alhpa: 3\nfinetune_embedder.lora_r: choice(2, 4)", "did you mean 'lora_alpha'"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises((RecipeError, InputError), match=says):
+        asked(tmp_path, text, "iter0/finetune_embedder.map@25" if "questions" in text else "map@25")
+
+
+@pytest.mark.parametrize("name", ["embedder", "reranker"])
+def test_the_spaces_that_come_with_it_fit_their_recipes(tmp_path: Path, name: str) -> None:
+    found = asked(tmp_path, (ROOT / "tune_spaces" / f"{name}.yaml").read_text())
+    assert found.objective.step == f"iter1/finetune_{name}"
+
+
+@pytest.mark.parametrize(("name", "recipe"), [("sft", "gsm8k"), ("theorems", "theorems")])
+def test_the_spaces_for_ones_own_data_name_settings_that_there_are(name: str, recipe: str) -> None:
+    found = Space.read(ROOT / "tune_spaces" / f"{name}.yaml")
+    given = ["data=x", "base=sentence-transformers/all-MiniLM-L6-v2", *found.fixed]
+    for dimension in found.dimensions:
+        for value in dimension.values:
+            build(find(recipe), Settings.read([*given, f"{dimension.name}={value}"]))
+
+
+def test_why_more_epochs_begin_anew_is_said(tmp_path: Path) -> None:
+    notes = asked(tmp_path, "finetune_embedder.epochs: randint(1, 3)\n").notes
+    assert any("lr_scheduler_type=cosine" in note for note in notes)
+    constant = "finetune_embedder.lr_scheduler_type: constant\nfinetune_embedder.warmup_ratio: 0\n"
+    assert not asked(tmp_path, constant + "finetune_embedder.epochs: randint(1, 3)\n").notes
+
+
+def test_the_trial_log_remembers_through_a_torn_line(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    trial_log = TrialLog(store, "toy", {"a": 1}, {})
+    trial_log.record_start({})
+    trial_log.record_start({"x": "1"})
+    trial_log.record_end(Trial({}, "finished", 0.5, (0.5,), (0.4, 0.5), seconds=3.0))
+    trial_log.record_end(Trial({"x": "1"}, "failed", reason="no"))
+    with (trial_log.folder / "events.jsonl").open("a") as file:
+        file.write('{"event": "ended", "trial": {"set')
+    again = TrialLog(store, "toy", {"a": 1}, {})
+    assert [(trial.status, list(trial.curve)) for trial in again.trials.values()] == [
+        ("finished", [0.4, 0.5]),
+        ("failed", []),
+    ]
+    assert list(again.select_settled()) == [Trial({}).key], "a failed one is tried again"
+    assert again.get_number({"x": "1"}) == 2
+    assert TrialLog(store, "toy", {"a": 2}, {}).trials == {}
+
+
+def trial(*values: float, **settings: str) -> Trial:
+    return Trial(settings, "finished", sum(values) / len(values), values)
+
+
+def test_the_winner_is_the_best_that_finished() -> None:
+    default, better = trial(0.4), trial(0.5, x="1")
+    stopped = Trial({"x": "2"}, "stopped", 0.9)
+    assert find_winner([default, better, stopped], True) == better
+    assert find_winner([default, better, stopped], False) == default
+    assert find_winner([trial(0.4), trial(0.4, x="1")], True) == default, "of equals the defaults stay"
+    assert find_winner([stopped], True) is None
+
+
+def test_a_gain_within_the_seeds_noise_is_called_so() -> None:
+    assert "within noise" in compare_with_defaults(trial(0.5, 0.4, 0.6, x="1"), trial(0.49, 0.4, 0.55), "map@25")
+    assert "more than noise" in compare_with_defaults(
+        trial(0.6, 0.601, 0.602, x="1"), trial(0.5, 0.501, 0.499), "map@25"
+    )
+    assert "--seeds 3" in compare_with_defaults(trial(0.6, x="1"), trial(0.5), "map@25")
+    assert "nothing was better" in compare_with_defaults(trial(0.5), trial(0.5), "map@25")
+    assert compare_with_defaults(None, None, "map@25") == "no trial finished"

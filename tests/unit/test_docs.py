@@ -1,0 +1,59 @@
+"""The documents: `docs/settings.md` is up to date, and the settings that other documents name exist."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from ratchet.jobs.__main__ import find_declarations, load_declaration, write_reference
+from ratchet.models.embedder.encoding_config import EncodingConfig
+from ratchet.models.reranker.reranker_config import RerankerConfig
+from ratchet.orchestrator.job_interface.job import Resources
+from ratchet.orchestrator.recipe import names as recipe_names
+
+ROOT = Path(__file__).resolve().parents[2]
+DECLARATIONS = find_declarations()
+CONFIGS = {"encoding_config": EncodingConfig, "reranker_config": RerankerConfig}
+FILES = ("py", "csv", "json", "jsonl", "html", "yaml", "md")
+
+
+def named_settings(text: str) -> set[tuple[str, str]]:
+    """(owner, name) of every `owner.name`, `owner.name=value` and `--set owner.name=value`."""
+    found = re.findall(r"(?:`|--set '?(?:iter\S*/)?)([a-z_]+)\.([a-z_]+)(?=[`=])", text)
+    return {(owner, name) for owner, name in found if name not in FILES}
+
+
+DOCUMENTS = [
+    ROOT / "README.md",
+    *sorted(path for path in (ROOT / "docs").glob("*.md") if path.stem not in ("settings", "adding-a-job")),
+]
+NAMED = sorted({pair for path in DOCUMENTS for pair in named_settings(path.read_text())})
+
+
+def test_the_reference_is_up_to_date() -> None:
+    written = (ROOT / "docs/settings.md").read_text()
+    assert written == write_reference(), "write it again: python -m jobs --reference > docs/settings.md"
+
+
+@pytest.mark.parametrize(("owner", "name"), NAMED)
+def test_settings_that_documents_name_exist(owner: str, name: str) -> None:
+    if owner in recipe_names():
+        function = getattr(importlib.import_module(f"ratchet.recipes.{owner}"), owner)
+        assert name in inspect.signature(function).parameters
+        return
+    if owner in CONFIGS:
+        kinds: list[type] = [CONFIGS[owner]]
+    else:
+        assert owner in DECLARATIONS
+        job = load_declaration(DECLARATIONS[owner])
+        kinds = [job.config, job.inputs, Resources]
+    assert name in {field.name for kind in kinds for field in dataclasses.fields(kind)}
+
+
+def test_documents_name_settings() -> None:
+    assert len(NAMED) > 50

@@ -1,0 +1,102 @@
+"""The layers: what each folder may import. Folders are listed from the bottom to the top."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MAY_IMPORT = {
+    "ratchet.orchestrator": ("ratchet.errors",),
+    "ratchet.models": ("ratchet.errors",),
+    "ratchet.data": ("ratchet.errors",),
+    "ratchet.jobs": ("ratchet.errors", "ratchet.orchestrator.job_interface", "ratchet.models", "ratchet.data"),
+    "ratchet.recipes": ("ratchet.errors", "ratchet.orchestrator.step", "ratchet.jobs"),
+}
+"""Folder -> what it may import of the project beside itself."""
+
+WITHOUT = {"ratchet.models": {"ray"}, "ratchet.data": {"ray", "torch"}, "ratchet.recipes": {"ray", "torch"}}
+"""Folder -> libraries that it does not know."""
+
+LONGEST_FILE = 400
+"""Lines."""
+
+MOST_FILES = 15
+"""Side by side in a folder, beside its `__init__.py`."""
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """(dotted name, file) of every module of the project."""
+    for folder in MAY_IMPORT:
+        top = folder.removeprefix("ratchet.")
+        for path in sorted((ROOT / top).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            yield ".".join(("ratchet", *(parts[:-1] if parts[-1] == "__init__" else parts))), path
+
+
+MODULES = dict(modules())
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names of what a file imports, anywhere in it; modules where they exist, else what holds the name."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: relative import; write ratchet. in front"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else str(node.module) for name in names}
+    return found
+
+
+def below(name: str, folders: tuple[str, ...]) -> bool:
+    return any(name == folder or name.startswith(f"{folder}.") for folder in folders)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_what_its_folder_may(module: str) -> None:
+    folder = next(folder for folder in MAY_IMPORT if below(module, (folder,)))
+    found = imports(MODULES[module])
+    ours = {name for name in found if name.split(".")[0] == "ratchet" and name != "ratchet"}
+    assert not {name for name in ours if not below(name, (folder, *MAY_IMPORT[folder]))}
+    assert not {name.split(".")[0] for name in found} & WITHOUT.get(folder, set())
+    tops = {folder.removeprefix("ratchet.") for folder in MAY_IMPORT}
+    assert not {name for name in found if name.split(".")[0] in tops}, "import it as ratchet.<folder>"
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if ".implementation." in name])
+def test_implementations_are_imported_by_name_only(module: str) -> None:
+    """A job's implementation is imported by the worker that runs it, never by another job or a plan."""
+    assert not [other for other, path in MODULES.items() if module in imports(path)]
+
+
+def test_files_and_folders_stay_small() -> None:
+    sizes = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
+    assert not {name: lines for name, lines in sizes.items() if lines > LONGEST_FILE}
+    folders = {path.parent for path in MODULES.values()}
+    counts = {folder: len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) for folder in folders}
+    assert not {str(folder.relative_to(ROOT)): n for folder, n in counts.items() if n > MOST_FILES}
+
+
+def test_every_package_is_listed_for_installation() -> None:
+    listed = (ROOT / "setup.cfg").read_text().split("packages =")[1].split("python_requires")[0].split()
+    found = [name for name, path in MODULES.items() if path.name == "__init__.py"]
+    assert sorted(listed) == sorted(["ratchet", *found])
+
+
+def test_planning_imports_nothing_heavy() -> None:
+    heavy = ("torch", "ray", "transformers", "deepspeed", "pyarrow", "numpy")
+    code = (
+        "import sys, pkgutil, importlib, ratchet.orchestrator.cli.main\nfrom ratchet import recipes\n"
+        "[importlib.import_module(f'ratchet.recipes.{m.name}') for m in pkgutil.iter_modules(recipes.__path__)]\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,37 @@
+"""Versions: ranges in setup.cfg, exact ones in requirements.lock."""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def declared() -> dict[str, Requirement]:
+    """Name -> what setup.cfg asks for; without vLLM, which the lock leaves out."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    lines = config["options"]["install_requires"].splitlines()
+    for extra, text in config["options.extras_require"].items():
+        lines += text.splitlines() if extra != "vllm" else []
+    found = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return {requirement.name: requirement for requirement in found}
+
+
+def locked() -> dict[str, str]:
+    """Canonical name -> version."""
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    pairs = [line.split("==") for line in lines if not line.startswith("#")]
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+@pytest.mark.parametrize("name", declared())
+def test_a_dependency_has_a_range_that_holds_its_locked_version(name: str) -> None:
+    requirement = declared()[name]
+    assert {part.operator for part in requirement.specifier} == {">=", "<"}
+    assert requirement.specifier.contains(locked()[canonicalize_name(name)])
