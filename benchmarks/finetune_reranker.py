@@ -59,7 +59,7 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
     from ratchet.jobs.training.task import WorkerInfo
     from ratchet.models import engine
     from ratchet.models.model_files import MINILM, resolve
-    from ratchet.orchestrator.job_interface.job import Resources
+    from ratchet.orchestrator.job_interface import Resources
 
     engine.silence_libraries()
     engine.keep_freed_memory()

@@ -150,7 +150,7 @@ def finetuning(
     from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs
     from ratchet.jobs.retrieval.implementation.finetune_reranker import TrainTask
     from ratchet.jobs.training.task import WorkerInfo
-    from ratchet.orchestrator.job_interface.job import Resources
+    from ratchet.orchestrator.job_interface import Resources
 
     os.environ["LOCAL_RANK"] = "0"
     config = Config(batch_size=8, num_negatives=7, dtype="bfloat16", quantization=quantization, learning_rate=1e-5)

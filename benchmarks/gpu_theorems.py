@@ -59,7 +59,7 @@ def step(given: argparse.Namespace, device: str, peak: float) -> None:
     from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs
     from ratchet.jobs.statements.implementation.finetune_embedder_pairs import TrainTask
     from ratchet.jobs.training.task import WorkerInfo
-    from ratchet.orchestrator.job_interface.job import Resources
+    from ratchet.orchestrator.job_interface import Resources
 
     lists = load_lists(None, 256, 25)
     shape, length = (TINY, 32) if given.tiny else (QWEN, 256)

@@ -16,7 +16,7 @@ from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.run import Run
 from ratchet.orchestrator.fingerprint import build_fingerprint, compute_step_id, digest_code
-from ratchet.orchestrator.job_interface.job import Context, Job, Result
+from ratchet.orchestrator.job_interface import Context, Job, Result
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Recipe
 from ratchet.orchestrator.run_log import RunLog

@@ -83,7 +83,7 @@ def choose_negatives(
     random = np.random.default_rng(_seed(seed, query_id))
     rows, values = candidates[window.lo : window.hi], scores[window.lo : window.hi]
     allowed = ~np.isin(texts[rows], np.fromiter(forbidden, dtype=texts.dtype, count=len(forbidden)))
-    # Of documents with equal text only the best-ranked counts.
+    # Among documents with equal text, only the best-ranked counts.
     first = np.zeros(len(rows), dtype=bool)
     first[np.unique(texts[rows], return_index=True)[1]] = True
     allowed &= first

@@ -25,7 +25,7 @@ from typing import Any, get_type_hints
 
 from ratchet import jobs
 from ratchet.errors import InputError, RatchetError
-from ratchet.orchestrator.job_interface.job import Context, Job, Resources, Result
+from ratchet.orchestrator.job_interface import Context, Job, Resources, Result
 from ratchet.orchestrator.job_interface.placement import Machine, resolve_resources
 from ratchet.orchestrator.job_interface.progress import ProgressReporter, start_progress_actor
 from ratchet.orchestrator.job_interface.settings import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ratchet.models.model_files import IDENTITY_FILES, resolve
-from ratchet.orchestrator.job_interface.job import Source
+from ratchet.orchestrator.job_interface import Source
 
 
 def pretrained(name: str) -> Source:

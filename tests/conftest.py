@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from ratchet.data.tables import CORPUS, MINED, QUERIES, embeddings_schema, write_shards, write_table
-from ratchet.orchestrator.job_interface.job import Context, Resources
+from ratchet.orchestrator.job_interface import Context, Resources
 
 MakeContext = Callable[..., Context]
 

@@ -12,7 +12,7 @@ SPLITS = {"train": "train", "dev": "valid", "valid": "valid", "test": "test"}
 
 
 def read(folder: Path) -> RetrievalData:
-    """Read a folder. Documents are title and text; judgements above 0 are relevant. Raises DataError
+    """Read a folder. Documents are title and text; grades above 0 are relevant. Raises DataError
     naming file and line.
 
     With one qrels file the queries have no split; with several, the name of the file is the split (dev is valid).
@@ -33,11 +33,11 @@ def read(folder: Path) -> RetrievalData:
     if not files:
         raise DataError(f"{folder / 'qrels'}: no .tsv file in it; expected train.tsv, dev.tsv or test.tsv")
     queries: list[Query] = []
-    unjudged = 0
+    ungraded = 0
     for path in files:
         if path.stem not in SPLITS:
             raise DataError(f"{path}: split '{path.stem}' given; expected train, dev or test; rename the file")
-        judged: dict[str, dict[str, int]] = {}
+        graded: dict[str, dict[str, int]] = {}
         first: dict[str, str] = {}
         for number, line in enumerate(read_text(path).split("\n"), start=1):
             where = f"{path}:{number}"
@@ -55,11 +55,11 @@ def read(folder: Path) -> RetrievalData:
             if document not in documents:
                 raise DataError(f"{where}: document '{document}' is not in corpus.jsonl; add it or remove the line")
             first.setdefault(query, where)
-            judged.setdefault(query, {})[document] = grade
-        for name, grades in judged.items():
+            graded.setdefault(query, {})[document] = grade
+        for name, grades in graded.items():
             relevant = {document: grade for document, grade in grades.items() if grade > 0}
             if not relevant:
-                unjudged += 1
+                ungraded += 1
                 continue
             split = SPLITS[path.stem] if len(files) > 1 else None
             queries.append(
@@ -73,4 +73,4 @@ def read(folder: Path) -> RetrievalData:
                     where=first[name],
                 )
             )
-    return RetrievalData(corpus, queries, notes={"judged queries without a relevant document, left out": unjudged})
+    return RetrievalData(corpus, queries, notes={"queries without a relevant document, left out": ungraded})

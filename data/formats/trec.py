@@ -17,8 +17,8 @@ def write_run(path: Path, rankings: Iterable[tuple[str, Sequence[tuple[str, floa
                 file.write(f"{query} Q0 {document} {rank} {score:.9g} {tag}\n")
 
 
-def write_qrels(path: Path, judged: Iterable[tuple[str, Sequence[tuple[str, int]]]]) -> None:
-    """Write a qrels file. judged: (query id, [(document id, grade), ...]). Lines: `qid 0 docid grade`."""
+def write_qrels(path: Path, graded: Iterable[tuple[str, Sequence[tuple[str, int]]]]) -> None:
+    """Write a qrels file. graded: (query id, [(document id, grade), ...]). Lines: `qid 0 docid grade`."""
     with path.open("w", encoding="utf-8") as file:
-        for query, documents in judged:
+        for query, documents in graded:
             file.writelines(f"{query} 0 {document} {grade}\n" for document, grade in documents)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from annotated_types import Ge, MinLen
 
-from ratchet.orchestrator.job_interface.job import Job
+from ratchet.orchestrator.job_interface import Job
 
 
 @dataclass(frozen=True)

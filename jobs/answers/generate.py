@@ -16,8 +16,7 @@ from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface.job import Job
-from ratchet.orchestrator.job_interface.settings import Unit
+from ratchet.orchestrator.job_interface import Job, Unit
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface.job import Job
-from ratchet.orchestrator.job_interface.settings import Unit
+from ratchet.orchestrator.job_interface import Job, Unit
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Interval
 
 from ratchet.jobs.training.config import WARM_START, FinetuneConfig, check_config, require
-from ratchet.orchestrator.job_interface.job import Job
-from ratchet.orchestrator.job_interface.settings import Unit
+from ratchet.orchestrator.job_interface import Job, Unit
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface.job import Job
-from ratchet.orchestrator.job_interface.settings import Unit
+from ratchet.orchestrator.job_interface import Job, Unit
 
 
 @dataclass(frozen=True)

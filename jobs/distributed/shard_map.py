@@ -35,7 +35,7 @@ from ray import cloudpickle
 from ray.data import ActorPoolStrategy, DataContext
 
 from ratchet.errors import ArtifactError, InputError, JobError
-from ratchet.orchestrator.job_interface.job import Context, Progress, Resources
+from ratchet.orchestrator.job_interface import Context, Progress, Resources
 from ratchet.orchestrator.job_interface.lost_work import WorkTracker
 from ratchet.orchestrator.job_interface.placement import check_shared, existing_paths
 from ratchet.orchestrator.job_interface.progress import this_node_strategy
@@ -216,7 +216,7 @@ class ShardActor:
     def _work(self, source: Path, target: Path) -> None:
         if self.worker is None:
             check_shared(self.context.step, (source, target.parent, *self.paths))
-        tracker = WorkTracker(self.context, target.with_name(f"{target.name}.trail"), f"shard {source.name}", "rows")
+        tracker = WorkTracker(self.context, target.with_name(f"{target.name}.progress"), f"shard {source.name}", "rows")
         lost = tracker.start()
         if lost > self.context.resources.retries:
             raise JobError(

@@ -15,7 +15,7 @@ import ray
 
 from ratchet.errors import JobError
 from ratchet.jobs.distributed.shard_map import ProgressTally, commit_shard, complete_shards, silence_ray_data
-from ratchet.orchestrator.job_interface.job import Context
+from ratchet.orchestrator.job_interface import Context
 
 REQUESTS_PER_BATCH = 64
 """Requests that are handed to an engine at a time. An engine holds several batches and schedules them itself."""

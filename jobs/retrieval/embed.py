@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Unit
-from ratchet.orchestrator.job_interface.job import Job
+from ratchet.models.model_files import check_folder
+from ratchet.orchestrator.job_interface import Job, Unit
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,6 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs) -> None:
-    from ratchet.models.model_files import check_folder
-
     if inputs.model is not None:
         check_folder(inputs.model)
     if inputs.adapter is not None and not (inputs.adapter / "adapter_config.json").is_file():

@@ -17,8 +17,7 @@ from ratchet.jobs.training.config import (
     require,
 )
 from ratchet.models.embedder.encoding_config import read_encoding_config
-from ratchet.orchestrator.job_interface.job import Job
-from ratchet.orchestrator.job_interface.settings import Unit
+from ratchet.orchestrator.job_interface import Job, Unit
 
 TEMPLATE_TOKENS = 32
 """Estimated tokens of a template and a task. The exact number is checked when the model is loaded."""

@@ -13,8 +13,7 @@ from annotated_types import Ge
 
 from ratchet.jobs.training.config import WARM_START, RetrievalFinetuneConfig, check_config, check_retrieval_metric
 from ratchet.models.reranker.reranker_config import read_reranker_config
-from ratchet.orchestrator.job_interface.job import Job
-from ratchet.orchestrator.job_interface.settings import Unit
+from ratchet.orchestrator.job_interface import Job, Unit
 
 
 @dataclass(frozen=True)

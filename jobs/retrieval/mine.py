@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface.job import Job
+from ratchet.orchestrator.job_interface import Job
 
 
 @dataclass(frozen=True)

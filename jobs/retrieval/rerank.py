@@ -17,8 +17,9 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Unit
-from ratchet.orchestrator.job_interface.job import Job
+from ratchet.models.model_files import check_folder
+from ratchet.models.reranker.reranker_config import read_reranker_config
+from ratchet.orchestrator.job_interface import Job, Unit
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,6 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs) -> None:
-    from ratchet.models.model_files import check_folder
-    from ratchet.models.reranker.reranker_config import read_reranker_config
-
     if inputs.adapter is not None and not (inputs.adapter / "adapter_config.json").is_file():
         raise InputError(
             f"rerank.adapter: {inputs.adapter} has no adapter_config.json; expected the folder of a LoRA adapter"

@@ -11,8 +11,7 @@ from annotated_types import Ge, Gt, MinLen
 from ratchet.errors import InputError
 from ratchet.jobs.training.config import WARM_START, FinetuneConfig, check_config, check_retrieval_metric
 from ratchet.models.embedder.encoding_config import read_encoding_config
-from ratchet.orchestrator.job_interface.job import Job
-from ratchet.orchestrator.job_interface.settings import Unit
+from ratchet.orchestrator.job_interface import Job, Unit
 
 
 @dataclass(frozen=True)

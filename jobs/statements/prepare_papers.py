@@ -12,8 +12,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Lt
 
-from ratchet.orchestrator.job_interface import Unit
-from ratchet.orchestrator.job_interface.job import Job
+from ratchet.orchestrator.job_interface import Job, Unit
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ray import train as ray_train
 
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.task import TrainTask, WorkerInfo, gather_objects
-from ratchet.orchestrator.job_interface.job import Context
+from ratchet.orchestrator.job_interface import Context
 
 
 def checkpoint_folder(context: Context, step: int) -> Path:

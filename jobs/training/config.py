@@ -13,8 +13,7 @@ from annotated_types import Ge, Gt, Interval
 from ratchet.errors import InputError
 from ratchet.jobs.training.schedule import LrSchedulerType
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface.job import WarmStart
-from ratchet.orchestrator.job_interface.settings import Unit
+from ratchet.orchestrator.job_interface import Unit, WarmStart
 
 
 @dataclass(frozen=True)

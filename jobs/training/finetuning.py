@@ -24,7 +24,7 @@ from ratchet.models.adapters import lora
 from ratchet.models.adapters.fused_lora import fuse
 from ratchet.models.loading import move_model
 from ratchet.models.search.rank_metrics import RankMetrics
-from ratchet.orchestrator.job_interface.job import Context, Result
+from ratchet.orchestrator.job_interface import Context, Result
 
 CPU_TOKENS = 2048
 """Padded tokens of a forward pass on CPUs. Larger ones leave the caches."""

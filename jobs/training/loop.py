@@ -22,7 +22,7 @@ from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory, is_
 from ratchet.jobs.training.task import TrainTask, WorkerInfo
 from ratchet.jobs.training.tracking import Tracker
 from ratchet.models import engine
-from ratchet.orchestrator.job_interface.job import Context, Progress
+from ratchet.orchestrator.job_interface import Context, Progress
 from ratchet.orchestrator.job_interface.lost_work import WorkTracker
 
 CHECKPOINT_SECONDS = 300.0
@@ -65,7 +65,7 @@ class TrainingLoop:
         self.saved_at = self.reported_at = time.monotonic()
         self.tokens = 0.0
         self.preemption = PreemptionWatcher()
-        self.work_tracker = WorkTracker(context, context.work / "training.trail", "training", "steps")
+        self.work_tracker = WorkTracker(context, context.work / "training.progress", "training", "steps")
 
     def run(self) -> None:
         try:

@@ -35,7 +35,7 @@ from ratchet.errors import ArtifactError, InputError, RatchetError
 from ratchet.jobs.training.loop import TrainingLoop
 from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory
 from ratchet.jobs.training.train_cleanup import install_cleanup
-from ratchet.orchestrator.job_interface.job import Context, Resources
+from ratchet.orchestrator.job_interface import Context, Resources
 from ratchet.orchestrator.job_interface.placement import check_shared, choose_workers, existing_paths, list_machines
 
 START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"

@@ -39,9 +39,9 @@ class TeacherGate:
         return self.p_value < SIGNIFICANCE_LEVEL
 
     def __str__(self) -> str:
-        verdict = "yes" if self.is_open else "no"
+        answer = "yes" if self.is_open else "no"
         values = f"{self.metric} of held-out lists {self.before:.4f}, reranked {self.after:.4f}"
-        return f"{verdict}: {values}, p {self.p_value:.2g}"
+        return f"{answer}: {values}, p {self.p_value:.2g}"
 
     def write(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

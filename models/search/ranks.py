@@ -186,7 +186,7 @@ class RankCounter:
             query_q = np.arange(start, min(start + self.query_rows, len(query_QD)))
             scores_qN = multiply(query_QD[start : start + len(query_q)], pair.other._there_QD, kept)
             scores_Nq = get_buffer((len(pair.every_n), len(query_q)), scores_qN, turned_kept).copy_(scores_qN.T)
-            # Of their own, as several threads count for the same queries at a time.
+            # Each thread has its own counts, since several count for the same queries at a time.
             before_R, their_before_R = np.zeros_like(self.before_R), np.zeros_like(pair.other.before_R)
             self._count(
                 query_q, scores_qN, pair.offset, pair.ours.bound_error(query_q), pair.ours.compute_scores, before_R

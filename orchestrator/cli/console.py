@@ -72,12 +72,12 @@ def print_outcome(run_log: RunLog, outcome: Outcome) -> None:
 
 
 def print_sweep(data: SweepReport) -> None:
-    """Print the table of trials, the failures, the verdict, and the work that sharing saved."""
+    """Print the table of trials, the failures, the comparison with the defaults, and the work that sharing saved."""
     _print_table(format_trials(data))
     for trial in data.trials:
         if trial.reason:
             print_error(f"trial {trial.number} failed: {trial.reason}")
-    print_line(data.verdict)
+    print_line(data.conclusion)
     if data.steps_separate:
         print_line(
             f"{pluralize(data.steps_done, 'step')} computed, {format_duration(data.seconds_spent)};"
@@ -196,22 +196,22 @@ def print_report(store: Store, run: str | None) -> None:
 def collect_garbage(store: Store, keep: int, grace_period: float, delete: bool) -> None:
     """Print what `gc` would remove, the largest first; remove it if `delete` is true. `grace_period`: seconds."""
     with _progress_bars() as on_progress:
-        doomed = gc.plan(store, keep=keep, grace=grace_period, on_progress=on_progress)
-    for item in sorted(doomed, key=lambda item: -item.bytes)[:MAX_LISTED]:
+        garbage = gc.plan(store, keep=keep, grace=grace_period, on_progress=on_progress)
+    for item in sorted(garbage, key=lambda item: -item.bytes)[:MAX_LISTED]:
         print_line(str(item))
-    if len(doomed) > MAX_LISTED:
-        print_line(f"{len(doomed) - MAX_LISTED:,} smaller ones are not shown")
+    if len(garbage) > MAX_LISTED:
+        print_line(f"{len(garbage) - MAX_LISTED:,} smaller ones are not shown")
     if delete:
         with _progress_bars() as on_progress:
-            doomed = gc.sweep(store, doomed, grace=grace_period, on_progress=on_progress)
+            garbage = gc.sweep(store, garbage, grace=grace_period, on_progress=on_progress)
     things, size = Counter[str](), Counter[str]()
-    for item in doomed:
+    for item in garbage:
         things[item.why] += 1
         size[item.why] += item.bytes
     if things:
         _print_table({why: {"things": f"{things[why]:,}", "MB": f"{size[why] / 1e6:,.1f}"} for why in things})
     done = "removed" if delete else "could be removed; --yes removes them"
-    print_line(f"{len(doomed):,} things, {size.total() / 1e6:,.1f} MB {done}")
+    print_line(f"{len(garbage):,} things, {size.total() / 1e6:,.1f} MB {done}")
 
 
 @contextmanager

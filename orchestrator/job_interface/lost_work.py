@@ -46,7 +46,7 @@ class WorkTracker:
         reported = jsonl.read(self.path)
         starts = [number for number, line in enumerate(reported) if "attempt" in line]
         if starts:
-            _note(self.context, self._measure_loss(reported[starts[-1] :], kept))
+            _note(self.context, self._measure_lost_work(reported[starts[-1] :], kept))
         self._append(attempt=self.context.attempt, done=kept)
         return sum(reported[number]["attempt"] == self.context.attempt for number in starts)
 
@@ -60,7 +60,7 @@ class WorkTracker:
         """Remove the record, since the result is saved."""
         self.path.unlink(missing_ok=True)
 
-    def _measure_loss(self, reported: list[dict[str, Any]], kept: float) -> LostWork:
+    def _measure_lost_work(self, reported: list[dict[str, Any]], kept: float) -> LostWork:
         last = reported[-1]
         since = next((line for line in reported if line["done"] >= kept), last)
         return LostWork(self.what, max(0.0, last["done"] - kept), self.unit, round(last["t"] - since["t"], 3))

@@ -78,7 +78,7 @@ class SweepReport:
     """A trial's number."""
     default: int | None
     """The trial of the recipe's defaults."""
-    verdict: str
+    conclusion: str
     """One sentence on whether the winner is better than the defaults beyond noise."""
     winner_command: str
     """Command that runs the winner."""

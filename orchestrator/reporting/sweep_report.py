@@ -2,8 +2,8 @@
 
     html, markdown = write_sweep_report(folder, SweepReport(recipe="misconceptions", ...))
 
-The order is from the result to the evidence: the verdict and the winner's settings, the table of trials, charts of the
-important settings, failures, and what is needed to repeat the sweep.
+The order is from the result to the evidence: the conclusion and the winner's settings, the table of trials, charts of
+the important settings, failures, and what is needed to repeat the sweep.
 """
 
 from __future__ import annotations

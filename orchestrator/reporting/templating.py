@@ -1,7 +1,8 @@
 """Jinja2 environment of the reports.
 
 HTML templates escape every value. Markdown templates name the escape of a value by a filter: `md` for text that keeps
-its line breaks, `inline` for text within a line, `fenced` for a code block. Control characters are removed everywhere.
+its line breaks, `inline` for text within a line, `code_block` for a block of code. Control characters are removed from
+all values.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _escape_markdown(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", clean(text).replace("&", "&amp;"))
 
 
-def _fence(text: str) -> str:
+def _quote_code(text: str) -> str:
     text = clean(text)
     fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
     return f"{fence}\n{text}\n{fence}"
@@ -74,7 +75,7 @@ _ENVIRONMENT.filters |= {
     "plural": pluralize,
     "shorten": shorten,
 }
-_ENVIRONMENT.filters |= {"md": _escape_markdown, "fenced": _fence}
+_ENVIRONMENT.filters |= {"md": _escape_markdown, "code_block": _quote_code}
 _ENVIRONMENT.filters["inline"] = lambda text: " ".join(_escape_markdown(text).split())
 _ENVIRONMENT.tests["time"] = is_time
 _SCRIPT = (_FOLDER / "page.js").read_text(encoding="utf-8")

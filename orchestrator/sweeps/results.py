@@ -49,7 +49,7 @@ def build_sweep_report(sweep: SweepPlan, store: Store, command: str) -> SweepRep
         trials=trials,
         winner=None if best is None else trial_log.get_number(best.settings),
         default=None if default is None else trial_log.get_number(default.settings),
-        verdict=compare_with_defaults(best, default, objective.metric),
+        conclusion=compare_with_defaults(best, default, objective.metric),
         winner_command="" if best is None else shlex.join(_build_command(sweep, best)),
         importance=compute_importance(sweep, list(trial_log.trials.values())),
         steps_done=sum(computed for computed, _ in step_costs),

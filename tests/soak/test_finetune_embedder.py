@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from ratchet.jobs.retrieval.finetune_embedder import Inputs
 from ratchet.jobs.retrieval.implementation.finetune_embedder import run
-from ratchet.orchestrator.job_interface.job import Result
+from ratchet.orchestrator.job_interface import Result
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,7 +11,7 @@ from reranker_finetuning import DECODER, context, losses, make_inputs
 
 from ratchet.jobs.retrieval.finetune_reranker import Inputs, check
 from ratchet.jobs.retrieval.implementation.finetune_reranker import run
-from ratchet.orchestrator.job_interface.job import Result
+from ratchet.orchestrator.job_interface import Result
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from regression import OPTIONS, Regression, check_equal, context
 
 from ratchet.jobs.training.ray_train import train
-from ratchet.orchestrator.job_interface.job import Resources
+from ratchet.orchestrator.job_interface import Resources
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from ratchet.jobs.answers import (
     prepare_tasks,
     sft,
 )
-from ratchet.orchestrator.job_interface.job import Context, Resources
+from ratchet.orchestrator.job_interface import Context, Resources
 
 TINY = init_decoder.Config(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=400)
 

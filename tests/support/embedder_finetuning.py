@@ -15,7 +15,7 @@ from ray import cloudpickle
 
 from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
 from ratchet.jobs.retrieval.implementation.finetune_embedder import run
-from ratchet.orchestrator.job_interface.job import Context, Progress, Resources, Result
+from ratchet.orchestrator.job_interface import Context, Progress, Resources, Result
 
 FAST = Config(
     epochs=5,

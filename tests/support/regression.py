@@ -12,7 +12,7 @@ import torch
 from ratchet.errors import InputError
 from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory, learning_rate_at
 from ratchet.jobs.training.task import WorkerInfo
-from ratchet.orchestrator.job_interface.job import Context, Resources
+from ratchet.orchestrator.job_interface import Context, Resources
 
 OPTIONS = OptimizationConfig(
     epochs=2,

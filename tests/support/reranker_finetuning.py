@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ratchet.data.tables import RANKED, TEACHER_SCORES, read_shards, write_shards, write_table
 from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs
-from ratchet.orchestrator.job_interface.job import Context, Resources, Result
+from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 FAST = Config(
     epochs=8, batch_size=16, num_negatives=3, lora_r=16, lora_alpha=32.0, learning_rate=1e-2, dtype="float32", seed=3

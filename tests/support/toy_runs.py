@@ -16,7 +16,7 @@ RECIPE = '''
 import os, time
 from dataclasses import dataclass
 from pathlib import Path
-from ratchet.orchestrator.job_interface.job import Job, Progress, Result
+from ratchet.orchestrator.job_interface import Job, Progress, Result
 from ratchet.orchestrator.step import Row, Summary, step
 
 TRACE = Path(os.environ["TOY_TRACE"])

@@ -15,7 +15,8 @@ RECIPE = '''
 import os, time
 from dataclasses import dataclass
 from pathlib import Path
-from ratchet.orchestrator.job_interface.job import InputError, Job, Progress, Result, WarmStart
+from ratchet.orchestrator.job_interface import Job, Progress, Result, WarmStart
+from ratchet.errors import InputError
 from ratchet.orchestrator.step import Row, Summary, step
 
 TRACE = Path(os.environ["TOY_TRACE"])

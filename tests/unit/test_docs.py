@@ -13,7 +13,7 @@ import pytest
 from ratchet.jobs.__main__ import find_declarations, load_declaration, write_reference
 from ratchet.models.embedder.encoding_config import EncodingConfig
 from ratchet.models.reranker.reranker_config import RerankerConfig
-from ratchet.orchestrator.job_interface.job import Resources
+from ratchet.orchestrator.job_interface import Resources
 from ratchet.orchestrator.recipe import names as recipe_names
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ from typing import Any
 from ratchet.data.tasks.answers import find_collapses
 from ratchet.errors import InputError
 from ratchet.jobs.answers.compare_checkpoints import Config, Inputs
-from ratchet.orchestrator.job_interface.job import Context, Result
+from ratchet.orchestrator.job_interface import Context, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

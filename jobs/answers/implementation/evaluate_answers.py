@@ -16,7 +16,7 @@ from ratchet.data.tasks.answers import VERIFICATIONS, count_failures, pass_at_k
 from ratchet.data.tasks.task import CORRECT, Task, Verification, read_task_name, write_task_name
 from ratchet.errors import ArtifactError
 from ratchet.jobs.answers.evaluate_answers import Config, Inputs
-from ratchet.orchestrator.job_interface.job import Context, Progress, Result
+from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 MAX_CASES = 4
 """Answers with each label in the report."""

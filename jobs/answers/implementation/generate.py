@@ -31,7 +31,7 @@ from ratchet.jobs.distributed.vllm_shards import ask_shards
 from ratchet.models.decoder import decoder, vllm
 from ratchet.models.decoder.multi_turn import ConversationState, converse
 from ratchet.models.decoder.sampling import Sampling
-from ratchet.orchestrator.job_interface.job import Context, Result
+from ratchet.orchestrator.job_interface import Context, Result
 
 
 class Worker:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ratchet.data.tables import read_shards
 from ratchet.jobs.answers.init_decoder import Config, Inputs
 from ratchet.models.decoder.tiny_decoder import save_decoder
-from ratchet.orchestrator.job_interface.job import Context, Result
+from ratchet.orchestrator.job_interface import Context, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -7,7 +7,7 @@ import json
 from ratchet.data.tasks.solver import generate_tasks
 from ratchet.errors import InputError
 from ratchet.jobs.answers.make_countdown import Config, Inputs
-from ratchet.orchestrator.job_interface.job import Context, Result
+from ratchet.orchestrator.job_interface import Context, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -12,7 +12,7 @@ from ratchet.data.tasks import get_task, read_samples
 from ratchet.data.tasks.task import SAMPLES, Sample, Task, sample_to_row, write_task_name
 from ratchet.errors import InputError
 from ratchet.jobs.answers.prepare_tasks import Config, Inputs
-from ratchet.orchestrator.job_interface.job import Context, Progress, Result
+from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

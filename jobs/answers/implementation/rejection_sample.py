@@ -13,7 +13,7 @@ from ratchet.data.tasks import get_task
 from ratchet.data.tasks.task import CORRECT, SAMPLES, read_task_name, write_task_name
 from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.answers.rejection_sample import Config, Inputs
-from ratchet.orchestrator.job_interface.job import Context, Result
+from ratchet.orchestrator.job_interface import Context, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

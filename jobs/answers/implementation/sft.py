@@ -31,7 +31,7 @@ from ratchet.models.loading import eval_mode, silence_transformers
 from ratchet.models.losses import causal_lm_loss
 from ratchet.models.losses.causal_lm_loss import TeacherLogprobs, pack_rows
 from ratchet.models.model_files import TOKENIZER_FILES
-from ratchet.orchestrator.job_interface.job import Context, Resources, Result
+from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 CPU_BATCH_TOKENS = 2048
 """Padded tokens per forward pass on CPUs. Larger passes do not fit into the caches."""

@@ -17,7 +17,7 @@ from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_s
 from ratchet.models.batching import batch_by_tokens
 from ratchet.models.decoder import decoder
 from ratchet.models.losses.causal_lm_loss import top_logprobs
-from ratchet.orchestrator.job_interface.job import Context, Result
+from ratchet.orchestrator.job_interface import Context, Result
 
 
 class Worker:

@@ -16,7 +16,7 @@ from ratchet.jobs.retrieval.embed import Config, Inputs
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_files import find_config_folder
-from ratchet.orchestrator.job_interface.job import Context, Result
+from ratchet.orchestrator.job_interface import Context, Result
 
 
 class Worker:

@@ -20,7 +20,7 @@ from ratchet.jobs.retrieval.evaluate_retrieval import Config, Inputs
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
 from ratchet.models.search.ranks import RankCounter, Relevant, rank_relevant
 from ratchet.models.search.top_k import merge_top_k, top_k
-from ratchet.orchestrator.job_interface.job import Context, Result
+from ratchet.orchestrator.job_interface import Context, Result
 
 BYTES_AT_ONCE = 1 << 30
 """Bytes of corpus vectors, or of scores, that a worker holds at a time."""

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,28 +21,23 @@ from torch import Tensor
 from ratchet.data.tables import read_shards
 from ratchet.data.triplets import Triplets, find_corpus_rows, pad_rows
 from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
+from ratchet.jobs.training.embedder_task import EmbedderTask
 from ratchet.jobs.training.finetuning import (
     CPU_TOKENS,
-    attach_adapter,
     run_finetuning,
     select_metrics,
     steps_of_epochs,
 )
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.jobs.training.teacher_gate import resolve_distillation
-from ratchet.models.adapters import lora
-from ratchet.models.batching import pad
-from ratchet.models.embedder import encoder
-from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
+from ratchet.models.embedder.encoder import Encoder
+from ratchet.models.embedder.encoding_config import EncodingConfig
 from ratchet.models.length_groups import group_by_length
-from ratchet.models.loading import eval_mode
 from ratchet.models.losses.contrastive import false_negative_mask, gather_with_gradient, scale_for_workers
 from ratchet.models.losses.distillation import distillation_loss
-from ratchet.models.model_files import find_config_folder
 from ratchet.models.search.rank_metrics import compute_rank_metrics
-from ratchet.models.search.ranks import RankCounter, Relevant, score_relevant
-from ratchet.models.zero3_sync import Zero3Sync
-from ratchet.orchestrator.job_interface.job import Context, Resources, Result
+from ratchet.models.search.ranks import Relevant
+from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 ICL_TEMPLATE = "<instruct>{task}\n<query>{text}\n<response>"
 """The template of bge-en-icl. An example is followed by its answer."""
@@ -65,37 +59,22 @@ class WorkerBatch:
     """Number of queries of all workers."""
 
 
-class TrainTask:
-    """An embedder with LoRA; see ratchet.jobs.training.task.TrainTask."""
+class TrainTask(EmbedderTask):
+    config: Config
+    inputs: Inputs
 
     def __init__(self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources) -> None:
-        self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
         self.corpus = read_shards(inputs.corpus, ["id", "text"])
         self.valid = read_shards(inputs.valid, ["id", "text", "positives"])
         distills = config.distillation != "none"
         self.triplets = Triplets(read_shards(inputs.mined), self.corpus, teacher=distills)
         batches = self.triplets.num_batches(config.batch_size)
         self.steps = steps_of_epochs("finetune_embedder", len(self.triplets), batches, config.epochs, worker)
-        self.device = "cpu" if worker.device == "cpu" else "cuda"
-        initial_adapter = inputs.current_best if config.start_from == "current_best" else None
-        given = read_encoding_config(find_config_folder(inputs.base, initial_adapter))
-        encoding_config = self._make_encoding_config(given.with_limits(config.max_length))
-        self.encoder = encoder.load(
-            inputs.base,
-            dtype=config.dtype,
-            device=self.device,
-            encoding_config=encoding_config,
-            training=True,
-            quantization=config.quantization,
-        )
-        self.model = attach_adapter(self.encoder.model, config, initial_adapter)
-        self.encoder.model = self.model
-        self.zero3_sync = Zero3Sync(self.model, self.device, needed=config.zero_stage == 3)
+        super().__init__(worker, config, inputs, resources)
         self.prepared: dict[tuple[int, int], Future[WorkerBatch]] = {}
         self.thread = ThreadPoolExecutor(1)
 
-    def _make_encoding_config(self, given: EncodingConfig) -> EncodingConfig:
-        """Apply the settings to the encoding config. The result is used in training and saved with the adapter."""
+    def make_encoding_config(self, given: EncodingConfig) -> EncodingConfig:
         config, data = self.config, self.triplets
         changes: dict[str, Any] = {"task": config.task, "query_template": config.query_template}
         changes = {name: value for name, value in changes.items() if value}
@@ -115,22 +94,6 @@ class TrainTask:
     def _get_example(self, query: int, answer: int) -> tuple[str, str]:
         return self.triplets.query_text[query].as_py(), self.triplets.corpus_text[answer].as_py()
 
-    def evaluate_start(self) -> dict[str, float]:
-        current_best = self.inputs.current_best
-        if current_best is None or self.config.start_from == "current_best":
-            return self.evaluate()  # training starts from the current best
-        return self._compute_metrics(
-            encoder.load(self.inputs.base, current_best, dtype=self.config.dtype, device=self.device)
-        )
-
-    def evaluate(self) -> dict[str, float]:
-        with eval_mode(self.model):
-            return self._compute_metrics(self.encoder)
-
-    def save(self, folder: Path) -> None:
-        lora.save(self.model, folder)
-        self.encoder.encoding_config.write(folder)
-
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
         """Return one part: in-batch negatives need all passages at once."""
         return [partial(self.loss, epoch, step)]
@@ -138,7 +101,7 @@ class TrainTask:
     def loss(self, epoch: int, step: int) -> tuple[Tensor, int]:
         batch, config = self._take_batch(epoch, step), self.config
         query_QD, own_PD = self._embed(batch.query_ids), self._embed(batch.passage_ids)
-        zero = self.zero3_sync.finish(self._run_blank)
+        zero = self.zero3_sync.finish(self.run_filler)
         passage_PD = gather_with_gradient(own_PD, offsets=batch.offsets)
         logits_QP = query_QD.float() @ passage_PD.float().T / config.temperature
         mask_QP = None if batch.mask_QP is None else batch.mask_QP.to(self.device)
@@ -153,10 +116,6 @@ class TrainTask:
         )
         tokens = sum(map(len, batch.query_ids)) + sum(map(len, batch.passage_ids))
         return scale_for_workers(total, batch.queries, self.worker.world_size) + zero, tokens
-
-    def _run_blank(self) -> Tensor:
-        ids_BL = torch.zeros((1, 2), dtype=torch.int64, device=self.device)
-        return self.encoder.embed(ids_BL, torch.ones_like(ids_BL))
 
     def _take_batch(self, epoch: int, step: int) -> WorkerBatch:
         """Return the batch of a training step, and start to prepare the next one in a thread."""
@@ -215,33 +174,21 @@ class TrainTask:
         multiple, tokens = (4, CPU_TOKENS) if on_cpu else (8, self.resources.batch_tokens)
         parts, order = [], []
         for batch in group_by_length([len(row) for row in ids], tokens, multiple):
-            side, filler = self.encoder.encoding_config.padding_side, self.encoder.tokenizer.pad_token_id
-            ids_BL, mask_BL = pad([ids[i] for i in batch], filler, side, multiple)
-            parts.append(self.encoder.embed(ids_BL.to(self.device), mask_BL.to(self.device)).float())
+            parts.append(self.embed_batch([ids[i] for i in batch], multiple))
             order.append(batch)
         back = np.argsort(np.concatenate(order))
         return torch.cat(parts)[torch.from_numpy(back).to(self.device)]
 
-    def _compute_metrics(self, model: Any) -> dict[str, float]:
-        """Exact metrics on `valid`. Each worker embeds a part of the corpus and counts ranks; the counts add up."""
-        worker = self.worker
-        asked = np.array_split(np.arange(len(self.valid)), worker.world_size)[worker.rank]
-        held = np.array_split(np.arange(len(self.corpus)), worker.world_size)[worker.rank]
+    def compute_metrics(self, model: Encoder) -> dict[str, float]:
+        """Exact metrics on `valid`. Each worker embeds a part of the queries and of the corpus."""
+        asked, own = self.split_rows(len(self.valid)), self.split_rows(len(self.corpus))
         budget = self.resources.batch_tokens
-        texts = self.valid["text"].take(asked).to_pylist()
-        own_QD = model.encode(texts, "query", batch_tokens=budget)
-        first = int(held[0]) if len(held) else 0
-        block_ND = model.encode(self.corpus["text"].take(held).to_pylist(), "passage", batch_tokens=budget)
-        if model is self.encoder:
-            with torch.no_grad():
-                self.zero3_sync.finish(self._run_blank)
-        query_QD = np.concatenate(gather_objects(own_QD))
+        own_QD = model.encode(self.valid["text"].take(asked).to_pylist(), "query", batch_tokens=budget)
+        own_ND = model.encode(self.corpus["text"].take(own).to_pylist(), "passage", batch_tokens=budget)
+        self.finish_passes(model)
         rows, ends = find_corpus_rows(self.valid, "positives", self.corpus)
         relevant = Relevant(ends, rows)
-        scores_R = np.fmax.reduce(gather_objects(score_relevant(query_QD, relevant, [(first, block_ND)])))
-        counter = RankCounter(relevant, scores_R, query_QD=query_QD)
-        counter.add(first, block_ND)
-        ranks_R = 1 + np.sum(gather_objects(counter.before_R), axis=0)
+        ranks_R = self.count_ranks(np.concatenate(gather_objects(own_QD)), relevant, own, own_ND)
         return select_metrics(self.config, partial(compute_rank_metrics, ranks_R, relevant), "map@25", "r@25")
 
 

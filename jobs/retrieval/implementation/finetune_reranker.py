@@ -43,7 +43,7 @@ from ratchet.models.reranker.reranker_config import read_reranker_config
 from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
 from ratchet.models.zero3_sync import Zero3Sync
-from ratchet.orchestrator.job_interface.job import Context, Resources, Result
+from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 MICRO_BATCH_SIZE = 8
 """Queries whose groups are in memory at once if the resources do not set micro_batch_size."""

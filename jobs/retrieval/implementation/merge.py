@@ -9,7 +9,7 @@ from ratchet.data.tables import list_shards
 from ratchet.errors import ArtifactError
 from ratchet.jobs.retrieval.merge import Config, Inputs
 from ratchet.models.adapters import merging
-from ratchet.orchestrator.job_interface.job import Context, Progress, Result
+from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

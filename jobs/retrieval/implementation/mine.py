@@ -21,7 +21,7 @@ from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_s
 from ratchet.jobs.retrieval.mine import Config, Inputs
 from ratchet.models.search.ranks import Relevant, score_relevant
 from ratchet.models.search.top_k import merge_top_k, top_k
-from ratchet.orchestrator.job_interface.job import Context, Result
+from ratchet.orchestrator.job_interface import Context, Result
 
 BYTES_AT_ONCE = 1 << 30
 """Bytes of corpus vectors that a worker holds at a time. Larger corpora are searched in parts and merged."""

@@ -8,7 +8,7 @@ from ratchet.data.retrieval import Query
 from ratchet.data.tables import CORPUS, QUERIES, TEACHER_SCORES, write_shards
 from ratchet.jobs.retrieval.prepare import Config, Inputs
 from ratchet.jobs.retrieval.splits import load_data, split_data
-from ratchet.orchestrator.job_interface.job import Context, Progress, Result
+from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -19,7 +19,7 @@ from ratchet.jobs.training import teacher_gate
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import read_reranker_config
-from ratchet.orchestrator.job_interface.job import Context, Result
+from ratchet.orchestrator.job_interface import Context, Result
 
 
 class Worker:

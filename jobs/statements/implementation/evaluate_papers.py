@@ -19,7 +19,7 @@ from ratchet.jobs.statements.evaluate_papers import Config, Inputs
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
 from ratchet.models.search.ranks import RankCounter, Relevant, score_relevant
 from ratchet.models.search.symmetric_ranks import SymmetricRankCounter
-from ratchet.orchestrator.job_interface.job import Context, Progress, Result
+from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 BYTES_AT_ONCE = 1 << 28
 """Bytes of word-based scores that a worker holds at a time."""

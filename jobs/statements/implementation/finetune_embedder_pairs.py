@@ -25,28 +25,25 @@ from ratchet.data.pair_batches import PairSampler
 from ratchet.data.tables import open_mapped, read_shards
 from ratchet.errors import InputError
 from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs
-from ratchet.jobs.training.finetuning import CPU_TOKENS, attach_adapter, run_finetuning, select_metrics
+from ratchet.jobs.training.embedder_task import EmbedderTask
+from ratchet.jobs.training.finetuning import CPU_TOKENS, run_finetuning, select_metrics
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
-from ratchet.models.adapters import lora
-from ratchet.models.batching import pad
-from ratchet.models.embedder import encoder, projection
+from ratchet.models.embedder import projection
+from ratchet.models.embedder.encoder import Encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.length_groups import group_by_length
-from ratchet.models.loading import eval_mode
 from ratchet.models.losses import grad_cache
 from ratchet.models.losses.tiled_contrastive_loss import symmetric_info_nce_gradient
-from ratchet.models.model_files import find_config_folder
 from ratchet.models.search.rank_metrics import compute_rank_metrics
-from ratchet.models.search.ranks import RankCounter, Relevant, score_relevant
-from ratchet.models.zero3_sync import Zero3Sync
-from ratchet.orchestrator.job_interface.job import Context, Resources, Result
+from ratchet.models.search.ranks import Relevant
+from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 
-class TrainTask:
-    """An embedder with LoRA; see ratchet.jobs.training.task.TrainTask."""
+class TrainTask(EmbedderTask):
+    config: Config
+    inputs: Inputs
 
     def __init__(self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources) -> None:
-        self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
         self.sampler = PairSampler(open_mapped(inputs.train), config.batch_size, drop_last=config.drop_last)
         if config.mask_paper and self.sampler.papers < 2:
             raise InputError(
@@ -55,24 +52,8 @@ class TrainTask:
             )
         self.valid = read_shards(inputs.valid, STATEMENTS.names)
         self.steps = [self.sampler.num_batches(epoch) for epoch in range(config.epochs)]
-        self.device = "cpu" if worker.device == "cpu" else "cuda"
-        initial_adapter = inputs.current_best if config.start_from == "current_best" else None
-        encoding_config = read_encoding_config(find_config_folder(inputs.base, initial_adapter)).with_limits(
-            config.max_length
-        )
-        self.encoder = encoder.load(
-            inputs.base,
-            dtype=config.dtype,
-            device=self.device,
-            encoding_config=encoding_config,
-            training=True,
-            quantization=config.quantization,
-            config_folder=find_config_folder(inputs.base, initial_adapter),
-        )
-        self.model = attach_adapter(self.encoder.model, config, initial_adapter)
-        self.encoder.model = self.model
+        super().__init__(worker, config, inputs, resources)
         self._attach_projection(read_encoding_config(inputs.base))
-        self.zero3_sync = Zero3Sync(self.model, self.device, needed=config.zero_stage == 3)
 
     def _attach_projection(self, base: EncodingConfig) -> None:
         """Train the projection: that of the current best adapter, or a new one if the base has none."""
@@ -86,26 +67,16 @@ class TrainTask:
             self.model.projection = one.projection.requires_grad_()  # the model contains all trained parameters
 
     def evaluate_start(self) -> dict[str, float]:
-        current_best = self.inputs.current_best
-        if current_best is None and self.is_new:
-            new, self.encoder.projection = self.encoder.projection, None
-            try:
-                return self.evaluate()
-            finally:
-                self.encoder.projection = new
-        if current_best is None or self.config.start_from == "current_best":
-            return self.evaluate()  # training starts from the current best
-        return self._compute_metrics(
-            encoder.load(self.inputs.base, current_best, dtype=self.config.dtype, device=self.device)
-        )
-
-    def evaluate(self) -> dict[str, float]:
-        with eval_mode(self.model):
-            return self._compute_metrics(self.encoder)
+        if self.inputs.current_best is not None or not self.is_new:
+            return super().evaluate_start()
+        new, self.encoder.projection = self.encoder.projection, None
+        try:
+            return self.evaluate()
+        finally:
+            self.encoder.projection = new
 
     def save(self, folder: Path) -> None:
-        lora.save(self.model, folder)
-        self.encoder.encoding_config.write(folder)
+        super().save(folder)
         if self.projects and self.encoder.projection is not None:
             projection.save(self.encoder.projection, folder / self.encoder.encoding_config.projection)
 
@@ -142,27 +113,20 @@ class TrainTask:
 
     def _embed(self, ids_R: list[list[int]], rows: np.ndarray) -> Tensor:
         """float32 [rows, D]. An empty micro batch runs the model too, since all workers must."""
-        side, filler = self.encoder.encoding_config.padding_side, self.encoder.tokenizer.pad_token_id
+        filler = self.encoder.tokenizer.pad_token_id
         chosen = [ids_R[row] for row in rows] or [[filler, filler]]
-        ids_BL, mask_BL = pad(chosen, filler, side, 4 if self.device == "cpu" else 8)
-        return self.encoder.embed(ids_BL.to(self.device), mask_BL.to(self.device)).float()[: len(rows)]
+        return self.embed_batch(chosen, 4 if self.device == "cpu" else 8)[: len(rows)]
 
-    def _compute_metrics(self, model: Any) -> dict[str, float]:
-        """Exact metrics on `valid`, each statement against all others. Each worker embeds and counts a part."""
-        held = np.array_split(np.arange(len(self.valid)), self.worker.world_size)[self.worker.rank]
-        texts = self.valid["text"].take(held).to_pylist()
-        block_ND = model.encode(texts, "passage", batch_tokens=self.resources.batch_tokens)
-        if model is self.encoder:
-            with torch.no_grad():
-                self.zero3_sync.finish(partial(self._embed, [], np.zeros(0, np.int64)))
-        all_ND = np.concatenate(gather_objects(block_ND))
-        first = int(held[0]) if len(held) else 0
+    def compute_metrics(self, model: Encoder) -> dict[str, float]:
+        """Exact metrics on `valid`, each statement against all others. Each worker embeds a part."""
+        own = self.split_rows(len(self.valid))
+        texts = self.valid["text"].take(own).to_pylist()
+        own_ND = model.encode(texts, "passage", batch_tokens=self.resources.batch_tokens)
+        self.finish_passes(model)
+        all_ND = np.concatenate(gather_objects(own_ND))
         every = np.arange(len(all_ND))
         relevant = Relevant(*other_statements(number_papers(self.valid), every))
-        scores_R = np.fmax.reduce(gather_objects(score_relevant(all_ND, relevant, [(first, block_ND)])))
-        counter = RankCounter(relevant, scores_R, query_QD=all_ND, exclude_Q=every)
-        counter.add(first, block_ND)
-        ranks_R = 1 + np.sum(gather_objects(counter.before_R), axis=0)
+        ranks_R = self.count_ranks(all_ND, relevant, own, own_ND, exclude_Q=every)
         return select_metrics(
             self.config, partial(compute_rank_metrics, ranks_R, relevant), "mrr", "p@1", "r@10", "r@100"
         )

@@ -11,7 +11,7 @@ import pyarrow as pa
 from ratchet.data.formats.papers import SPLITS, STATEMENTS, Paper, assign_splits, read_papers
 from ratchet.data.tables import write_mapped, write_table
 from ratchet.jobs.statements.prepare_papers import Config, Inputs
-from ratchet.orchestrator.job_interface.job import Context, Progress, Result
+from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -27,7 +27,7 @@ from ratchet.jobs.answers import (
 from ratchet.jobs.answers.implementation.generate import Worker
 from ratchet.jobs.answers.implementation.sft import TrainTask
 from ratchet.jobs.training.task import WorkerInfo
-from ratchet.orchestrator.job_interface.job import Context, Resources
+from ratchet.orchestrator.job_interface import Context, Resources
 
 MakeContext = Callable[..., Context]
 

@@ -17,7 +17,7 @@ from ratchet.jobs.retrieval import embed
 from ratchet.jobs.retrieval.embed import Config, Inputs
 from ratchet.jobs.retrieval.implementation import embed as implementation
 from ratchet.models.model_files import MINILM, resolve
-from ratchet.orchestrator.job_interface.job import Context
+from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.settings import validate
 
 MakeContext = Callable[..., Context]

@@ -12,7 +12,7 @@ from ratchet.data.formats.papers import STATEMENTS
 from ratchet.data.tables import embeddings_schema, read_shards, write_table
 from ratchet.jobs.statements.evaluate_papers import Config, Inputs
 from ratchet.jobs.statements.implementation.evaluate_papers import run
-from ratchet.orchestrator.job_interface.job import Context, Resources
+from ratchet.orchestrator.job_interface import Context, Resources
 
 SIZES = [1, 5, 2, 1, 9, 3, 4, 1, 30, 2]
 

@@ -17,7 +17,7 @@ from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval import evaluate_retrieval
 from ratchet.jobs.retrieval.evaluate_retrieval import Config, Inputs
 from ratchet.jobs.retrieval.implementation import evaluate_retrieval as implementation
-from ratchet.orchestrator.job_interface.job import Context, Result
+from ratchet.orchestrator.job_interface import Context, Result
 from ratchet.orchestrator.job_interface.settings import validate
 
 MakeContext = Callable[..., Context]

@@ -16,7 +16,7 @@ from ratchet.data.tables import read_shards
 from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs, check
 from ratchet.jobs.retrieval.implementation.finetune_embedder import run
 from ratchet.jobs.training.schedule import OptimizationConfig, learning_rate_at
-from ratchet.orchestrator.job_interface.job import Result
+from ratchet.orchestrator.job_interface import Result
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from ratchet.jobs.statements import prepare_papers
 from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs, check
 from ratchet.jobs.statements.implementation.finetune_embedder_pairs import run
 from ratchet.jobs.training.schedule import OptimizationConfig, learning_rate_at
-from ratchet.orchestrator.job_interface.job import Context, Resources, Result
+from ratchet.orchestrator.job_interface import Context, Resources, Result
 from ratchet.orchestrator.job_interface.settings import validate
 
 FAST = Config(

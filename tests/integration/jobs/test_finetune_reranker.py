@@ -19,7 +19,7 @@ from ratchet.jobs.retrieval.finetune_reranker import Inputs, check
 from ratchet.jobs.retrieval.implementation.finetune_reranker import paired_t_test, run
 from ratchet.jobs.training import teacher_gate
 from ratchet.jobs.training.schedule import OptimizationConfig, learning_rate_at
-from ratchet.orchestrator.job_interface.job import Result
+from ratchet.orchestrator.job_interface import Result
 
 
 @pytest.fixture(scope="module")

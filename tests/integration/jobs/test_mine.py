@@ -14,7 +14,7 @@ from ratchet.data.tables import QUERIES, read_shards, write_shards
 from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval.implementation import mine as implementation
 from ratchet.jobs.retrieval.mine import Config, Inputs
-from ratchet.orchestrator.job_interface.job import Context, Result
+from ratchet.orchestrator.job_interface import Context, Result
 
 MakeContext = Callable[..., Context]
 

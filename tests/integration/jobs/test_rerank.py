@@ -22,7 +22,7 @@ from ratchet.jobs.training.config import RetrievalFinetuneConfig
 from ratchet.jobs.training.teacher_gate import TeacherGate, resolve_distillation
 from ratchet.models.model_files import MINILM, resolve
 from ratchet.models.reranker import reranker
-from ratchet.orchestrator.job_interface.job import Context
+from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.settings import validate
 
 MakeContext = Callable[..., Context]

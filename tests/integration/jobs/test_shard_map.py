@@ -20,7 +20,7 @@ import pytest
 from ratchet.data.tables import write_table
 from ratchet.errors import InputError, JobError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
-from ratchet.orchestrator.job_interface.job import Context, Progress
+from ratchet.orchestrator.job_interface import Context, Progress
 
 ROOT = Path(__file__).resolve().parents[3]
 MakeContext = Callable[..., Context]
@@ -193,7 +193,7 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(tmp_path: Path, context:
     assert caught.value.errno == errno.ENOSPC
     assert caught.value.filename == str(ctx.work / "shards" / "shard-00001.parquet")
     left = [path.name for path in (ctx.work / "shards").iterdir() if path.name.startswith("shard-00001")]
-    assert left == ["shard-00001.parquet.trail"]
+    assert left == ["shard-00001.parquet.progress"]
 
 
 def test_damaged_shards_and_only_those_are_done_again(tmp_path: Path, context: MakeContext) -> None:
@@ -239,7 +239,7 @@ from pathlib import Path
 import ray
 ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
 import test_shard_map
-from ratchet.orchestrator.job_interface.job import Context, Resources
+from ratchet.orchestrator.job_interface import Context, Resources
 from ratchet.jobs.distributed.shard_map import map_shards
 folder = Path({folder!r})
 out = folder / sys.argv[1]

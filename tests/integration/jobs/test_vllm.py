@@ -27,7 +27,7 @@ from ratchet.jobs.answers.implementation import generate as implementation
 from ratchet.jobs.distributed import vllm_shards
 from ratchet.models.adapters import lora
 from ratchet.models.decoder import decoder, sampling
-from ratchet.orchestrator.job_interface.job import Context, Resources
+from ratchet.orchestrator.job_interface import Context, Resources
 
 MakeContext = Callable[..., Context]
 

@@ -19,7 +19,7 @@ import pytest
 from nodes import free_port
 
 from ratchet.errors import DamagedError, LeaseLost, StoreError
-from ratchet.orchestrator.job_interface.job import Result
+from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Commit, Store, bucket, bucket_gc, gc, lease
 from ratchet.orchestrator.store.bucket import Bucket
@@ -31,7 +31,7 @@ RECIPE = '''
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from ratchet.orchestrator.job_interface.job import Job, Result
+from ratchet.orchestrator.job_interface import Job, Result
 from ratchet.orchestrator.step import Row, Summary, step
 
 @dataclass(frozen=True)
@@ -312,9 +312,9 @@ def test_an_object_that_is_placed_again_while_gc_looks_stays(
     old = made(store, "33" * 32, "same")
     assert store.create(f"steps/{'33' * 32}/attempts/2/end", {"withdrawn": 1, "at": 0.0})
     later(monkeypatch, 2)
-    heard: dict[str, tuple[int, int | None]] = {}
-    garbage = gc.plan(at("other"), keep=5, grace=3600, on_progress=lambda what, *far: heard.update({what: far}))
-    assert heard["steps in the bucket"] == (1, 1)
+    reported: dict[str, tuple[int, int | None]] = {}
+    garbage = gc.plan(at("other"), keep=5, grace=3600, on_progress=lambda what, *far: reported.update({what: far}))
+    assert reported["steps in the bucket"] == (1, 1)
     assert {item.key for item in garbage if item.remote} >= {f"objects/{old.manifest}"}
     time.sleep(1.1)
     since = time.time()

@@ -25,7 +25,7 @@ RECIPE = '''
 import os, time
 from dataclasses import dataclass
 from pathlib import Path
-from ratchet.orchestrator.job_interface.job import Job, Result
+from ratchet.orchestrator.job_interface import Job, Result
 from ratchet.orchestrator.step import Row, Summary, step
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from ratchet.jobs.answers import (
 from ratchet.jobs.answers.implementation.generate import Worker, count_shared_tokens
 from ratchet.jobs.answers.implementation.sft import TrainTask
 from ratchet.jobs.training.task import WorkerInfo
-from ratchet.orchestrator.job_interface.job import Context, Resources
+from ratchet.orchestrator.job_interface import Context, Resources
 from ratchet.orchestrator.job_interface.settings import validate
 
 MakeContext = Callable[..., Context]

@@ -13,7 +13,7 @@ from ratchet.errors import InputError
 from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs, check
 from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
 from ratchet.jobs.training.task import WorkerInfo
-from ratchet.orchestrator.job_interface.job import Resources
+from ratchet.orchestrator.job_interface import Resources
 from ratchet.orchestrator.job_interface.settings import validate
 
 

@@ -16,7 +16,7 @@ from ratchet.errors import InputError
 from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs, check
 from ratchet.jobs.retrieval.implementation.finetune_reranker import TrainTask
 from ratchet.jobs.training.task import WorkerInfo
-from ratchet.orchestrator.job_interface.job import Resources
+from ratchet.orchestrator.job_interface import Resources
 from ratchet.orchestrator.job_interface.settings import validate
 
 

@@ -12,7 +12,7 @@ from ratchet.data.tables import CORPUS, QUERIES, list_shards, read_shards
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval.implementation.prepare import run
 from ratchet.jobs.retrieval.prepare import Config, Inputs, check
-from ratchet.orchestrator.job_interface.job import Context, Result
+from ratchet.orchestrator.job_interface import Context, Result
 from ratchet.orchestrator.job_interface.settings import validate
 
 MakeContext = Callable[..., Context]

@@ -16,7 +16,7 @@ JOB = '''
 """A job."""
 from dataclasses import dataclass
 from pathlib import Path
-from ratchet.orchestrator.job_interface.job import Job, Result
+from ratchet.orchestrator.job_interface import Job, Result
 from {package}.helper import half
 
 LIMIT = 3

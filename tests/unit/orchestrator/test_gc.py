@@ -14,7 +14,7 @@ import pytest
 
 from ratchet.errors import DamagedError
 from ratchet.orchestrator.cli.console import collect_garbage
-from ratchet.orchestrator.job_interface.job import Result
+from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Commit, Store, gc
 from ratchet.orchestrator.store.lease import Lease, Leases

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.cli.rate import Rate
-from ratchet.orchestrator.job_interface.job import Progress
+from ratchet.orchestrator.job_interface import Progress
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -238,7 +238,7 @@ def test_it_stays_in_the_driver():
 SCRIPT = """
 import sys, threading, time
 from ratchet.orchestrator.cli.live_view import LiveView
-from ratchet.orchestrator.job_interface.job import Progress
+from ratchet.orchestrator.job_interface import Progress
 count = int(sys.argv[1])
 names = [f"trial{i:04}/train" for i in range(count)]
 with LiveView(names, "sweep", "run-1") as view:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.orchestrator.job_interface import lost_work as trail
-from ratchet.orchestrator.job_interface.job import Context, Resources
+from ratchet.orchestrator.job_interface import Context, Resources, lost_work
 from ratchet.orchestrator.job_interface.lost_work import WorkTracker, read_lost_work
 
 
@@ -18,22 +17,22 @@ def context(folder: Path, attempt: int = 1) -> Context:
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(trail.time, "time", lambda: self.now)
-        monkeypatch.setattr(trail.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(lost_work.time, "time", lambda: self.now)
+        monkeypatch.setattr(lost_work.time, "monotonic", lambda: self.now)
 
 
-def test_work_that_ends_leaves_no_trail_and_no_loss(tmp_path: Path) -> None:
-    one = WorkTracker(context(tmp_path), tmp_path / "a.trail", "shard a", "rows")
+def test_work_that_ends_leaves_no_file_and_no_lost_work(tmp_path: Path) -> None:
+    one = WorkTracker(context(tmp_path), tmp_path / "a.progress", "shard a", "rows")
     assert one.start() == 0
     one.report(5)
     one.finish()
-    assert WorkTracker(context(tmp_path), tmp_path / "a.trail", "shard a", "rows").start() == 0
+    assert WorkTracker(context(tmp_path), tmp_path / "a.progress", "shard a", "rows").start() == 0
     assert read_lost_work(tmp_path) == []
 
 
 def test_what_was_told_beyond_what_was_kept_is_lost_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    path = tmp_path / "training.trail"
+    path = tmp_path / "training.progress"
     first = WorkTracker(context(tmp_path), path, "training", "steps")
     first.start(0)
     for done in (0, 10, 20, 30):
@@ -52,7 +51,7 @@ def test_what_was_told_beyond_what_was_kept_is_lost_once(tmp_path: Path, monkeyp
 
 
 def test_a_torn_line_costs_itself_only(tmp_path: Path) -> None:
-    path = tmp_path / "a.trail"
+    path = tmp_path / "a.progress"
     one = WorkTracker(context(tmp_path), path, "shard a", "rows")
     one.start()
     one.report(7)

@@ -12,20 +12,20 @@ from ratchet.orchestrator.store.parallel import MOST, map_parallel
 
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 16, 17, 2_000, 10 * MOST + 1])
 def test_all_are_done_once_in_their_order_and_the_end_is_told(count: int) -> None:
-    heard: list[tuple[str, int, int | None]] = []
+    reported: list[tuple[str, int, int | None]] = []
     given: list[int] = []
 
     def odd(number: int) -> list[int]:
         given.append(number)
         return [number] if number % 2 else []
 
-    found = map_parallel(4, odd, range(count), "numbers", lambda *said: heard.append(said))
+    found = map_parallel(4, odd, range(count), "numbers", lambda *said: reported.append(said))
     assert found == list(range(1, count, 2))
     assert sorted(given) == list(range(count))
-    told = [done for _, done, _ in heard]
+    told = [done for _, done, _ in reported]
     assert told == sorted(told)
     assert max((later - done for done, later in pairwise([0, *told])), default=0) <= MOST
-    assert heard[-1:] == ([("numbers", count, count)] if count else [])
+    assert reported[-1:] == ([("numbers", count, count)] if count else [])
 
 
 def test_few_are_dealt_to_all_threads() -> None:

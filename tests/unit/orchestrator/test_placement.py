@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface.job import Resources
+from ratchet.orchestrator.job_interface import Resources
 from ratchet.orchestrator.job_interface.placement import (
     Machine,
     check_shared,

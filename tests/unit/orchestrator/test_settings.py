@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 
 from ratchet.errors import InputError
 from ratchet.jobs.__main__ import find_declarations
-from ratchet.orchestrator.job_interface.settings import (
-    Unit,
-    convert,
-    describe_settings,
-    json_schema,
-    suggest,
-    validate,
-)
+from ratchet.orchestrator.job_interface import Unit
+from ratchet.orchestrator.job_interface.settings import convert, describe_settings, json_schema, suggest, validate
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface.job import Source
+from ratchet.orchestrator.job_interface import Source
 from ratchet.orchestrator.source_digest import SourceDigests
 
 

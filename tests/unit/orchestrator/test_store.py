@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.errors import DamagedError, LeaseLost, StoreError
-from ratchet.orchestrator.job_interface.job import Result
+from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases, holders
 from ratchet.orchestrator.store.manifest import Manifest
@@ -24,7 +24,7 @@ STEP = "a" * 64
 COMMIT = """
 import os, signal, sys
 from pathlib import Path
-from ratchet.orchestrator.job_interface.job import Result
+from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.store import backend
 from ratchet.orchestrator.store.lease import Leases
 from ratchet.orchestrator.store import Store
@@ -113,7 +113,7 @@ def test_killed_at_every_point_of_a_commit_the_store_holds_nothing_or_all(tmp_pa
 
 RACE = """
 import sys, time
-from ratchet.orchestrator.job_interface.job import Result
+from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.store.lease import HeldByOther, Leases
 from ratchet.orchestrator.store import Commit, Store
 
@@ -340,7 +340,7 @@ FULL = """
 import resource, signal, sys
 from ratchet.orchestrator.store.lease import Leases
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.job_interface.job import Result
+from ratchet.orchestrator.job_interface import Result
 
 store = Store.open(sys.argv[1])
 with Leases(store, "run") as leases:

@@ -64,7 +64,7 @@ def sample(count: int = 12) -> SweepReport:
         trials=trials,
         winner=winner.number,
         default=1,
-        verdict=f"Trial {winner.number} is better than the recipe's defaults by 0.062 ± 0.006: beyond noise.",
+        conclusion=f"Trial {winner.number} is better than the recipe's defaults by 0.062 ± 0.006: beyond noise.",
         winner_command=f"ratchet run misconceptions --set {RATE}={winner.settings.get(RATE, 1e-3)}",
         importance={RATE: 0.71, TEMPERATURE: 0.04, DISTILLATION: 0.07, RANK: 0.18},
         steps_done=31,
@@ -101,7 +101,7 @@ def nasty() -> SweepReport:
         replace(t, settings={NASTY: f"{NASTY}{t.number % 3}"} if t.settings else {}, reason=NASTY if t.reason else "")
         for t in data.trials
     ]
-    texts = dict.fromkeys(("recipe", "sweep_id", "metric", "command", "verdict", "winner_command"), NASTY)
+    texts = dict.fromkeys(("recipe", "sweep_id", "metric", "command", "conclusion", "winner_command"), NASTY)
     listed = {"notes": [NASTY], "fixed": [NASTY], "space": {NASTY: NASTY}, "provenance": {NASTY: NASTY}}
     return replace(data, trials=trials, importance={NASTY: 1.0}, **texts, **listed)
 
@@ -181,7 +181,7 @@ def test_every_number_is_in_both_files():
             assert f"{100 * share:.0f} %" in seen
         for value in data.trials[data.winner - 1].settings.values():
             assert value in seen  # in full, not as the table rounds it
-        for words in (data.verdict, data.command, data.winner_command, data.sweep_id, *data.notes, *data.fixed):
+        for words in (data.conclusion, data.command, data.winner_command, data.sweep_id, *data.notes, *data.fixed):
             assert words in seen
     for trial in data.trials:
         for value in trial.values:

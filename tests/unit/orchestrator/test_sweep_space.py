@@ -1,4 +1,4 @@
-"""What a sweep tries and what decides it, without Ray: files, draws, objectives, verdicts."""
+"""Search spaces, objectives and the comparison with the defaults, without Ray."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratchet.errors import InputError, RecipeError
-from ratchet.orchestrator.job_interface.job import Job, Result
+from ratchet.orchestrator.job_interface import Job, Result
 from ratchet.orchestrator.recipe import Settings, build, find
 from ratchet.orchestrator.step import Row, Step, Summary, goals_of, reachable, step
 from ratchet.orchestrator.store import Store
@@ -143,8 +143,8 @@ def built() -> tuple[list[Step], Summary]:
     a = step("a", PLAIN)
     first = step("one/train", TRAIN, before=a)
     other = step("one/rank", TRAIN, before=first, metric="map@25")
-    judged = step("one/judge", PLAIN, before=other)
-    summary = Summary([Row("one", {"MAP@25": judged.metric("map@25"), "R@5": judged.metric("r@5")}, [judged])])
+    evaluated = step("one/evaluate", PLAIN, before=other)
+    summary = Summary([Row("one", {"MAP@25": evaluated.metric("map@25"), "R@5": evaluated.metric("r@5")}, [evaluated])])
     return reachable(goals_of(summary)), summary
 
 
@@ -163,12 +163,12 @@ def test_else_the_one_after_what_the_space_changes() -> None:
 
 def test_a_step_can_be_named() -> None:
     assert found("one/rank.map@25", {"one/train"}).step == "one/rank"
-    judged = found("one/judge.map@25", {"one/train"})
-    assert (judged.step, judged.name, judged.trained) == ("one/judge", "map@25", False)
+    evaluated = found("one/evaluate.map@25", {"one/train"})
+    assert (evaluated.step, evaluated.name, evaluated.trained) == ("one/evaluate", "map@25", False)
 
 
 def test_a_number_of_the_table_decides_where_nothing_trains_by_it() -> None:
-    assert found("r@5", {"one/train"}) == Objective("one/judge", "r@5", "r@5", False)
+    assert found("r@5", {"one/train"}) == Objective("one/evaluate", "r@5", "r@5", False)
 
 
 @pytest.mark.parametrize("metric", ["map@26", "two/train.map@25"])
@@ -179,7 +179,7 @@ def test_an_unknown_metric_is_named_with_the_nearest(metric: str) -> None:
 
 def test_what_the_space_does_not_reach_cannot_decide() -> None:
     with pytest.raises(RecipeError, match="changes nothing"):
-        found("one/train.map@25", {"one/judge"})
+        found("one/train.map@25", {"one/evaluate"})
 
 
 def test_only_what_the_objective_needs_is_run() -> None:

@@ -1,0 +1,104 @@
+"""What the finetuning tasks of embedders share: the model with its adapter, exact evaluation, and saving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ratchet.jobs.training.config import FinetuneConfig
+from ratchet.jobs.training.finetuning import attach_adapter
+from ratchet.jobs.training.task import WorkerInfo, gather_objects
+from ratchet.models.adapters import lora
+from ratchet.models.batching import pad
+from ratchet.models.embedder import encoder
+from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
+from ratchet.models.loading import eval_mode
+from ratchet.models.model_files import find_config_folder
+from ratchet.models.search.ranks import RankCounter, Relevant, score_relevant
+from ratchet.models.zero3_sync import Zero3Sync
+from ratchet.orchestrator.job_interface import Resources
+
+
+class EmbedderTask:
+    """An embedder with LoRA. A subclass adds the batches, the loss and `compute_metrics`; see
+    `ratchet.jobs.training.task.TrainTask`."""
+
+    config: FinetuneConfig
+    inputs: Any
+    """With `base` and `current_best`, as every finetuning job of an embedder has."""
+
+    def __init__(self, worker: WorkerInfo, config: FinetuneConfig, inputs: Any, resources: Resources) -> None:
+        self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
+        self.device = "cpu" if worker.device == "cpu" else "cuda"
+        initial_adapter = inputs.current_best if config.start_from == "current_best" else None
+        folder = find_config_folder(inputs.base, initial_adapter)
+        self.encoder = encoder.load(
+            inputs.base,
+            dtype=config.dtype,
+            device=self.device,
+            encoding_config=self.make_encoding_config(read_encoding_config(folder).with_limits(config.max_length)),
+            training=True,
+            quantization=config.quantization,
+            config_folder=folder,
+        )
+        self.model = self.encoder.model = attach_adapter(self.encoder.model, config, initial_adapter)
+        self.zero3_sync = Zero3Sync(self.model, self.device, needed=config.zero_stage == 3)
+
+    def make_encoding_config(self, given: EncodingConfig) -> EncodingConfig:
+        """Apply the settings to the encoding config. The result is used in training and saved with the adapter."""
+        return given
+
+    def compute_metrics(self, model: encoder.Encoder) -> dict[str, float]:
+        """Return the metrics of a model on `valid`. Collective."""
+        raise NotImplementedError
+
+    def evaluate_start(self) -> dict[str, float]:
+        base, current_best, config = self.inputs.base, self.inputs.current_best, self.config
+        if current_best is None or config.start_from == "current_best":
+            return self.evaluate()  # training starts from the current best
+        return self.compute_metrics(encoder.load(base, current_best, dtype=config.dtype, device=self.device))
+
+    def evaluate(self) -> dict[str, float]:
+        with eval_mode(self.model):
+            return self.compute_metrics(self.encoder)
+
+    def save(self, folder: Path) -> None:
+        lora.save(self.model, folder)
+        self.encoder.encoding_config.write(folder)
+
+    def embed_batch(self, rows: list[list[int]], multiple: int) -> Tensor:
+        """Return the vectors of one forward pass, float32 [rows, D] with gradient. Padded lengths are multiples."""
+        side, filler = self.encoder.encoding_config.padding_side, self.encoder.tokenizer.pad_token_id
+        ids_BL, mask_BL = pad(rows, filler, side, multiple)
+        return self.encoder.embed(ids_BL.to(self.device), mask_BL.to(self.device)).float()
+
+    def run_filler(self) -> Tensor:
+        """Run the forward pass that ZeRO-3 needs from a worker without rows."""
+        ids_BL = torch.zeros((1, 2), dtype=torch.int64, device=self.device)
+        return self.encoder.embed(ids_BL, torch.ones_like(ids_BL))
+
+    def split_rows(self, rows: int) -> np.ndarray:
+        """Return the rows that this worker evaluates. They are consecutive."""
+        return np.array_split(np.arange(rows), self.worker.world_size)[self.worker.rank]
+
+    def finish_passes(self, model: encoder.Encoder) -> None:
+        """Wait for the forward passes of all workers. Collective; needed before any other collective."""
+        if model is self.encoder:
+            with torch.no_grad():
+                self.zero3_sync.finish(self.run_filler)
+
+    def count_ranks(
+        self, query_QD: np.ndarray, relevant: Relevant, own: np.ndarray, own_ND: np.ndarray, **options: Any
+    ) -> np.ndarray:
+        """Return the exact rank of every relevant document. Each worker counts over its own documents. Collective.
+
+        own: rows of this worker's documents, as given by `split_rows`. options: those of RankCounter."""
+        first = int(own[0]) if len(own) else 0
+        scores_R = np.fmax.reduce(gather_objects(score_relevant(query_QD, relevant, [(first, own_ND)])))
+        counter = RankCounter(relevant, scores_R, query_QD=query_QD, **options)
+        counter.add(first, own_ND)
+        return 1 + np.sum(gather_objects(counter.before_R), axis=0)
