@@ -20,7 +20,7 @@ from ratchet.orchestrator.job_interface import Context, Job, Result
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Recipe
 from ratchet.orchestrator.run_log import RunLog
-from ratchet.orchestrator.step import Row, Step, Summary, goals_of, reachable, step
+from ratchet.orchestrator.step import Row, Step, Summary, list_goals, reachable, step
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import Lease, Leases
 
@@ -102,7 +102,7 @@ def running(length: int) -> None:
             steps = chain(length)
             summary = Summary([Row("last", {"number": steps[-1].metric("number")})])
             recipe = Recipe("bench", lambda summary=summary: summary)
-            plan = Plan(reachable(goals_of(summary)), store)
+            plan = Plan(reachable(list_goals(summary)), store)
             run_log = RunLog.begin(store, "bench", {})
             start = time.perf_counter()
             with LiveView(list(plan.steps), "bench", run_log.run_id) as view:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to_start
-from ratchet.orchestrator.run_log import RunLog, run_logs
+from ratchet.orchestrator.run_log import RunLog, list_run_logs
 from ratchet.orchestrator.store import Store
 
 SHARDED = {"embed", "mine", "rerank", "generate", "evaluate_papers", "teacher_logprobs"}
@@ -107,7 +107,7 @@ def parents_of(steps: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def newest(store: Store) -> RunLog:
-    for run_log in run_logs(store):
+    for run_log in list_run_logs(store):
         if run_log.steps() and all(step["status"] == "done" for step in run_log.steps()):
             return run_log
     raise SystemExit(f"{store.root}: no finished run; expected one; do `ratchet run quickstart` first")

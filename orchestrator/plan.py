@@ -160,6 +160,6 @@ def describe_inputs(step: Step) -> list[tuple[str, str]]:
     ]
 
 
-def config_of(step: Step) -> dict[str, Any]:
+def get_config(step: Step) -> dict[str, Any]:
     """Return the settings of a step as a dict."""
     return {f.name: getattr(step.config, f.name) for f in fields(step.config)}

@@ -26,8 +26,8 @@ import yaml
 from ratchet.errors import InputError, RecipeError
 from ratchet.orchestrator.job_interface.job import Resources
 from ratchet.orchestrator.job_interface.settings import convert, suggest
-from ratchet.orchestrator.secrets import holds_secret
-from ratchet.orchestrator.step import Step, Summary, goals_of, reachable, with_settings
+from ratchet.orchestrator.secrets import contains_secret
+from ratchet.orchestrator.step import Step, Summary, list_goals, reachable, with_settings
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Settings:
         steps: list[tuple[str, str, str]] = []
         for line in lines:
             left, equals, value = line.partition("=")
-            if holds_secret(value):
+            if contains_secret(value):
                 raise RecipeError(
                     f"--set {left}: looks like a secret; expected none, since settings are shown in plans and"
                     " reports; put it into a file on the machines (docs/cluster.md)"
@@ -147,13 +147,13 @@ def build(recipe: Recipe, settings: Settings) -> tuple[list[Step], Summary, dict
     summary = recipe.function(**parameters)
     if not isinstance(summary, Summary):
         raise RecipeError(f"recipe {recipe.name}: returned {type(summary).__name__}; expected a Summary")
-    steps = reachable(goals_of(summary))
+    steps = reachable(list_goals(summary))
     for pattern, name, text in settings.steps:
         steps = _apply(steps, pattern, name, text)
     return steps, summary, parameters
 
 
-def matching(steps: Sequence[Step], pattern: str) -> list[Step]:
+def match_steps(steps: Sequence[Step], pattern: str) -> list[Step]:
     """Return the steps that the left side of `--set pattern.field=value` selects, by step name or job name."""
     return [s for s in steps if fnmatch.fnmatchcase(s.name, pattern) or s.job.name == pattern]
 
@@ -180,7 +180,7 @@ def _parameters(recipe: Recipe, given: Mapping[str, str]) -> dict[str, Any]:
 
 def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
     line = f"--set {pattern}.{name}={text}"
-    matched = matching(steps, pattern)
+    matched = match_steps(steps, pattern)
     if not matched:
         known = sorted({s.name for s in steps} | {s.job.name for s in steps})
         raise RecipeError(

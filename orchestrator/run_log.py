@@ -70,7 +70,7 @@ class RunLog:
         return path
 
 
-def run_logs(store: Store, recipe: str | None = None) -> Iterator[RunLog]:
+def list_run_logs(store: Store, recipe: str | None = None) -> Iterator[RunLog]:
     """Yield the runs of a store, newest first; only those of one recipe if it is given."""
     store.pull("runs")
     runs = store.local("runs")
@@ -81,7 +81,7 @@ def run_logs(store: Store, recipe: str | None = None) -> Iterator[RunLog]:
             yield run_log
 
 
-def sweeps(store: Store) -> list[RunLog]:
+def list_sweeps(store: Store) -> list[RunLog]:
     """Return the sweeps of a store, by their last event, newest first (see `sweeps.trial_log`)."""
     store.pull("sweeps")
     found = [RunLog(path.parent) for path in store.local("sweeps").glob("*/about.json")]
@@ -90,10 +90,10 @@ def sweeps(store: Store) -> list[RunLog]:
     )
 
 
-def last_ids(store: Store, recipe: str) -> dict[str, str]:
+def read_last_step_ids(store: Store, recipe: str) -> dict[str, str]:
     """Return step name -> step id, from the newest run of the recipe that has one."""
     known: dict[str, str] = {}
-    for run_log in run_logs(store, recipe):
+    for run_log in list_run_logs(store, recipe):
         for step in run_log.steps():
             if step["step_id"]:
                 known.setdefault(step["name"], step["step_id"])

@@ -30,6 +30,6 @@ def is_secret_variable(name: str) -> bool:
     return bool(_VARIABLE.search(name))
 
 
-def holds_secret(text: bytes | str) -> bool:
+def contains_secret(text: bytes | str) -> bool:
     """Whether a text contains a key or token of a known form."""
     return bool(_TEXT.search(text.encode() if isinstance(text, str) else text))

@@ -152,7 +152,7 @@ def reachable(goals: Sequence[Step]) -> list[Step]:
     return list(order.values())
 
 
-def goals_of(summary: Summary) -> list[Step]:
+def list_goals(summary: Summary) -> list[Step]:
     """Return the steps that a summary names."""
     shown = [metric.step for row in summary.rows for metric in row.columns.values()]
     return [*shown, *(s for row in summary.rows for s in row.steps), *summary.goals]

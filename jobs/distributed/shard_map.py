@@ -34,11 +34,11 @@ import torch
 from ray import cloudpickle
 from ray.data import ActorPoolStrategy, DataContext
 
-from ratchet.errors import ArtifactError, InputError, JobError
+from ratchet.errors import DISK_FULL, ArtifactError, InputError, JobError
 from ratchet.orchestrator.job_interface import Context, Progress, Resources
 from ratchet.orchestrator.job_interface.lost_work import WorkTracker
-from ratchet.orchestrator.job_interface.placement import check_shared, existing_paths
-from ratchet.orchestrator.job_interface.progress import this_node_strategy
+from ratchet.orchestrator.job_interface.placement import check_shared, find_existing_paths
+from ratchet.orchestrator.job_interface.progress import make_this_node_strategy
 
 REPORT_SECONDS = 0.25
 """Minimum time between two progress reports of one worker."""
@@ -152,7 +152,7 @@ def _run_workers(
     silence_ray_data()
     resources = context.resources
     workers = min(resources.workers or 1, len(targets))
-    actor_class: Any = ray.remote(num_cpus=0, scheduling_strategy=this_node_strategy())(ProgressTally)
+    actor_class: Any = ray.remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())(ProgressTally)
     tally = actor_class.remote(context, done, total_rows)
     # Loaded by `_work`: Ray Data takes an exception while arguments are loaded for a lost actor and retries for ever.
     pickled = cloudpickle.dumps((worker, dict(arguments)))
@@ -160,7 +160,7 @@ def _run_workers(
     items = [{"source": str(source), "target": str(target)} for source, target in targets.items()]
     results = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
         ShardActor,
-        fn_constructor_args=(pickled, existing_paths(arguments), context, tally),
+        fn_constructor_args=(pickled, find_existing_paths(arguments), context, tally),
         batch_size=1,
         compute=ActorPoolStrategy(size=workers),
         num_cpus=resources.cpus,
@@ -271,7 +271,7 @@ def commit_shard(
     except BaseException as error:
         file.unlink(missing_ok=True)
         _record_path(file).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+        if isinstance(error, OSError) and error.errno in DISK_FULL and error.filename is None:
             raise OSError(error.errno, os.strerror(error.errno), str(target)) from error
         raise
     return counts

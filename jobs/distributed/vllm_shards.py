@@ -21,7 +21,7 @@ REQUESTS_PER_BATCH = 64
 """Requests that are handed to an engine at a time. An engine holds several batches and schedules them itself."""
 
 
-class Asker(Protocol):
+class ShardGenerator(Protocol):
     """Makes the requests of a shard, and its output file from the answers."""
 
     def requests(self, source: Path) -> list[tuple[list[int], dict[str, Any]]]:
@@ -38,28 +38,37 @@ class Asker(Protocol):
         ...
 
 
-def ask_shards(
-    context: Context, shards: Sequence[Path], model: Path, asker: Asker, out: Path, *, total_rows: int, each: int
+def generate_shards(
+    context: Context,
+    shards: Sequence[Path],
+    model: Path,
+    generator: ShardGenerator,
+    out: Path,
+    *,
+    total_rows: int,
+    each: int,
 ) -> dict[str, int]:
     """Write one output file into `out` for each of `shards`, with the same name. Return the sums of the counts.
 
     Each worker starts an engine on the folder `model`. `each` is the number of requests per row. Ray must be running.
-    Raises what `asker` raises, and JobError for an engine that does not start or is lost more than
+    Raises what `generator` raises, and JobError for an engine that does not start or is lost more than
     `context.resources.retries` times.
     """
 
     def process(targets: Mapping[Path, Path], done: int) -> None:
-        asked = {source: asker.requests(source) for source in targets}
+        asked = {source: generator.requests(source) for source in targets}
         missing = {source: len(requests) for source, requests in asked.items()}
         answers: dict[Path, list[Sequence[int]]] = {source: [()] * count for source, count in missing.items()}
         tally = ProgressTally(context, done, total_rows)
 
         def finish(source: Path) -> None:
-            commit_shard(context, source, targets[source], lambda file: asker.write(source, file, answers.pop(source)))
+            commit_shard(
+                context, source, targets[source], lambda file: generator.write(source, file, answers.pop(source))
+            )
 
         for source in [source for source, count in missing.items() if not count]:
             finish(source)
-        for source, number, ids in _answers(context, model, asker, asked):
+        for source, number, ids in _answers(context, model, generator, asked):
             answers[source][number] = ids
             missing[source] -= 1
             rows = (len(asked[source]) - missing[source]) // each
@@ -72,7 +81,10 @@ def ask_shards(
 
 
 def _answers(
-    context: Context, model: Path, asker: Asker, asked: Mapping[Path, list[tuple[list[int], dict[str, Any]]]]
+    context: Context,
+    model: Path,
+    generator: ShardGenerator,
+    asked: Mapping[Path, list[tuple[list[int], dict[str, Any]]]],
 ) -> Iterator[tuple[Path, int, list[int]]]:
     """Yield (source, number of the request, token ids) in the order in which answers arrive."""
     # vLLM is an optional dependency.
@@ -93,7 +105,7 @@ def _answers(
     processor = build_processor(
         vLLMEngineProcessorConfig(
             model_source=str(model),
-            engine_kwargs=asker.settings(longest),
+            engine_kwargs=generator.settings(longest),
             batch_size=REQUESTS_PER_BATCH,
             concurrency=(workers, workers),
             placement_group_config={"bundles": [{"CPU": resources.cpus, "GPU": resources.gpus}]},

@@ -36,7 +36,12 @@ from ratchet.jobs.training.loop import TrainingLoop
 from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory
 from ratchet.jobs.training.train_cleanup import install_cleanup
 from ratchet.orchestrator.job_interface import Context, Resources
-from ratchet.orchestrator.job_interface.placement import check_shared, choose_workers, existing_paths, list_machines
+from ratchet.orchestrator.job_interface.placement import (
+    check_shared,
+    choose_workers,
+    find_existing_paths,
+    list_machines,
+)
 
 START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 WAIT_FOR_ALL_SECONDS = os.environ.get(START_TIMEOUT, "1800")
@@ -91,7 +96,7 @@ def _fit(
         _run_worker,
         train_loop_config={
             "spec": (context, options, task_class, dict(arguments), str(failure)),
-            "paths": existing_paths(context.work, arguments),
+            "paths": find_existing_paths(context.work, arguments),
         },
         torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=int(resources.timeout)),
         scaling_config=ScalingConfig(  # type: ignore[call-arg]  # mypy sees that of ray.air

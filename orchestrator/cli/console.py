@@ -28,10 +28,10 @@ from ratchet.orchestrator.reporting.run_report import write_run_report
 from ratchet.orchestrator.reporting.run_summary import build_run_report, build_summary_table
 from ratchet.orchestrator.reporting.sweep_data import SweepReport
 from ratchet.orchestrator.reporting.sweep_report import format_trials, write_sweep_report
-from ratchet.orchestrator.run_log import RunLog, run_logs, sweeps
+from ratchet.orchestrator.run_log import RunLog, list_run_logs, list_sweeps
 from ratchet.orchestrator.step import Step
 from ratchet.orchestrator.store import Store, gc
-from ratchet.orchestrator.store.lease import holders
+from ratchet.orchestrator.store.lease import list_lease_holders
 from ratchet.orchestrator.store.parallel import OnProgress
 
 MAX_LISTED = 50
@@ -156,7 +156,7 @@ def print_status(store: Store, run: str | None) -> None:
         Console().print(grid)
         return
     grid = Table("run", "recipe", "started", "steps", "state", box=None, pad_edge=False)
-    for run_log in run_logs(store):
+    for run_log in list_run_logs(store):
         about, steps = run_log.read("about.json"), run_log.steps()
         done = sum(step["status"] == "done" for step in steps)
         ends = [event for event in run_log.events() if event["event"] == "end"]
@@ -172,14 +172,14 @@ def print_status(store: Store, run: str | None) -> None:
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(about["started"]))
         grid.add_row(run_log.run_id, about["recipe"], started, f"{done}/{len(steps)}", state)
     Console().print(grid if grid.row_count else f"no runs in {store.where}")
-    for sweep in sweeps(store):
+    for sweep in list_sweeps(store):
         events = sweep.events()
         begun = {json.dumps(event["settings"]) for event in events if event["event"] == "started"}
         ended = {json.dumps(event["trial"]["settings"]) for event in events if event["event"] == "ended"}
         print_line(
             f"sweep {sweep.run_id}: {len(ended)} of {pluralize(len(begun), 'started trial')} ended; {sweep.folder}"
         )
-    for step_id, owner in holders(store):
+    for step_id, owner in list_lease_holders(store):
         print_line(f"step {step_id[:12]} is held by {owner}")
 
 
@@ -259,7 +259,7 @@ def _format_value(value: float | None) -> str:
 
 
 def _find_run(store: Store, run: str | None) -> RunLog:
-    for run_log in run_logs(store):
+    for run_log in list_run_logs(store):
         if run is None or run_log.run_id.startswith(run):
             return run_log
     wanted = f"no run '{run}'" if run else "no runs"

@@ -13,8 +13,8 @@ from ratchet.orchestrator import recipe
 from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.cli.parser import parse
 from ratchet.orchestrator.plan import Plan
-from ratchet.orchestrator.run_log import last_ids
-from ratchet.orchestrator.secrets import holds_secret, is_secret_variable
+from ratchet.orchestrator.run_log import read_last_step_ids
+from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
 from ratchet.orchestrator.step import Step
 from ratchet.orchestrator.store import Store
 
@@ -78,7 +78,7 @@ def _submit(arguments: argparse.Namespace) -> int:
     if missing:
         raise InputError(f"submit --env {missing[0]}: not set here; expected an environment variable; export it first")
     for name in arguments.env:
-        if is_secret_variable(name) or holds_secret(os.environ[name]):
+        if is_secret_variable(name) or contains_secret(os.environ[name]):
             raise InputError(
                 f"submit --env {name}: looks like a secret; expected none, since jobs show their variables;"
                 " put it into a file on the cluster, or give its machines a role (docs/cluster.md)"
@@ -101,7 +101,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     steps, _, _ = recipe.build(found, recipe.Settings.read(_lines(arguments)))
     plan = Plan(steps, store)
     plan.check()
-    console.print_plan(plan, last_ids(store, found.name) if arguments.explain else None)
+    console.print_plan(plan, read_last_step_ids(store, found.name) if arguments.explain else None)
     return 0
 
 

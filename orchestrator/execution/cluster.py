@@ -28,7 +28,7 @@ from ratchet.orchestrator.job_interface.placement import (
     check_shared,
     choose_workers,
     count_fitting,
-    existing_paths,
+    find_existing_paths,
     list_machines,
     resolve_resources,
 )
@@ -136,7 +136,7 @@ class Cluster:
         # Outside the placement group of a trial, which has no resources for what the step starts.
         free = PlacementGroupSchedulingStrategy(placement_group=None)  # type: ignore[arg-type]
         task = ray.remote(num_cpus=0, max_retries=0)(_run).options(name=context.step, scheduling_strategy=free)
-        running = task.remote(job, code, context, config, inputs, existing_paths(context.work, inputs))
+        running = task.remote(job, code, context, config, inputs, find_existing_paths(context.work, inputs))
         try:
             while not ray.wait([running], timeout=0.5)[0]:
                 if stopping.is_set():
@@ -183,7 +183,7 @@ def _run(
             raise
 
 
-def demand_of(resources: Resources) -> Demand:
+def compute_demand(resources: Resources) -> Demand:
     """Return what a step with resolved resources occupies."""
     assert resources.workers is not None
     assert resources.cpus is not None

@@ -15,13 +15,13 @@ from contextlib import suppress
 from typing import Any
 
 from ratchet.errors import InputError, Interrupted, UnreachableError, describe
-from ratchet.orchestrator.execution.cluster import Cluster, demand_of
+from ratchet.orchestrator.execution.cluster import Cluster, compute_demand
 from ratchet.orchestrator.execution.executor import Executor, versions
 from ratchet.orchestrator.execution.outcome import Outcome
 from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to_skip, to_start
 from ratchet.orchestrator.job_interface.job import Resources
-from ratchet.orchestrator.plan import Plan, config_of, describe_inputs
+from ratchet.orchestrator.plan import Plan, describe_inputs, get_config
 from ratchet.orchestrator.recipe import Recipe
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.step import Step, Summary
@@ -161,7 +161,7 @@ class Run:
         until = time.monotonic() + (MACHINES_TIMEOUT if self.cluster.is_external else 0.0)
         for name, planned in self.plan.steps.items():
             if self.status[name] is not Status.DONE:
-                self.demand[name] = demand_of(self._place(planned.step, until))
+                self.demand[name] = compute_demand(self._place(planned.step, until))
 
     def _place(self, step: Step, until: float) -> Resources:
         """Place a step on the cluster. An external cluster has time until then to add machines."""
@@ -186,7 +186,7 @@ class Run:
                 "step_id": planned.step_id,
                 "status": self.status[name].value,
                 "inputs": describe_inputs(planned.step),
-                "config": config_of(planned.step),
+                "config": get_config(planned.step),
             }
             for name, planned in self.plan.steps.items()
         ]

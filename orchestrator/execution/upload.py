@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.secrets import holds_secret, is_secret_file
+from ratchet.orchestrator.secrets import contains_secret, is_secret_file
 
 PROGRAM = ("ratchet", "tune_spaces")
 """Folders that are uploaded. Symbolic links are followed: on the cluster `ratchet/jobs` is a folder."""
@@ -76,7 +76,7 @@ def collect_upload(root: Path, named: Sequence[Path], limit: int = LIMIT) -> Upl
             raise InputError(f"{path}: another file is uploaded as {path.name}; expected a different name; rename it")
         files[path.name] = path
     for name, path in files.items():
-        if is_secret_file(path.name) or holds_secret(path.read_bytes()):
+        if is_secret_file(path.name) or contains_secret(path.read_bytes()):
             raise InputError(
                 f"{path}: looks like a secret; expected none among the uploaded files ({name});"
                 " move it out of the program; put what jobs need on the cluster (docs/cluster.md)"

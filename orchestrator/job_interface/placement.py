@@ -76,7 +76,7 @@ def resolve_resources(asked: Resources, machines: Sequence[Machine]) -> Resource
     return replace(asked, workers=workers, cpus=cpus)
 
 
-def existing_paths(*given: Any) -> tuple[Path, ...]:
+def find_existing_paths(*given: Any) -> tuple[Path, ...]:
     """Return the existing paths in `given` (paths, or tuples, dataclasses and dicts of them), for `check_shared`."""
     return tuple(path for path in _paths(given) if path.exists())
 

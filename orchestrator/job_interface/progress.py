@@ -37,10 +37,10 @@ class ProgressReporter:
 
 def start_progress_actor() -> Any:
     """Start a ProgressActor on this machine."""
-    return ray.remote(num_cpus=0, scheduling_strategy=this_node_strategy())(ProgressActor).remote()
+    return ray.remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())(ProgressActor).remote()
 
 
-def this_node_strategy() -> Any:
+def make_this_node_strategy() -> Any:
     """Return the scheduling strategy of actors that only serve this process.
 
     They run on the same machine, so that the loss of another one does not affect them, and outside the placement group

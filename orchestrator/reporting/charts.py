@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from markupsafe import Markup
 
 from ratchet.orchestrator.reporting.formatting import NOTHING, clean, format_compact, shorten
-from ratchet.orchestrator.reporting.run_data import Chart, Series, is_baseline, is_round, strip_round
+from ratchet.orchestrator.reporting.run_data import Chart, Series, is_baseline, is_iteration, strip_iteration
 from ratchet.orchestrator.reporting.tables import find_best, is_finite
 
 WIDTH, HEIGHT = SIZE = 440, 270
@@ -74,10 +74,10 @@ def draw_summary(rows: Mapping[str, Mapping[str, float | None]], column: str) ->
     y = make_scale(marks[0], marks[-1], bottom, top)
     winners = find_best(values, column)
     levels, dots, labels = [], [], []
-    lines: dict[str, list[str]] = {strip_round(label): [] for label in rows if is_round(label)}
+    lines: dict[str, list[str]] = {strip_iteration(label): [] for label in rows if is_iteration(label)}
     styles = {kind: _choose_style(i) for i, kind in enumerate(lines)}
     for i, (label, value) in enumerate(zip(rows, values, strict=True)):
-        x, kind, at_end = left + slot * (i + 0.5), strip_round(label), i in (0, len(rows) - 1)
+        x, kind, at_end = left + slot * (i + 0.5), strip_iteration(label), i in (0, len(rows) - 1)
         if i % every == 0 or at_end:
             for row, text in enumerate(_wrap(label, int(slot * min(every, 3) / 6.2))):
                 labels.append(draw_text("tick", x, bottom + 17 + 14 * row, text))
@@ -86,7 +86,7 @@ def draw_summary(rows: Mapping[str, Mapping[str, float | None]], column: str) ->
             continue
         if is_baseline(label):
             levels.append(draw('<path class="level" d="M{:.1f} {:.1f}H{:.1f}"/>', x, y(value), right))
-        elif is_round(label):
+        elif is_iteration(label):
             lines[kind].append(f"{x:.1f},{y(value):.1f}")
         style = "base" if is_baseline(label) else styles.get(kind, "s0")
         circle = '<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}: {} {:.4f}</title></circle>'

@@ -108,19 +108,19 @@ def collect_tables(steps: Sequence[StepReport]) -> list[tuple[str, str, Table]]:
     return tables
 
 
-def is_round(label: str) -> bool:
+def is_iteration(label: str) -> bool:
     """Whether a row of the summary is one of a sequence: `iteration 0`, `iter1`, `round 2`."""
     return bool(_ROUND.search(label))
 
 
-def strip_round(label: str) -> str:
+def strip_iteration(label: str) -> str:
     """Label without its round: the rows of one sequence share it."""
     return _ROUND.sub("", label)
 
 
 def is_baseline(label: str) -> bool:
     """Whether a row of the summary is a baseline: BM25, zero-shot, ..."""
-    return bool(_BASELINE.search(label)) and not is_round(label)
+    return bool(_BASELINE.search(label)) and not is_iteration(label)
 
 
 def list_headlines(rows: Rows) -> dict[str, str]:

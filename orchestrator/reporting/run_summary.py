@@ -9,7 +9,7 @@ from typing import Any
 
 from ratchet.orchestrator.execution.outcome import Outcome
 from ratchet.orchestrator.execution.schedule import Status
-from ratchet.orchestrator.plan import Plan, config_of, describe_inputs
+from ratchet.orchestrator.plan import Plan, describe_inputs, get_config
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.step import Output, Row, Summary
@@ -79,7 +79,7 @@ def _build_step(
         seconds=planned.commit.record["seconds"] if planned.commit else seconds,
         started=None if hit else started,
         inputs=_list_inputs(outcome.plan, name),
-        config=config_of(planned.step),
+        config=get_config(planned.step),
         metrics=result.get("metrics", {}),
         tables=result.get("tables", {}),
         curves=result.get("curves", {}),

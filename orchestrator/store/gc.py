@@ -19,10 +19,10 @@ from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
 
-from ratchet.orchestrator.run_log import RunLog, run_logs, sweeps
+from ratchet.orchestrator.run_log import RunLog, list_run_logs, list_sweeps
 from ratchet.orchestrator.store import Store, bucket_gc
 from ratchet.orchestrator.store.backend import Garbage
-from ratchet.orchestrator.store.lease import holders
+from ratchet.orchestrator.store.lease import list_lease_holders
 from ratchet.orchestrator.store.parallel import OnProgress, ignore_progress, map_parallel
 
 THREADS = 16
@@ -35,7 +35,9 @@ _RENAMED = {".aside-": "moved aside as damaged", ".gone-": "half removed"}
 def plan(store: Store, *, keep: int, grace: float, on_progress: OnProgress = ignore_progress) -> list[Garbage]:
     """Find garbage. keep: number of newest runs to keep. grace: anything created or used in so many seconds is kept."""
     before = time.time() - grace
-    wanted = _wanted_steps(store, keep) | {step_id for step_id, owner in holders(store) if not owner.endswith("gone")}
+    wanted = _wanted_steps(store, keep) | {
+        step_id for step_id, owner in list_lease_holders(store) if not owner.endswith("gone")
+    }
     steps, objects = list(_list_folders(store.local("steps"))), list(_list_folders(store.local("objects")))
     # With a bucket, steps of other machines have no local folder, but their objects may have local copies.
     in_use = _used_addresses(store, wanted - {step.name for step in steps}, "steps of others", on_progress)
@@ -119,8 +121,8 @@ def _used_addresses(store: Store, step_ids: Iterable[str], what: str, on_progres
 
 
 def _wanted_steps(store: Store, keep: int) -> set[str]:
-    kept = _select_newest(run_logs(store), keep)
-    for sweep in _select_newest(sweeps(store), keep):
+    kept = _select_newest(list_run_logs(store), keep)
+    for sweep in _select_newest(list_sweeps(store), keep):
         kept += [RunLog(folder) for folder in sweep.folder.glob("trials/*/*")]
     store.pull("promoted")
     wanted = {json.loads(path.read_text())["step_id"] for path in store.local("promoted").glob("*.json")}

@@ -174,7 +174,7 @@ class Leases:
                     self.store.overwrite(f"{lease._key}/heartbeat", {"count": count, "at": time.time()})
 
 
-def holders(store: Store) -> list[tuple[str, str]]:
+def list_lease_holders(store: Store) -> list[tuple[str, str]]:
     """Return (step id, owner) of every attempt that has not ended. The owner may be lost."""
     found = []
     for name in store.list_names("open_attempts"):

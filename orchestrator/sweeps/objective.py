@@ -14,8 +14,8 @@ from typing import Any
 
 from ratchet.errors import RecipeError
 from ratchet.orchestrator.job_interface.settings import suggest
-from ratchet.orchestrator.plan import config_of
-from ratchet.orchestrator.recipe import matching
+from ratchet.orchestrator.plan import get_config
+from ratchet.orchestrator.recipe import match_steps
 from ratchet.orchestrator.step import Step, Summary
 
 
@@ -56,8 +56,8 @@ class Objective:
 
 def find_changed_steps(default: Iterable[Step], variants: Iterable[Iterable[Step]]) -> set[str]:
     """Return the names of the steps whose settings differ between the defaults and any of the variants."""
-    before = {step.name: config_of(step) for step in default}
-    return {step.name for steps in variants for step in steps if before.get(step.name) != config_of(step)}
+    before = {step.name: get_config(step) for step in default}
+    return {step.name for steps in variants for step in steps if before.get(step.name) != get_config(step)}
 
 
 def select_needed_steps(steps: Sequence[Step], goal: str) -> list[Step]:
@@ -80,7 +80,7 @@ def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched
         if any(parent.name in reached for parent in step.parents):
             reached.add(step.name)
     if dot:
-        of_name = matching(steps, named)
+        of_name = match_steps(steps, named)
         if not of_name:
             known = sorted({step.name for step in steps} | {step.job.name for step in steps})
             raise RecipeError(

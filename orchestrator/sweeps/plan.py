@@ -9,7 +9,7 @@ from typing import Any
 
 from ratchet.errors import InputError, RatchetError, RecipeError
 from ratchet.orchestrator import recipe
-from ratchet.orchestrator.plan import Plan, config_of, describe_inputs
+from ratchet.orchestrator.plan import Plan, describe_inputs, get_config
 from ratchet.orchestrator.reporting.formatting import format_setting
 from ratchet.orchestrator.step import Source, Step
 from ratchet.orchestrator.store import Store
@@ -100,7 +100,9 @@ def _format_default(name: str, steps: Sequence[Step], parameters: Mapping[str, A
     if not dot:
         return format_setting(parameters[name])
     found = {
-        format_setting(config_of(step)[field]) for step in recipe.matching(steps, pattern) if field in config_of(step)
+        format_setting(get_config(step)[field])
+        for step in recipe.match_steps(steps, pattern)
+        if field in get_config(step)
     }
     return found.pop() if len(found) == 1 else None
 

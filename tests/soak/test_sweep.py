@@ -12,83 +12,85 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from toy_sweeps import ROOT, Toy
+from command import ROOT
+from toy_sweeps import Sweeps
 
 
 @pytest.fixture
-def toy(tmp_path: Path) -> Iterator[Toy]:
-    made = Toy(tmp_path)
+def sweeps(tmp_path: Path) -> Iterator[Sweeps]:
+    made = Sweeps(tmp_path)
     yield made
     subprocess.run(["pkill", "-9", "-f", str(tmp_path)], check=False)
 
 
-def test_bad_trials_are_stopped_and_more_trials_are_more_of_the_same(toy: Toy) -> None:
+def test_bad_trials_are_stopped_and_more_trials_are_more_of_the_same(sweeps: Sweeps) -> None:
     grid = "fit.rate: grid(0.7, 0.1, 0.2, 0.3, 0.25)\nfit.seconds: 0.6\n"
-    status, output = toy.run(grid, "--max-concurrent", "1", "--reduction-factor", "2", trials=4)
+    status, output = sweeps.sweep(grid, "--max-concurrent", "1", "--reduction-factor", "2", trials=4)
     assert status == 0, output
-    first = {json.dumps(trial["settings"]): trial for trial in toy.trials()}
+    first = {json.dumps(trial["settings"]): trial for trial in sweeps.trials()}
     assert {trial["status"] for trial in first.values()} == {"finished", "stopped"}
     stopped = [trial for trial in first.values() if trial["status"] == "stopped"]
     assert all(len(trial["curve"]) < 3 for trial in stopped)
     assert "stopped" in output
-    lines = len(toy.traced())
-    status, output = toy.run(grid, "--max-concurrent", "1", "--reduction-factor", "2", trials=6)
+    lines = len(sweeps.done())
+    status, output = sweeps.sweep(grid, "--max-concurrent", "1", "--reduction-factor", "2", trials=6)
     assert status == 0, output
-    assert {json.dumps(t["settings"]): t for t in toy.trials()[: len(first)]} == first, "what was found stays"
-    assert len(toy.trials()) == 6
-    assert not any("epoch 0.7" in line for line in toy.traced()[lines:]), "finished trials are not run again"
+    assert {json.dumps(t["settings"]): t for t in sweeps.trials()[: len(first)]} == first, "what was found stays"
+    assert len(sweeps.trials()) == 6
+    assert not any("epoch 0.7" in line for line in sweeps.done()[lines:]), "finished trials are not run again"
 
 
-def test_seeds_give_a_mean_and_a_deviation(toy: Toy) -> None:
-    status, output = toy.run("fit.rate: grid(0.7)\n", "--seeds", "3")
+def test_seeds_give_a_mean_and_a_deviation(sweeps: Sweeps) -> None:
+    status, output = sweeps.sweep("fit.rate: grid(0.7)\n", "--seeds", "3")
     assert status == 0, output
-    assert [trial["values"] for trial in toy.trials()] == [[1.5, 1.51, 1.52], [2.1, 2.11, 2.12]]
+    assert [trial["values"] for trial in sweeps.trials()] == [[1.5, 1.51, 1.52], [2.1, 2.11, 2.12]]
     assert "more than noise" in output
 
 
-def test_optuna_learns_from_what_it_tried(toy: Toy) -> None:
-    status, output = toy.run("fit.rate: loguniform(1e-3, 1)\n", "--searcher", "optuna", "--stopping", "none", trials=5)
+def test_optuna_learns_from_what_it_tried(sweeps: Sweeps) -> None:
+    space, options = "fit.rate: loguniform(1e-3, 1)\n", ("--searcher", "optuna", "--stopping", "none")
+    status, output = sweeps.sweep(space, *options, trials=5)
     assert status == 0, output
-    assert len(toy.trials()) == 5
-    before = toy.trials()
-    status, output = toy.run("fit.rate: loguniform(1e-3, 1)\n", "--searcher", "optuna", "--stopping", "none", trials=7)
+    assert len(sweeps.trials()) == 5
+    before = sweeps.trials()
+    status, output = sweeps.sweep(space, *options, trials=7)
     assert status == 0, output
-    assert toy.trials()[:5] == before
-    assert len(toy.trials()) == 7
+    assert sweeps.trials()[:5] == before
+    assert len(sweeps.trials()) == 7
 
 
-def test_a_killed_sweep_goes_on(toy: Toy) -> None:
+def test_a_killed_sweep_goes_on(sweeps: Sweeps) -> None:
     grid = "fit.rate: grid(0.1, 0.7, 0.3)\nfit.seconds: 1.5\n"
-    process = toy.start(grid, "--stopping", "none", "--max-concurrent", "1")
+    process = sweeps.start_sweep(grid, "--stopping", "none", "--max-concurrent", "1")
     deadline = time.monotonic() + 120
-    while "epoch 0.1 0 2" not in toy.traced():
+    while "epoch 0.1 0 2" not in sweeps.done():
         assert time.monotonic() < deadline, "the second trial was never begun"
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    assert len(toy.trials()) == 1
-    status, output = toy.run(grid, "--stopping", "none", "--max-concurrent", "1")
+    assert len(sweeps.trials()) == 1
+    status, output = sweeps.sweep(grid, "--stopping", "none", "--max-concurrent", "1")
     assert status == 0, output
-    assert [trial["value"] for trial in toy.trials()] == pytest.approx([1.5, 0.3, 2.1, 0.9])
-    assert toy.traced().count("mine") == 1
-    assert toy.traced().count("epoch 0.5 0 1") == 1, "the ended trial replayed its logged values"
+    assert [trial["value"] for trial in sweeps.trials()] == pytest.approx([1.5, 0.3, 2.1, 0.9])
+    assert sweeps.done().count("mine") == 1
+    assert sweeps.done().count("epoch 0.5 0 1") == 1, "the ended trial replayed its logged values"
 
 
-def test_an_interrupted_sweep_stops_its_trials_and_goes_on(toy: Toy) -> None:
+def test_an_interrupted_sweep_stops_its_trials_and_goes_on(sweeps: Sweeps) -> None:
     grid = "fit.rate: grid(0.1, 0.7)\nfit.seconds: 3\n"
-    process = toy.start(grid, "--stopping", "none", "--max-concurrent", "1", trials=3)
+    process = sweeps.start_sweep(grid, "--stopping", "none", "--max-concurrent", "1", trials=3)
     deadline = time.monotonic() + 120
-    while "epoch 0.5 0 1" not in toy.traced():
+    while "epoch 0.5 0 1" not in sweeps.done():
         assert time.monotonic() < deadline, "the first trial was never begun"
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 130, output
     assert "give the same command again" in output
-    assert toy.trials() == []
-    status, output = toy.run(grid, "--stopping", "none", "--max-concurrent", "1", trials=3)
+    assert sweeps.trials() == []
+    status, output = sweeps.sweep(grid, "--stopping", "none", "--max-concurrent", "1", trials=3)
     assert status == 0, output
-    assert len(toy.trials()) == 3
+    assert len(sweeps.trials()) == 3
 
 
 REAL = """

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,13 +13,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import command
 from nodes import Nodes, environment_of, kill, processes, title
 from store_contents import events, results
 
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.lease import holders
-
-ROOT = Path(__file__).resolve().parents[2]
+from ratchet.orchestrator.store.lease import list_lease_holders
 
 
 def sets(*settings: str) -> list[str]:
@@ -66,24 +64,15 @@ def clusters(folder: Path) -> Iterator[Callable[[], Nodes]]:
 
 def run_undisturbed(store: Path, *settings: str) -> Path:
     """Run the same steps without a failure, and return the store."""
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    command = [sys.executable, "-m", "orchestrator", *ONE, *SPREAD, *settings, "--store", str(store)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    status, output = command.run(*ONE, *SPREAD, *settings, "--store", str(store), timeout=1100)
+    assert status == 0, output
     return store
 
 
-def start(nodes: Nodes, store: Path, *command: str) -> subprocess.Popen[str]:
+def start(nodes: Nodes, store: Path, *arguments: str) -> subprocess.Popen[str]:
     told = (store.parent / f"driver-{time.monotonic_ns()}.log").open("w")
-    return subprocess.Popen(
-        [sys.executable, "-m", "orchestrator", *command, "--store", str(store), "--address", nodes.address],
-        cwd=ROOT,
-        env=nodes.environment,
-        stdout=told,
-        stderr=told,
-        text=True,
-        start_new_session=True,
-    )
+    options = ("--store", str(store), "--address", nodes.address)
+    return command.start(*arguments, *options, environment=nodes.environment, output=told)
 
 
 def ended(process: subprocess.Popen[str], store: Path, seconds: float = 500) -> None:
@@ -123,7 +112,7 @@ def check_same(store: Path, undisturbed: Path) -> None:
         for folder, all_of in ((undisturbed, expected), (store, found))
     ]
     assert abs(score[0] - score[1]) < 0.05, score
-    assert holders(Store.open(store)) == [], "no lease is left"
+    assert list_lease_holders(Store.open(store)) == [], "no lease is left"
     for step in store.glob("steps/*"):
         ends = [json.loads(path.read_text()) for path in step.glob("attempts/*/end")]
         assert sum("commit" in end for end in ends) == 1, "committed once"

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
-ROOT = Path(__file__).resolve().parents[2]
+import command
 
-RECIPE = '''
+HEAD = """
 import os, time
 from dataclasses import dataclass
 from pathlib import Path
-from ratchet.orchestrator.job_interface import Job, Progress, Result
+from ratchet.errors import InputError
+from ratchet.orchestrator.job_interface import Job, Progress, Result, WarmStart
 from ratchet.orchestrator.step import Row, Summary, step
 
 TRACE = Path(os.environ["TOY_TRACE"])
@@ -24,7 +23,11 @@ TRACE = Path(os.environ["TOY_TRACE"])
 def trace(text):
     with TRACE.open("a") as file:
         file.write(text + "\\n")
+"""
 
+RECIPE = (
+    HEAD
+    + '''
 @dataclass(frozen=True)
 class Config:
     size: int = 8
@@ -70,35 +73,28 @@ def toy(*, seconds: float = 0.0, fault: str = "", size: int = 8) -> Summary:
     other = step("other", JOB, seconds=seconds, size=size + 1)
     return Summary([Row("chain", {"total": c.metric("total")}, [a, b, c])], goals=[other])
 '''
+)
 
 
 class Toy:
     """A recipe, a store, and a trace of the work that its jobs did."""
 
+    recipe: ClassVar[str] = RECIPE
+
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.store = folder / "store"
-        self.trace = folder / "trace"
-        (folder / "toy.py").write_text(RECIPE)
+        self.folder, self.store, self.trace = folder, folder / "store", folder / "trace"
+        self.path = folder / "toy.py"
+        self.path.write_text(self.recipe)
 
-    def start(self, *options: str, room: int | None = None) -> subprocess.Popen[str]:
-        """room: largest file in bytes that the kernel allows."""
-        command = [sys.executable, "-m", "orchestrator", "run", str(self.folder / "toy.py"), "--store", str(self.store)]
-        environment = {**os.environ, "TOY_TRACE": str(self.trace), "PYTHONPATH": str(ROOT)}
-        environment.pop("RAY_ADDRESS", None)
-        return subprocess.Popen(
-            [*command, *options],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            preexec_fn=None if room is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
-        )
+    def start_command(self, verb: str, *options: str, file_limit: int | None = None) -> subprocess.Popen[str]:
+        arguments = (verb, str(self.path), "--store", str(self.store), *options)
+        return command.start(*arguments, environment={"TOY_TRACE": str(self.trace)}, file_limit=file_limit)
 
-    def run(self, *options: str, room: int | None = None) -> tuple[int, str]:
-        process = self.start(*options, room=room)
+    def start(self, *options: str, file_limit: int | None = None) -> subprocess.Popen[str]:
+        return self.start_command("run", *options, file_limit=file_limit)
+
+    def run(self, *options: str, file_limit: int | None = None) -> tuple[int, str]:
+        process = self.start(*options, file_limit=file_limit)
         output, _ = process.communicate(timeout=120)
         return process.returncode, output
 

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+import toy_runs
 
-RECIPE = '''
-import os, time
-from dataclasses import dataclass
-from pathlib import Path
-from ratchet.orchestrator.job_interface import Job, Progress, Result, WarmStart
-from ratchet.errors import InputError
-from ratchet.orchestrator.step import Row, Summary, step
-
-TRACE = Path(os.environ["TOY_TRACE"])
-
-def trace(text):
-    with TRACE.open("a") as file:
-        file.write(text + "\\n")
-
+RECIPE = (
+    toy_runs.HEAD
+    + '''
 @dataclass(frozen=True)
 class Mine:
     window: int = 10
@@ -75,37 +62,23 @@ def toy(*, seconds: float = 0.0) -> Summary:
     fitted = step("fit", FIT, before=step("mine", MINE), seconds=seconds)
     return Summary([Row("fitted", {"score": fitted.metric("valid/score")}, [fitted])])
 '''
+)
 
 
-class Toy:
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.store, self.trace = folder, folder / "store", folder / "trace"
-        (folder / "toy.py").write_text(RECIPE)
+class Sweeps(toy_runs.Toy):
+    """A recipe to sweep over, with the store and the trace."""
 
-    def start(self, space: str, *options: str, trials: int = 4) -> subprocess.Popen[str]:
+    recipe = RECIPE
+
+    def start_sweep(self, space: str, *options: str, trials: int = 4) -> subprocess.Popen[str]:
         path = self.folder / "space.yaml"
         path.write_text(space)
-        command = [sys.executable, "-m", "orchestrator", "sweep", str(self.folder / "toy.py"), "--space", str(path)]
-        command += ["--metric", "score", "--trials", str(trials), "--store", str(self.store)]
-        environment = {**os.environ, "TOY_TRACE": str(self.trace), "PYTHONPATH": str(ROOT)}
-        environment.pop("RAY_ADDRESS", None)
-        return subprocess.Popen(
-            [*command, *options],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        return self.start_command("sweep", "--space", str(path), "--metric", "score", "--trials", str(trials), *options)
 
-    def run(self, space: str, *options: str, trials: int = 4) -> tuple[int, str]:
-        process = self.start(space, *options, trials=trials)
+    def sweep(self, space: str, *options: str, trials: int = 4) -> tuple[int, str]:
+        process = self.start_sweep(space, *options, trials=trials)
         output, _ = process.communicate(timeout=300)
         return process.returncode, output
-
-    def traced(self) -> list[str]:
-        return self.trace.read_text().splitlines() if self.trace.exists() else []
 
     def trials(self) -> list[dict[str, Any]]:
         """The trials that ended, from the trial log."""

@@ -27,7 +27,7 @@ from ratchet.data.tasks.task import (
 from ratchet.errors import InputError
 from ratchet.jobs.answers.generate import Config, Inputs, check_vllm
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
-from ratchet.jobs.distributed.vllm_shards import ask_shards
+from ratchet.jobs.distributed.vllm_shards import generate_shards
 from ratchet.models.decoder import decoder, vllm
 from ratchet.models.decoder.multi_turn import ConversationState, converse
 from ratchet.models.decoder.sampling import Sampling
@@ -82,7 +82,7 @@ class Worker:
         return _make_rows(samples, conversations, self.decoder.tokenizer)
 
 
-class Asker:
+class ShardGenerator:
     """Makes vLLM requests from shards of samples. Writes the same tables as `Worker`."""
 
     def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
@@ -171,9 +171,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     device = "cuda" if context.resources.gpus else "cpu"
     if config.engine == "vllm":
         check_vllm(config, inputs)  # at plan time the samples may not have existed
-        asker = Asker(config, inputs, device)
+        generator = ShardGenerator(config, inputs, device)
         model = _merge_adapter(context, config, inputs, device)
-        counts = ask_shards(context, shards, model, asker, context.out, total_rows=total, each=config.num_completions)
+        counts = generate_shards(
+            context, shards, model, generator, context.out, total_rows=total, each=config.num_completions
+        )
     else:
         arguments = {"config": config, "inputs": inputs, "device": device}
         arguments |= {"batch_tokens": context.resources.batch_tokens}

@@ -112,7 +112,7 @@ def engine(installed: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     state: dict[str, Any] = {"asked": [], "until": None}
 
     def answers(
-        context: Context, model: Path, asker: implementation.Asker, asked: Mapping[Path, list[Any]]
+        context: Context, model: Path, generator: implementation.ShardGenerator, asked: Mapping[Path, list[Any]]
     ) -> Iterator[tuple[Path, int, list[int]]]:
         opened = decoder.load(model, dtype="float32", device="cpu")
         every = [(source, number) for source, requests in asked.items() for number in range(len(requests))]
@@ -193,12 +193,12 @@ def test_a_killed_run_goes_on_by_shard(
 
 def test_each_answer_has_a_seed_of_its_own(made: Path) -> None:
     config = dataclasses.replace(VLLM, num_completions=3, temperature=0.7, top_p=0.9, top_k=20)
-    asker = implementation.Asker(config, inputs(made), "cpu")
+    generator = implementation.ShardGenerator(config, inputs(made), "cpu")
     shards = sorted((made / "prepared/test").glob("*.parquet"))
-    requests = [request for shard in shards for request in asker.requests(shard)]
+    requests = [request for shard in shards for request in generator.requests(shard)]
     assert len({how["seed"] for _, how in requests}) == len(requests) == 36
-    assert asker.requests(shards[0]) == requests[:15]
-    other = implementation.Asker(dataclasses.replace(config, seed=1), inputs(made), "cpu").requests(shards[0])
+    assert generator.requests(shards[0]) == requests[:15]
+    other = implementation.ShardGenerator(dataclasses.replace(config, seed=1), inputs(made), "cpu").requests(shards[0])
     assert not {how["seed"] for _, how in other} & {how["seed"] for _, how in requests}
     ends = decoder.load_conversations(made / "base").ends
     assert requests[0][1].items() >= {"temperature": 0.7, "top_p": 0.9, "top_k": 20, "max_tokens": 24}.items()

@@ -23,7 +23,7 @@ from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Commit, Store, bucket, bucket_gc, gc, lease
 from ratchet.orchestrator.store.bucket import Bucket
-from ratchet.orchestrator.store.lease import Lease, Leases, holders
+from ratchet.orchestrator.store.lease import Lease, Leases, list_lease_holders
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -189,7 +189,7 @@ def test_what_one_machine_commits_another_finds_whole(at: Callable[..., Store]) 
     assert (model / "text.txt").read_text() == "text"
     assert not (model.parent / "rows.parquet").exists(), "what nobody asked for is not brought"
     assert other.path(commit.manifest, full=True).joinpath("rows.parquet").read_bytes() == b"rows"
-    assert holders(other) == []
+    assert list_lease_holders(other) == []
     assert at("third").lookup("bb" * 32) is None
 
 
@@ -201,7 +201,7 @@ def test_a_lease_is_one_machines_and_a_stale_one_cannot_commit(
     with Leases(one, "first", ttl=600) as first, Leases(two, "second", ttl=0.0) as second:
         held = first.acquire(step_id)
         assert isinstance(held, Lease)
-        assert [step for step, _ in holders(two)] == [step_id]
+        assert [step for step, _ in list_lease_holders(two)] == [step_id]
         monkeypatch.setattr(lease, "_machine_id", lambda: "elsewhere")
         assert isinstance(second.acquire(step_id), lease.HeldByOther)
         time.sleep(0.05)

@@ -65,7 +65,7 @@ def test_a_machine_that_does_not_see_the_store_is_named(cluster: Callable[[], No
     said = " ".join("".join(log.read_text() for log in tmp_path.glob("driver-*.log")).split())
     assert run.returncode == 1, said
     assert re.search(rf"failed: step \S+/{job}\w*, machine 127\.0\.0\.3: ", said), said
-    assert "that file system on every machine" in said, said
+    assert "mount a shared file system on every machine" in said, said
 
 
 def test_killed_drivers_workers_and_nodes_change_no_result(

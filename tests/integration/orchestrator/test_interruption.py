@@ -98,17 +98,17 @@ def test_a_full_disk_in_a_job_is_named_and_not_tried_again(toy: Toy) -> None:
     assert status == 1
     assert toy.done().count("run b") == 1
     assert "No space left on device" in output
-    assert "make some" in output
+    assert "free some" in output
     assert {"a", "other"} == set(addresses(toy.store))
 
 
 def test_a_disk_without_room_for_the_runs_own_files_is_named(toy: Toy) -> None:
     assert toy.run()[0] == 0
     before = addresses(toy.store)
-    status, output = toy.run(room=10)
+    status, output = toy.run(file_limit=10)
     assert status == 1
     assert "Traceback" not in output
-    assert "File too large; expected room" in output
+    assert "File too large; expected free space" in output
     assert str(toy.store) in output
     assert toy.run()[0] == 0
     assert addresses(toy.store) == before
@@ -127,7 +127,7 @@ def test_an_interrupt_leaves_the_finished_and_the_same_command_goes_on(toy: Toy,
 def test_code_that_is_edited_under_way_makes_no_result(toy: Toy, undisturbed: dict[str, str]) -> None:
     process = toy.start("--set", "seconds=0.2")
     wait_for(lambda: "shard a 1" in toy.done())
-    recipe = toy.folder / "toy.py"
+    recipe = toy.path
     recipe.write_text(RECIPE.replace("str(base + i)", "str(base + i + 1)"))
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 1, output

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from toy_sweeps import ROOT, Toy
+from toy_sweeps import Sweeps
 
 
 @pytest.fixture
-def toy(tmp_path: Path) -> Iterator[Toy]:
-    made = Toy(tmp_path)
+def sweeps(tmp_path: Path) -> Iterator[Sweeps]:
+    made = Sweeps(tmp_path)
     yield made
     subprocess.run(["pkill", "-9", "-f", str(tmp_path)], check=False)
 
@@ -23,51 +21,48 @@ def toy(tmp_path: Path) -> Iterator[Toy]:
 GRID = "fit.rate: grid(0.1, 0.7, 0.3)\n"
 
 
-def test_trials_share_what_they_have_in_common_and_the_best_one_wins(toy: Toy) -> None:
-    status, output = toy.run(GRID, "--stopping", "none", "--promote", "best")
+def test_trials_share_what_they_have_in_common_and_the_best_one_wins(sweeps: Sweeps) -> None:
+    status, output = sweeps.sweep(GRID, "--stopping", "none", "--promote", "best")
     assert status == 0, output
-    assert toy.traced().count("mine") == 1, "one mining, not four"
-    assert [trial["settings"].get("fit.rate") for trial in toy.trials()] == [None, "0.1", "0.7", "0.3"]
-    assert [trial["value"] for trial in toy.trials()] == pytest.approx([1.5, 0.3, 2.1, 0.9])
+    assert sweeps.done().count("mine") == 1, "one mining, not four"
+    assert [trial["settings"].get("fit.rate") for trial in sweeps.trials()] == [None, "0.1", "0.7", "0.3"]
+    assert [trial["value"] for trial in sweeps.trials()] == pytest.approx([1.5, 0.3, 2.1, 0.9])
     assert "5 steps computed" in output
     assert "run separately: 8 steps" in output
     assert "--set fit.rate=0.7" in output
-    assert (toy.store / "promoted" / "best" / "model.txt").read_text() == "(0.7, 1.4, 2.1)"
-    folder = toy.folder_of_sweep()
+    assert (sweeps.store / "promoted" / "best" / "model.txt").read_text() == "(0.7, 1.4, 2.1)"
+    folder = sweeps.folder_of_sweep()
     assert "trial 3" in (folder / "report.md").read_text()
     # The winner's file does what it says, and finds everything made.
-    command = [sys.executable, "-m", "orchestrator", "run", str(toy.folder / "toy.py"), "--store", str(toy.store)]
-    environment = {**os.environ, "TOY_TRACE": str(toy.trace), "PYTHONPATH": str(ROOT)}
-    settings = ["--settings", str(folder / "winner.yaml")]
-    done = subprocess.run([*command, *settings], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert "2.1000" in done.stdout, done.stdout + done.stderr
-    assert len(toy.traced()) == 1 + 4 * 3
+    status, again = sweeps.run("--settings", str(folder / "winner.yaml"))
+    assert "2.1000" in again, again
+    assert len(sweeps.done()) == 1 + 4 * 3
     # All known: the same command ends at once, without Ray, and says the same.
     started = time.monotonic()
-    status, again = toy.run(GRID, "--stopping", "none", "--promote", "best")
+    status, again = sweeps.sweep(GRID, "--stopping", "none", "--promote", "best")
     assert (status, time.monotonic() - started < 8) == (0, True), again
     assert again.splitlines()[:5] == output.splitlines()[-len(again.splitlines()) :][:5]
 
 
-def test_a_failed_trial_is_shown_with_its_reason_and_ends_nothing(toy: Toy) -> None:
-    status, output = toy.run("fit.rate: grid(0.1, 0.7, 0.3)\nfit.fault: 0.6\n", "--stopping", "none")
+def test_a_failed_trial_is_shown_with_its_reason_and_ends_nothing(sweeps: Sweeps) -> None:
+    status, output = sweeps.sweep("fit.rate: grid(0.1, 0.7, 0.3)\nfit.fault: 0.6\n", "--stopping", "none")
     assert status == 0, output
-    assert [trial["status"] for trial in toy.trials()] == ["finished", "finished", "failed", "finished"]
+    assert [trial["status"] for trial in sweeps.trials()] == ["finished", "finished", "failed", "finished"]
     assert "fit.rate: 0.7 given; expected at most 0.6; lower it" in output
 
 
-def test_more_epochs_go_on_from_fewer(toy: Toy) -> None:
-    status, output = toy.run("fit.epochs: grid(1, 2, 4)\n", "--max-concurrent", "1", "--stopping", "none")
+def test_more_epochs_go_on_from_fewer(sweeps: Sweeps) -> None:
+    status, output = sweeps.sweep("fit.epochs: grid(1, 2, 4)\n", "--max-concurrent", "1", "--stopping", "none")
     assert status == 0, output
-    assert sorted(toy.traced()[1:]) == [f"epoch 0.5 0 {n}" for n in (1, 1, 2, 2, 3, 4)], (
+    assert sorted(sweeps.done()[1:]) == [f"epoch 0.5 0 {n}" for n in (1, 1, 2, 2, 3, 4)], (
         "the defaults and the first trial start from zero; the second continues from 1 epoch, the third from 3"
     )
-    assert [trial["value"] for trial in toy.trials()] == pytest.approx([1.5, 0.5, 1.0, 2.0])
+    assert [trial["value"] for trial in sweeps.trials()] == pytest.approx([1.5, 0.5, 1.0, 2.0])
 
 
-def test_what_the_cluster_can_never_place_is_refused_with_the_arithmetic(toy: Toy) -> None:
-    status, output = toy.run("fit.rate: grid(0.1, 0.7)\nfit.workers: 40\nfit.cpus: 1000\n")
+def test_what_the_cluster_can_never_place_is_refused_with_the_arithmetic(sweeps: Sweeps) -> None:
+    status, output = sweeps.sweep("fit.rate: grid(0.1, 0.7)\nfit.workers: 40\nfit.cpus: 1000\n")
     assert status == 2, output
     assert "40 workers of 1000 CPUs" in output
     assert "at most the 0 that fit" in output
-    assert not toy.traced()
+    assert not sweeps.done()

@@ -17,7 +17,7 @@ from ratchet.orchestrator.job_interface.placement import (
     check_shared,
     choose_workers,
     count_fitting,
-    existing_paths,
+    find_existing_paths,
     resolve_resources,
 )
 
@@ -88,8 +88,8 @@ def test_a_machine_must_see_what_the_driver_sees_and_no_more(tmp_path: Path) -> 
     there = tmp_path / "there"
     there.mkdir()
     given = {"now": there, "later": (tmp_path / "later", None), "resources": Resources()}
-    assert existing_paths(given, [there]) == (there, there)
-    check_shared("embed", existing_paths(given))
+    assert find_existing_paths(given, [there]) == (there, there)
+    check_shared("embed", find_existing_paths(given))
     there.rmdir()
     with pytest.raises(InputError, match=r"step embed, machine [\d.]+: \S+/there does not exist"):
         check_shared("embed", [there])

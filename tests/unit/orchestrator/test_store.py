@@ -15,7 +15,7 @@ import pytest
 from ratchet.errors import DamagedError, LeaseLost, StoreError
 from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.store import Commit, Store
-from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases, holders
+from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases, list_lease_holders
 from ratchet.orchestrator.store.manifest import Manifest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -83,7 +83,7 @@ def commit_once(store: Store, run: str = "again", text: str = "y") -> Commit:
 
 
 def under_way(root: Path) -> list[str]:
-    """As `holders`, by a look at every step."""
+    """As `list_lease_holders`, by a look at every step."""
     leases = root.glob("steps/*/attempts/*/lease")
     return sorted(lease.parents[2].name for lease in leases if not (lease.parent / "end").exists())
 
@@ -103,9 +103,9 @@ def test_killed_at_every_point_of_a_commit_the_store_holds_nothing_or_all(tmp_pa
         found = store.lookup(STEP)
         if found is not None:
             store.path(found.manifest, full=True)
-        assert [step for step, _ in holders(store)] == under_way(root)
+        assert [step for step, _ in list_lease_holders(store)] == under_way(root)
         after = commit_once(store)
-        assert holders(store) == []
+        assert list_lease_holders(store) == []
         assert list((root / "open_attempts").iterdir()) == []
         assert after.manifest == expected.manifest
         store.path(after.manifest, full=True)

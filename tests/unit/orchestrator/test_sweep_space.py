@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ratchet.errors import InputError, RecipeError
 from ratchet.orchestrator.job_interface import Job, Result
 from ratchet.orchestrator.recipe import Settings, build, find
-from ratchet.orchestrator.step import Row, Step, Summary, goals_of, reachable, step
+from ratchet.orchestrator.step import Row, Step, Summary, list_goals, reachable, step
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.sweeps.objective import Objective, find_objective, select_needed_steps
 from ratchet.orchestrator.sweeps.plan import plan_sweep
@@ -145,7 +145,7 @@ def built() -> tuple[list[Step], Summary]:
     other = step("one/rank", TRAIN, before=first, metric="map@25")
     evaluated = step("one/evaluate", PLAIN, before=other)
     summary = Summary([Row("one", {"MAP@25": evaluated.metric("map@25"), "R@5": evaluated.metric("r@5")}, [evaluated])])
-    return reachable(goals_of(summary)), summary
+    return reachable(list_goals(summary)), summary
 
 
 def found(metric: str, touched: set[str]) -> Objective:
