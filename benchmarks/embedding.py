@@ -1,7 +1,7 @@
 """Embedding throughput on one machine: models/embedder/encoder.py and `encode` of sentence-transformers.
 
     python -m benchmarks.embedding                               # generated questions
-    python -m benchmarks.embedding --data ../shared/data/eedi    # Eedi's queries and misconceptions
+    python -m benchmarks.embedding --data EEDI    # Eedi's queries and misconceptions
     python -m benchmarks.embedding --dtype float32 --model PATH
 
 Both use the same model, texts, dtype and threads in one process, in alternating rounds: on a shared machine only the

@@ -1,6 +1,6 @@
 """Exact top-k side by side: models/search/top_k.py, faiss, torch, and sentence-transformers' mine_hard_negatives.
 
-    python -m benchmarks.mining --data ../shared/data/eedi       # the real texts, embedded by MiniLM once
+    python -m benchmarks.mining --data EEDI    # the real texts, embedded by MiniLM once
     python -m benchmarks.mining --queries 4000 --rows 200000     # random unit vectors
 
 All in one process on the same vectors, in alternating rounds; one table: median seconds, ratio to ours, and how many of

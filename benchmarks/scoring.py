@@ -1,7 +1,7 @@
 """Reranking throughput on one machine, in pairs per second: models/reranker/reranker.py and its peers.
 
     python -m benchmarks.scoring                               # generated questions
-    python -m benchmarks.scoring --data ../shared/data/eedi    # Eedi's questions, each with misconceptions
+    python -m benchmarks.scoring --data EEDI    # Eedi's questions, each with misconceptions
 
 Two models: MiniLM as a cross-encoder with a random head, against `CrossEncoder` of sentence-transformers; and a Qwen2
 decoder (`--hidden`, `--layers`; random weights, byte-level BPE trained on the texts) that answers Yes or No, against

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from public_data import FOLDER, needs_public_data
 
 from ratchet.data.formats import flag_embedding
 from ratchet.data.formats.detection import load_retrieval
 from ratchet.data.retrieval import split_queries
 from ratchet.errors import DataError
-
-SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 
 EEDI_HEADER = (
     "QuestionId,ConstructName,CorrectAnswer,QuestionText,AnswerAText,AnswerBText,AnswerCText,AnswerDText,"
@@ -232,13 +231,13 @@ def test_flag_embedding_goes_out_as_it_came_in(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.skipif(not (SHARED / "eedi").is_dir(), reason="the Eedi data is not here")
+@needs_public_data
 def test_the_real_eedi_files() -> None:
-    data = load_retrieval(SHARED / "eedi")
+    data = load_retrieval(FOLDER / "eedi")
     assert len(data.corpus) == 2587
     assert len(data.queries) == 4370
     assert len({row.group for row in data.queries}) <= 1869
-    lines = list(flag_embedding.read_rows(SHARED / "eedi" / "hn_mine_input.jsonl"))
+    lines = list(flag_embedding.read_rows(FOLDER / "eedi" / "hn_mine_input.jsonl"))
     assert len(lines) == 4370
     # That file was made with white space trimmed.
     assert {" ".join(query.text.split()) for query in data.queries} == {" ".join(line.query.split()) for line in lines}

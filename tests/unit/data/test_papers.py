@@ -12,12 +12,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from public_data import FOLDER, needs_public_data
 
 from ratchet.data.formats.papers import STATEMENTS, assign_splits, read_papers
 from ratchet.data.pair_batches import PairSampler
 from ratchet.errors import DataError
-
-STACKS = Path(__file__).resolve().parents[4] / "shared/data/stacks/grouped_by_section.jsonl"
 
 
 def table(sizes: list[int]) -> pa.Table:
@@ -143,8 +142,8 @@ def test_missing_files_and_too_few_papers_are_named(tmp_path: Path) -> None:
         assign_splits(2, 0.2, 0.1, 0)
 
 
-@pytest.mark.skipif(not STACKS.exists(), reason="the Stacks project's statements are not here")
+@needs_public_data
 def test_the_stacks_project_is_read() -> None:
-    papers = list(read_papers(STACKS))
+    papers = list(read_papers(FOLDER / "stacks/grouped_by_section.jsonl"))
     assert len(papers) == 2785
     assert sum(len(paper.statements) for paper in papers) == 13131

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from public_data import FOLDER, needs_public_data
 
 from ratchet.data.tasks import TASKS, get_task, gsm8k, squad
 from ratchet.data.tasks.answers import count_failures, find_collapses, pass_at_k
@@ -22,8 +23,6 @@ from ratchet.data.tasks.expressions import BadExpression, list_operations, parse
 from ratchet.data.tasks.solver import find_reachable, generate_tasks, solve
 from ratchet.data.tasks.task import Sample, row_to_sample, sample_to_row, verify_samples
 from ratchet.errors import DataError
-
-SHARED = Path(__file__).resolve().parents[4] / "shared/data"
 
 
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 12))
@@ -324,7 +323,7 @@ def test_rows_keep_samples(turns: list[tuple[str, str]], system: str) -> None:
     assert row_to_sample(sample_to_row(sample)) == sample
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the public data sets are not here")
+@needs_public_data
 @pytest.mark.parametrize(
     ("task", "file", "count"),
     [
@@ -338,4 +337,4 @@ def test_rows_keep_samples(turns: list[tuple[str, str]], system: str) -> None:
     ],
 )
 def test_the_verifier_accepts_all_real_targets(task: str, file: str, count: int) -> None:
-    assert sum(1 for _ in verify_samples(get_task(task), get_task(task).read(SHARED / file))) == count
+    assert sum(1 for _ in verify_samples(get_task(task), get_task(task).read(FOLDER / file))) == count

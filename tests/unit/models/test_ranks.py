@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import csv
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
 import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from public_data import FOLDER, needs_public_data
 
 from ratchet.errors import ModelError
 from ratchet.models.search import rank_metrics, ranks, symmetric_ranks, top_k
 
-DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
 KS = (1, 3, 10)
 
 
@@ -179,15 +178,15 @@ def test_metrics_are_trec_evals(case: tuple[int, int, list[list[int]], np.ndarra
                 assert np.isnan(got.per_query[ours][q])
 
 
-@pytest.mark.skipif(not (DATA / "eedi" / "misconception_mapping.csv").exists(), reason="the Eedi data is not here")
+@needs_public_data
 def test_metrics_on_a_real_ranking() -> None:
     """Questions as queries over the real misconceptions, by BM25: dense scores with many ties at zero."""
     import bm25s
 
-    with (DATA / "eedi" / "misconception_mapping.csv").open(newline="") as file:
+    with (FOLDER / "eedi" / "misconception_mapping.csv").open(newline="") as file:
         texts = [row["MisconceptionName"] for row in csv.DictReader(file)]
     queries, lists = [], []
-    with (DATA / "eedi" / "train.csv").open(newline="") as file:
+    with (FOLDER / "eedi" / "train.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             queries.append(row["QuestionText"] + " " + row["ConstructName"])
             lists.append(sorted({int(float(row[f"Misconception{x}Id"])) for x in "ABCD" if row[f"Misconception{x}Id"]}))
