@@ -29,8 +29,7 @@ DETERMINISTIC = (
 
 def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path: Path) -> None:
     """Takes a minute or more: one iteration of the recipe with MiniLM, killed once, and the same commands again."""
-    once = (*SMALL, "--set", "iterations=1")
-    process = start(tmp_path, "run", "quickstart", *once)
+    process = start(tmp_path, "run", "quickstart", *SMALL)
     wait_for(tmp_path, "started", "iter0/finetune_embedder")
     time.sleep(12)
     os.killpg(process.pid, signal.SIGKILL)
@@ -38,7 +37,7 @@ def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path
     before = addresses(tmp_path)
     assert set(DETERMINISTIC) <= set(before)
 
-    status, output = run(tmp_path, "run", "quickstart", *once)
+    status, output = run(tmp_path, "run", "quickstart", *SMALL)
     assert status == 0, output
     after = addresses(tmp_path)
     assert {"iter0/evaluate", "zero_shot/evaluate"} <= set(after)
@@ -50,11 +49,11 @@ def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path
     assert "iteration 0" in page
     assert "loss" in page
 
-    status, again = run(tmp_path, "run", "quickstart", *once)
+    status, again = run(tmp_path, "run", "quickstart", *SMALL)
     assert status == 0
     assert "starting Ray" not in again
 
-    status, explained = run(tmp_path, "plan", "quickstart", "--explain", *once, "--set", "iter0/mine.num_negatives=3")
+    status, explained = run(tmp_path, "plan", "quickstart", "--explain", *SMALL, "--set", "iter0/mine.num_negatives=3")
     assert status == 0
     assert "setting num_negatives: 8 -> 3" in explained
     status, shown = run(tmp_path, "status")

@@ -55,6 +55,7 @@ def long_undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_node_lost_in_embedding_in_mining_and_in_training(
     cluster: Callable[[], Nodes], tmp_path: Path, undisturbed: Path
 ) -> None:
+    """Takes minutes: a run of twelve steps on three nodes, which pauses at each of three losses."""
     nodes, store = cluster(), tmp_path / "store"
     victims = [nodes.add(), nodes.add(), nodes.add()]
     run = start(nodes, store, *ONE, *SPREAD, "--set", "finetune_embedder.save_steps=1")
@@ -74,6 +75,7 @@ def test_a_node_lost_in_embedding_in_mining_and_in_training(
 def test_a_run_begins_on_fewer_machines_and_goes_on_with_fewer(
     cluster: Callable[[], Nodes], tmp_path: Path, undisturbed: Path
 ) -> None:
+    """Takes minutes: a run of twelve steps, whose training starts again with fewer workers."""
     nodes, store = cluster(), tmp_path / "store"
     nodes.add()
     least = [f"{job}.min_workers=1" for job in ("embed", "mine", "finetune_embedder")]
@@ -90,6 +92,7 @@ def test_a_run_begins_on_fewer_machines_and_goes_on_with_fewer(
 
 
 def test_two_nodes_lost_at_once(cluster: Callable[[], Nodes], tmp_path: Path, undisturbed: Path) -> None:
+    """Takes minutes: a run of twelve steps, and the time in which Ray notices the loss of nodes."""
     nodes, store = cluster(), tmp_path / "store"
     victims = [nodes.add(), nodes.add()]
     run = start(nodes, store, *ONE, *SPREAD)
@@ -107,6 +110,7 @@ def test_two_nodes_lost_at_once(cluster: Callable[[], Nodes], tmp_path: Path, un
 def test_the_head_lost_and_a_new_cluster_on_the_same_store(
     cluster: Callable[[], Nodes], tmp_path: Path, undisturbed: Path
 ) -> None:
+    """Takes minutes: two clusters are started, one after the other, and a run of twelve steps."""
     first, store = cluster(), tmp_path / "store"
     first.add()
     first.add()
@@ -126,6 +130,7 @@ def test_the_head_lost_and_a_new_cluster_on_the_same_store(
 
 
 def test_a_notice_is_used_for_a_checkpoint(cluster: Callable[[], Nodes], tmp_path: Path) -> None:
+    """Takes minutes: training must be under way for a while before the notice, and go on after the loss."""
     nodes, store = cluster(), tmp_path / "store"
     victim = nodes.add("--labels=name=victim")
     nodes.add()
@@ -161,6 +166,7 @@ def warn(nodes: Nodes, name: str, seconds: int) -> None:
 def test_a_worker_that_hangs_is_waited_for_only_so_long(
     cluster: Callable[[], Nodes], tmp_path: Path, undisturbed: Path
 ) -> None:
+    """Takes minutes: the time-out of a hanging worker must pass, and training starts again."""
     nodes, store = cluster(), tmp_path / "store"
     victim = nodes.add()
     nodes.add()
@@ -176,6 +182,7 @@ def test_a_worker_that_hangs_is_waited_for_only_so_long(
 def test_a_slow_node_makes_a_run_slow_and_nothing_else(
     cluster: Callable[[], Nodes], tmp_path: Path, undisturbed: Path
 ) -> None:
+    """Takes minutes: one of two nodes runs at a fifth of its speed."""
     nodes, store = cluster(), tmp_path / "store"
     slow = nodes.add()
     nodes.add()
@@ -197,4 +204,5 @@ def test_a_slow_node_makes_a_run_slow_and_nothing_else(
 def test_killed_drivers_workers_and_nodes_change_no_result(
     cluster: Callable[[], Nodes], tmp_path: Path, long_undisturbed: Path, seed: int
 ) -> None:
+    """Takes up to ten minutes per seed: twelve kills, 20 to 60 seconds apart."""
     kill_at_random(cluster(), tmp_path / "store", long_undisturbed, seed=seed, kills=12, pause_s=(20, 60), more=LONGER)

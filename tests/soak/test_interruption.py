@@ -27,6 +27,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def test_kills_at_any_moment_change_no_byte(toy: Toy, undisturbed: dict[str, str]) -> None:
+    """Takes minutes: Ray starts again after each kill."""
     draw = random.Random(0)
     for _ in range(4):
         process = toy.start("--set", "seconds=0.2")
@@ -41,6 +42,7 @@ def test_kills_at_any_moment_change_no_byte(toy: Toy, undisturbed: dict[str, str
 
 
 def test_a_deleted_file_of_a_result_is_named_and_repaired_on_request(toy: Toy) -> None:
+    """Takes half a minute: Ray starts three times."""
     assert toy.run()[0] == 0
     before = addresses(toy.store)
     file = toy.store / "objects" / before["a"] / "3.txt"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from nodes import processes, title
-from quickstart_runs import SMALL, run, start, wait_for
+from quickstart_runs import SMALL, WITHOUT_TRAINING, run, start, wait_for
 from store_contents import addresses
 
 pytestmark = pytest.mark.timeout(1200)
@@ -18,16 +18,17 @@ pytestmark = pytest.mark.timeout(1200)
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     store = tmp_path_factory.mktemp("undisturbed")
-    status, output = run(store, "run", "quickstart", *SMALL, "--set", "iterations=0")
+    status, output = run(store, "run", "quickstart", *WITHOUT_TRAINING)
     assert status == 0, output
     return addresses(store)
 
 
 @pytest.mark.parametrize("victim", ["ray::RayTrainWorker", "ray::MapWorker", "raylet"])
 def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, undisturbed: dict[str, str], victim: str) -> None:
+    """Takes minutes: a run of the quickstart for each process of Ray that is killed."""
     store = tmp_path / "killed"
     training = victim == "ray::RayTrainWorker"
-    command = ("run", "quickstart", *SMALL, "--set", f"iterations={1 if training else 0}")
+    command = ("run", "quickstart", *(SMALL if training else WITHOUT_TRAINING))
     process = start(store, *command)
     wait_for(store, "started", "iter0/finetune_embedder" if training else "zero_shot/embed_test")
     end = time.monotonic() + 120

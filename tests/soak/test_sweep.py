@@ -24,6 +24,7 @@ def sweeps(tmp_path: Path) -> Iterator[Sweeps]:
 
 
 def test_bad_trials_are_stopped_and_more_trials_are_more_of_the_same(sweeps: Sweeps) -> None:
+    """Takes half a minute or more: Ray starts twice, and trials last for seconds so that they can be stopped."""
     grid = "fit.rate: grid(0.7, 0.1, 0.2, 0.3, 0.25)\nfit.seconds: 0.6\n"
     status, output = sweeps.sweep(grid, "--max-concurrent", "1", "--reduction-factor", "2", trials=4)
     assert status == 0, output
@@ -41,6 +42,7 @@ def test_bad_trials_are_stopped_and_more_trials_are_more_of_the_same(sweeps: Swe
 
 
 def test_seeds_give_a_mean_and_a_deviation(sweeps: Sweeps) -> None:
+    """Takes about half a minute: a sweep of six trials under Ray Tune."""
     status, output = sweeps.sweep("fit.rate: grid(0.7)\n", "--seeds", "3")
     assert status == 0, output
     assert [trial["values"] for trial in sweeps.trials()] == [[1.5, 1.51, 1.52], [2.1, 2.11, 2.12]]
@@ -48,6 +50,7 @@ def test_seeds_give_a_mean_and_a_deviation(sweeps: Sweeps) -> None:
 
 
 def test_optuna_learns_from_what_it_tried(sweeps: Sweeps) -> None:
+    """Takes about a minute: two sweeps under Ray Tune."""
     space, options = "fit.rate: loguniform(1e-3, 1)\n", ("--searcher", "optuna", "--stopping", "none")
     status, output = sweeps.sweep(space, *options, trials=5)
     assert status == 0, output
@@ -60,6 +63,7 @@ def test_optuna_learns_from_what_it_tried(sweeps: Sweeps) -> None:
 
 
 def test_a_killed_sweep_goes_on(sweeps: Sweeps) -> None:
+    """Takes about a minute: Ray starts twice, and trials last for seconds so that one can be killed."""
     grid = "fit.rate: grid(0.1, 0.7, 0.3)\nfit.seconds: 1.5\n"
     process = sweeps.start_sweep(grid, "--stopping", "none", "--max-concurrent", "1")
     deadline = time.monotonic() + 120
@@ -77,6 +81,7 @@ def test_a_killed_sweep_goes_on(sweeps: Sweeps) -> None:
 
 
 def test_an_interrupted_sweep_stops_its_trials_and_goes_on(sweeps: Sweeps) -> None:
+    """Takes about a minute: Ray starts twice, and trials last for seconds."""
     grid = "fit.rate: grid(0.1, 0.7)\nfit.seconds: 3\n"
     process = sweeps.start_sweep(grid, "--stopping", "none", "--max-concurrent", "1", trials=3)
     deadline = time.monotonic() + 120

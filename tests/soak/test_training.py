@@ -34,6 +34,7 @@ class Dies(Regression):
 
 
 def test_a_training_without_shared_state_goes_on_with_another_number_of_workers(cluster: None, tmp_path: Path) -> None:
+    """Takes a minute: training starts three times under Ray Train."""
     options = replace(OPTIONS, zero_stage=0, save_steps=1)
     two = context(tmp_path, 2)
     with pytest.raises(Exception, match=r"(?i)worker"):

@@ -9,7 +9,9 @@ from pathlib import Path
 import command
 from store_contents import events
 
-SMALL = ("--set", "questions=48", "--set", "finetune_embedder.epochs=1", "--set", "reranker=false")
+WITHOUT_TRAINING = ("--set", "questions=48", "--set", "reranker=false", "--set", "iterations=0")
+
+SMALL = (*WITHOUT_TRAINING[:-1], "iterations=1", "--set", "finetune_embedder.epochs=1")
 
 
 def start(store: Path, *arguments: str) -> subprocess.Popen[str]:

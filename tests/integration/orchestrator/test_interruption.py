@@ -47,6 +47,7 @@ def test_a_changed_setting_runs_only_what_it_reaches(toy: Toy) -> None:
 
 
 def test_a_killed_driver_goes_on_where_it_was(toy: Toy, undisturbed: dict[str, str]) -> None:
+    """Takes half a minute: Ray starts three times, once for the run without an interruption."""
     process = toy.start("--set", "seconds=0.3")
     wait_for(lambda: "shard b 2" in toy.done())
     os.killpg(process.pid, signal.SIGKILL)
@@ -65,6 +66,7 @@ def test_two_drivers_do_each_step_once_and_the_other_says_on_whom_it_waits(
     toy: Toy, undisturbed: dict[str, str]
 ) -> None:
     # Long enough that the second has Ray up, on a busy machine, before the first is through.
+    """Takes half a minute: two drivers start Ray at the same time."""
     first = toy.start("--set", "seconds=1.2")
     wait_for(lambda: "run a" in toy.done())
     second = toy.start("--set", "seconds=1.2")
@@ -125,6 +127,7 @@ def test_an_interrupt_leaves_the_finished_and_the_same_command_goes_on(toy: Toy,
 
 
 def test_code_that_is_edited_under_way_makes_no_result(toy: Toy, undisturbed: dict[str, str]) -> None:
+    """Takes half a minute: Ray starts twice."""
     process = toy.start("--set", "seconds=0.2")
     wait_for(lambda: "shard a 1" in toy.done())
     recipe = toy.path
@@ -141,6 +144,7 @@ def test_code_that_is_edited_under_way_makes_no_result(toy: Toy, undisturbed: di
 
 
 def test_a_changed_file_of_a_result_is_named_never_served_and_repaired_on_request(toy: Toy) -> None:
+    """Takes half a minute: Ray starts three times."""
     assert toy.run()[0] == 0
     before = addresses(toy.store)
     file = toy.store / "objects" / before["a"] / "3.txt"

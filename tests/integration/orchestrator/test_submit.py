@@ -129,6 +129,7 @@ def submit(cluster: tuple[int, dict[str, str]], folder: Path, *more: str, **chan
 def test_a_run_is_followed_to_its_end_and_its_status_is_ours(
     cluster: tuple[int, dict[str, str]], tmp_path: Path
 ) -> None:
+    """Takes half a minute or more: the first job of a cluster, which starts its own driver."""
     status, shown = submit(cluster, tmp_path, "--env", "GREETING", GREETING="good morning")
     assert status == 0, shown
     assert "orchestrator" in shown
@@ -154,6 +155,7 @@ def test_a_run_is_followed_to_its_end_and_its_status_is_ours(
 def test_the_same_command_joins_and_a_lost_connection_is_found_again(
     cluster: tuple[int, dict[str, str]], tmp_path: Path
 ) -> None:
+    """Takes half a minute: a job is followed by two commands, one of which loses its connection."""
     slow = ("--set", "fit.seconds=20")
     status, shown = submit(cluster, tmp_path, *slow, "--no-wait")
     assert status == 0, shown

@@ -22,6 +22,7 @@ GRID = "fit.rate: grid(0.1, 0.7, 0.3)\n"
 
 
 def test_trials_share_what_they_have_in_common_and_the_best_one_wins(sweeps: Sweeps) -> None:
+    """Takes half a minute: four trials under Ray Tune, and two commands that find everything cached."""
     status, output = sweeps.sweep(GRID, "--stopping", "none", "--promote", "best")
     assert status == 0, output
     assert sweeps.done().count("mine") == 1, "one mining, not four"
@@ -45,6 +46,7 @@ def test_trials_share_what_they_have_in_common_and_the_best_one_wins(sweeps: Swe
 
 
 def test_a_failed_trial_is_shown_with_its_reason_and_ends_nothing(sweeps: Sweeps) -> None:
+    """Takes half a minute: four trials under Ray Tune."""
     status, output = sweeps.sweep("fit.rate: grid(0.1, 0.7, 0.3)\nfit.fault: 0.6\n", "--stopping", "none")
     assert status == 0, output
     assert [trial["status"] for trial in sweeps.trials()] == ["finished", "finished", "failed", "finished"]
@@ -52,6 +54,7 @@ def test_a_failed_trial_is_shown_with_its_reason_and_ends_nothing(sweeps: Sweeps
 
 
 def test_more_epochs_go_on_from_fewer(sweeps: Sweeps) -> None:
+    """Takes half a minute: four trials under Ray Tune, one after the other."""
     status, output = sweeps.sweep("fit.epochs: grid(1, 2, 4)\n", "--max-concurrent", "1", "--stopping", "none")
     assert status == 0, output
     assert sorted(sweeps.done()[1:]) == [f"epoch 0.5 0 {n}" for n in (1, 1, 2, 2, 3, 4)], (
