@@ -105,7 +105,7 @@ def test_bm25_ranks_by_words(tmp_path: Path, problem: Any, context: MakeContext)
     assert {line.split()[5] for line in (ctx.out / "run.trec").read_text().splitlines()} == {"bm25"}
 
 
-def test_examples_show_what_rose_and_what_fell(problem: Any, context: MakeContext) -> None:
+def test_cases_show_what_rose_and_what_fell(problem: Any, context: MakeContext) -> None:
     before, after = context(name="before"), context(name="after")
     evaluated(before, problem)
     old = first_ranks(problem)
@@ -118,7 +118,7 @@ def test_examples_show_what_rose_and_what_fell(problem: Any, context: MakeContex
     result = evaluated(after, problem, before=before.out, tag="trained")
     new = first_ranks(problem)
     ratio = [a / b for a, b in zip(old, new, strict=True)]
-    rose, fell = result.cases["answer rose most"], result.examples["answer fell most"]
+    rose, fell = result.cases["answer rose most"], result.cases["answer fell most"]
     order = sorted(range(60), key=lambda q: (-ratio[q], q))
     risen = [q for q in order if ratio[q] > 1]
     fallen = [q for q in order[::-1] if ratio[q] < 1]
