@@ -1,4 +1,4 @@
-"""How well a small decoder, trained from scratch, learns Countdown: its checkpoints, with the recipe itself.
+"""A small decoder learns Countdown from scratch: its checkpoints, with the recipe itself.
 
     python -m benchmarks.countdown                  two numbers, less than a million weights: minutes on two cores
     python -m benchmarks.countdown --size published three and four numbers, 4 million weights: for a GPU

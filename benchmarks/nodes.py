@@ -1,4 +1,4 @@
-"""What it costs to spread work over machines: embedding, mining and exact metrics on 1, 2 and 4 nodes of this machine.
+"""The cost of spreading work over machines: embedding, mining and exact metrics on 1, 2 and 4 nodes of this machine.
 
     python -m benchmarks.nodes [--questions 1500] [--rounds 1]
 

@@ -1,4 +1,4 @@
-"""What the orchestrator costs: planning, committing, and what it adds to a step that does nothing.
+"""The overhead of the orchestrator: planning, committing, and what it adds to a step that does nothing.
 
 python -m benchmarks.overhead
 """

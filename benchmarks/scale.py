@@ -1,4 +1,4 @@
-"""Where a run stops scaling: a finished run's steps and their seconds, scheduled on 1 to 256 simulated workers.
+"""The limit of scaling: a finished run's steps and their seconds, scheduled on 1 to 256 simulated workers.
 
     python -m benchmarks.scale [--store .ratchet] [--startup 8] [--shards 0]
 

@@ -1,4 +1,4 @@
-"""What a large store costs those who look at it: seconds of `plan`, `status` and `gc`, beside an empty one.
+"""The commands on a large store: seconds of `plan`, `status` and `gc`, beside an empty one.
 
     python -m benchmarks.store [--steps 50000] [--s3-steps 2000]
 

@@ -1,4 +1,4 @@
-"""What a sweep costs beside its trials' work, and what sharing saves.
+"""The overhead of a sweep, and the work that sharing steps saves.
 
     python -m benchmarks.sweep                  # overhead: trials whose one step does nothing
     python -m benchmarks.sweep --part quickstart --trials 8      # lr and temperature on the quickstart's data, minutes

@@ -20,7 +20,7 @@ from ratchet.errors import DataError
 
 @dataclass(frozen=True)
 class Window:
-    """How negatives are selected. Ranks count from 0; similarities are those by which the candidates were ranked."""
+    """Settings of the selection of negatives. Ranks count from 0; margins apply to the similarities of the ranking."""
 
     lo: int
     hi: int
@@ -59,7 +59,7 @@ class ChosenNegatives:
     rows: np.ndarray
     """Corpus rows of the negatives."""
     random_fill: int
-    """How many of them, at the end of `rows`, were drawn from the whole corpus."""
+    """Number of negatives, at the end of `rows`, that were drawn from the whole corpus."""
     suspects: np.ndarray
     """Suspected false negatives: rows that are above the ceiling and are not labelled as positive."""
 

@@ -46,7 +46,7 @@ class RetrievalData:
     prompt: str = ""
     """The instruction of the task, if the source has one."""
     notes: dict[str, int] = field(default_factory=dict)
-    """What was dropped or merged while reading: sentence -> count."""
+    """Counts of what was dropped or merged while reading, by a sentence that says it."""
 
 
 def check_data(data: RetrievalData, source: str) -> RetrievalData:

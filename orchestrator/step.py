@@ -84,7 +84,7 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """What a recipe returns: its final table."""
+    """The result of a recipe: the rows of its final table, and through them all steps."""
 
     rows: Sequence[Row]
     goals: Sequence[Step] = field(default=())

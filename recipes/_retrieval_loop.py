@@ -14,7 +14,7 @@ Model = Source | Output
 """A model folder: a published model, or an output of `merge`."""
 
 Mining = Literal["each", "given", "given_scored"]
-"""Where negatives come from: mined in each iteration, given by the data, or given with a teacher's scores."""
+"""The source of negatives: mined in each iteration, given by the data, or given with a teacher's scores."""
 
 Distillation = Literal["none", "kl_div", "m3_kd_loss"]
 
@@ -33,7 +33,7 @@ class RetrievalLoop:
     """The base model of the reranker. `embedder`: the embedder of the first iteration. None: no reranker."""
     mining: Mining = "each"
     distillation: Distillation = "kl_div"
-    """How the reranker of one iteration is used as a teacher in the next."""
+    """The use of the reranker of one iteration as a teacher in the next."""
     window: tuple[int, int] = (2, 200)
     """Ranks from which the embedder's negatives are drawn."""
     reranker_window: tuple[int, int] = (2, 100)

@@ -1,4 +1,4 @@
-"""How far does training on solutions carry, and where does it break? Countdown: pass@k and failures by checkpoint."""
+"""Countdown: train on solutions or distil from a teacher; pass@k and kinds of failures of every checkpoint."""
 
 from __future__ import annotations
 

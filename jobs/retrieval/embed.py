@@ -16,7 +16,7 @@ from ratchet.orchestrator.job_interface import Job, Unit
 @dataclass(frozen=True)
 class Config:
     role: Literal["query", "passage"] = "passage"
-    """Which template of the encoding config is applied to the texts."""
+    """The template of the encoding config that is applied to the texts."""
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
     """Longer texts are truncated. None: the limit of the encoding config."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"

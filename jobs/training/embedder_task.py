@@ -1,4 +1,4 @@
-"""What the finetuning tasks of embedders share: the model with its adapter, exact evaluation, and saving."""
+"""The base class of embedder finetuning tasks: the model with its adapter, exact evaluation, and saving."""
 
 from __future__ import annotations
 

@@ -45,9 +45,9 @@ from ratchet.orchestrator.job_interface.placement import (
 
 START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 WAIT_FOR_ALL_SECONDS = os.environ.get(START_TIMEOUT, "1800")
-"""How long to wait for machines for all workers. An autoscaler may need that long."""
+"""Time to wait for machines for all workers. An autoscaler may need that long."""
 WAIT_FOR_SOME_SECONDS = "60"
-"""How long to wait where fewer workers are enough."""
+"""Time to wait if fewer workers are enough."""
 
 RETRYABLE = frozenset(
     ["RuntimeError", "DistBackendError", "DistNetworkError", "OSError", "ConnectionError", "TimeoutError", "EOFError"]

@@ -21,7 +21,8 @@ class WorkerInfo:
 
 
 class TrainTask(Protocol):
-    """What is trained. Each worker makes one, with `worker=` and the arguments given to `train`."""
+    """A training task: model, batches, loss and evaluation. Each worker makes one, from `worker=` and the arguments of
+    `train`."""
 
     model: Any
     """A torch module. Parameters that require a gradient are trained, in float32 or in bfloat16 with float32 master

@@ -42,8 +42,9 @@ PAIRS_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class Relevant:
-    """Which corpus rows are relevant to each query, as compressed rows: query q's are
-    indices[indptr[q] : indptr[q + 1]]. int64 [Q + 1], int64 [R], and grades float64 [R] above 0 (None: all 1)."""
+    """The relevant corpus rows of each query in CSR form: those of query q are indices[indptr[q] : indptr[q + 1]].
+
+    indptr: int64 [Q + 1]. indices: int64 [R]. grades: float64 [R], above 0; None: all 1."""
 
     indptr: np.ndarray
     indices: np.ndarray

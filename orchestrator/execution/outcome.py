@@ -12,7 +12,7 @@ from ratchet.orchestrator.step import Summary
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """The final state of a run: the status of each step, and the messages of those that failed."""
 
     plan: Plan
     summary: Summary

@@ -1,4 +1,4 @@
-"""Which errors a step is retried after, and how long to wait before."""
+"""Retries of steps: the errors that are transient, and the waiting times."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ TICK = 0.3
 """Seconds between updates of the steps' progress."""
 
 MACHINES_TIMEOUT = 60.0
-"""How long to wait for the machines of a cluster that has just been started or has just lost some."""
+"""Time to wait for the machines of a cluster that has just been started or has just lost some."""
 
 MAX_STEPS_AT_ONCE = 64
 """Threads that wait for steps. What actually runs is limited by the resources of the cluster."""

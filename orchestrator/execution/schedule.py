@@ -22,7 +22,7 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Demand:
-    """What a step occupies while it runs, or what a cluster has."""
+    """Resources: those that a step occupies while it runs, or those of a cluster."""
 
     cpus: float
     gpus: float = 0.0

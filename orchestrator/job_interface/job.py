@@ -26,7 +26,7 @@ from ratchet.orchestrator.job_interface.settings import Unit
 
 @dataclass(frozen=True)
 class Resources:
-    """What a step asks of the cluster. Not part of its fingerprint: on other machines it is the same step."""
+    """The resources that a step requests from the cluster. They are not part of its fingerprint."""
 
     workers: Annotated[int, Ge(1)] | None = None
     """Number of workers. None: as many as the cluster has GPUs at its largest, or one without GPUs."""
@@ -51,10 +51,10 @@ class Resources:
     micro_batch_size: Annotated[int, Ge(1), Unit("rows")] | None = None
     """Rows per forward and backward pass of training. None: chosen by the job. The batch size is unchanged."""
     timeout: Annotated[float, Gt(0), Unit("seconds")] = 1800.0
-    """How long the workers of a training run wait for one that does not answer. Then all of them restart from the last
+    """Time after which a training run gives up on a worker that does not answer. All workers then restart from the last
     checkpoint."""
     retries: Annotated[int, Ge(0)] = 3
-    """How often a step is retried after a transient error, such as a lost worker. Bad input is never retried."""
+    """Number of retries of a step after transient errors, such as a lost worker. Invalid input is never retried."""
 
     def selector(self) -> dict[str, str]:
         """Return the labels as a dict. Raises InputError for one that is not `name=value`."""
@@ -77,7 +77,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a step is: `done` of `total` `unit`s, and numbers worth seeing now (loss, tokens_per_s)."""
+    """The progress of a step: `done` of `total` `unit`s, and current numbers (loss, tokens_per_s)."""
 
     done: float
     total: float | None = None
@@ -90,34 +90,34 @@ class Progress:
 
 @dataclass(frozen=True)
 class Context:
-    """Where a step runs. Plain data that is sent to Ray workers as it is."""
+    """The folders, resources and callbacks of a running step. It can be pickled and is sent to Ray workers."""
 
     step: str
     """The step's name in the recipe, such as `iter1/mine`, for messages and progress only."""
     step_id: str
-    """The digest of the step's fingerprint, hex. It names what must be found again after a kill (Ray Train's run)."""
+    """The digest of the step's fingerprint, hex. It names what is found again after a kill, such as Ray Train's run."""
     attempt: int
-    """1, 2, ... Part of the names of files that two attempts could both write."""
+    """The number of the attempt, from 1. Use it in the names of files that two attempts could both write."""
     out: Path
-    """An empty folder. What is below it when `run` returns is the artifact."""
+    """An empty folder. Its contents when `run` returns are the output of the step."""
     work: Path
-    """A folder that outlives kills: finished shards, checkpoints. Attempts of a step use it one after the other."""
+    """A folder for finished shards and checkpoints. It outlives a kill, and the next attempt continues from it."""
     resources: Resources
     """Resolved by `ratchet.orchestrator.job_interface.placement`: workers, cpus and gpus are not None."""
     progress: Callable[[Progress], None] = field(default=lambda progress: None)
     """Reports progress. Cheap, never raises, may be called from any worker."""
     logs: Path | None = None
-    """A folder for TensorBoard's event files. It is kept as long as the step and is no part of the artifact."""
+    """A folder for TensorBoard's event files. It is kept as long as the step and is not part of the output."""
     warm_start_to: Path | None = None
-    """Where to write the state from which a longer step of the same kind starts. None: not wanted."""
+    """The folder for the state from which a longer step may start. None: no state is needed."""
     warm_start_from: Path | None = None
-    """The state that the longest of the shorter steps left. None: there is none."""
+    """The folder with the state of the longest shorter step. None: start from the beginning."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What `run` returns beside the files, for the manifest and the report. Wall-clock times are not
-    allowed, since a deterministic step must give the same bytes twice. The orchestrator measures times itself."""
+    """The metrics, tables and curves of a step, for the manifest and the report. They must be the same in every run of
+    the step, so they contain no wall-clock times; the orchestrator measures those."""
 
     metrics: Mapping[str, float | int | str] = field(default_factory=dict)
     """Scalars by name: `map@25`, `loss`, `rows`. Metrics of held-out rows begin with the split: `valid/map@25`."""
@@ -135,35 +135,34 @@ Run = Callable[[Context, Any, Any], Result]
 
 @dataclass(frozen=True)
 class WarmStart:
-    """How a step continues another one that differs from it only in having had less of one setting."""
+    """Lets a step start from the state of a finished step that differs from it only by a smaller value of a setting."""
 
     setting: str
-    """The setting of which more is more of the same work, such as `epochs`."""
+    """The setting, such as `epochs`. A larger value must mean the same work and more after it."""
     blocked_by: Callable[[Any], str]
-    """`blocked_by(config)` returns why this config does not allow it, or an empty string."""
+    """`blocked_by(config)` returns why this config does not allow a warm start, or an empty string."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A verb: a declaration that a plan reads, and the function that does the work."""
+    """A kind of work: its settings, inputs and checks, and the function that does it."""
 
     name: str
     version: int
-    """Raised when the same code must give other bytes."""
+    """Increase it when results must be computed again although the code is the same."""
     config: type
     """A frozen dataclass of settings (str, int, float, bool, Literal, None, tuples of them), with defaults where
     sensible and a docstring under each field. Its module is the job's declaration."""
     inputs: type
     """A frozen dataclass whose fields are annotated `Path`, `Path | None` or `tuple[Path, ...]`: folders or files."""
     run: Run | str
-    """The function `run(context, config, inputs)`, or where it is as `module:function`. A module that is named is
-    imported by the worker only, so that planning imports nothing heavy."""
+    """The function `run(context, config, inputs)`, or its location as `module:function`. Such a module is imported only
+    by the worker, so that planning imports nothing heavy."""
     check: Callable[[Any, Any], None] | None = None
     """`check(config, inputs)` runs at plan time, before Ray starts, and raises InputError. Inputs that do not exist yet
     are None."""
     warm_start: WarmStart | None = None
-    """Where it is given, a step starts from the state that a shorter step of the same kind left. Its result must be the
-    same as without."""
+    """Set it if a step can start from the state of a shorter one. The result must be the same as without."""
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -40,13 +40,13 @@ class Unit:
 
 @dataclass(frozen=True)
 class Setting:
-    """One field, for people."""
+    """The description of a field of a config, for help texts."""
 
     name: str
     type: str
-    """Such as `int >= 1 (tokens)` or `cosine | linear | constant`."""
+    """The type with bounds and unit, such as `int >= 1 (tokens)` or `cosine | linear | constant`."""
     default: str
-    """As it is written after `--set name=`; empty where a value is required."""
+    """The default as it is written after `--set name=`. Empty: a value is required."""
     help: str
 
 

@@ -45,7 +45,7 @@ ICL_TEMPLATE = "<instruct>{task}\n<query>{text}\n<response>"
 
 @dataclass(frozen=True)
 class WorkerBatch:
-    """What one worker computes in one training step: token ids, and the places of passages in the batch."""
+    """The part of a batch that one worker computes: token ids, and the positions of its passages in the batch."""
 
     query_ids: list[list[int]]
     passage_ids: list[list[int]]
