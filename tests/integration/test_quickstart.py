@@ -13,8 +13,6 @@ import pytest
 from quickstart_runs import SMALL, run, start, wait_for
 from store_contents import addresses
 
-from ratchet.jobs.training.teacher_gate import read
-
 pytestmark = pytest.mark.timeout(1200)
 
 DETERMINISTIC = (
@@ -58,25 +56,6 @@ def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path
     assert "setting num_negatives: 8 -> 3" in explained
     status, shown = run(tmp_path, "status")
     assert "finished" in shown
-
-
-def test_the_whole_loop_with_a_reranker_that_teaches(tmp_path: Path) -> None:
-    """Takes minutes: two iterations with an embedder and a reranker."""
-    options = ("questions=50", "*/finetune_*.epochs=1", "finetune_reranker.num_negatives=2")
-    status, output = run(tmp_path, "run", "quickstart", *(part for option in options for part in ("--set", option)))
-    assert status == 0, output
-    found = addresses(tmp_path)
-    for name in ("rerank_mined", "finetune_embedder", "finetune_reranker", "evaluate_reranked"):
-        assert f"iter1/{name}" in found
-    assert {"iter0/rerank_mined", "iter0/rerank_hard"}.isdisjoint(found), "there is no teacher yet"
-    for label in ("iteration 0, reranked", "iteration 1, reranked"):
-        assert label in output
-    lists = tmp_path / "objects" / found["iter1/rerank_mined"]
-    scored = [set(json.loads(line)) for line in (lists / "flag_embedding.jsonl").read_text().splitlines()]
-    assert all(({"pos_scores", "neg_scores"} <= row) == read(lists).is_open for row in scored)
-    page = (sorted(tmp_path.glob("runs/*"))[-1] / "report.html").read_text()
-    assert page.count('class="line s0" points=') >= 1
-    assert page.count('class="line s1" points=') >= 1, "reranked lists are a line of their own"
 
 
 def test_a_decoder_learns_countdown_from_nothing(tmp_path: Path) -> None:

@@ -200,8 +200,15 @@ def test_a_slow_node_makes_a_run_slow_and_nothing_else(
     check_same(store, undisturbed)
 
 
-@pytest.mark.parametrize("seed", [2, 3])
 def test_killed_drivers_workers_and_nodes_change_no_result(
+    cluster: Callable[[], Nodes], tmp_path: Path, undisturbed: Path
+) -> None:
+    """Takes minutes: a whole run without failures, and one with four kills, on a cluster of three nodes."""
+    kill_at_random(cluster(), tmp_path / "store", undisturbed, seed=1, kills=4, pause_s=(6, 20), more=[])
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_many_killed_drivers_workers_and_nodes_change_no_result(
     cluster: Callable[[], Nodes], tmp_path: Path, long_undisturbed: Path, seed: int
 ) -> None:
     """Takes up to ten minutes per seed: twelve kills, 20 to 60 seconds apart."""

@@ -1,7 +1,8 @@
-"""Processes of Ray that are killed during the quickstart recipe."""
+"""The quickstart recipe with a reranker, and with processes of Ray that are killed."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -11,6 +12,8 @@ import pytest
 from nodes import processes, title
 from quickstart_runs import SMALL, WITHOUT_TRAINING, run, start, wait_for
 from store_contents import addresses
+
+from ratchet.jobs.training.teacher_gate import read
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -48,3 +51,22 @@ def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, undisturbed: dict
     after = addresses(store)
     assert undisturbed.items() <= after.items()
     assert not training or "iter0/evaluate" in after
+
+
+def test_the_whole_loop_with_a_reranker_that_teaches(tmp_path: Path) -> None:
+    """Takes minutes: two iterations with an embedder and a reranker."""
+    options = ("questions=50", "*/finetune_*.epochs=1", "finetune_reranker.num_negatives=2")
+    status, output = run(tmp_path, "run", "quickstart", *(part for option in options for part in ("--set", option)))
+    assert status == 0, output
+    found = addresses(tmp_path)
+    for name in ("rerank_mined", "finetune_embedder", "finetune_reranker", "evaluate_reranked"):
+        assert f"iter1/{name}" in found
+    assert {"iter0/rerank_mined", "iter0/rerank_hard"}.isdisjoint(found), "there is no teacher yet"
+    for label in ("iteration 0, reranked", "iteration 1, reranked"):
+        assert label in output
+    lists = tmp_path / "objects" / found["iter1/rerank_mined"]
+    scored = [set(json.loads(line)) for line in (lists / "flag_embedding.jsonl").read_text().splitlines()]
+    assert all(({"pos_scores", "neg_scores"} <= row) == read(lists).is_open for row in scored)
+    page = (sorted(tmp_path.glob("runs/*"))[-1] / "report.html").read_text()
+    assert page.count('class="line s0" points=') >= 1
+    assert page.count('class="line s1" points=') >= 1, "reranked lists are a line of their own"

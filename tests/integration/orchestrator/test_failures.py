@@ -14,8 +14,6 @@ from node_runs import (
     RUN,
     clusters,
     ended,
-    kill_at_random,
-    run_undisturbed,
     sets,
     start,
     until,
@@ -30,11 +28,6 @@ pytestmark = pytest.mark.timeout(1500)
 def cluster(tmp_path: Path) -> Iterator[Callable[[], Nodes]]:
     with clusters(tmp_path) as make:
         yield make
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_undisturbed(tmp_path_factory.mktemp("undisturbed"))
 
 
 def test_a_run_waits_a_while_for_the_machines_of_a_cluster_that_just_started(
@@ -66,10 +59,3 @@ def test_a_machine_that_does_not_see_the_store_is_named(cluster: Callable[[], No
     assert run.returncode == 1, said
     assert re.search(rf"failed: step \S+/{job}\w*, machine 127\.0\.0\.3: ", said), said
     assert "mount a shared file system on every machine" in said, said
-
-
-def test_killed_drivers_workers_and_nodes_change_no_result(
-    cluster: Callable[[], Nodes], tmp_path: Path, undisturbed: Path
-) -> None:
-    """Takes minutes: a whole run without failures, and one with four kills, on a cluster of three nodes."""
-    kill_at_random(cluster(), tmp_path / "store", undisturbed, seed=1, kills=4, pause_s=(6, 20), more=[])
