@@ -136,8 +136,7 @@ def test_where_vllm_is_not_installed_the_plan_says_so(made: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
-    [({"measure_latency": True}, "measure_latency: True"), ({"temperature": 0.001}, "least 0.01")],
+    ("change", "said"), [({"measure_latency": True}, "measure_latency: True"), ({"temperature": 0.001}, "least 0.01")]
 )
 def test_what_vllm_cannot_do_is_named(made: Path, installed: None, change: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
