@@ -35,13 +35,11 @@ from ray import cloudpickle
 from ray.data import ActorPoolStrategy, DataContext
 
 from ratchet.errors import DISK_FULL, ArtifactError, InputError, JobError
-from ratchet.orchestrator.job_interface import Context, Progress, Resources
+from ratchet.jobs.distributed.progress_tally import REPORT_SECONDS, ProgressTally
+from ratchet.orchestrator.job_interface import Context, Resources
 from ratchet.orchestrator.job_interface.lost_work import WorkTracker
 from ratchet.orchestrator.job_interface.placement import check_shared, find_existing_paths
 from ratchet.orchestrator.job_interface.progress import make_this_node_strategy
-
-REPORT_SECONDS = 0.25
-"""Minimum time between two progress reports of one worker."""
 
 
 class ReportProgress(Protocol):
@@ -275,31 +273,6 @@ def commit_shard(
             raise OSError(error.errno, os.strerror(error.errno), str(target)) from error
         raise
     return counts
-
-
-class ProgressTally:
-    """Adds up the progress of all workers and passes it on."""
-
-    def __init__(self, context: Context, done: int, total: int | None) -> None:
-        self.context, self.done, self.total = context, done, total
-        self.shards: dict[str, tuple[int, int]] = {}
-        self.start: tuple[float, int] | None = None
-        """Time and tokens of the first report, when loading is over."""
-        self.passed_on = 0.0
-
-    def report(self, shard: str, rows: int, tokens: int) -> None:
-        self.shards[shard] = (rows, tokens)
-        self.start = self.start or (time.monotonic(), tokens)
-        if time.monotonic() - self.passed_on >= REPORT_SECONDS:
-            self.flush()
-
-    def flush(self) -> None:
-        self.passed_on = time.monotonic()
-        rows = self.done + sum(rows for rows, _ in self.shards.values())
-        tokens = sum(tokens for _, tokens in self.shards.values())
-        since, before = self.start or (self.passed_on, 0)
-        speed = {"tokens_per_s": (tokens - before) / (self.passed_on - since)} if tokens > before else {}
-        self.context.progress(Progress(rows, self.total, "rows", numbers=speed))
 
 
 def _find_finished(source: Path, target: Path) -> dict[str, Any] | None:

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import ray
 
 from ratchet.errors import JobError
-from ratchet.jobs.distributed.shard_map import ProgressTally, commit_shard, complete_shards, silence_ray_data
+from ratchet.jobs.distributed.progress_tally import ProgressTally
+from ratchet.jobs.distributed.shard_map import commit_shard, complete_shards, silence_ray_data
 from ratchet.orchestrator.job_interface import Context
 
 REQUESTS_PER_BATCH = 64

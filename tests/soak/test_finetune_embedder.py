@@ -1,4 +1,4 @@
-"""The embedder's finetuning through a killed driver, and through a killed worker with ZeRO-3."""
+"""Finetuning of embedders: killed drivers and workers, ZeRO-3, a decoder in 4 bits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from embedder_finetuning import LONG, Lines, context, losses, train_with_a_killed_worker
 from safetensors.torch import load_file
 
-from ratchet.jobs.retrieval.finetune_embedder import Inputs
+from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs, check
 from ratchet.jobs.retrieval.implementation.finetune_embedder import run
 from ratchet.orchestrator.job_interface import Result
 
@@ -85,3 +86,42 @@ def test_a_killed_driver_goes_on_too(local_ray: None, inputs: Inputs, tmp_path: 
     result = pickle.loads((tmp_path / "result").read_bytes())
     assert losses(result) == losses(undisturbed)
     assert result.tables == undisturbed.tables
+
+
+def test_a_killed_worker_goes_on_from_the_middle_of_the_epoch(
+    undisturbed: Result, inputs: Inputs, tmp_path: Path
+) -> None:
+    """Takes a minute: two trainings under Ray Train, one of which loses a worker."""
+    result = train_with_a_killed_worker(tmp_path, LONG, inputs, workers=1)
+    assert losses(result) == losses(undisturbed)
+    assert result.metrics == undisturbed.metrics
+
+
+@pytest.mark.parametrize("stage", [2])
+def test_a_decoder_in_4_bits_learns_with_examples(
+    local_ray: None, inputs: Inputs, tiny_decoder: Path, tmp_path: Path, stage: int
+) -> None:
+    """Takes a minute: training of a decoder in 4 bits on two workers."""
+    config = Config(
+        epochs=2,
+        batch_size=16,
+        num_negatives=3,
+        learning_rate=2e-3,
+        temperature=0.1,
+        quantization="nf4",
+        dtype="bfloat16",
+        zero_stage=stage,
+        num_examples=2,
+        example_max_length=24,
+        max_length=256,
+        query_max_length=64,
+        task="Find the concept.",
+    )
+    decoder = dataclasses.replace(inputs, base=tiny_decoder)
+    check(config, decoder)
+    result = run(context(tmp_path, workers=2), config, decoder)
+    found = losses(result)
+    assert np.mean(found[-3:]) < np.mean(found[:3]) - 0.05
+    text = (tmp_path / "out/adapter/encoding_config.json").read_text()
+    assert "<instruct>{task}" in text
+    assert "Find the concept." in text

@@ -13,6 +13,10 @@ from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
 
+# A shell that runs the tests in the background lets them, and what they start, ignore SIGINT.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def start(
     *arguments: str,
@@ -21,13 +25,12 @@ def start(
     file_limit: int | None = None,
 ) -> subprocess.Popen[str]:
     """Start the command in a session of its own, outside any Ray cluster. environment: variables to add. output:
-    where both streams go. file_limit: largest file in bytes that the kernel allows."""
+    where both streams go. file_limit: largest file in bytes that the kernel allows; not in a process that is connected
+    to Ray, whose threads do not survive the fork that a limit needs."""
 
-    def prepare() -> None:
-        # A shell that runs the tests in the background lets them ignore SIGINT.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        if file_limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+    def limit() -> None:
+        assert file_limit is not None
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
 
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.Popen(
@@ -38,7 +41,7 @@ def start(
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        preexec_fn=prepare,
+        preexec_fn=limit if file_limit is not None else None,
     )
 
 

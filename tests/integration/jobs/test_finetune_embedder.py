@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from embedder_finetuning import FAST, LONG, SHOWN, context, losses, train_with_a_killed_worker
+from embedder_finetuning import FAST, SHOWN, context, losses
 
 from ratchet.data.tables import read_shards
-from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs, check
+from ratchet.jobs.retrieval.finetune_embedder import Inputs
 from ratchet.jobs.retrieval.implementation.finetune_embedder import run
 from ratchet.jobs.training.schedule import OptimizationConfig, learning_rate_at
 from ratchet.orchestrator.job_interface import Result
@@ -144,19 +144,6 @@ def test_a_base_that_is_not_beaten_gets_an_adapter_that_changes_nothing(
     )
 
 
-@pytest.fixture(scope="module")
-def undisturbed(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    return run(context(tmp_path_factory.mktemp("long")), LONG, inputs)
-
-
-def test_a_killed_worker_goes_on_from_the_middle_of_the_epoch(
-    undisturbed: Result, inputs: Inputs, tmp_path: Path
-) -> None:
-    result = train_with_a_killed_worker(tmp_path, LONG, inputs, workers=1)
-    assert losses(result) == losses(undisturbed)
-    assert result.metrics == undisturbed.metrics
-
-
 def test_an_adapter_brings_its_examples_along(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
     from ratchet.models.embedder import encoder
     from ratchet.models.embedder.encoding_config import read_encoding_config
@@ -173,32 +160,3 @@ def test_an_adapter_brings_its_examples_along(local_ray: None, inputs: Inputs, t
         found = encoder.load(inputs.base, adapter, dtype="float32").encode(queries, "query")
         plain = encoder.load(inputs.base, adapter, dtype="float32", encoding_config=read_encoding_config(inputs.base))
         assert np.abs(found - plain.encode(queries, "query")).max() > 1e-3
-
-
-@pytest.mark.parametrize("stage", [2])
-def test_a_decoder_in_4_bits_learns_with_examples(
-    local_ray: None, inputs: Inputs, tiny_decoder: Path, tmp_path: Path, stage: int
-) -> None:
-    config = Config(
-        epochs=2,
-        batch_size=16,
-        num_negatives=3,
-        learning_rate=2e-3,
-        temperature=0.1,
-        quantization="nf4",
-        dtype="bfloat16",
-        zero_stage=stage,
-        num_examples=2,
-        example_max_length=24,
-        max_length=256,
-        query_max_length=64,
-        task="Find the concept.",
-    )
-    decoder = dataclasses.replace(inputs, base=tiny_decoder)
-    check(config, decoder)
-    result = run(context(tmp_path, workers=2), config, decoder)
-    found = losses(result)
-    assert np.mean(found[-3:]) < np.mean(found[:3]) - 0.05
-    text = (tmp_path / "out/adapter/encoding_config.json").read_text()
-    assert "<instruct>{task}" in text
-    assert "Find the concept." in text

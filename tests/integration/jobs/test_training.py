@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from regression import OPTIONS, STEPS, Regression, check_equal, context, fresh, rows
+from regression import OPTIONS, Regression, check_equal, context, fresh, rows
 
 from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.training.ray_train import train
-from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory
+from ratchet.jobs.training.schedule import OptimizationConfig
 from ratchet.jobs.training.task import WorkerInfo
 
 
@@ -35,21 +35,6 @@ def test_two_workers_do_what_one_process_of_plain_torch_does(cluster: None, tmp_
     assert curves["train/learning_rate"][8] == pytest.approx(history.learning_rate[-1], rel=1e-6)
     goodness = [0.0, *(entry["goodness"] for entry in history.evaluations)]
     assert curves["valid/goodness"] == {n: pytest.approx(value) for n, value in zip((0, 4, 8), goodness, strict=True)}
-
-
-def test_more_epochs_go_on_from_fewer_and_end_in_the_same_weights(cluster: None, tmp_path: Path) -> None:
-    def trained(name: str, epochs: int, **more: Path) -> TrainHistory:
-        options = replace(OPTIONS, epochs=epochs, lr_scheduler_type="constant", warmup_ratio=0, warmup_steps=2)
-        folder = tmp_path / name
-        return train(replace(context(folder, 2), **more), options, Regression, {}, folder / "best")
-
-    whole = trained("whole", 3)
-    trained("one", 1, warm_start_to=tmp_path / "state")
-    rest = trained("rest", 3, warm_start_from=tmp_path / "state")
-    assert rest.resumed == [STEPS]
-    assert vars(replace(rest, resumed=[])) == vars(whole)
-    weights = [torch.load(tmp_path / name / "best" / "weights.pt") for name in ("rest", "whole")]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
 
 
 def test_a_training_begins_with_as_many_workers_as_there_is_room_for(cluster: None, tmp_path: Path) -> None:
