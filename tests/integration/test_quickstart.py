@@ -94,7 +94,7 @@ def broken(folder: Path, what: str) -> Sequence[str]:
         ("weights", "tokenizer"),
         ("setting", "learning_rate"),
         ("key", "did you mean 'learning_rate'"),
-        ("path", "no such file"),
+        ("path", "x.jsonl: not found"),
     ],
 )
 def test_bad_input_is_named_before_ray_starts(tmp_path: Path, what: str, said: str) -> None:
