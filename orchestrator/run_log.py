@@ -7,13 +7,13 @@ compares with them. `events.jsonl` is append-only.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ratchet.orchestrator.atomic_file import write_atomically
 from ratchet.orchestrator.job_interface import jsonl
 from ratchet.orchestrator.store import Store
 
@@ -45,10 +45,7 @@ class RunLog:
 
     def write(self, name: str, value: Any) -> None:
         """Replace a JSON file of the run atomically."""
-        path = self.folder / name
-        fresh = path.with_name(f".{name}.{os.getpid()}")
-        fresh.write_text(json.dumps(value, indent=1))
-        fresh.replace(path)
+        write_atomically(self.folder / name, json.dumps(value, indent=1))
 
     def read(self, name: str) -> Any:
         """Read a JSON file of the run; None if there is none."""

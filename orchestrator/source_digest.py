@@ -9,13 +9,13 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ratchet.errors import InputError
+from ratchet.orchestrator.atomic_file import write_atomically
 from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.job_interface.job import Source
 
@@ -47,9 +47,7 @@ class SourceDigests:
         """Write the cache if it changed."""
         if self.changed:
             self.cache.parent.mkdir(parents=True, exist_ok=True)
-            fresh = self.cache.with_name(f"{self.cache.name}.{os.getpid()}")
-            fresh.write_text(json.dumps(self.digests))
-            fresh.replace(self.cache)
+            write_atomically(self.cache, json.dumps(self.digests))
             self.changed = False
 
     def _file_digest(self, path: Path) -> str:

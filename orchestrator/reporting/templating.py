@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
+from ratchet.orchestrator.atomic_file import write_atomically
 from ratchet.orchestrator.reporting.formatting import (
     clean,
     format_duration,
@@ -42,10 +42,7 @@ def save(folder: Path, html: str, markdown: str) -> tuple[Path, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = folder / "report.html", folder / "report.md"
     for path, text in zip(written, (html, markdown), strict=True):
-        # Replace the file at once: a reader never sees half of it.
-        fresh = path.with_name(f".{path.name}.{os.getpid()}")
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
+        write_atomically(path, text)
     return written
 
 

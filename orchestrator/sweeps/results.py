@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from ratchet.orchestrator.atomic_file import write_atomically
 from ratchet.orchestrator.execution.executor import versions
 from ratchet.orchestrator.reporting.sweep_data import SweepReport, TrialReport
 from ratchet.orchestrator.run_log import RunLog
@@ -118,9 +119,7 @@ def write_winner(sweep: SweepPlan, best: Trial) -> Path:
     path = sweep.trial_log.folder / "winner.yaml"
     number = sweep.trial_log.get_number(best.settings)
     about = f"# {sweep.objective.metric} {best.value:.6g}, trial {number} of {sweep.trial_log.id}\n"
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(about + (yaml.safe_dump(settings, sort_keys=False) if settings else "{}\n"))
-    fresh.replace(path)
+    write_atomically(path, about + (yaml.safe_dump(settings, sort_keys=False) if settings else "{}\n"))
     return path
 
 
@@ -132,17 +131,17 @@ def promote_winner(sweep: SweepPlan, best: Trial, store: Store, name: str) -> Pa
     assert commit is not None  # the trial finished
     folder = store.local("promoted")
     folder.mkdir(exist_ok=True)
-    about = {
+    about: dict[str, Any] = {
         "step_id": step_id,
         "object": commit.manifest,
         "sweep": sweep.trial_log.id,
         "settings": dict(best.settings),
     }
-    fresh = folder / f".{name}.{os.getpid()}"
-    fresh.write_text(json.dumps({**about, "metric": sweep.objective.metric, "value": best.value}, indent=1))
-    fresh.replace(folder / f"{name}.json")
-    fresh.symlink_to(Path("..", "objects", commit.manifest))
-    fresh.replace(folder / name)
+    about |= {"metric": sweep.objective.metric, "value": best.value}
+    write_atomically(folder / f"{name}.json", json.dumps(about, indent=1))
+    link = folder / f".{name}.{os.getpid()}"
+    link.symlink_to(Path("..", "objects", commit.manifest))
+    link.replace(folder / name)
     store.publish(folder)
     return folder / name
 
