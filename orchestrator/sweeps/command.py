@@ -95,7 +95,7 @@ def _run_trials(sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluste
             folder=trial_log.id,
             known=settled,
             names=tuple(dimension.name for dimension in sweep.space.dimensions),
-            board=cluster.progress_actor,
+            progress_actor=cluster.progress_actor,
         )
         most = compute_max_concurrent(sweep.steps, cluster)
         max_concurrent = arguments.max_concurrent or most

@@ -197,10 +197,10 @@ def _make_callback(spec: TrialSpec, trial_log: TrialLog, view: LiveView) -> Any:
             self._end(trial, status="failed", reason=f"{trial.get_error() or 'the process was lost'}".strip())
 
         def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-            if spec.board is None or time.monotonic() - self.last_poll < POLL_INTERVAL:
+            if spec.progress_actor is None or time.monotonic() - self.last_poll < POLL_INTERVAL:
                 return
             self.last_poll = time.monotonic()
-            for key, progress in ray.get(spec.board.take.remote()).items():
+            for key, progress in ray.get(spec.progress_actor.take.remote()).items():
                 if key in trial_log.trials:
                     view.progress(format_trial(trial_log, trial_log.trials[key].settings), progress)
 

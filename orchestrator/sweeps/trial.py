@@ -53,8 +53,8 @@ class TrialSpec:
     """Names of the settings in the space, in order."""
     points: tuple[Point, ...] = ()
     """Settings by trial number; empty if a searcher gives the values."""
-    board: Any = None
-    """Progress actor that the driver polls."""
+    progress_actor: Any = None
+    """Actor that the driver polls for the progress of trials."""
 
     @property
     def mode(self) -> str:
@@ -168,8 +168,8 @@ class TrialListener:
 
     def __init__(self, trial: TrialActor, report_to_tune: bool) -> None:
         self.trial, self.report_to_tune, self.reported = trial, report_to_tune, 0
-        board = trial.spec.board
-        self.send = ProgressReporter(board, compute_key(trial.settings)) if board is not None else lambda progress: None
+        actor = trial.spec.progress_actor
+        self.send = ProgressReporter(actor, compute_key(trial.settings)) if actor is not None else lambda progress: None
 
     def progress(self, name: str, progress: Progress) -> None:
         self.send(replace(progress, stage=f"{name} {progress.stage}".rstrip()))
