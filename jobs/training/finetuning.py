@@ -21,7 +21,6 @@ from ratchet.jobs.training.ray_train import train
 from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory, is_better
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models.adapters import lora
-from ratchet.models.adapters.fused_lora import fuse
 from ratchet.models.loading import move_model
 from ratchet.models.search.rank_metrics import RankMetrics
 from ratchet.orchestrator.job_interface import Context, Result
@@ -60,8 +59,6 @@ def attach_adapter(model: Any, config: FinetuneConfig, initial_adapter: Path | N
             **options,
         )
     move_model(with_adapter, device, dtype)
-    if config.zero_stage < 3:  # ZeRO-3 gathers the weights of the layers that PEFT calls
-        fuse(with_adapter)
     if config.gradient_checkpointing:
         with_adapter.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return with_adapter

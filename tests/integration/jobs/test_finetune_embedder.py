@@ -31,7 +31,7 @@ def tuned(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFact
 
 
 def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], inputs: Inputs) -> None:
-    """No buckets, no fused LoRA, no DeepSpeed; SDPA; similarities of one query after the other."""
+    """No buckets, no DeepSpeed; SDPA; similarities of one query after the other."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModel, AutoTokenizer
 
