@@ -26,12 +26,11 @@ from node_runs import (
     lost,
     run_undisturbed,
     start,
-    started,
-    until,
     workers_of,
 )
 from nodes import RAY, Nodes, kill
-from store_contents import results
+from store_contents import results, started
+from waiting import wait_for
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -60,9 +59,9 @@ def test_a_node_lost_in_embedding_in_mining_and_in_training(
     victims = [nodes.add(), nodes.add(), nodes.add()]
     run = start(nodes, store, *ONE, *SPREAD, "--set", "finetune_embedder.save_steps=1")
     for step in ("zero_shot/embed_test", "iter0/mine", "iter0/finetune_embedder"):
-        until(started(store, step), f"{step} was never started")
+        wait_for(started(store, step), f"{step} was never started")
         if step == "iter0/finetune_embedder":
-            until(checkpoints(store), "no checkpoint was made")
+            wait_for(checkpoints(store), "no checkpoint was made")
         else:
             time.sleep(4)
         kill(victims.pop(0))
@@ -81,9 +80,9 @@ def test_a_run_begins_on_fewer_machines_and_goes_on_with_fewer(
     least = [f"{job}.min_workers=1" for job in ("embed", "mine", "finetune_embedder")]
     least += ["finetune_embedder.zero_stage=0", "finetune_embedder.save_steps=1"]
     run = start(nodes, store, *ONE, *SPREAD, *(word for setting in least for word in ("--set", setting)))
-    until(started(store, "iter0/mine"), "one machine is not enough")
+    wait_for(started(store, "iter0/mine"), "one machine is not enough")
     victim = nodes.add()
-    until(checkpoints(store), "no checkpoint was made")
+    wait_for(checkpoints(store), "no checkpoint was made")
     kill(victim)  # none comes in its place
     ended(run, store)
     expected, found = results(undisturbed), results(store)
@@ -96,7 +95,7 @@ def test_two_nodes_lost_at_once(cluster: Callable[[], Nodes], tmp_path: Path, un
     nodes, store = cluster(), tmp_path / "store"
     victims = [nodes.add(), nodes.add()]
     run = start(nodes, store, *ONE, *SPREAD)
-    until(started(store, "zero_shot/embed_test"), "it was never started")
+    wait_for(started(store, "zero_shot/embed_test"), "it was never started")
     time.sleep(6)
     for victim in victims:
         kill(victim)
@@ -115,7 +114,7 @@ def test_the_head_lost_and_a_new_cluster_on_the_same_store(
     first.add()
     first.add()
     run = start(first, store, *ONE, *SPREAD)
-    until(started(store, "zero_shot/embed_test"), "it was never started")
+    wait_for(started(store, "zero_shot/embed_test"), "it was never started")
     time.sleep(5)
     kill(run)  # it was on the head
     first.end()
@@ -136,12 +135,12 @@ def test_a_notice_is_used_for_a_checkpoint(cluster: Callable[[], Nodes], tmp_pat
     nodes.add()
     small = ["--set", "finetune_embedder.batch_size=4", "--set", "finetune_embedder.epochs=4", "--set", "iterations=1"]
     run = start(nodes, store, *RUN, *small, *SPREAD, "--set", "finetune_embedder.eval_steps=1000000")
-    until(started(store, "iter0/finetune_embedder"), "it was never started")
-    until(lambda: list(store.glob("steps/*/logs/*")), "training did not begin")
+    wait_for(started(store, "iter0/finetune_embedder"), "it was never started")
+    wait_for(lambda: list(store.glob("steps/*/logs/*")), "training did not begin")
     time.sleep(8)
     assert not checkpoints(store)(), "none is due for minutes"
     warn(nodes, "victim", 40)
-    made = until(checkpoints(store), "no checkpoint was made", 40)
+    made = wait_for(checkpoints(store), "no checkpoint was made", 40)
     assert int(made[0].name.split("-")[1]) > 0
     time.sleep(3)
     kill(victim)
@@ -172,7 +171,7 @@ def test_a_worker_that_hangs_is_waited_for_only_so_long(
     nodes.add()
     short = ["--set", "finetune_embedder.timeout=20", "--set", "finetune_embedder.save_steps=1"]
     run = start(nodes, store, *ONE, *SPREAD, *short)
-    until(checkpoints(store), "no checkpoint was made")
+    wait_for(checkpoints(store), "no checkpoint was made")
     for pid in workers_of(victim, "TrainWorker"):
         os.kill(pid, signal.SIGSTOP)  # it lives, and answers nobody
     ended(run, store)

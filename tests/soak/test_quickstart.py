@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from nodes import processes, title
-from quickstart_runs import SMALL, WITHOUT_TRAINING, run, start, wait_for
-from store_contents import addresses
+from quickstart_runs import SMALL, WITHOUT_TRAINING, run, start
+from store_contents import addresses, started
+from waiting import wait_for
 
 from ratchet.jobs.training.teacher_gate import read
 
@@ -33,11 +34,9 @@ def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, undisturbed: dict
     training = victim == "ray::RayTrainWorker"
     command = ("run", "quickstart", *(SMALL if training else WITHOUT_TRAINING))
     process = start(store, *command)
-    wait_for(store, "started", "iter0/finetune_embedder" if training else "zero_shot/embed_test")
-    end = time.monotonic() + 120
-    while not (pids := [pid for pid in processes(process.pid) if victim in title(pid)]):
-        assert time.monotonic() < end, f"no {victim} to kill"
-        time.sleep(0.05)
+    step = "iter0/finetune_embedder" if training else "zero_shot/embed_test"
+    wait_for(started(store, step), f"{step} was never started")
+    pids = wait_for(lambda: [pid for pid in processes(process.pid) if victim in title(pid)], f"no {victim} to kill")
     time.sleep(1.5)
     for pid in pids:
         try:

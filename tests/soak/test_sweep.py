@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command import ROOT
 from toy_sweeps import Sweeps
+from waiting import wait_for
 
 
 @pytest.fixture
@@ -66,10 +66,7 @@ def test_a_killed_sweep_goes_on(sweeps: Sweeps) -> None:
     """Takes about a minute: Ray starts twice, and trials last for seconds so that one can be killed."""
     grid = "fit.rate: grid(0.1, 0.7, 0.3)\nfit.seconds: 1.5\n"
     process = sweeps.start_sweep(grid, "--stopping", "none", "--max-concurrent", "1")
-    deadline = time.monotonic() + 120
-    while "epoch 0.1 0 2" not in sweeps.done():
-        assert time.monotonic() < deadline, "the second trial was never begun"
-        time.sleep(0.1)
+    wait_for(lambda: "epoch 0.1 0 2" in sweeps.done(), "the second trial was never started")
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert len(sweeps.trials()) == 1
@@ -84,10 +81,7 @@ def test_an_interrupted_sweep_stops_its_trials_and_goes_on(sweeps: Sweeps) -> No
     """Takes about a minute: Ray starts twice, and trials last for seconds."""
     grid = "fit.rate: grid(0.1, 0.7)\nfit.seconds: 3\n"
     process = sweeps.start_sweep(grid, "--stopping", "none", "--max-concurrent", "1", trials=3)
-    deadline = time.monotonic() + 120
-    while "epoch 0.5 0 1" not in sweeps.done():
-        assert time.monotonic() < deadline, "the first trial was never begun"
-        time.sleep(0.1)
+    wait_for(lambda: "epoch 0.5 0 1" in sweeps.done(), "the first trial was never started")
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 130, output

@@ -16,6 +16,7 @@ from typing import Any
 import command
 from nodes import Nodes, environment_of, kill, processes, title
 from store_contents import events, results
+from waiting import wait_for
 
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import list_lease_holders
@@ -82,18 +83,6 @@ def ended(process: subprocess.Popen[str], store: Path, seconds: float = 500) -> 
         kill(process)
     logs = "\n".join(path.read_text() for path in sorted(store.parent.glob("driver-*.log")))
     assert process.returncode == 0, logs[-6000:]
-
-
-def until(what: Callable[[], Any], because: str, seconds: float = 300) -> Any:
-    end = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < end, because
-        time.sleep(0.1)
-    return found
-
-
-def started(store: Path, step: str) -> Callable[[], bool]:
-    return lambda: any((event["event"], event["step"]) == ("started", step) for event in events(store))
 
 
 def checkpoints(store: Path) -> Callable[[], list[Path]]:
@@ -178,7 +167,7 @@ def kill_at_random(
     ended(run, store, 1)
     took, alone = time.monotonic() - begun, [event["t"] for event in events(undisturbed)]
     check_same(store, undisturbed)
-    until(lambda: not any(working(node) for node in workers), "processes are left that work for nobody", 60)
+    wait_for(lambda: not any(working(node) for node in workers), "processes are left that work for nobody", 60)
     lives = [one for name in results(store) for one in lost(store, name)]
     again = {unit: sum(one["amount"] or 0 for one in lives if one["unit"] == unit) for unit in ("rows", "steps")}
     print(f"{len(done)} kills ({', '.join(done)}): {again}, {sum(one['seconds'] or 0 for one in lives):.1f} s again;")

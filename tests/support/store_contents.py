@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,3 +29,8 @@ def events(store: Path) -> list[dict[str, Any]]:
     """Read the events of all runs, in order."""
     files = sorted(store.glob("runs/*/events.jsonl"))
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def started(store: Path, step: str) -> Callable[[], bool]:
+    """Return a condition for `wait_for`: a run on this store has started the step."""
+    return lambda: any((event["event"], event["step"]) == ("started", step) for event in events(store))

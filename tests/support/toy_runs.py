@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -100,10 +98,3 @@ class Toy:
 
     def done(self) -> list[str]:
         return self.trace.read_text().splitlines() if self.trace.exists() else []
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "what was waited for did not happen"
-        time.sleep(0.02)

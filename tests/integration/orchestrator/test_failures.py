@@ -9,17 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from node_runs import (
-    ONE,
-    RUN,
-    clusters,
-    ended,
-    sets,
-    start,
-    until,
-)
+from node_runs import ONE, RUN, clusters, ended, sets, start
 from nodes import Nodes, kill
 from store_contents import results
+from waiting import wait_for
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -30,13 +23,17 @@ def cluster(tmp_path: Path) -> Iterator[Callable[[], Nodes]]:
         yield make
 
 
+def read_logs(folder: Path) -> str:
+    return "".join(log.read_text() for log in folder.glob("driver-*.log"))
+
+
 def test_a_run_waits_a_while_for_the_machines_of_a_cluster_that_just_started(
     cluster: Callable[[], Nodes], tmp_path: Path
 ) -> None:
     """Takes half a minute: a head and a node start, then MiniLM embeds a corpus."""
     nodes, store = cluster(), tmp_path / "store"
     run = start(nodes, store, *RUN, "--set", "iterations=0")
-    until(lambda: "waiting up to" in "".join(log.read_text() for log in tmp_path.glob("driver-*.log")), "it says so")
+    wait_for(lambda: "waiting up to" in read_logs(tmp_path), "it did not say so")
     nodes.add()
     ended(run, store)
     assert "zero_shot/evaluate" in results(store)
@@ -55,7 +52,7 @@ def test_a_machine_that_does_not_see_the_store_is_named(cluster: Callable[[], No
     with suppress(subprocess.TimeoutExpired):
         run.wait(300)
     kill(run)
-    said = " ".join("".join(log.read_text() for log in tmp_path.glob("driver-*.log")).split())
+    said = " ".join(read_logs(tmp_path).split())
     assert run.returncode == 1, said
     assert re.search(rf"failed: step \S+/{job}\w*, machine 127\.0\.0\.3: ", said), said
     assert "mount a shared file system on every machine" in said, said

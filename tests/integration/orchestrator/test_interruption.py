@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from store_contents import addresses
-from toy_runs import RECIPE, Toy, wait_for
+from toy_runs import RECIPE, Toy
+from waiting import wait_for
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_a_changed_setting_runs_only_what_it_reaches(toy: Toy) -> None:
 def test_a_killed_driver_goes_on_where_it_was(toy: Toy, undisturbed: dict[str, str]) -> None:
     """Takes half a minute: Ray starts three times, once for the run without an interruption."""
     process = toy.start("--set", "seconds=0.3")
-    wait_for(lambda: "shard b 2" in toy.done())
+    wait_for(lambda: "shard b 2" in toy.done(), "shard b 2: never done")
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     before = toy.done()
@@ -68,7 +69,7 @@ def test_two_drivers_do_each_step_once_and_the_other_says_on_whom_it_waits(
     # Long enough that the second has Ray up, on a busy machine, before the first is through.
     """Takes half a minute: two drivers start Ray at the same time."""
     first = toy.start("--set", "seconds=1.2")
-    wait_for(lambda: "run a" in toy.done())
+    wait_for(lambda: "run a" in toy.done(), "run a: never done")
     second = toy.start("--set", "seconds=1.2")
     outputs = [process.communicate(timeout=200)[0] for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), outputs
@@ -118,7 +119,7 @@ def test_a_disk_without_room_for_the_runs_own_files_is_named(toy: Toy) -> None:
 
 def test_an_interrupt_leaves_the_finished_and_the_same_command_goes_on(toy: Toy, undisturbed: dict[str, str]) -> None:
     process = toy.start("--set", "seconds=0.3")
-    wait_for(lambda: "shard b 1" in toy.done())
+    wait_for(lambda: "shard b 1" in toy.done(), "shard b 1: never done")
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
@@ -129,7 +130,7 @@ def test_an_interrupt_leaves_the_finished_and_the_same_command_goes_on(toy: Toy,
 def test_code_that_is_edited_under_way_makes_no_result(toy: Toy, undisturbed: dict[str, str]) -> None:
     """Takes half a minute: Ray starts twice."""
     process = toy.start("--set", "seconds=0.2")
-    wait_for(lambda: "shard a 1" in toy.done())
+    wait_for(lambda: "shard a 1" in toy.done(), "shard a 1: never done")
     recipe = toy.path
     recipe.write_text(RECIPE.replace("str(base + i)", "str(base + i + 1)"))
     output, _ = process.communicate(timeout=120)
