@@ -18,6 +18,7 @@ from node_runs import (
     ONE,
     RUN,
     SPREAD,
+    check_missing_store_is_named,
     check_same,
     checkpoints,
     clusters,
@@ -212,3 +213,10 @@ def test_many_killed_drivers_workers_and_nodes_change_no_result(
 ) -> None:
     """Takes up to ten minutes per seed: twelve kills, 20 to 60 seconds apart."""
     kill_at_random(cluster(), tmp_path / "store", long_undisturbed, seed=seed, kills=12, pause_s=(20, 60), more=LONGER)
+
+
+def test_training_on_a_machine_that_does_not_see_the_store_names_it(
+    cluster: Callable[[], Nodes], tmp_path: Path
+) -> None:
+    """Takes a minute: a cluster of three nodes, and all steps before the training, which fails."""
+    check_missing_store_is_named(cluster(), tmp_path, "finetune_embedder")

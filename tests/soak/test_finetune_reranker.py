@@ -1,4 +1,4 @@
-"""The reranker's finetuning of a decoder in 4 bits."""
+"""The reranker's finetuning of a decoder in 4 bits, and under ZeRO-3."""
 
 from __future__ import annotations
 
@@ -37,4 +37,15 @@ def test_a_decoder_learns_nearly_the_same_in_4_bits(
     check(config, given)
     result = run(context(tmp_path, workers=2), config, given)
     assert losses(result) == pytest.approx(losses(decoder[0]), rel=0.2)
+    assert np.mean(losses(result)[-3:]) < np.mean(losses(result)[:3]) - 0.02
+
+
+def test_a_decoder_learns_the_same_with_zero_3(
+    decoder: tuple[Result, Path], inputs: Inputs, tiny_decoder: Path, tmp_path: Path
+) -> None:
+    """Batches of many lengths: the workers run different numbers of forward passes."""
+    config, given = dataclasses.replace(DECODER, zero_stage=3), dataclasses.replace(inputs, base=tiny_decoder)
+    check(config, given)
+    result = run(context(tmp_path, workers=2), config, given)
+    assert losses(result) == pytest.approx(losses(decoder[0]), rel=0.02)
     assert np.mean(losses(result)[-3:]) < np.mean(losses(result)[:3]) - 0.02

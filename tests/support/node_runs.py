@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -14,6 +15,7 @@ from random import Random
 from typing import Any
 
 import command
+import pytest
 from nodes import Nodes, environment_of, kill, processes, title
 from store_contents import events, results
 from waiting import wait_for
@@ -76,13 +78,16 @@ def start(nodes: Nodes, store: Path, *arguments: str) -> subprocess.Popen[str]:
     return command.start(*arguments, *options, environment=nodes.environment, output=told)
 
 
+def read_logs(folder: Path) -> str:
+    return "".join(log.read_text() for log in sorted(folder.glob("driver-*.log")))
+
+
 def ended(process: subprocess.Popen[str], store: Path, seconds: float = 500) -> None:
     try:
         process.wait(seconds)
     finally:
         kill(process)
-    logs = "\n".join(path.read_text() for path in sorted(store.parent.glob("driver-*.log")))
-    assert process.returncode == 0, logs[-6000:]
+    assert process.returncode == 0, read_logs(store.parent)[-6000:]
 
 
 def checkpoints(store: Path) -> Callable[[], list[Path]]:
@@ -105,6 +110,24 @@ def check_same(store: Path, undisturbed: Path) -> None:
     for step in store.glob("steps/*"):
         ends = [json.loads(path.read_text()) for path in step.glob("attempts/*/end")]
         assert sum("commit" in end for end in ends) == 1, "committed once"
+
+
+def check_missing_store_is_named(nodes: Nodes, folder: Path, job: str) -> None:
+    """Check that steps of a job fail with the cause on a machine that does not see the store."""
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+        pytest.skip("a folder cannot be hidden from a process here")
+    store = folder / "store"
+    store.mkdir()
+    nodes.add("--labels=sees=yes")
+    nodes.add("--labels=sees=no", without=store)
+    run = start(nodes, store, *ONE, *sets("*.labels=sees=yes", f"{job}.labels=sees=no", "*.retries=0"))
+    with suppress(subprocess.TimeoutExpired):
+        run.wait(300)
+    kill(run)
+    said = " ".join(read_logs(folder).split())
+    assert run.returncode == 1, said
+    assert re.search(rf"failed: step \S+/{job}\w*, machine 127\.0\.0\.3: ", said), said
+    assert "mount a shared file system on every machine" in said, said
 
 
 def lost(store: Path, step: str) -> list[dict[str, Any]]:

@@ -146,14 +146,3 @@ def test_a_decoder_learns_to_answer_and_its_adapter_loads_in_peft(
     settings.write_text(json.dumps(named))
     model = AutoPeftModelForCausalLM.from_pretrained(adapter)
     assert any("lora_B" in name and bool(weight.any()) for name, weight in model.named_parameters())
-
-
-def test_a_decoder_learns_the_same_with_zero_3(
-    decoder: tuple[Result, Path], inputs: Inputs, tiny_decoder: Path, tmp_path: Path
-) -> None:
-    """Batches of many lengths: the workers run different numbers of forward passes."""
-    config, given = dataclasses.replace(DECODER, zero_stage=3), dataclasses.replace(inputs, base=tiny_decoder)
-    check(config, given)
-    result = run(context(tmp_path, workers=2), config, given)
-    assert losses(result) == pytest.approx(losses(decoder[0]), rel=0.02)
-    assert np.mean(losses(result)[-3:]) < np.mean(losses(result)[:3]) - 0.02

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from node_runs import ONE, RUN, clusters, ended, sets, start
-from nodes import Nodes, kill
+from node_runs import RUN, check_missing_store_is_named, clusters, ended, read_logs, start
+from nodes import Nodes
 from store_contents import results
 from waiting import wait_for
 
@@ -21,10 +18,6 @@ pytestmark = pytest.mark.timeout(1500)
 def cluster(tmp_path: Path) -> Iterator[Callable[[], Nodes]]:
     with clusters(tmp_path) as make:
         yield make
-
-
-def read_logs(folder: Path) -> str:
-    return "".join(log.read_text() for log in folder.glob("driver-*.log"))
 
 
 def test_a_run_waits_a_while_for_the_machines_of_a_cluster_that_just_started(
@@ -39,20 +32,6 @@ def test_a_run_waits_a_while_for_the_machines_of_a_cluster_that_just_started(
     assert "zero_shot/evaluate" in results(store)
 
 
-@pytest.mark.parametrize("job", ["embed", "finetune_embedder"])
-def test_a_machine_that_does_not_see_the_store_is_named(cluster: Callable[[], Nodes], tmp_path: Path, job: str) -> None:
-    """Takes half a minute per job: a cluster of three nodes, and all steps before the one that fails."""
-    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
-        pytest.skip("a folder cannot be hidden from a process here")
-    nodes, store = cluster(), tmp_path / "store"
-    store.mkdir()
-    nodes.add("--labels=sees=yes")
-    nodes.add("--labels=sees=no", without=store)
-    run = start(nodes, store, *ONE, *sets("*.labels=sees=yes", f"{job}.labels=sees=no", "*.retries=0"))
-    with suppress(subprocess.TimeoutExpired):
-        run.wait(300)
-    kill(run)
-    said = " ".join(read_logs(tmp_path).split())
-    assert run.returncode == 1, said
-    assert re.search(rf"failed: step \S+/{job}\w*, machine 127\.0\.0\.3: ", said), said
-    assert "mount a shared file system on every machine" in said, said
+def test_a_machine_that_does_not_see_the_store_is_named(cluster: Callable[[], Nodes], tmp_path: Path) -> None:
+    """Takes half a minute: a cluster of three nodes, and all steps before the one that fails."""
+    check_missing_store_is_named(cluster(), tmp_path, "embed")
