@@ -15,8 +15,9 @@ from pathlib import Path
 from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.run import Run
-from ratchet.orchestrator.fingerprint import build_fingerprint, compute_step_id, digest_code
+from ratchet.orchestrator.fingerprint import build_fingerprint, compute_step_id
 from ratchet.orchestrator.job_interface import Context, Job, Result
+from ratchet.orchestrator.job_interface.code import read_code
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Recipe
 from ratchet.orchestrator.run_log import RunLog
@@ -61,7 +62,7 @@ def planning(length: int) -> None:
         with Leases(store, "bench") as leases:
             before = None
             for one in steps:
-                document = build_fingerprint(NOTHING, digest_code(NOTHING), one.config, {"before": before})
+                document = build_fingerprint(NOTHING, read_code(NOTHING), one.config, {"before": before})
                 lease = leases.acquire(compute_step_id(document))
                 assert isinstance(lease, Lease)
                 staging = store.staging(lease.step_id, 1)

@@ -26,6 +26,8 @@ from typing import Any, get_type_hints
 from ratchet import jobs
 from ratchet.errors import InputError, RatchetError
 from ratchet.orchestrator.job_interface import Context, Job, Resources, Result
+from ratchet.orchestrator.job_interface.code import read_code
+from ratchet.orchestrator.job_interface.job import RequiredCode
 from ratchet.orchestrator.job_interface.placement import Machine, resolve_resources
 from ratchet.orchestrator.job_interface.progress import ProgressReporter, start_progress_actor
 from ratchet.orchestrator.job_interface.settings import (
@@ -37,6 +39,8 @@ from ratchet.orchestrator.job_interface.settings import (
     suggest,
     validate,
 )
+from ratchet.orchestrator.job_interface.snapshot import freeze_code
+from ratchet.orchestrator.job_interface.worker import run_job
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -180,7 +184,9 @@ def _run(job: Job, config: Any, inputs: Any, options: argparse.Namespace) -> Res
     import ray
 
     # The same command finds its finished work; another command, or one with changed inputs, does not.
-    described = repr((job.name, job.version, config, [_file_state(path) for path in vars(inputs).values()]))
+    code = read_code(job)
+    made_of = (job.name, job.version, config, code.definitions, code.libraries)
+    described = repr((*made_of, [_file_state(path) for path in vars(inputs).values()]))
     key = hashlib.sha256(described.encode()).hexdigest()
     work = options.out.absolute().parent / f".work-{job.name}-{key[:12]}"
     out = work / "out"
@@ -192,17 +198,26 @@ def _run(job: Job, config: Any, inputs: Any, options: argparse.Namespace) -> Res
     # "local": not the cluster that was last started on this machine, which may be gone.
     address = os.environ.get("RAY_ADDRESS", "local")
     dashboard = False if address == "local" else None
-    ray.init(address, include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
+    of_ray: Any = {"include_dashboard": dashboard, "log_to_driver": False, "logging_level": logging.ERROR}
+    with freeze_code(job.modules) as (snapshot, runtime_env):
+        ray.init(address, runtime_env=runtime_env, **of_ray)
     try:
         total = ray.cluster_resources()
         asked = Resources(workers=options.workers, batch_tokens=options.batch_tokens)
         resources = resolve_resources(asked, [Machine(total.get("CPU", 1.0), total.get("GPU", 0.0))])
         actor = start_progress_actor()
         context = Context(
-            job.name, key, attempts.stat().st_size, out, work, resources, ProgressReporter(actor, job.name)
+            step=job.name,
+            step_id=key,
+            attempt=attempts.stat().st_size,
+            out=out,
+            work=work,
+            resources=resources,
+            progress=ProgressReporter(actor, job.name),
+            code=RequiredCode(snapshot, code.libraries),
         )
-        task: Any = ray.remote(num_cpus=0, max_retries=0)(job.load())
-        result = _show_progress(task.remote(context, config, inputs), actor, job.name)
+        task: Any = ray.remote(num_cpus=0, max_retries=0)(run_job)
+        result = _show_progress(task.remote(job, context, config, inputs, ()), actor, job.name)
     except ray.exceptions.RayTaskError as error:
         raise error.cause if isinstance(error.cause, BaseException) else error from None
     finally:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import DamagedError, InputError
-from ratchet.orchestrator.fingerprint import build_fingerprint, compute_step_id, describe_changes, digest_code
+from ratchet.orchestrator.fingerprint import build_fingerprint, compute_step_id, describe_changes
+from ratchet.orchestrator.job_interface.code import read_code
 from ratchet.orchestrator.source_digest import SourceDigests
 from ratchet.orchestrator.step import Output, Reference, Source, Step
 from ratchet.orchestrator.store import Commit, Store
@@ -47,8 +48,7 @@ class Plan:
         self.repair = repair
         self.sources = SourceDigests(store.local("sources.json"))
         self.steps = {step.name: Planned(step) for step in steps}
-        # All code now, so that a file edited during the run is noticed.
-        self.code = {step.job: digest_code(step.job) for step in steps}
+        self.code = {step.job: read_code(step.job) for step in steps}
         self.parents = {step.name: {parent.name for parent in step.parents} for step in steps}
         for name in self.steps:
             self.resolve(name)
@@ -106,6 +106,11 @@ class Plan:
                     " end, or the result would mix two versions; give the same command again"
                 )
 
+    @property
+    def warnings(self) -> list[str]:
+        """What of the jobs' code could not be followed, with file and line."""
+        return sorted({warning for code in self.code.values() for warning in code.warnings})
+
     def missing(self) -> list[str]:
         """Return the names of the steps without a result."""
         return [name for name, planned in self.steps.items() if planned.commit is None]
@@ -148,7 +153,7 @@ class Plan:
             paths = [self._input_path(item, verified) for item in ref]
             return None if any(path is None for path in paths) else tuple(paths)
         if isinstance(ref, Source):
-            return ref.path
+            return ref.path.absolute()  # workers have another working directory
         commit = self.steps[ref.step.name].commit
         return None if commit is None else Path(self.store.path(commit.manifest, ref.part, full=verified))
 

@@ -13,10 +13,9 @@ from __future__ import annotations
 import fnmatch
 import importlib
 import inspect
-import os
 import pkgutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -36,6 +35,11 @@ class Recipe:
 
     name: str
     function: Callable[..., Summary]
+
+    @property
+    def module(self) -> str:
+        """The dotted name of the module that defines the function."""
+        return self.function.__module__
 
     @property
     def doc(self) -> str:
@@ -117,9 +121,7 @@ def find(name: str) -> Recipe:
         path = Path(name).resolve()
         if not path.is_file():
             raise RecipeError(f"recipe {name}: no such file; give a recipe's name ({', '.join(names())}) or a file")
-        # So that workers too can import the file and the modules beside it.
         sys.path.insert(0, str(path.parent))
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(path.parent), os.environ.get("PYTHONPATH")]))
         name = path.stem
         module = importlib.import_module(name)
         if Path(module.__file__ or "").resolve() != path:
@@ -151,6 +153,11 @@ def build(recipe: Recipe, settings: Settings) -> tuple[list[Step], Summary, dict
     for pattern, name, text in settings.steps:
         steps = _apply(steps, pattern, name, text)
     return steps, summary, parameters
+
+
+def list_modules(recipe: Recipe, steps: Iterable[Step]) -> list[str]:
+    """Return the modules that the processes of a run import: the recipe's and those of its jobs."""
+    return list(dict.fromkeys([recipe.module, *(module for step in steps for module in step.job.modules)]))
 
 
 def match_steps(steps: Sequence[Step], pattern: str) -> list[Step]:

@@ -38,8 +38,8 @@ from ratchet.errors import DISK_FULL, ArtifactError, InputError, JobError
 from ratchet.jobs.distributed.progress_tally import REPORT_SECONDS, ProgressTally
 from ratchet.orchestrator.job_interface import Context, Resources
 from ratchet.orchestrator.job_interface.lost_work import WorkTracker
-from ratchet.orchestrator.job_interface.placement import check_shared, find_existing_paths
 from ratchet.orchestrator.job_interface.progress import make_this_node_strategy
+from ratchet.orchestrator.job_interface.worker import check_worker, find_existing_paths
 
 
 class ReportProgress(Protocol):
@@ -121,7 +121,7 @@ def complete_shards(
         )
     finished.mkdir(parents=True, exist_ok=True)
     out.mkdir(parents=True, exist_ok=True)
-    records = {shard: _find_finished(shard, finished / name) for shard, name in names.items()}
+    records = {shard: _find_finished(context, shard, finished / name) for shard, name in names.items()}
     unfinished = [shard for shard in shards if records[shard] is None]
     if unfinished:
         done = sum(record["counts"]["rows"] for record in records.values() if record)
@@ -213,7 +213,7 @@ class ShardActor:
 
     def _work(self, source: Path, target: Path) -> None:
         if self.worker is None:
-            check_shared(self.context.step, (source, target.parent, *self.paths))
+            check_worker(self.context, (source, target.parent, *self.paths))
         tracker = WorkTracker(self.context, target.with_name(f"{target.name}.progress"), f"shard {source.name}", "rows")
         lost = tracker.start()
         if lost > self.context.resources.retries:
@@ -260,6 +260,7 @@ def commit_shard(
             "bytes": file.stat().st_size,
             "sha256": _sha256(file),
             "source": _sha256(source),
+            "step_id": context.step_id,
             "counts": counts,
         }
         written = _record_path(file)
@@ -275,11 +276,12 @@ def commit_shard(
     return counts
 
 
-def _find_finished(source: Path, target: Path) -> dict[str, Any] | None:
+def _find_finished(context: Context, source: Path, target: Path) -> dict[str, Any] | None:
     """Return the record of a finished shard, or None if the shard must be processed (again)."""
     record = _read_record(target)
     try:
-        if record is None or record["source"] != _sha256(source):
+        # The step id covers the code, settings and inputs with which the shard was made.
+        if record is None or record["step_id"] != context.step_id or record["source"] != _sha256(source):
             return None
         return record if record["sha256"] == _sha256(target.with_name(record["file"])) else None
     except (FileNotFoundError, KeyError):

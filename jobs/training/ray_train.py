@@ -37,11 +37,10 @@ from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory
 from ratchet.jobs.training.train_cleanup import install_cleanup
 from ratchet.orchestrator.job_interface import Context, Resources
 from ratchet.orchestrator.job_interface.placement import (
-    check_shared,
     choose_workers,
-    find_existing_paths,
     list_machines,
 )
+from ratchet.orchestrator.job_interface.worker import check_worker, find_existing_paths
 
 START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 WAIT_FOR_ALL_SECONDS = os.environ.get(START_TIMEOUT, "1800")
@@ -145,7 +144,7 @@ def _run_worker(config: dict[str, Any]) -> None:
     context, options, task_class, arguments, failure = config["spec"]
     if Path(failure).exists():
         return
-    check_shared(context.step, config["paths"])
+    check_worker(context, config["paths"])
     try:
         TrainingLoop(context, options, task_class, arguments).run()
     except Exception as error:

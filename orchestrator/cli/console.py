@@ -90,6 +90,12 @@ def write_sweep(folder: Path, data: SweepReport) -> Path:
     return write_sweep_report(folder, data)[0]
 
 
+def print_warnings(plan: Plan) -> None:
+    """Print what of the jobs' code could not be followed."""
+    for warning in plan.warnings:
+        print_error(f"warning: {warning}")
+
+
 def print_plan(plan: Plan, before: Mapping[str, str] | None) -> None:
     """Print a line per step: hit, miss or unknown. With `before` (step ids of the last run), also print the reasons."""
     console = Console(soft_wrap=True, highlight=False)

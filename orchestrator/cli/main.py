@@ -6,12 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from ratchet.errors import DISK_FULL, InputError, RatchetError, describe
 from ratchet.orchestrator import recipe
 from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.cli.parser import parse
+from ratchet.orchestrator.job_interface.snapshot import Snapshot
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.run_log import read_last_step_ids
 from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
@@ -46,7 +46,8 @@ def _run(arguments: argparse.Namespace) -> int:
     found = recipe.find(arguments.recipe)
     steps, summary, parameters = recipe.build(found, recipe.Settings.read(_lines(arguments)))
     plan, run_log = begin(found, steps, store, parameters, ["ratchet", *sys.argv[1:]], arguments.repair)
-    cluster = Cluster(arguments.address)
+    console.print_warnings(plan)
+    cluster = Cluster(arguments.address, recipe.list_modules(found, steps))
     try:
         with console.make_live_view(plan, found.name, run_log.run_id) as view:
             outcome = Run(found, summary, plan, cluster, run_log, view).execute()
@@ -69,8 +70,6 @@ def _submit(arguments: argparse.Namespace) -> int:
 
     if not arguments.store:
         raise InputError("submit --store: not given; expected a folder that all machines of the cluster share")
-    recipe_file = Path(arguments.recipe) if arguments.recipe.endswith(".py") else None
-    files = [path for path in (recipe_file, arguments.settings) if path is not None]
     options = ["--store", arguments.store, *(part for line in arguments.set for part in ("--set", line))]
     if arguments.settings is not None:
         options += ["--settings", arguments.settings.name]
@@ -83,11 +82,12 @@ def _submit(arguments: argparse.Namespace) -> int:
                 f"submit --env {name}: looks like a secret; expected none, since jobs show their variables;"
                 " put it into a file on the cluster, or give its machines a role (docs/cluster.md)"
             )
-    recipe.find(arguments.recipe)
+    found = recipe.find(arguments.recipe)
     return submit(
-        f"./{recipe_file.name}" if recipe_file else arguments.recipe,
+        f"./{found.name}.py" if arguments.recipe.endswith(".py") else found.name,
         options,
-        files,
+        Snapshot.take([found.module]),
+        [arguments.settings] if arguments.settings else [],
         address=arguments.address,
         environment={name: os.environ[name] for name in arguments.env},
         wait=not arguments.no_wait,
@@ -101,6 +101,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     steps, _, _ = recipe.build(found, recipe.Settings.read(_lines(arguments)))
     plan = Plan(steps, store)
     plan.check()
+    console.print_warnings(plan)
     console.print_plan(plan, read_last_step_ids(store, found.name) if arguments.explain else None)
     return 0
 

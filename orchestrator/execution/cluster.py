@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -21,18 +20,18 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ratchet.errors import InputError, Interrupted
 from ratchet.orchestrator.execution import cluster_file
 from ratchet.orchestrator.execution.schedule import Demand
-from ratchet.orchestrator.fingerprint import check_code
-from ratchet.orchestrator.job_interface.job import Context, Job, Progress, Resources, Result
+from ratchet.orchestrator.job_interface.code import Code
+from ratchet.orchestrator.job_interface.job import Context, Job, Progress, RequiredCode, Resources, Result
 from ratchet.orchestrator.job_interface.placement import (
     Machine,
-    check_shared,
     choose_workers,
     count_fitting,
-    find_existing_paths,
     list_machines,
     resolve_resources,
 )
 from ratchet.orchestrator.job_interface.progress import ProgressReporter, start_progress_actor
+from ratchet.orchestrator.job_interface.snapshot import freeze_code
+from ratchet.orchestrator.job_interface.worker import find_existing_paths, run_job
 from ratchet.orchestrator.step import Step
 
 QUIET = {
@@ -55,8 +54,11 @@ PATIENCE = 10.0
 class Cluster:
     """The cluster at `address` (default: RAY_ADDRESS, or the cluster of the Ray job), else Ray on this machine."""
 
-    def __init__(self, address: str | None = None) -> None:
+    def __init__(self, address: str | None = None, modules: Iterable[str] = ()) -> None:
+        """modules: modules outside Ratchet that the processes of the cluster import, as the recipe's."""
         self.address = address or os.environ.get("RAY_ADDRESS")
+        self.modules = modules
+        self.snapshot = ""
         self.started = self.owns_ray = False
         self.progress_actor: Any = None
 
@@ -67,13 +69,14 @@ class Cluster:
         for key, value in QUIET.items():
             os.environ.setdefault(key, value)
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        self.owns_ray = not ray.is_initialized()  # a trial runs in the Ray of its sweep
-        if self.owns_ray and self.address:
-            ray.init(address=self.address, **options)
-        elif self.owns_ray:
+        if not self.address:
             # Ignore other Ray clusters on this machine. Ray Train needs the dashboard to find out that a driver was
             # killed and to release the resources of its training run.
-            ray.init(address="local", include_dashboard=True, num_cpus=os.cpu_count(), **options)
+            options |= {"include_dashboard": True, "num_cpus": os.cpu_count()}
+        self.owns_ray = not ray.is_initialized()  # a trial runs in the Ray of its sweep
+        with freeze_code(self.modules) as (self.snapshot, runtime_env):
+            if self.owns_ray:
+                ray.init(address=self.address or "local", runtime_env=runtime_env, **options)
         self.progress_actor = start_progress_actor()
         self.started = True
 
@@ -121,7 +124,7 @@ class Cluster:
     def run(
         self,
         job: Job,
-        code: Mapping[str, str],
+        code: Code,
         context: Context,
         config: Any,
         inputs: Any,
@@ -129,14 +132,15 @@ class Cluster:
     ) -> Result:
         """Run a step on the cluster and wait for its result.
 
-        Raises InputError if the job's code there differs from `code`, the error that the job raised, an error of
+        Raises InputError if a machine has other libraries than `code`, the error that the job raised, an error of
         ray.exceptions for a lost worker, and Interrupted once `stopping` is set (the step's processes end first).
         """
-        context = replace(context, progress=ProgressReporter(self.progress_actor, context.step))
+        required = RequiredCode(self.snapshot, code.libraries)
+        context = replace(context, code=required, progress=ProgressReporter(self.progress_actor, context.step))
         # Outside the placement group of a trial, which has no resources for what the step starts.
         free = PlacementGroupSchedulingStrategy(placement_group=None)  # type: ignore[arg-type]
-        task = ray.remote(num_cpus=0, max_retries=0)(_run).options(name=context.step, scheduling_strategy=free)
-        running = task.remote(job, code, context, config, inputs, find_existing_paths(context.work, inputs))
+        task = ray.remote(num_cpus=0, max_retries=0)(run_job).options(name=context.step, scheduling_strategy=free)
+        running = task.remote(job, context, config, inputs, find_existing_paths(context.work, inputs))
         try:
             while not ray.wait([running], timeout=0.5)[0]:
                 if stopping.is_set():
@@ -165,22 +169,6 @@ class Cluster:
             if self.owns_ray:
                 ray.shutdown()
             self.started = False
-
-
-def _run(
-    job: Job, code: Mapping[str, str], context: Context, config: Any, inputs: Any, paths: Sequence[Path]
-) -> Result:
-    check_code(job, code)
-    check_shared(context.step, paths)
-    try:
-        return job.load()(context, config, inputs)
-    finally:
-        try:
-            # Actors of the job import the files later than this process.
-            check_code(job, code)
-        except InputError:
-            shutil.rmtree(context.work, ignore_errors=True)  # their shards may come from the other version
-            raise
 
 
 def compute_demand(resources: Resources) -> Demand:

@@ -20,9 +20,9 @@ import aiohttp
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray.job_submission import JobSubmissionClient
 
-import ratchet
 from ratchet.errors import StoreError
-from ratchet.orchestrator.execution.upload import collect_upload
+from ratchet.orchestrator.execution.upload import collect_upload, summary_lines
+from ratchet.orchestrator.job_interface.snapshot import Snapshot
 
 RECONNECT_TIMEOUT = 600.0
 """Seconds without an answer after which following the job is given up. The job continues."""
@@ -33,6 +33,7 @@ Say = Callable[[str], None]
 def submit(
     recipe: str,
     options: Sequence[str],
+    code: Snapshot,
     files: Sequence[Path],
     *,
     address: str | None,
@@ -42,22 +43,22 @@ def submit(
 ) -> int:
     """Upload the program, start or find the job, follow its log if `wait`, and return its exit status.
 
-    recipe, options: arguments of `ratchet run` on the cluster. files: the local files that they name. environment:
-    variables for the job. Raises InputError for what cannot be uploaded, and StoreError if no cluster answers.
+    recipe, options: arguments of `ratchet run` on the cluster. code: the program and the recipe. files: the local files
+    that the options name. environment: variables for the job. Raises InputError for what cannot be uploaded, and
+    StoreError if no cluster answers.
     """
-    upload = collect_upload(Path(ratchet.__file__).parents[1], files)
+    upload = collect_upload(code, files)
     command = shlex.join(["python", "-m", "ratchet.orchestrator", "run", recipe, *options])
-    for line in upload.summary_lines():
+    for line in summary_lines(upload):
         say(line)
-    say(f"{'total':20}{len(upload.files):5} files{upload.bytes / 1e3:10.1f} kB")
     client = _connect(address)
-    digest = hashlib.sha256(f"{command}\0{upload.digest()}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{command}\0{upload.digest}".encode()).hexdigest()
     job, running = _find_job(client, f"ratchet-{Path(recipe).stem}-{digest[:12]}")
     if running:
         say(f"{job}: is running already")
     else:
         with tempfile.TemporaryDirectory(prefix="ratchet-") as folder:
-            upload.copy_to(Path(folder))
+            upload.write(Path(folder))
             try:
                 client.submit_job(
                     entrypoint=command,

@@ -89,6 +89,16 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class RequiredCode:
+    """The code that the processes of a step must run."""
+
+    snapshot: str
+    """Digest of the snapshot."""
+    libraries: Mapping[str, str]
+    """Distribution -> version, as in `code.Code.libraries`."""
+
+
+@dataclass(frozen=True)
 class Context:
     """The folders, resources and callbacks of a running step. It can be pickled and is sent to Ray workers."""
 
@@ -112,6 +122,8 @@ class Context:
     """The folder for the state from which a longer step may start. None: no state is needed."""
     warm_start_from: Path | None = None
     """The folder with the state of the longest shorter step. None: start from the beginning."""
+    code: RequiredCode | None = None
+    """The code that every process of the step must run; see `snapshot.check_code`. None: any."""
 
 
 @dataclass(frozen=True)

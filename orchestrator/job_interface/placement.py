@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import ray
 
-from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface.job import Resources
 
 
@@ -74,32 +71,3 @@ def resolve_resources(asked: Resources, machines: Sequence[Machine]) -> Resource
         enough = (n for n in sorted(whole, reverse=True) if count_fitting(machines, replace(asked, cpus=n)) >= workers)
         cpus = next(enough, 1.0)
     return replace(asked, workers=workers, cpus=cpus)
-
-
-def find_existing_paths(*given: Any) -> tuple[Path, ...]:
-    """Return the existing paths in `given` (paths, or tuples, dataclasses and dicts of them), for `check_shared`."""
-    return tuple(path for path in _paths(given) if path.exists())
-
-
-def check_shared(step: str, paths: Iterable[Path]) -> None:
-    """Raises InputError for a path that does not exist on this machine. Called first in every worker of Ray."""
-    for path in paths:
-        if not path.exists():
-            machine = ray.util.get_node_ip_address()
-            raise InputError(
-                f"step {step}, machine {machine}: {path} does not exist, but it does on the driver's machine;"
-                " expected results, data and models under one path on all machines; mount a shared file system on"
-                " every machine, and use folders on it (--store, --set data=..., and HF_HOME for models from the hub)"
-            )
-
-
-def _paths(value: Any) -> Iterator[Path]:
-    if isinstance(value, Path):
-        yield value
-    elif isinstance(value, dict):
-        yield from _paths(tuple(value.values()))
-    elif isinstance(value, tuple | list):
-        for one in value:
-            yield from _paths(one)
-    elif is_dataclass(value) and not isinstance(value, type):
-        yield from _paths(tuple(getattr(value, field.name) for field in fields(value)))

@@ -11,6 +11,7 @@ from ratchet.errors import RecipeError
 from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.execution.cluster import Cluster
+from ratchet.orchestrator.recipe import list_modules
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.sweeps import results
 from ratchet.orchestrator.sweeps.plan import SweepPlan, plan_sweep
@@ -37,7 +38,7 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
     options = {name: getattr(arguments, name) for name in IN_SWEEP_ID}
     command = shlex.join(argv)
     sweep = plan_sweep(arguments.recipe, lines, arguments.space, arguments.metric, store, options, command)
-    cluster = Cluster(arguments.address)
+    cluster = Cluster(arguments.address, list_modules(sweep.recipe, sweep.steps))
     try:
         finished = _run_trials(sweep, arguments, cluster, store)
     finally:
@@ -86,7 +87,8 @@ def _run_trials(sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluste
             arguments.seed,
         )
         spec = TrialSpec(
-            recipe=str(Path(arguments.recipe).resolve()) if arguments.recipe.endswith(".py") else arguments.recipe,
+            recipe=sweep.recipe,
+            working_folder=Path.cwd(),
             lines=sweep.lines,
             objective=sweep.objective,
             seeds=arguments.seeds,

@@ -78,7 +78,8 @@ def plan_sweep(
         "space": {dimension.name: dimension.written for dimension in space.dimensions},
         "objective": asdict(objective),
         "options": dict(options),
-        "code": {step.name: dict(planned.code[step.job]) for step in needed},
+        "code": {step.name: dict(planned.code[step.job].definitions) for step in needed},
+        "libraries": {step.name: dict(planned.code[step.job].libraries) for step in needed},
         "data": {
             f"{step.name}.{field}": planned.sources.digest(ref)
             for step in needed
@@ -91,7 +92,7 @@ def plan_sweep(
     defaults = {
         d.name: text for d in space.dimensions if (text := _format_default(d.name, steps, parameters)) is not None
     }
-    notes = tuple(_explain_no_warm_start(needed, touched, space))
+    notes = (*planned.warnings, *_explain_no_warm_start(needed, touched, space))
     return SweepPlan(name, found, lines, space, needed, objective, seeded_steps, defaults, trial_log, notes)
 
 

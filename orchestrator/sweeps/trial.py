@@ -7,10 +7,12 @@ trial that waits for Tune never blocks the training of another one.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ray import tune
@@ -21,7 +23,7 @@ from ratchet.orchestrator.execution.run import Run
 from ratchet.orchestrator.job_interface.job import Progress
 from ratchet.orchestrator.job_interface.progress import ProgressReporter
 from ratchet.orchestrator.plan import Plan
-from ratchet.orchestrator.recipe import Recipe, Settings, build, find
+from ratchet.orchestrator.recipe import Recipe, Settings, build
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.step import Step, Summary
 from ratchet.orchestrator.store import Store
@@ -37,7 +39,9 @@ STOP_TIMEOUT = 60.0
 class TrialSpec:
     """The specification of the trials; plain data."""
 
-    recipe: str
+    recipe: Recipe
+    working_folder: Path
+    """That of the command, to which paths in settings are relative."""
     lines: tuple[str, ...]
     """`name=value` settings of all trials."""
     objective: Objective
@@ -67,14 +71,13 @@ class TrialSpec:
             return self.points[number]
         return {name: format_value(config[str(i)]) for i, name in enumerate(self.names)}
 
-    def build(self, point: Point, seed: int) -> tuple[Recipe, list[Step]]:
+    def build(self, point: Point, seed: int) -> list[Step]:
         """Build the steps of a trial for seed number `seed` (0: the recipe's own seed)."""
-        found = find(self.recipe)
-        steps, _, _ = build(found, Settings.read([*self.lines, *format_settings(point)]))
+        steps, _, _ = build(self.recipe, Settings.read([*self.lines, *format_settings(point)]))
         if seed:
             more = [f"{step.name}.seed={step.config.seed + seed}" for step in steps if step.name in self.seeded_steps]
-            steps, _, _ = build(found, Settings.read([*self.lines, *format_settings(point), *more]))
-        return found, select_needed_steps(steps, self.objective.step)
+            steps, _, _ = build(self.recipe, Settings.read([*self.lines, *format_settings(point), *more]))
+        return select_needed_steps(steps, self.objective.step)
 
 
 class TrialActor(tune.Trainable):
@@ -83,6 +86,7 @@ class TrialActor(tune.Trainable):
     def setup(self, config: dict[str, Any], spec: TrialSpec | None = None) -> None:
         if spec is not None:
             self.spec = spec
+            os.chdir(spec.working_folder)
         self.reports: queue.Queue[dict[str, Any]] = queue.Queue()
         self.stopping = threading.Event()
         self.settings = self.spec.get_settings(config)
@@ -130,7 +134,7 @@ class TrialActor(tune.Trainable):
     def _run_seed(self, seed: int) -> tuple[float, list[float]]:
         """Run one seed; return (value, curve). The checkpoints of the first seed are reported as they come."""
         spec, objective = self.spec, self.spec.objective
-        found, steps = spec.build(self.settings, seed)
+        steps = spec.build(self.settings, seed)
         store = Store.open(spec.store)
         run_log = RunLog(store.local("sweeps", spec.folder, "trials", compute_key(self.settings), f"seed-{seed}"))
         # Shown to other drivers that wait for a step of this run.
@@ -141,7 +145,7 @@ class TrialActor(tune.Trainable):
         listener = TrialListener(self, report_to_tune=seed == 0)
         cluster = Cluster()
         try:
-            outcome = Run(found, Summary(()), plan, cluster, run_log, listener, self.stopping).execute()
+            outcome = Run(spec.recipe, Summary(()), plan, cluster, run_log, listener, self.stopping).execute()
         finally:
             cluster.stop()
         if outcome.interrupted:

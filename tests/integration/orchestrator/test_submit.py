@@ -17,6 +17,7 @@ from nodes import Nodes, environment_of, free_port
 
 from ratchet.errors import InputError
 from ratchet.orchestrator.execution.upload import collect_upload
+from ratchet.orchestrator.job_interface.snapshot import DIGEST_FILE, Snapshot
 from ratchet.orchestrator.secrets import is_secret_variable
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from ratchet.orchestrator.job_interface import Job, Result
 from ratchet.orchestrator.step import Row, Summary, step
+import beside
 
 @dataclass(frozen=True)
 class Config:
@@ -43,7 +45,7 @@ def run(context, config, inputs):
     if config.fault:
         raise ValueError("seven is not a colour")
     (context.out / "found.txt").write_text(os.environ.get("GREETING", "none"))
-    return Result({"value": 42, "valid/value": config.seconds})
+    return Result({"value": beside.VALUE, "valid/value": config.seconds})
 
 JOB = Job("fit", version=1, config=Config, inputs=Inputs, run=run)
 
@@ -113,6 +115,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, dic
 
 def command(cluster: tuple[int, dict[str, str]], folder: Path, *more: str, port: int | None = None) -> list[str]:
     (folder / "toy.py").write_text(RECIPE)
+    (folder / "beside.py").write_text("VALUE = 42\n")
     address = f"http://127.0.0.1:{port or cluster[0]}"
     start = [sys.executable, "-m", "orchestrator", "submit", str(folder / "toy.py")]
     return [*start, "--store", str(folder / "store"), "--address", address, *more]
@@ -180,9 +183,10 @@ def test_the_same_command_joins_and_a_lost_connection_is_found_again(
 
 
 def test_a_sweep_runs_as_a_job_of_rays_own_command(cluster: tuple[int, dict[str, str]], tmp_path: Path) -> None:
-    (tmp_path / "toy.py").write_text(RECIPE)
+    (tmp_path / "toy.py").write_text(RECIPE.replace("beside.VALUE", "42").replace("import beside\n", ""))
     (tmp_path / "space.yaml").write_text("fit.seconds: choice(0.1, 0.2, 0.3)\n")
-    collect_upload(ROOT, [tmp_path / "toy.py", tmp_path / "space.yaml"]).copy_to(tmp_path / "job")
+    collect_upload(Snapshot.take(), [tmp_path / "toy.py", tmp_path / "space.yaml"]).write(tmp_path / "job")
+    (tmp_path / "job" / DIGEST_FILE).unlink()  # the folder of somebody who does not know of snapshots
     sweep = ["python", "-m", "ratchet.orchestrator", "sweep", "./toy.py", "--space", "space.yaml", "--metric", "value"]
     asked = [*sweep, "--trials", "3", "--store", str(tmp_path / "store")]
     ray = [Path(sys.executable).parent / "ray", "job", "submit", "--address", f"http://127.0.0.1:{cluster[0]}"]
@@ -213,14 +217,17 @@ def test_what_cannot_be_uploaded_is_refused(cluster: tuple[int, dict[str, str]],
         assert status == 2
         assert f"--env {name}: looks like a secret" in shown
         assert value not in shown
-    (tmp_path / "large.py").write_bytes(b"#" * 3_000_000)
+    (tmp_path / "large.py").write_bytes(b"#" * 3_000_001)
     with pytest.raises(InputError, match=r"upload: .* MB; expected at most 3.*large.py \(3.0 MB\)"):
-        collect_upload(ROOT, [tmp_path / "large.py"], limit=3_000_000)
+        collect_upload(Snapshot({}), [tmp_path / "large.py"], limit=3_000_000)
     (tmp_path / "server.pem").write_text("x")
     with pytest.raises(InputError, match=r"server\.pem: looks like a secret"):
-        collect_upload(ROOT, [tmp_path / "server.pem"])
+        collect_upload(Snapshot({}), [tmp_path / "server.pem"])
     with pytest.raises(InputError, match="no such file"):
-        collect_upload(ROOT, [tmp_path / "missing.py"])
+        collect_upload(Snapshot({}), [tmp_path / "missing.py"])
+    (tmp_path / "ratchet").write_text("")
+    with pytest.raises(InputError, match="another file is uploaded as ratchet"):
+        collect_upload(Snapshot.take(), [tmp_path / "ratchet"])
 
 
 def test_variables_are_told_by_their_names() -> None:
@@ -237,21 +244,3 @@ def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path) -> None:
     status, shown = submit((free_port(), environment), tmp_path)
     assert status == 2
     assert "expected the address of a cluster's dashboard" in shown
-
-
-def test_what_is_uploaded_is_the_program_and_decides_the_name(tmp_path: Path) -> None:
-    (tmp_path / "toy.py").write_text(RECIPE)
-    first = collect_upload(ROOT, [tmp_path / "toy.py"])
-    expected = ("orchestrator/cli/main.py", "jobs/retrieval/embed.py", "recipes/quickstart.py", "errors.py")
-    assert {"toy.py", *(f"ratchet/{name}" for name in expected)} <= set(first.files)
-    assert {name.split("/")[0] for name in first.files} == {"toy.py", "ratchet", "tune_spaces"}
-    folders = {name.split("/")[1] for name in first.files if name.count("/") > 1}
-    assert folders == {"recipes", "orchestrator", "jobs", "models", "data"}
-    assert not [name for name in first.files if name.endswith((".pyc", ".nbi", ".nbc"))]
-    name = first.digest()
-    assert collect_upload(ROOT, [tmp_path / "toy.py"]).digest() == name
-    (tmp_path / "toy.py").write_text(RECIPE + "#")
-    assert collect_upload(ROOT, [tmp_path / "toy.py"]).digest() != name
-    first.copy_to(tmp_path / "out")
-    main = "orchestrator/cli/main.py"
-    assert (tmp_path / "out" / "ratchet" / main).read_text() == (ROOT / main).read_text()

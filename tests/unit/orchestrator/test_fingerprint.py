@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from ratchet.errors import RecipeError
 from ratchet.orchestrator import fingerprint
+from ratchet.orchestrator.job_interface import code, imports
 
 JOB = '''
 """A job."""
@@ -19,7 +22,34 @@ from pathlib import Path
 from ratchet.orchestrator.job_interface import Job, Result
 from {package}.helper import half
 
+import beside, importlib
+try:
+    import optional
+except ImportError:
+    optional = None
+FOUND = importlib.import_module("constant")
+
 LIMIT = 3
+TOP = LIMIT
+HOOKS = []
+
+def first(hook):
+    HOOKS.append(hook)
+    return hook
+
+def second(hook):
+    HOOKS.append(hook)
+    return hook
+
+@first
+def hook_a():
+    pass
+
+@second
+def hook_b():
+    pass
+
+OTHER_JOB = dict(run="implementation:run")
 
 @dataclass(frozen=True)
 class Config:
@@ -48,6 +78,17 @@ FILES = {
     "late.py": "VALUE = 1\n",
     "alone.py": "Y = 1\n",
 }
+BESIDE = {
+    "beside.py": "import beside_package.inner\nFACTOR = 2\n",
+    "beside_package/inner.py": "from .starred import *\nINNER = 1\n",  # a namespace package
+    "beside_package/starred/__init__.py": "__all__ = ['listed']\n",
+    "beside_package/starred/listed.py": "LISTED = 1\n",
+    "constant.py": "NAMED = 1\n",
+    "optional.py": "OPTIONAL = 1\n",
+    "implementation.py": "WORK = 1\n",
+    "not_imported.py": "Z = 1\n",
+}
+"""Modules that lie beside the package of the job, as those beside a recipe's file do."""
 
 
 class Project:
@@ -60,17 +101,26 @@ class Project:
         self.write("toy.py", JOB.format(package=name))
         for file, text in FILES.items():
             self.write(file, text)
+        for file, text in BESIDE.items():
+            path = root / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
 
     def write(self, file: str, text: str) -> None:
         (self.root / self.name / file).write_text(text)
 
     def edit(self, file: str, old: str, new: str) -> None:
-        text = (self.root / self.name / file).read_text()
+        path = self.root / file if file in BESIDE else self.root / self.name / file
+        text = path.read_text()
         assert old in text
-        self.write(file, text.replace(old, new))
+        path.write_text(text.replace(old, new))
 
     def document(self, inputs: Any = None, **config: Any) -> dict[str, Any]:
-        fingerprint._read.cache_clear()
+        # As in a new process.
+        for cached in (code.follow_imports, code.read_file, code._read_module, code._distributions):
+            cached.cache_clear()
+        for cached in (imports.find_module, imports._holds_distributions):
+            cached.cache_clear()
         for name in [name for name in sys.modules if name.split(".")[0] == self.name]:
             del sys.modules[name]
         importlib.invalidate_caches()
@@ -79,8 +129,9 @@ class Project:
             module = importlib.import_module(f"{self.name}.toy")
         finally:
             sys.dont_write_bytecode = before
+        self.code = code.read_code(module.JOB)
         return fingerprint.build_fingerprint(
-            module.JOB, fingerprint.digest_code(module.JOB), module.Config(**config), inputs or {"data": "d" * 64}
+            module.JOB, self.code, module.Config(**config), inputs or {"data": "d" * 64}
         )
 
 
@@ -97,6 +148,8 @@ UNCHANGING = [
     ("helper.py", '"""Halves."""', ""),
     ("helper.py", "x / 2 + third(x)", "(x / 2) + third(x)  # why"),
     ("alone.py", "Y = 1", "Y = 2"),
+    ("not_imported.py", "Z = 1", "Z = 2"),
+    ("beside.py", "FACTOR = 2", "FACTOR = 2  # a factor"),
 ]
 CHANGING = [
     ("toy.py", "LIMIT = 3", "LIMIT = 4", "code {}.toy.LIMIT: changed"),
@@ -105,6 +158,14 @@ CHANGING = [
     ("deeper.py", "x / 3", "x / 4", "code {}.deeper.third: changed"),
     ("late.py", "VALUE = 1", "VALUE = 2", "code {}.late.VALUE: changed"),
     ("toy.py", "version=1", "version=2", "version: 1 -> 2"),
+    ("toy.py", "size: int = 1", "size: int = 2", "code {}.toy.Config: changed"),
+    ("toy.py", "@first", "@second", "code {}.toy.hook_a: changed"),
+    ("beside.py", "FACTOR = 2", "FACTOR = 3", "code beside.FACTOR: changed"),
+    ("beside_package/inner.py", "INNER = 1", "INNER = 2", "code beside_package.inner.INNER: changed"),
+    ("beside_package/starred/listed.py", "= 1", "= 2", "code beside_package.starred.listed.LISTED: changed"),
+    ("constant.py", "NAMED = 1", "NAMED = 2", "code constant.NAMED: changed"),
+    ("optional.py", "OPTIONAL = 1", "OPTIONAL = 2", "code optional.OPTIONAL: changed"),
+    ("implementation.py", "WORK = 1", "WORK = 2", "code implementation.WORK: changed"),
 ]
 
 
@@ -128,6 +189,73 @@ def test_each_real_change_is_named(project: Project, file: str, old: str, new: s
     assert fingerprint.compute_step_id(before) != fingerprint.compute_step_id(after)
 
 
+def test_the_order_of_statements_counts(project: Project) -> None:
+    """`K = 5; TOP = K; K = 10` is not `K = 5; K = 10; TOP = K`, and decorators register in order."""
+    text = "LIMIT = 3\nTOP = LIMIT\n"
+    ids = []
+    for order in (text, text + "LIMIT = 10\n", text.replace("TOP", "LIMIT = 10\nTOP")):
+        project.write("toy.py", JOB.format(package=project.name).replace(text, order))
+        ids.append(fingerprint.compute_step_id(project.document()))
+    hooks = ["@first\ndef hook_a():\n    pass\n", "@second\ndef hook_b():\n    pass\n"]
+    whole = JOB.format(package=project.name)
+    assert "\n".join(hooks) in whole
+    project.write("toy.py", whole.replace("\n".join(hooks), "\n".join(hooks[::-1])))
+    ids.append(fingerprint.compute_step_id(project.document()))
+    assert len(set(ids)) == 4
+
+
+def install(folder: Path, version: str) -> None:
+    """Install a distribution with one module, as `pip install --target` does."""
+    shutil.rmtree(folder, ignore_errors=True)
+    about = folder / f"Measuring_Tape-{version}.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: Measuring_Tape\nVersion: {version}\n")
+    (about / "top_level.txt").write_text("measuring\n")
+    (folder / "measuring.py").write_text(f"VERSION = '{version}'\n")
+
+
+def test_installed_libraries_count_by_version(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    libraries = tmp_path / "libraries"
+    install(libraries, "1.0+local")
+    monkeypatch.syspath_prepend(str(libraries))
+    project.edit("late.py", "VALUE = 1", "import json, measuring, ray, torch\nVALUE = 1")
+    before = project.document()
+    assert before["libraries"]["measuring-tape"] == "1.0"
+    assert {"python", "torch"} <= set(before["libraries"])
+    assert not {"json", "ray"} & set(before["libraries"])
+    assert not [name for name in before["code"] if name.startswith("measuring")]
+    install(libraries, "1.1")
+    after = project.document()
+    assert fingerprint.describe_changes(before, after) == ["library measuring-tape: 1.0 -> 1.1"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import importlib; importlib.import_module('a' + 'b')", "late.py:1: import_module() of a name"),
+        ("open(__file__)", "late.py:1: __file__ cannot be followed"),
+        ("exec('VALUE = 2')", "late.py:1: exec() cannot be followed"),
+        ("try:\n    import nowhere\nexcept ImportError:\n    pass", "late.py: imports nowhere, which is not on this"),
+    ],
+)
+def test_what_cannot_be_followed_is_said(project: Project, line: str, said: str) -> None:
+    project.document()
+    assert project.code.warnings == ()
+    project.write("late.py", f"{line}\nVALUE = 1\n")
+    project.document()
+    (warning,) = project.code.warnings
+    assert said in warning
+
+
+def test_a_module_that_hides_one_of_the_standard_library_is_refused(project: Project) -> None:
+    (project.root / "queue.py").write_text("Z = 1\n")
+    project.edit("late.py", "VALUE = 1", "import queue\nVALUE = 1")
+    with pytest.raises(RecipeError, match=r"queue\.py: the standard library has a module queue too; .* rename"):
+        project.document()
+
+
 def test_settings_and_inputs_are_named_with_both_values(project: Project) -> None:
     before = project.document(size=1)
     assert fingerprint.describe_changes(before, project.document(size=2)) == ["setting size: 1 -> 2"]
@@ -139,7 +267,8 @@ def test_the_place_of_the_checkout_does_not_matter(project: Project, tmp_path_fa
     before = project.document()
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     sys.path.remove(str(project.root))
-    (project.root / project.name).rename(elsewhere / project.name)
+    for path in project.root.iterdir():
+        path.rename(elsewhere / path.name)
     sys.path.insert(0, str(elsewhere))
     moved = Project.__new__(Project)
     moved.root, moved.name = elsewhere, project.name
@@ -153,7 +282,9 @@ def test_the_place_of_the_checkout_does_not_matter(project: Project, tmp_path_fa
 def test_the_real_jobs_follow_their_helpers() -> None:
     from ratchet.jobs.retrieval import mine
 
-    code = fingerprint.digest_code(mine.JOB)
-    assert any(name.startswith("ratchet.models.search.top_k.") for name in code)
-    assert any(name.startswith("ratchet.data.negatives.") for name in code)
-    assert not any(name.startswith("orchestrator.") for name in code)
+    found = code.read_code(mine.JOB)
+    assert any(name.startswith("ratchet.models.search.top_k.") for name in found.definitions)
+    assert any(name.startswith("ratchet.data.negatives.") for name in found.definitions)
+    assert not any(name.startswith("orchestrator.") for name in found.definitions)
+    assert {"faiss-cpu", "numba", "numpy", "pyarrow", "python", "torch"} <= set(found.libraries)
+    assert found.warnings == ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,10 +13,8 @@ from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface import Resources
 from ratchet.orchestrator.job_interface.placement import (
     Machine,
-    check_shared,
     choose_workers,
     count_fitting,
-    find_existing_paths,
     resolve_resources,
 )
 
@@ -82,14 +79,3 @@ def test_workers_go_where_their_labels_memory_and_gpus_are() -> None:
     assert resolve_resources(Resources(accelerator="H100"), [spot, steady]).workers == 2
     with pytest.raises(InputError, match="expected name=value"):
         count_fitting([spot], replace(asked, labels=("spot",)))
-
-
-def test_a_machine_must_see_what_the_driver_sees_and_no_more(tmp_path: Path) -> None:
-    there = tmp_path / "there"
-    there.mkdir()
-    given = {"now": there, "later": (tmp_path / "later", None), "resources": Resources()}
-    assert find_existing_paths(given, [there]) == (there, there)
-    check_shared("embed", find_existing_paths(given))
-    there.rmdir()
-    with pytest.raises(InputError, match=r"step embed, machine [\d.]+: \S+/there does not exist"):
-        check_shared("embed", [there])

@@ -1,0 +1,202 @@
+"""The code of a job: the definitions that its results depend on, and the versions of the libraries that they import.
+
+The code is every top-level definition and statement of the job's modules and of all followed modules that they import,
+directly or indirectly (see `imports`). Each is parsed, stripped of docstrings and positions, and hashed separately.
+Comments do not count; a change in a helper of a helper does, and `plan --explain` names it.
+
+A process reads each file once. What it hashes is therefore also what it puts into a snapshot (see `snapshot`), even if
+the file is edited in between.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.metadata
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ratchet.errors import RecipeError
+from ratchet.orchestrator.job_interface.imports import (
+    ALWAYS_FOLLOWED,
+    Module,
+    find_module,
+    list_imports,
+    list_parents,
+    list_unfollowed,
+)
+from ratchet.orchestrator.job_interface.job import Job
+
+NEUTRAL_LIBRARIES = frozenset(
+    ["annotated-types", "huggingface-hub", "mlflow", "obstore", "pydantic", "ray", "rich", "tensorboardx", "wandb"]
+)
+"""Distributions whose version decides no result: they place work, fetch files, check settings and show progress. All
+others count."""
+
+COMPANIONS = {"transformers": ("tokenizers",)}
+"""Distribution -> those that decide its results and that jobs do not import themselves."""
+
+ORDER = "<order of statements>"
+"""The name under which the order of a module's definitions and statements is hashed."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """What the results of a job depend on besides its settings and inputs."""
+
+    definitions: Mapping[str, str]
+    """`module.name` -> digest of the normalized source."""
+    libraries: Mapping[str, str]
+    """Distribution -> version. `python` is one of them."""
+    files: Mapping[str, Path]
+    """Path below the folder of the top-level package, such as `package/module.py` -> file. Without installed packages,
+    which every machine has."""
+    warnings: tuple[str, ...] = ()
+    """What could not be followed, with file and line."""
+
+
+def read_code(job: Job) -> Code:
+    """Read the code of a job. Raises RecipeError for a module that cannot be followed."""
+    return follow_imports(job.modules)
+
+
+@functools.cache
+def follow_imports(modules: tuple[str, ...]) -> Code:
+    """Read the code of modules and of everything that they import.
+
+    modules: dotted names. Raises RecipeError for one that has no file.
+    """
+    followed = tuple({name.split(".")[0] for name in modules})
+    definitions: dict[str, str] = {}
+    files: dict[str, Path] = {}
+    libraries: set[str] = set()
+    warnings: set[str] = set()
+    visited: set[str] = set()
+    queue = [(name, f"job in module {name}") for name in modules]
+    while queue:
+        name, importer = queue.pop()
+        if name in visited:
+            continue
+        visited.add(name)
+        queue += [(parent, importer) for parent in list_parents(name)]
+        module = find_module(name, followed)
+        if module.kind == "missing" and name in modules:
+            raise RecipeError(f"module {name}: has no source file; expected a job that is defined in a file")
+        if module.kind == "missing" and importer:
+            warnings.add(f"{importer}: imports {name}, which is not on this machine; its changes would not be noticed")
+        own = name.split(".")[0] in ALWAYS_FOLLOWED
+        if module.kind == "installed" or (module.installed and not own):
+            libraries.add(name.split(".")[0])
+        if module.kind != "followed" or module.path is None:
+            continue
+        found = _read_module(module)
+        if own or not module.installed:
+            files[module.file] = module.path
+        definitions.update({f"{module.name}.{key}": value for key, value in found.definitions.items()})
+        warnings.update([] if own else found.warnings)
+        queue += [(name, f"{module.path}" if certain and not own else "") for name, certain in found.imported]
+    versions = _find_versions(libraries)
+    return Code(dict(sorted(definitions.items())), versions, dict(sorted(files.items())), tuple(sorted(warnings)))
+
+
+@functools.cache
+def read_file(path: Path) -> bytes:
+    """Return the content that a file had when this process first read it."""
+    return path.read_bytes()
+
+
+def find_version(library: str) -> str:
+    """Return the version of a distribution without its local part: 2.13.0 for 2.13.0+cpu."""
+    if library == "python":
+        return ".".join(platform.python_version_tuple()[:2])
+    return importlib.metadata.version(library).partition("+")[0]
+
+
+@dataclass(frozen=True)
+class _ModuleCode:
+    definitions: Mapping[str, str]
+    imported: tuple[tuple[str, bool], ...]
+    """(dotted name, whether it must be a module)."""
+    warnings: tuple[str, ...]
+
+
+@functools.cache
+def _read_module(module: Module) -> _ModuleCode:
+    assert module.path is not None
+    content = read_file(module.path)
+    if module.path.suffix != ".py":  # an extension, or bytecode without its source
+        return _ModuleCode({"<file>": _hash(content)}, (), ())
+    tree = ast.parse(content, filename=str(module.path))
+    imported = tuple(dict.fromkeys(list_imports(tree, module.package)))
+    warnings = tuple(
+        f"{module.path}:{line}: {what} cannot be followed; changes of what it reads or runs would not be noticed"
+        for line, what in list_unfollowed(tree)
+    )
+    for node in ast.walk(tree):
+        _drop_docstring(node)
+    texts: dict[str, list[str]] = {}
+    order = []
+    for statement in tree.body:
+        order.append(_key(statement))
+        texts.setdefault(order[-1], []).append(ast.dump(statement))
+    definitions = {key: _hash("\n".join(text).encode()) for key, text in texts.items()}
+    return _ModuleCode({**definitions, ORDER: _hash("\n".join(order).encode())}, imported, warnings)
+
+
+def _drop_docstring(node: ast.AST) -> None:
+    """Remove string statements: docstrings of modules, functions, classes and fields."""
+    body = getattr(node, "body", None)
+    if isinstance(body, list):
+        node.body = [s for s in body if not _is_text(s)] or [ast.Pass()]  # type: ignore[attr-defined]
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+def _key(statement: ast.stmt) -> str:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return statement.name
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        return statement.targets[0].id
+    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+        return statement.target.id
+    return "<module>"
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _find_versions(packages: set[str]) -> dict[str, str]:
+    """Return distribution -> version of the imported packages whose version counts."""
+    found = {"python": find_version("python")}
+    for library in sorted({name for package in packages for name in _find_distributions(package)}):
+        for name in (library, *COMPANIONS.get(library, ())):
+            if name not in NEUTRAL_LIBRARIES:
+                found[name] = find_version(name)
+    return found
+
+
+def _find_distributions(package: str) -> Iterator[str]:
+    """Yield the names of the distributions that an imported package comes from."""
+    try:
+        yield _normalize(importlib.metadata.metadata(package)["Name"])
+    except importlib.metadata.PackageNotFoundError:
+        yield from map(_normalize, _distributions().get(package, ()))
+
+
+@functools.cache
+def _distributions() -> Mapping[str, Sequence[str]]:
+    return importlib.metadata.packages_distributions()  # a third of a second
+
+
+def _normalize(name: str) -> str:
+    return name.lower().replace("_", "-")
