@@ -11,6 +11,7 @@ from ratchet.errors import DISK_FULL, InputError, RatchetError, describe
 from ratchet.orchestrator import recipe
 from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.cli.parser import parse
+from ratchet.orchestrator.cli.termination import Termination
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.run_log import read_last_step_ids
@@ -20,8 +21,14 @@ from ratchet.orchestrator.store import Store
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns the exit status: 0 done, 1 a step failed, 2 bad input, 130 interrupted."""
+    """Run a command. Returns the exit status: 0 done, 1 a step failed, 2 bad input, 130 interrupted, 143 by SIGTERM."""
     arguments = parse(argv)
+    with Termination() as termination:
+        status = _execute(arguments)
+    return 143 if status == 130 and termination.received else status
+
+
+def _execute(arguments: argparse.Namespace) -> int:
     try:
         return COMMANDS[arguments.command](arguments)
     except KeyboardInterrupt:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
@@ -76,7 +77,9 @@ class Cluster:
         self.owns_ray = not ray.is_initialized()  # a trial runs in the Ray of its sweep
         with freeze_code(self.modules) as (self.snapshot, runtime_env):
             if self.owns_ray:
+                handler = signal.getsignal(signal.SIGTERM)  # Ray sets its own, which ends the process at once
                 ray.init(address=self.address or "local", runtime_env=runtime_env, **options)
+                signal.signal(signal.SIGTERM, handler)
         self.progress_actor = start_progress_actor()
         self.started = True
 

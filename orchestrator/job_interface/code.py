@@ -92,7 +92,7 @@ def follow_imports(modules: tuple[str, ...]) -> Code:
             libraries.add(name.split(".")[0])
         if module.kind != "followed" or module.path is None:
             continue
-        found = _read_module(module)
+        found = _read_module(module, read_file(module.path))
         if own or not module.installed:
             files[module.file] = module.path
         definitions.update({f"{module.name}.{key}": value for key, value in found.definitions.items()})
@@ -124,9 +124,8 @@ class _ModuleCode:
 
 
 @functools.cache
-def _read_module(module: Module) -> _ModuleCode:
+def _read_module(module: Module, content: bytes) -> _ModuleCode:
     assert module.path is not None
-    content = read_file(module.path)
     if module.path.suffix != ".py":  # an extension, or bytecode without its source
         return _ModuleCode({"<file>": _hash(content)}, (), ())
     tree = ast.parse(content, filename=str(module.path))

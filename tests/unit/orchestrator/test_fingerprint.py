@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mutations import mutate_copy
 
 from ratchet.errors import RecipeError
 from ratchet.orchestrator import fingerprint
@@ -288,3 +289,11 @@ def test_the_real_jobs_follow_their_helpers() -> None:
     assert not any(name.startswith("orchestrator.") for name in found.definitions)
     assert {"faiss-cpu", "numba", "numpy", "pyarrow", "python", "torch"} <= set(found.libraries)
     assert found.warnings == ()
+
+
+def test_mutations_of_the_sources_of_a_recipe_change_the_identity_of_its_steps(tmp_path: Path) -> None:
+    """A sample of the mutations that tests/soak/test_identity.py tries."""
+    found = mutate_copy(tmp_path, "quickstart", "--sample", "40")
+    assert found["count"]["constant"] > 10
+    assert found["count"]["docstring"] > 1
+    assert not found["wrong"]
