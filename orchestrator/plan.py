@@ -7,6 +7,7 @@ bytes as before.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -46,7 +47,7 @@ class Plan:
         """repair: withdraw damaged results instead of raising DamagedError, so that their steps are misses."""
         self.store = store
         self.repair = repair
-        self.sources = SourceDigests(store.local("sources.json"))
+        self.sources = SourceDigests(store.local("sources", f"{platform.node()}.json"))
         self.steps = {step.name: Planned(step) for step in steps}
         self.code = {step.job: read_code(step.job) for step in steps}
         self.parents = {step.name: {parent.name for parent in step.parents} for step in steps}

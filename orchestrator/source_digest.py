@@ -1,7 +1,8 @@
 """Content digests of sources: data files and model folders.
 
-Hashing a 28 GB model takes a minute, so digests are cached by path, size and modification time in a file of the store.
-The cache may be deleted.
+Hashing a 28 GB model takes a minute, so the digest of a file is cached in a file of the store, one per machine. It is
+used as long as the file has the same size, modification time, change time, inode and device: copies that keep the
+modification time (`cp -p`, `rsync -t`) change the others. The cache may be deleted.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
-from collections.abc import Iterable
+import os
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,26 +22,34 @@ from ratchet.orchestrator.atomic_file import write_atomically
 from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.job_interface.job import Source
 
+SETTLING_SECONDS = 2.0
+"""A file that was changed less than this before it was read is not cached. Within the resolution of a file system's
+clock, it may change again without a new time."""
+
 
 class SourceDigests:
     """Digests of sources, cached in a JSON file."""
 
     def __init__(self, cache: Path) -> None:
+        """cache: a file of this machine only. Inodes and times of another machine say nothing here."""
         self.cache = cache
         self.digests: dict[str, list[Any]] = _load(cache)
         self.changed = False
 
     def digest(self, source: Source) -> str:
-        """Return the sha256, hex, of the relative paths and contents of a source's files.
+        """Return the sha256, hex, of the relative paths and contents of a source's files. Links are followed.
 
-        Raises InputError if there are none.
+        Raises InputError if there are no files, for links that lead nowhere or in a circle, and for a file that changes
+        while it is read.
         """
         named = source.label or str(source.path)
         if not source.path.exists():
             raise InputError(f"{named}: not found; expected a file or folder at {source.path}; check the path")
         files = sorted(_files(source))
         if not files:
-            raise InputError(f"{named}: no such file in the folder; expected {', '.join(source.only)}; check the path")
+            raise InputError(
+                f"{named}: no file that counts in {source.path}; expected files of a model or of data; check the path"
+            )
         with ThreadPoolExecutor(max_workers=8) as pool:
             digests = list(pool.map(self._file_digest, (path for _, path in files)))
         return digest([[name, value] for (name, _), value in zip(files, digests, strict=True)])
@@ -52,29 +63,58 @@ class SourceDigests:
 
     def _file_digest(self, path: Path) -> str:
         path = path.resolve()
-        stat = path.stat()
-        stamp = [stat.st_size, stat.st_mtime_ns]
-        cached = self.digests.get(str(path))
-        if cached and cached[:2] == stamp:
-            return str(cached[2])
         with path.open("rb") as file:
+            before, started = os.fstat(file.fileno()), time.time()
+            cached = self.digests.get(str(path))
+            if cached and cached[:-1] == _stamp(before):
+                return str(cached[-1])
             value = hashlib.file_digest(file, "sha256").hexdigest()
-        self.digests[str(path)] = [*stamp, value]
-        self.changed = True
+            if _stamp(os.fstat(file.fileno())) != _stamp(before):
+                raise InputError(
+                    f"{path}: changed while it was read; expected a file that nobody writes; wait until it is complete"
+                )
+        if max(before.st_mtime, before.st_ctime) < started - SETTLING_SECONDS:
+            self.digests[str(path)] = [*_stamp(before), value]
+            self.changed = True
         return value
 
 
-def _files(source: Source) -> Iterable[tuple[str, Path]]:
+def _stamp(stat: os.stat_result) -> list[int]:
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]
+
+
+def _files(source: Source) -> Iterator[tuple[str, Path]]:
+    """Yield (relative path, path) of the files that count."""
     if source.path.is_file():
         # The name of a single file does not count; its suffix does, since it determines the format.
         yield source.path.suffix, source.path
-        return
-    for path in source.path.rglob("*"):
-        name = path.relative_to(source.path).as_posix()
-        if name.startswith(".") or "/." in name:  # the store itself, .git: they change during a run
+    else:
+        yield from _walk(source, source.path, "", ())
+
+
+def _walk(source: Source, folder: Path, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, Path]]:
+    """prefix: relative path of the folder. above: device and inode of the folders around it."""
+    found = folder.stat()
+    here = (*above, (found.st_dev, found.st_ino))
+    if here[-1] in above:
+        raise InputError(
+            f"{source.label or source.path}: the link {folder} leads to a folder around it; expected a tree of folders;"
+            " remove the link"
+        )
+    for path in sorted(folder.iterdir()):
+        name = prefix + path.name
+        # Hidden: the store itself, .git. They change during a run.
+        if path.name.startswith(".") or any(fnmatch.fnmatchcase(name, glob) for glob in source.ignored):
             continue
-        if path.is_file() and any(glob == "**" or fnmatch.fnmatch(name, glob) for glob in source.only):
+        if path.is_dir():
+            yield from _walk(source, path, f"{name}/", here)
+        elif path.is_file():
             yield name, path
+        elif path.is_symlink():
+            raise InputError(
+                f"{source.label or source.path}: the link {path} leads to {path.readlink()}, which does not exist;"
+                " expected a file or folder; mend or remove the link"
+            )
 
 
 def _load(cache: Path) -> dict[str, list[Any]]:

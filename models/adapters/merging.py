@@ -18,11 +18,9 @@ from ratchet.models.adapters import lora
 from ratchet.models.embedder import encoder, projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.loading import silence_transformers
-from ratchet.models.model_files import RERANKER_CONFIG_FILE, find_config_folder
+from ratchet.models.model_files import RERANKER_CONFIG_FILE, copy_tokenizer, find_config_folder
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import read_reranker_config
-
-TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "vocab.*", "merges.txt", "added_tokens.json", "*.jinja")
 
 
 @dataclass(frozen=True)
@@ -66,9 +64,7 @@ def merge(base: Path, adapter: Path, target: Path) -> None:
         _sentence_transformers(encoding_config, model.config.hidden_size, target)
     with silence_transformers():
         model.to(kind).save_pretrained(target)
-    for pattern in TOKENIZER_FILES:
-        for path in base.glob(pattern):
-            shutil.copyfile(path, target / path.name)
+    copy_tokenizer(base, target)
     _same_vocabulary(base, target)
 
 

@@ -18,7 +18,7 @@ from ratchet.models.adapters import lora
 from ratchet.models.decoder.conversation import Conversations
 from ratchet.models.devices import resolve_device, resolve_dtype
 from ratchet.models.loading import move_model, open_model, silence_transformers
-from ratchet.models.model_files import TOKENIZER_FILES
+from ratchet.models.model_files import copy_tokenizer
 
 
 class Decoder:
@@ -94,8 +94,7 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str, device: str) -
     shutil.rmtree(unfinished, ignore_errors=True)
     with silence_transformers():
         found.save_pretrained(str(unfinished))
-    for file in (file for pattern in TOKENIZER_FILES for file in base.glob(pattern)):
-        shutil.copyfile(file, unfinished / file.name)
+    copy_tokenizer(base, unfinished)
     unfinished.rename(target)
 
 

@@ -71,8 +71,9 @@ class Source:
     path: Path
     label: str = ""
     """The name that the user gave (a hub id, a path). It is shown and is not part of the fingerprint."""
-    only: tuple[str, ...] = ("**",)
-    """Globs of the files in the folder that count. A model's README does not change the model."""
+    ignored: tuple[str, ...] = ()
+    """Globs of the files in the folder that do not count, by relative path. A model's README does not change the
+    model."""
 
 
 @dataclass(frozen=True)

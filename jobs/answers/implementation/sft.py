@@ -30,7 +30,7 @@ from ratchet.models.length_groups import group_by_length
 from ratchet.models.loading import eval_mode, silence_transformers
 from ratchet.models.losses import causal_lm_loss
 from ratchet.models.losses.causal_lm_loss import TeacherLogprobs, pack_rows
-from ratchet.models.model_files import TOKENIZER_FILES
+from ratchet.models.model_files import copy_tokenizer
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 CPU_BATCH_TOKENS = 2048
@@ -131,9 +131,7 @@ class TrainTask:
         else:
             with silence_transformers():
                 self.model.save_pretrained(str(folder), safe_serialization=True)
-            # The base's own tokenizer files: transformers may add tokens on loading, and would save those too.
-            for file in (file for pattern in TOKENIZER_FILES for file in self.inputs.base.glob(pattern)):
-                shutil.copyfile(file, folder / file.name)
+            copy_tokenizer(self.inputs.base, folder)
         write_task_name(folder, self.task.name)
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:

