@@ -25,7 +25,7 @@ from typing import Any, get_type_hints
 
 from ratchet import jobs
 from ratchet.errors import InputError, RatchetError
-from ratchet.orchestrator.job_interface import Context, Job, Resources, Result
+from ratchet.orchestrator.job_interface import Context, Job, Resources, Result, Source
 from ratchet.orchestrator.job_interface.code import read_code
 from ratchet.orchestrator.job_interface.job import RequiredCode
 from ratchet.orchestrator.job_interface.placement import Machine, resolve_resources
@@ -40,6 +40,8 @@ from ratchet.orchestrator.job_interface.settings import (
     validate,
 )
 from ratchet.orchestrator.job_interface.snapshot import freeze_code
+from ratchet.orchestrator.job_interface.source_digest import get_stamp, list_files
+from ratchet.orchestrator.job_interface.terminal import CleanConsole, print_clean
 from ratchet.orchestrator.job_interface.worker import run_job
 
 
@@ -69,14 +71,14 @@ def main(given: Sequence[str] | None = None) -> int:
             job.check(config, inputs)
         result = _run(job, config, inputs, options)
     except KeyboardInterrupt:
-        print(f"{given[0]}: stopped; give the same command again to resume", file=sys.stderr)
+        print_clean(f"{given[0]}: stopped; give the same command again to resume", sys.stderr)
         return 130
     except (RatchetError, ValueError) as error:
-        print(f"{given[0]}: {error}", file=sys.stderr)
+        print_clean(f"{given[0]}: {error}", sys.stderr)
         return 2
     width = max((len(name) for name in result.metrics), default=0)
     lines = (f"{name:{width}}  {value:{',' * isinstance(value, int)}}" for name, value in result.metrics.items())
-    print("\n".join(lines))
+    print_clean("\n".join(lines))
     return 0
 
 
@@ -232,12 +234,11 @@ def _run(job: Job, config: Any, inputs: Any, options: argparse.Namespace) -> Res
 def _show_progress(running: Any, actor: Any, name: str) -> Result:
     """Wait for a task, with a progress bar on the standard error of a terminal."""
     import ray
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
+    console = CleanConsole(stderr=True)
     with Bars(*columns, TextColumn("{task.fields[numbers]}"), console=console, disable=not console.is_terminal) as bars:
         bar = bars.add_task(name, total=None, numbers="")
         while not ray.wait([running], timeout=0.5)[0]:
@@ -251,11 +252,10 @@ def _show_progress(running: Any, actor: Any, name: str) -> Result:
 
 
 def _file_state(path: Any) -> Any:
-    """Return the names, sizes and times of the files below a path, which change when the input changes."""
+    """Return the names, sizes, times and inodes of the files below a path, which change when the input changes."""
     if not isinstance(path, Path):
         return [_file_state(one) for one in path or ()]
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return [str(path), *((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)]
+    return [str(path), *((str(file), get_stamp(file.stat())) for _, file in list_files(Source(path)))]
 
 
 def _describe_settings(job: Job) -> str:

@@ -5,7 +5,6 @@ recipe          recipes and `--set`: names and text -> steps
 step            what a recipe is written with
 plan            which steps have a result, and why others do not
 fingerprint     what makes two steps equal; canonical_json has one form per value
-source_digest   digests of the user's files
 execution       runs on Ray: scheduling, leases, retries, warm starts, submission to a cluster
 store           results by content: commits, leases, manifests, buckets, garbage collection
 run_log         the files of a run

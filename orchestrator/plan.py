@@ -16,7 +16,7 @@ from typing import Any
 from ratchet.errors import DamagedError, InputError
 from ratchet.orchestrator.fingerprint import build_fingerprint, compute_step_id, describe_changes
 from ratchet.orchestrator.job_interface.code import read_code
-from ratchet.orchestrator.source_digest import SourceDigests
+from ratchet.orchestrator.job_interface.source_digest import SourceDigests
 from ratchet.orchestrator.step import Output, Reference, Source, Step
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.manifest import Manifest

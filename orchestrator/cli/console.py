@@ -12,7 +12,6 @@ from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +20,7 @@ from ratchet.errors import StoreError
 from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.execution.outcome import Outcome
 from ratchet.orchestrator.job_interface.settings import describe_parameters
+from ratchet.orchestrator.job_interface.terminal import CleanConsole, print_clean
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Recipe
 from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, pluralize
@@ -40,12 +40,12 @@ MAX_LISTED = 50
 
 def print_line(text: str) -> None:
     """Print a line on the standard output."""
-    print(text, flush=True)
+    print_clean(text)
 
 
 def print_error(text: str) -> None:
     """Print a line on the standard error."""
-    print(f"ratchet: {text}", file=sys.stderr, flush=True)
+    print_clean(f"ratchet: {text}", sys.stderr)
 
 
 def make_live_view(plan: Plan, recipe: str, run_id: str) -> LiveView:
@@ -98,7 +98,7 @@ def print_warnings(plan: Plan) -> None:
 
 def print_plan(plan: Plan, before: Mapping[str, str] | None) -> None:
     """Print a line per step: hit, miss or unknown. With `before` (step ids of the last run), also print the reasons."""
-    console = Console(soft_wrap=True, highlight=False)
+    console = CleanConsole(soft_wrap=True, highlight=False)
     colours = {"hit": "green", "miss": "yellow", "unknown": "dim"}
     width = max((len(name) for name in plan.steps), default=0)
     for name, planned in plan.steps.items():
@@ -159,7 +159,7 @@ def print_status(store: Store, run: str | None) -> None:
                 format_duration(event.get("seconds")),
                 Text(note.splitlines()[0] if note else ""),
             )
-        Console().print(grid)
+        CleanConsole().print(grid)
         return
     grid = Table("run", "recipe", "started", "steps", "state", box=None, pad_edge=False)
     for run_log in list_run_logs(store):
@@ -177,7 +177,7 @@ def print_status(store: Store, run: str | None) -> None:
         )
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(about["started"]))
         grid.add_row(run_log.run_id, about["recipe"], started, f"{done}/{len(steps)}", state)
-    Console().print(grid if grid.row_count else f"no runs in {store.where}")
+    CleanConsole().print(grid if grid.row_count else f"no runs in {store.where}")
     for sweep in list_sweeps(store):
         events = sweep.events()
         begun = {json.dumps(event["settings"]) for event in events if event["event"] == "started"}
@@ -224,7 +224,7 @@ def collect_garbage(store: Store, keep: int, grace_period: float, delete: bool) 
 def _progress_bars() -> Iterator[OnProgress]:
     """Yield a callback that draws a progress bar per kind of object. Nothing is drawn unless stderr is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
+    console = CleanConsole(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         tasks: dict[str, TaskID] = {}
 
@@ -252,9 +252,9 @@ def _print_table(rows: Mapping[str, Mapping[str, str]]) -> None:
         column.justify = "right"
     for label, row in rows.items():
         grid.add_row(Text(label), *(Text(row.get(c, NOTHING)) for c in columns))
-    console = Console()
+    console = CleanConsole()
     if not console.is_terminal:  # a file has no width; do not truncate numbers
-        console = Console(width=Console(width=10_000).measure(grid).maximum)
+        console = CleanConsole(width=CleanConsole(width=10_000).measure(grid).maximum)
     console.print(grid)
 
 

@@ -24,7 +24,8 @@ from rich.text import Text
 
 from ratchet.orchestrator.cli.rate import Rate
 from ratchet.orchestrator.job_interface.job import Progress
-from ratchet.orchestrator.reporting.formatting import clean, format_compact, format_duration, pluralize, shorten
+from ratchet.orchestrator.job_interface.terminal import CleanConsole, clean
+from ratchet.orchestrator.reporting.formatting import format_compact, format_duration, pluralize, shorten
 
 _LOG_INTERVAL = 15.0
 """Seconds between progress lines of one step in a log."""
@@ -62,7 +63,7 @@ class LiveView:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.total, self.recipe, self.run_id, self.noun = len(names), clean(recipe), clean(run_id), noun
-        self.console = console or Console(highlight=False)
+        self.console = console or CleanConsole(highlight=False)
         self.clock = clock
         # With FORCE_COLOR rich assumes a terminal; only a real one can erase lines.
         self.live_here = (

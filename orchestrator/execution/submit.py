@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import os
 import shlex
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from ray.job_submission import JobSubmissionClient
 from ratchet.errors import StoreError
 from ratchet.orchestrator.execution.upload import collect_upload, summary_lines
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
+from ratchet.orchestrator.job_interface.terminal import print_clean
 
 RECONNECT_TIMEOUT = 600.0
 """Seconds without an answer after which following the job is given up. The job continues."""
@@ -123,8 +123,7 @@ class _Log:
         """Print the log until the job ends. Raises the error of a lost connection."""
         read = 0
         async for text in client.tail_job_logs(name):
-            sys.stdout.write(text[max(0, self.shown - read) :])
-            sys.stdout.flush()
+            print_clean(text[max(0, self.shown - read) :], end="")
             read += len(text)
             self.shown = max(self.shown, read)
 

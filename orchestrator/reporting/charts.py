@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from markupsafe import Markup
 
-from ratchet.orchestrator.reporting.formatting import NOTHING, clean, format_compact, shorten
+from ratchet.orchestrator.job_interface.terminal import clean
+from ratchet.orchestrator.reporting.formatting import NOTHING, format_compact, shorten
 from ratchet.orchestrator.reporting.run_data import Chart, Series, is_baseline, is_iteration, strip_iteration
 from ratchet.orchestrator.reporting.tables import find_best, is_finite
 

@@ -9,18 +9,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from ratchet.orchestrator.job_interface.terminal import clean
+
 NOTHING = "–"
 """Stands for a missing value."""
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _TIMES = re.compile(r"(^|[_ ])(time|duration|seconds|secs?)$|(?<!per)[_ ]s$", re.IGNORECASE)
-
-
-def clean(text: str) -> str:
-    """Remove terminal escapes, control characters (except tab and newline) and lone surrogates."""
-    text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
-    return _CONTROLS.sub("", text).encode("utf-8", "replace").decode("utf-8")
 
 
 def shorten(text: str, width: int) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ratchet.orchestrator.job_interface.terminal import clean
 from ratchet.orchestrator.reporting.formatting import (
     NOTHING,
-    clean,
     format_duration,
     format_number,
     format_timestamp,

@@ -17,8 +17,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from ratchet.orchestrator.atomic_file import write_atomically
+from ratchet.orchestrator.job_interface.terminal import clean
 from ratchet.orchestrator.reporting.formatting import (
-    clean,
     format_duration,
     format_number,
     format_setting,

@@ -13,7 +13,7 @@ import transformers
 from ratchet.errors import ModelError
 from ratchet.jobs.pretrained import pretrained
 from ratchet.models.model_files import MINILM, check_folder, resolve
-from ratchet.orchestrator.source_digest import SourceDigests
+from ratchet.orchestrator.job_interface.source_digest import SourceDigests
 
 
 @pytest.fixture

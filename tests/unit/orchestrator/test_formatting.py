@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ratchet.orchestrator.reporting.formatting import (
-    clean,
-    format_cells,
-    format_compact,
-    format_duration,
-    is_time,
-    shorten,
-)
+from ratchet.orchestrator.job_interface.terminal import clean
+from ratchet.orchestrator.reporting.formatting import format_cells, format_compact, format_duration, is_time, shorten
 
 
 def test_texts_for_people():

@@ -11,9 +11,8 @@ import command
 import pytest
 
 from ratchet.errors import InputError
-from ratchet.orchestrator import source_digest
-from ratchet.orchestrator.job_interface import Source
-from ratchet.orchestrator.source_digest import SourceDigests
+from ratchet.orchestrator.job_interface import Source, source_digest
+from ratchet.orchestrator.job_interface.source_digest import SourceDigests
 
 
 def test_contents_and_names_count_but_nothing_hidden(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class SourceDigests:
         named = source.label or str(source.path)
         if not source.path.exists():
             raise InputError(f"{named}: not found; expected a file or folder at {source.path}; check the path")
-        files = sorted(_files(source))
+        files = list(list_files(source))
         if not files:
             raise InputError(
                 f"{named}: no file that counts in {source.path}; expected files of a model or of data; check the path"
@@ -66,25 +66,26 @@ class SourceDigests:
         with path.open("rb") as file:
             before, started = os.fstat(file.fileno()), time.time()
             cached = self.digests.get(str(path))
-            if cached and cached[:-1] == _stamp(before):
+            if cached and cached[:-1] == get_stamp(before):
                 return str(cached[-1])
             value = hashlib.file_digest(file, "sha256").hexdigest()
-            if _stamp(os.fstat(file.fileno())) != _stamp(before):
+            if get_stamp(os.fstat(file.fileno())) != get_stamp(before):
                 raise InputError(
                     f"{path}: changed while it was read; expected a file that nobody writes; wait until it is complete"
                 )
         if max(before.st_mtime, before.st_ctime) < started - SETTLING_SECONDS:
-            self.digests[str(path)] = [*_stamp(before), value]
+            self.digests[str(path)] = [*get_stamp(before), value]
             self.changed = True
         return value
 
 
-def _stamp(stat: os.stat_result) -> list[int]:
+def get_stamp(stat: os.stat_result) -> list[int]:
+    """Return what changes with a file's content: size, modification and change time (ns), inode, device."""
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]
 
 
-def _files(source: Source) -> Iterator[tuple[str, Path]]:
-    """Yield (relative path, path) of the files that count."""
+def list_files(source: Source) -> Iterator[tuple[str, Path]]:
+    """Yield (relative path, path) of the files that count, in order. Raises InputError for links that lead nowhere."""
     if source.path.is_file():
         # The name of a single file does not count; its suffix does, since it determines the format.
         yield source.path.suffix, source.path

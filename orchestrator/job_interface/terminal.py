@@ -1,0 +1,38 @@
+"""The terminal: all text that a command prints passes through here, and loses what would control the terminal.
+
+Names, settings, results, errors and rows of data may come from anybody. An escape sequence among them could rewrite the
+title, the clipboard or the lines above; an override of the writing direction makes a text look like another one.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from typing import TextIO
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def clean(text: str) -> str:
+    """Remove terminal escapes, control characters (except tab and newline), overrides of the writing direction and lone
+    surrogates."""
+    text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
+    return _CONTROLS.sub("", text).encode("utf-8", "replace").decode("utf-8")
+
+
+def print_clean(text: str, file: TextIO | None = None, end: str = "\n") -> None:
+    """Print a text. file: standard output by default."""
+    print(clean(text), file=file or sys.stdout, end=end, flush=True)
+
+
+class CleanConsole(Console):
+    """A console of rich that cleans all text. Its own colours and movements of the cursor remain."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(clean(segment.text), segment.style)
