@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--startup", type=float)
     parser.add_argument("--shards", type=int, default=0)
     given = parser.parse_args()
-    store = Store.open(given.store)
+    store = Store.view(given.store)
     run_log = newest(store)
     steps = run_log.steps()
     print(f"{run_log.run_id}: {len(steps)} steps")

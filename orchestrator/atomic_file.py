@@ -1,13 +1,101 @@
-"""Atomic replacement of files."""
+"""Files that are complete or absent, also after a power loss.
+
+A file is synced before it gets its name, and its folder afterwards. A temporary name starts with a dot; the listings of
+the store leave such names out, so that what a killed process left behind is never read.
+"""
 
 from __future__ import annotations
 
 import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a text file in one step: a reader sees the old text or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    """Replace a text file in one step, durably: a reader sees the old text or the new one, never a part."""
+    replace(path, text.encode())
+
+
+def replace(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Create or replace a file in one step. Folders that are missing are created.
+
+    durable: sync it. Without, a power loss may leave the old content, the new one, or an empty file.
+    """
+    with _write_temporary(path, content, durable) as temporary:
+        os.replace(temporary, path)
+        if durable:
+            sync(path.parent)
+
+
+def create(path: Path, content: bytes) -> bool:
+    """Create a file with all of its content, durably. Returns False if it exists already."""
+    with _write_temporary(path, content, durable=True) as temporary:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            # On NFS the answer to a link that succeeded may be lost, and the repeated request fails.
+            if os.stat(temporary).st_nlink == 1:
+                return False
+        sync(path.parent)
+    return True
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and its parents, durably. It may exist already."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    try:
+        path.mkdir()
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or the entries of a folder, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Flush everything in a folder to disk: files, and the entries of folders."""
+    for inside, _, files in os.walk(folder):
+        for name in files:
+            sync(Path(inside, name))
+        sync(Path(inside))
+
+
+@contextmanager
+def _write_temporary(path: Path, content: bytes, durable: bool) -> Iterator[Path]:
+    """Yield a file with the content, beside `path`; it is removed at the end."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
+    try:
+        with os.fdopen(_open_new(temporary), "wb") as file:
+            file.write(content)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        yield temporary
+    except OSError as error:
+        # Errors of a descriptor, such as a full disk, name no file.
+        error.filename = str(path) if error.filename in (None, str(temporary)) else error.filename
+        raise
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)
+
+
+def _open_new(path: Path) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        make_folder(path.parent)
+        return os.open(path, flags, 0o666)

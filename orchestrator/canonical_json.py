@@ -11,12 +11,15 @@ from typing import Any
 
 from ratchet.errors import CanonicalError
 
+DEEPEST = 100
+"""Levels of nesting. Libraries that read the result later fail at a few hundred."""
+
 
 def canonical_json(value: Any, where: str = "value") -> bytes:
     """Encode a value as UTF-8 JSON: sorted keys, no spaces, floats in their shortest exact form (1.0 is not 1).
 
     Accepts None, bool, int, finite float, str, list, tuple, dict with str keys, and dataclasses of these. Raises
-    CanonicalError, naming the position in the value, for anything else.
+    CanonicalError, naming the position in the value, for anything else and for more than 100 levels of nesting.
     """
     text = json.dumps(_plain(value, where), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     try:
@@ -32,7 +35,11 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
-def _plain(value: Any, where: str) -> Any:
+def _plain(value: Any, where: str, depth: int = 0) -> Any:
+    if depth > DEEPEST:
+        raise CanonicalError(
+            f"{where[:80]}...: more than {DEEPEST} levels of nesting given; expected plain tables; flatten it"
+        )
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
@@ -40,14 +47,14 @@ def _plain(value: Any, where: str) -> Any:
             raise CanonicalError(f"{where}: {value} given; expected a finite number")
         return value
     if isinstance(value, list | tuple):
-        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        return [_plain(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name), f"{where}.{field.name}") for field in fields(value)}
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
         for key in value:
             if type(key) is not str:
                 raise CanonicalError(f"{where}: key of type {type(key).__name__} given; expected text")
-        return {key: _plain(item, f"{where}.{key}") for key, item in value.items()}
+        return {key: _plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
     raise CanonicalError(
         f"{where}: {type(value).__name__} given; it has no stable form; expected numbers, text, lists or dicts of them"
     )

@@ -53,7 +53,8 @@ class Plan:
         self.parents = {step.name: {parent.name for parent in step.parents} for step in steps}
         for name in self.steps:
             self.resolve(name)
-        self.sources.save()
+        if not store.read_only:
+            self.sources.save()
 
     def resolve(self, name: str) -> Planned:
         """Compute the fingerprint of a step and look up its result, if all its inputs exist.

@@ -96,6 +96,8 @@ def read_lines(path: Path) -> list[tuple[str, str, str]]:
         raise RecipeError(f"{path}: {error.strerror}; expected a YAML file with lines `name: value`") from None
     except yaml.YAMLError as error:
         raise RecipeError(f"{path}: {' '.join(str(error).split())}; expected lines `name: value`") from None
+    except RecursionError:
+        raise RecipeError(f"{path}: hundreds of nested lists given; expected lines `name: value`") from None
     if node is not None and not isinstance(node, yaml.MappingNode):
         raise RecipeError(f"{path}: no mapping given; expected lines `name: value`")
     found: dict[str, tuple[str, str, str]] = {}

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ratchet.orchestrator.atomic_file import write_atomically
+from ratchet.orchestrator.atomic_file import make_folder, write_atomically
 from ratchet.orchestrator.job_interface import jsonl
 from ratchet.orchestrator.store import Store
 
@@ -30,14 +30,14 @@ class RunLog:
         """Create the folder of a new run. about: command, parameters, settings, versions."""
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         run_log = cls(store.local("runs", f"{stamp}-{recipe}-{secrets.token_hex(2)}"))
-        run_log.folder.mkdir(parents=True)
+        make_folder(run_log.folder)
         run_log.write("about.json", {"recipe": recipe, "started": time.time(), **about})
         return run_log
 
     def event(self, kind: str, step: str | None = None, **details: Any) -> None:
-        """Append a line to events.jsonl."""
-        line = json.dumps({"t": round(time.time(), 3), "event": kind, "step": step, **details}) + "\n"
-        jsonl.append(self.folder / "events.jsonl", line)
+        """Append a line to events.jsonl, durably. A hit is durable with the next other event: a run may have many."""
+        line = json.dumps({"t": round(time.time(), 3), "event": kind, "step": step, **details})
+        jsonl.append(self.folder / "events.jsonl", line, durable=kind != "hit")
 
     def events(self) -> list[dict[str, Any]]:
         """Read all events. An incomplete last line is skipped."""

@@ -26,6 +26,9 @@ import errno
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a full disk: no free blocks, an exceeded quota, a limit on the size of a file."""
 
+NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Error numbers of a missing permission and of a read-only file system."""
+
 
 class RatchetError(Exception):
     """The base class of all errors that Ratchet raises itself."""

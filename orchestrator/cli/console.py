@@ -33,6 +33,7 @@ from ratchet.orchestrator.step import Step
 from ratchet.orchestrator.store import Store, gc
 from ratchet.orchestrator.store.lease import list_lease_holders
 from ratchet.orchestrator.store.parallel import OnProgress
+from ratchet.orchestrator.store.verification import verify
 
 MAX_LISTED = 50
 """Maximum number of removable folders that `gc` lists one by one."""
@@ -218,6 +219,20 @@ def collect_garbage(store: Store, keep: int, grace_period: float, delete: bool) 
         _print_table({why: {"things": f"{things[why]:,}", "MB": f"{size[why] / 1e6:,.1f}"} for why in things})
     done = "removed" if delete else "could be removed; --yes removes them"
     print_line(f"{len(garbage):,} things, {size.total() / 1e6:,.1f} MB {done}")
+
+
+def verify_store(store: Store, sample: float) -> bool:
+    """Check all results, print what is damaged, and return whether nothing is. sample: fraction of files to read."""
+    with _progress_bars() as on_progress:
+        found = verify(store, sample, on_progress)
+    for problem in found.problems:
+        print_line(problem)
+    print_line(
+        f"{pluralize(found.commits, 'result')} in {pluralize(found.objects, 'object')}; content of"
+        f" {found.files_read:,} of {pluralize(found.files, 'file')} read, {found.bytes_read / 1e6:,.1f} MB;"
+        f" {pluralize(len(found.problems), 'problem') if found.problems else 'no damage'}"
+    )
+    return not found.problems
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ratchet.errors import DISK_FULL, InputError, RatchetError, describe
+from ratchet.errors import DISK_FULL, NOT_PERMITTED, InputError, RatchetError, describe
 from ratchet.orchestrator import recipe
 from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.cli.parser import parse
@@ -21,7 +21,8 @@ from ratchet.orchestrator.store import Store
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns the exit status: 0 done, 1 a step failed, 2 bad input, 130 interrupted, 143 by SIGTERM."""
+    """Run a command. Returns the exit status: 0 done, 1 a step failed or a result is damaged, 2 bad input, 130
+    interrupted, 143 by SIGTERM."""
     arguments = parse(argv)
     with Termination() as termination:
         status = _execute(arguments)
@@ -39,6 +40,11 @@ def _execute(arguments: argparse.Namespace) -> int:
             error.filename = error.filename or arguments.store
             console.print_error(describe(error))
             return 1
+        if isinstance(error, OSError) and error.errno in NOT_PERMITTED and error.filename:
+            error = InputError(
+                f"{error.filename}: {error.strerror}; expected permission for it; check the owner and the mode, or"
+                " whether the file system is read-only"
+            )
         if not isinstance(error, RatchetError):
             raise
         console.print_error(str(error))
@@ -103,7 +109,7 @@ def _submit(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    store = Store.open(arguments.store)
+    store = Store.view(arguments.store, missing_ok=True)
     found = recipe.find(arguments.recipe)
     steps, _, _ = recipe.build(found, recipe.Settings.read(_lines(arguments)))
     plan = Plan(steps, store)
@@ -136,23 +142,29 @@ def _example_steps(found: recipe.Recipe) -> list[Step]:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    console.print_status(Store.open(arguments.store), arguments.run)
+    console.print_status(Store.view(arguments.store), arguments.run)
     return 0
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    console.print_report(Store.open(arguments.store), arguments.run)
+    console.print_report(Store.view(arguments.store), arguments.run)
     return 0
 
 
 def _gc(arguments: argparse.Namespace) -> int:
     console.collect_garbage(
-        Store.open(arguments.store),
+        Store.open(arguments.store, create=False) if arguments.yes else Store.view(arguments.store),
         keep=arguments.keep,
         grace_period=arguments.grace_period * 3600,
         delete=arguments.yes,
     )
     return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    if not 0 <= arguments.sample <= 1:
+        raise InputError(f"verify --sample {arguments.sample}: expected a number from 0 to 1, such as 0.1")
+    return 0 if console.verify_store(Store.view(arguments.store), arguments.sample) else 1
 
 
 def _lines(arguments: argparse.Namespace) -> list[str]:
@@ -169,6 +181,7 @@ COMMANDS = {
     "status": _status,
     "report": _report,
     "gc": _gc,
+    "verify": _verify,
 }
 
 

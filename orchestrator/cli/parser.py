@@ -86,6 +86,15 @@ promoted models, of steps that are running, and anything younger than --grace-pe
 withdrawn first; its files are removed by the first `gc` after another grace period.
 """
 
+VERIFY = """\
+examples:
+  ratchet verify                 read every byte of every result
+  ratchet verify --sample 0.05   check all names and sizes, and the content of 5% of the files
+
+The exit status is 0 if all results are as they were committed, 1 if one is damaged. Nothing is changed. In object
+storage, the content of files is downloaded and not kept.
+"""
+
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line. `command` of the result is the command's name."""
@@ -151,6 +160,15 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning (default: the newest run)")
 
     _add_gc(add_command("gc", "list results that no kept run needs, and remove them with --yes", epilog=GC))
+    sub = add_command("verify", "check that stored results are as they were committed", epilog=VERIFY)
+    sub.add_argument(
+        "--sample",
+        type=float,
+        default=1.0,
+        metavar="FRACTION",
+        help="fraction of the files, drawn at random, whose content is read; names and sizes are always checked"
+        " (default: 1)",
+    )
     return parser.parse_args(argv)
 
 

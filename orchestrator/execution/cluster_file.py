@@ -26,7 +26,7 @@ def machines(path: Path) -> list[Machine]:
             return [_node_type(kind, content) for name, kind in kinds if name != content["head_node_type"]]
         spec = content["spec"]
         return [_group(group) for group in spec.get("rayClusterSpec", spec)["workerGroupSpecs"]]
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InputError(
             f"RATCHET_CLUSTER {path}: {type(error).__name__}: {error}; expected the file that created this"
             " cluster (available_node_types of `ray up`, or a RayJob); correct or unset the variable on the head"

@@ -14,6 +14,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from ratchet.orchestrator.atomic_file import sync, sync_tree
 from ratchet.orchestrator.canonical_json import canonical_json
 from ratchet.orchestrator.plan import Planned
 from ratchet.orchestrator.store import Store
@@ -54,5 +55,7 @@ class WarmStartFamily:
         if state.is_dir():
             kept = store.local("steps", step_id, "state")
             if not kept.exists():  # that of another attempt is equal and may be in use
+                sync_tree(state)
                 state.rename(kept)
+                sync(kept.parent)
             store.overwrite(f"warm_start/{self.key}/{self.value:g}", step_id)

@@ -66,7 +66,7 @@ class WorkTracker:
         return LostWork(self.what, max(0.0, last["done"] - kept), self.unit, round(last["t"] - since["t"], 3))
 
     def _append(self, **line: float) -> None:
-        _append(self.path, {"t": time.time(), **line})
+        jsonl.append(self.path, json.dumps({"t": time.time(), **line}))
 
 
 def read_lost_work(work: Path) -> list[dict[str, Any]]:
@@ -75,9 +75,4 @@ def read_lost_work(work: Path) -> list[dict[str, Any]]:
 
 
 def _note(context: Context, lost: LostWork) -> None:
-    _append(context.work / "lost_work.jsonl", {"attempt": context.attempt, **asdict(lost)})
-
-
-def _append(path: Path, line: dict[str, Any]) -> None:
-    """Append a line. It starts with a line break, since a kill may have cut off the line before."""
-    jsonl.append(path, "\n" + json.dumps(line))
+    jsonl.append(context.work / "lost_work.jsonl", json.dumps({"attempt": context.attempt, **asdict(lost)}))

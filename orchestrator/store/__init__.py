@@ -1,6 +1,7 @@
 """The store: results by content, committed once and never partially visible.
 
-    objects/<manifest digest>/     files of an artifact and its MANIFEST.json; never changed
+    FORMAT                         marks the folder as a store (see `format`)
+    objects/<manifest digest>/     files of an artifact and its MANIFEST.json; read-only, never changed
     steps/<step id>/attempts/<n>/  attempt n: its lease and how it ended (see `lease`). The end of the newest attempt
                                    decides: if it says "commit", it points to the step's object
     steps/<step id>/staging/       one folder per attempt for its output
@@ -34,11 +35,16 @@ from typing import Any
 from obstore.exceptions import BaseError
 
 from ratchet.errors import DISK_FULL, DamagedError, StoreError
+from ratchet.orchestrator.atomic_file import make_folder, replace, sync, sync_tree
 from ratchet.orchestrator.canonical_json import canonical_json
+from ratchet.orchestrator.fingerprint import SCHEMA
 from ratchet.orchestrator.job_interface.job import Result
-from ratchet.orchestrator.store.backend import Backend, Folder, attempt_key, sync
+from ratchet.orchestrator.store.backend import Backend, Folder, attempt_key
 from ratchet.orchestrator.store.bucket import Bucket
-from ratchet.orchestrator.store.manifest import NAME, Manifest, Stamp
+from ratchet.orchestrator.store.format import NAME as FORMAT_NAME
+from ratchet.orchestrator.store.format import create_format, find_format
+from ratchet.orchestrator.store.manifest import NAME, Manifest, Stamp, refuse_newer
+from ratchet.orchestrator.store.read_only import make_read_only, remove_empty_folders, remove_tree, set_read_only
 
 
 @dataclass(frozen=True)
@@ -59,32 +65,61 @@ class Store:
     """A store in a folder, or in a bucket with a local folder. Safe to use from several threads, processes and machines
     that share the folder."""
 
-    def __init__(self, root: Path, backend: Backend | None = None) -> None:
-        self.root, self.backend = root, backend or Folder(root)
+    def __init__(self, root: Path, backend: Backend | None = None, *, read_only: bool = False) -> None:
+        self.root, self.backend, self.read_only = root, backend or Folder(root), read_only
         self._verified: dict[Path, Stamp] = {}
 
     @classmethod
-    def open(cls, prefix: str | Path) -> Store:
-        """Open the store at a folder, which is created if missing, or at a URL of object storage (s3://, gs://, az://).
+    def open(cls, prefix: str | Path, *, create: bool = True) -> Store:
+        """Open the store at a folder, or at a URL of object storage (s3://, gs://, az://), for writing.
 
-        Raises StoreError if the folder is not writable, the bucket does not answer, or the storage does not support
+        create: create the store if the folder or prefix is empty or missing. Raises StoreError if there is none then,
+        if it holds something else, cannot be written, has a newer format, does not answer, or does not support
         exclusive creation.
         """
-        remote = "://" in str(prefix) and not str(prefix).startswith("file://")
-        bucket = Bucket(str(prefix)) if remote else None
-        root = bucket.cache() if bucket else Path(str(prefix).removeprefix("file://")).absolute()
+        store = cls._locate(prefix)
         try:
+            if not find_format(store.backend):
+                if not create:
+                    raise store._no_store()
+                create_format(store.backend)
             for folder in ("objects", "steps", "runs"):
-                (root / folder).mkdir(parents=True, exist_ok=True)
-            store = cls(root, bucket)
+                make_folder(store.local(folder))
             store._check_exclusive()
         except ConnectionError:
             raise
         except OSError as error:
             raise StoreError(
-                f"store {root}: {error.strerror or error}; expected a folder that can be written"
+                f"store {store.root}: {error.strerror or error}; expected a folder that can be written"
             ) from None
         return store
+
+    @classmethod
+    def view(cls, prefix: str | Path, *, missing_ok: bool = False) -> Store:
+        """Open a store for reading: nothing in it is written.
+
+        missing_ok: an empty or missing folder is a store without results. Raises StoreError as `open` does.
+        """
+        store = cls._locate(prefix, read_only=True)
+        try:
+            if not find_format(store.backend) and not (missing_ok and store.backend.is_empty()):
+                raise store._no_store()
+        except NotADirectoryError:
+            raise store._no_store() from None
+        return store
+
+    @classmethod
+    def _locate(cls, prefix: str | Path, *, read_only: bool = False) -> Store:
+        remote = "://" in str(prefix) and not str(prefix).startswith("file://")
+        bucket = Bucket(str(prefix)) if remote else None
+        root = bucket.cache() if bucket else Path(str(prefix).removeprefix("file://")).absolute()
+        return cls(root, bucket, read_only=read_only)
+
+    def _no_store(self) -> StoreError:
+        return StoreError(
+            f"store {self.where}: no store there; expected a folder or URL that `ratchet run` has created, with a file"
+            f" {FORMAT_NAME}; check --store"
+        )
 
     @property
     def where(self) -> str:
@@ -99,11 +134,13 @@ class Store:
         """Create a control object. Returns False if it exists already. The object is durable when this returns.
 
         In a bucket all values must differ: see `Bucket.create`."""
+        assert not self.read_only
         return self.backend.create(key, canonical_json(value))
 
-    def overwrite(self, key: str, value: Any) -> None:
-        """Create or replace a control object atomically."""
-        self.backend.overwrite(key, canonical_json(value))
+    def overwrite(self, key: str, value: Any, *, durable: bool = True) -> None:
+        """Create or replace a control object atomically. If not `durable`, a power loss may leave an empty one."""
+        assert not self.read_only
+        self.backend.overwrite(key, canonical_json(value), durable=durable)
 
     def read(self, key: str) -> Any:
         """Return a control object, or None. Raises DamagedError if it is not JSON."""
@@ -112,15 +149,17 @@ class Store:
             return None
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise DamagedError(
                 f"{self.where}/{key}: {len(text)} bytes that are not JSON; expected a control object; remove it"
             ) from None
 
     def remove(self, key: str) -> None:
-        """Remove a control object. It may be missing already; it stays if the storage does not answer."""
+        """Remove a control object. It may be missing already; it stays if the storage does not answer, or if this store
+        is open for reading."""
         with suppress(OSError, BaseError):
-            self.backend.remove(key)
+            if not self.read_only:
+                self.backend.remove(key)
 
     def list_names(self, key: str) -> list[str]:
         """Return the names of the control objects directly below a key."""
@@ -134,10 +173,17 @@ class Store:
     def lookup(self, step_id: str) -> Commit | None:
         """Return the step's commit, or None."""
         _, end = self.newest(step_id)
-        return Commit(**end["commit"]) if end and "commit" in end else None
+        if not end or "commit" not in end:
+            return None
+        commit = Commit(**end["commit"])
+        refuse_newer(f"step {step_id[:12]}", "schema of a fingerprint", commit.fingerprint.get("schema"), SCHEMA)
+        return commit
 
     def use(self, step_id: str) -> Commit | None:
-        """Return the step's commit, or None, and restart the grace period of `gc` for the step and its object."""
+        """Return the step's commit, or None, and restart the grace period of `gc` for the step and its object, unless
+        this store is open for reading."""
+        if self.read_only:
+            return self.lookup(step_id)
         _touch(self.root / "steps" / step_id)
         commit = self.lookup(step_id)
         if commit is not None:
@@ -148,22 +194,12 @@ class Store:
         """Read the manifest at an address. Raises DamagedError if it is missing or does not match the address."""
         path = self.root / "objects" / digest / NAME
         if not path.exists() and (text := self.backend.manifest(digest)) is not None:
-            path.parent.mkdir(exist_ok=True)
-            fresh = path.with_name(f".{NAME}.{uuid.uuid4().hex[:8]}")
-            fresh.write_bytes(text)
-            fresh.replace(path)
+            replace(path, text)
         try:
-            manifest = Manifest.from_bytes(path.read_bytes())
+            found = path.read_bytes()
         except FileNotFoundError:
-            raise DamagedError(
-                f"{path}: missing; expected a committed result; `ratchet run ... --repair` recomputes it"
-            ) from None
-        if manifest.digest != digest:
-            raise DamagedError(
-                f"{path}: changed after the commit; expected digest {digest[:12]};"
-                " `ratchet run ... --repair` recomputes it"
-            )
-        return manifest
+            found = None
+        return Manifest.load(found, digest, str(path))
 
     def path(self, digest: str, part: str | None = None, *, full: bool = False) -> Path:
         """Verify an artifact, or one folder of it, and return its path.
@@ -206,12 +242,12 @@ class Store:
         """
         with self.report_full_disk(staging):
             canonical_json(result, "result")  # raises for NaN and for what is not plain data
+            remove_empty_folders(staging)
             manifest = Manifest.build(staging, json.loads(json.dumps(asdict(result))))
+            make_read_only(staging)
             (staging / NAME).write_bytes(manifest.to_bytes())
-            for folder, _, files in os.walk(staging):
-                for name in files:
-                    sync(Path(folder, name))
-                sync(Path(folder))
+            set_read_only(staging / NAME)
+            sync_tree(staging)
             self._move(staging, manifest)
         self.backend.upload(self.root / "objects" / manifest.digest, manifest)
         return manifest.digest
@@ -227,7 +263,8 @@ class Store:
     def clear(self, step_id: str) -> None:
         """Remove the staging and work folders of a finished step."""
         for name in ("staging", "work"):
-            shutil.rmtree(self.root / "steps" / step_id / name, ignore_errors=True)
+            with suppress(OSError):
+                remove_tree(self.root / "steps" / step_id / name)
 
     def withdraw(self, step_id: str) -> None:
         """Withdraw a damaged result, so that its step is a miss. Nothing is deleted; `gc` does that.
@@ -255,6 +292,8 @@ class Store:
                     target.rename(_aside(target))
         try:
             staging.rename(target)
+            with suppress(FileNotFoundError):  # `gc` looks at it
+                set_read_only(target)  # after the move, which needs the permission to write the folder
         except OSError as error:
             # Another process created the same object at this moment.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
-import obstore
-from obstore.exceptions import AlreadyExistsError, GenericError
-from obstore.store import LocalStore
-
-from ratchet.orchestrator.store.manifest import Manifest
+from ratchet.orchestrator import atomic_file
+from ratchet.orchestrator.store.manifest import NAME, File, Manifest, compute_sha256, list_below
 
 
 def attempt_key(step_id: str, number: int) -> str:
@@ -41,11 +37,14 @@ class Backend(Protocol):
     where: str
     """The folder or URL as the user gave it."""
 
+    def is_empty(self) -> bool:
+        """Return whether nothing is stored, so that a store can be created here."""
+
     def create(self, key: str, value: bytes) -> bool:
         """Create a control object, durably. Returns False if it exists already. All values must differ."""
 
-    def overwrite(self, key: str, value: bytes) -> None:
-        """Create or replace a control object atomically."""
+    def overwrite(self, key: str, value: bytes, *, durable: bool = True) -> None:
+        """Create or replace a control object atomically. If not `durable`, a power loss may empty it."""
 
     def read(self, key: str) -> bytes | None:
         """Return a control object, or None."""
@@ -57,13 +56,22 @@ class Backend(Protocol):
         """Return the number of a step's newest attempt; 0 if there is none."""
 
     def list_names(self, key: str) -> list[str]:
-        """Return the names of the control objects directly below a key, sorted."""
+        """Return the names of the control objects directly below a key, sorted; none that starts with a dot."""
+
+    def list_steps(self) -> list[str]:
+        """Return the ids of all steps, sorted."""
 
     def upload(self, folder: Path, manifest: Manifest) -> None:
         """Upload an object that is complete in the local folder."""
 
     def manifest(self, digest: str) -> bytes | None:
-        """Read the manifest of an object that is not in the local folder, or return None."""
+        """Read the manifest of an object, or return None. Not that of a local copy."""
+
+    def list_sizes(self, digest: str) -> tuple[dict[str, int], list[str]]:
+        """Return the files of an object, by relative path, with their bytes, and the folders. Not of a local copy."""
+
+    def hash_file(self, digest: str, file: File) -> str:
+        """Return the sha256, hex, of the content of a file of an object. Not of a local copy."""
 
     def download(self, manifest: Manifest, part: str | None, folder: Path) -> None:
         """Download the files of an object, or of one folder of it, that are missing in `folder`."""
@@ -83,47 +91,53 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self.root, self.where = root, str(root)
-        self._control = LocalStore(root)
+
+    def is_empty(self) -> bool:
+        # A new disk has a folder `lost+found`. Another process may be creating the file FORMAT.
+        names = os.listdir(self.root) if self.root.exists() else []
+        return not [name for name in names if name != "lost+found" and not name.startswith(".FORMAT.")]
 
     def create(self, key: str, value: bytes) -> bool:
-        try:
-            self._put(key, value, "create")
-        except AlreadyExistsError:
-            return False
-        sync(self.root / key)
-        sync((self.root / key).parent)
-        return True
+        return atomic_file.create(self.root / key, value)
 
-    def overwrite(self, key: str, value: bytes) -> None:
-        self._put(key, value, "overwrite")
+    def overwrite(self, key: str, value: bytes, *, durable: bool = True) -> None:
+        atomic_file.replace(self.root / key, value, durable=durable)
 
     def read(self, key: str) -> bytes | None:
         try:
-            with open(f"{self.root}/{key}", "rb") as file:  # eight times as fast as obstore
+            with open(f"{self.root}/{key}", "rb") as file:
                 return file.read()
         except FileNotFoundError:
             return None
 
     def remove(self, key: str) -> None:
-        obstore.delete(self._control, key)
+        os.unlink(self.root / key)
 
     def newest_attempt(self, step_id: str) -> int:
-        try:
-            return max(map(int, os.listdir(self.root / "steps" / step_id / "attempts")), default=0)
-        except FileNotFoundError:
-            return 0
+        return max(map(int, self.list_names(f"steps/{step_id}/attempts")), default=0)
 
     def list_names(self, key: str) -> list[str]:
         try:
-            return sorted(os.listdir(self.root / key))
+            return sorted(name for name in os.listdir(f"{self.root}/{key}") if name[0] != ".")
         except FileNotFoundError:
             return []
+
+    def list_steps(self) -> list[str]:
+        return self.list_names("steps")
 
     def upload(self, folder: Path, manifest: Manifest) -> None:
         pass
 
     def manifest(self, digest: str) -> bytes | None:
-        return None
+        return self.read(f"objects/{digest}/{NAME}")
+
+    def list_sizes(self, digest: str) -> tuple[dict[str, int], list[str]]:
+        folder = self.root / "objects" / digest
+        files, folders = list_below(folder, folder)
+        return {file: (folder / file).stat().st_size for file in files}, folders
+
+    def hash_file(self, digest: str, file: File) -> str:
+        return compute_sha256(self.root / "objects" / digest / file.path)
 
     def download(self, manifest: Manifest, part: str | None, folder: Path) -> None:
         pass
@@ -136,23 +150,3 @@ class Folder:
 
     def pull(self, key: str, folder: Path) -> None:
         pass
-
-    def _put(self, key: str, value: bytes, mode: Literal["create", "overwrite"]) -> None:
-        try:
-            obstore.put(self._control, key, value, mode=mode)
-        except GenericError as error:
-            # obstore gives the operating system's error, such as a full disk, only in its message.
-            number = re.search(r"\(os error (\d+)\)", str(error))
-            if number is None:
-                raise
-            code = int(number[1])
-            raise OSError(code, os.strerror(code), str(self.root / key)) from error
-
-
-def sync(path: Path) -> None:
-    """Flush a file, or the entries of a folder, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -27,6 +27,7 @@ from obstore.store import from_url
 
 from ratchet.errors import DamagedError, StoreError, UnreachableError
 from ratchet.orchestrator.store.manifest import NAME, File, Manifest
+from ratchet.orchestrator.store.read_only import set_read_only
 
 TRANSFERS = 8
 """Concurrent transfers."""
@@ -72,6 +73,9 @@ class Bucket:
         cache = os.environ.get("RATCHET_CACHE") or Path.home() / ".cache" / "ratchet"
         return Path(cache, hashlib.sha256(self.where.encode()).hexdigest()[:16]).absolute()
 
+    def is_empty(self) -> bool:
+        return next(self.list_objects(""), None) is None
+
     def create(self, key: str, value: bytes) -> bool:
         """Create a small object. Returns False if it exists already.
 
@@ -92,7 +96,7 @@ class Bucket:
                     raise
         return False
 
-    def overwrite(self, key: str, value: bytes) -> None:
+    def overwrite(self, key: str, value: bytes, *, durable: bool = True) -> None:
         with self.report_unreachable(key):
             obstore.put(self.control, key, value)
 
@@ -114,6 +118,22 @@ class Bucket:
 
     def list_names(self, key: str) -> list[str]:
         return sorted(name.removeprefix(f"{key}/") for name in self._sizes(key))
+
+    def list_steps(self) -> list[str]:
+        with self.report_unreachable("steps"):
+            found = obstore.list_with_delimiter(self.control, "steps")["common_prefixes"]
+        return sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in found)
+
+    def list_sizes(self, digest: str) -> tuple[dict[str, int], list[str]]:
+        prefix = f"objects/{digest}"
+        return {key.removeprefix(f"{prefix}/"): size for key, size in self._sizes(prefix).items()}, []
+
+    def hash_file(self, digest: str, file: File) -> str:
+        key, found = f"objects/{digest}/{file.path}", hashlib.sha256()
+        with self.report_unreachable(key):
+            for piece in self._read_pieces(key, file.bytes):
+                found.update(piece)
+        return found.hexdigest()
 
     def upload(self, folder: Path, manifest: Manifest) -> None:
         """Upload a folder as an object. Files of an interrupted upload are not sent again. The manifest always is,
@@ -211,6 +231,10 @@ class Bucket:
         with self.report_unreachable(key):
             obstore.put(self.control, key, path, chunk_size=PIECE)
 
+    def _read_pieces(self, key: str, size: int) -> Iterator[Any]:
+        for start in range(0, size, PIECE):
+            yield obstore.get_range(self.control, key, start=start, end=min(start + PIECE, size))
+
     def _fetch(self, key: str, expected: File | None, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
@@ -218,15 +242,18 @@ class Bucket:
         try:
             with self.report_unreachable(key, reading=True), fresh.open("wb") as file:
                 size = obstore.head(self.control, key)["size"] if expected is None else expected.bytes
-                for start in range(0, size, PIECE):
-                    piece = obstore.get_range(self.control, key, start=start, end=min(start + PIECE, size))
+                for piece in self._read_pieces(key, size):
                     digest.update(piece)
                     file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
             if expected is not None and digest.hexdigest() != expected.sha256:
                 raise DamagedError(
                     f"{self.where}/{key}: content {digest.hexdigest()[:12]}; expected {expected.sha256[:12]}: it"
                     " was changed after the commit; `ratchet run ... --repair` recomputes the result"
                 )
+            if expected is not None:
+                set_read_only(fresh)
             fresh.replace(target)
         except FileNotFoundError:
             raise DamagedError(

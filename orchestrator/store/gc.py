@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +23,7 @@ from ratchet.orchestrator.store import Store, bucket_gc
 from ratchet.orchestrator.store.backend import Garbage
 from ratchet.orchestrator.store.lease import list_lease_holders
 from ratchet.orchestrator.store.parallel import OnProgress, ignore_progress, map_parallel
+from ratchet.orchestrator.store.read_only import remove_tree
 
 THREADS = 16
 """For a shared disk: with a latency of 2 ms, twelve times as fast as one thread. On a local disk this many take up to
@@ -76,7 +76,7 @@ def sweep(
     def remove(taken: tuple[Garbage, Path]) -> Iterator[Garbage]:
         item, gone = taken
         with suppress(FileNotFoundError):  # another collection is running
-            shutil.rmtree(gone)
+            remove_tree(gone)
         yield item
 
     here = [item for item in garbage if not item.remote]

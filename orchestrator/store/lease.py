@@ -26,7 +26,7 @@ from typing import Any
 
 from obstore.exceptions import BaseError
 
-from ratchet.errors import LeaseLost
+from ratchet.errors import DamagedError, LeaseLost
 from ratchet.orchestrator.job_interface.job import Result
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.backend import attempt_key
@@ -154,7 +154,7 @@ class Leases:
         """Whether the owner's process ended (on this machine) or its heartbeat has not changed for `ttl` seconds."""
         if owner["machine"] == _machine_id() and _process_start(owner["pid"]) != owner["pid_started"]:
             return True
-        beat = self.store.read(f"{attempt_key(step_id, attempt)}/heartbeat")
+        beat = _read_heartbeat(self.store, step_id, attempt)
         now = time.monotonic()
         last = self._last_beats.get(step_id)
         if last is None or last[:2] != (attempt, beat):
@@ -171,7 +171,8 @@ class Leases:
             for lease in held:
                 # A full or unreachable disk must not end the thread.
                 with contextlib.suppress(OSError, BaseError):
-                    self.store.overwrite(f"{lease._key}/heartbeat", {"count": count, "at": time.time()})
+                    beat = {"count": count, "at": time.time()}
+                    self.store.overwrite(f"{lease._key}/heartbeat", beat, durable=False)
 
 
 def list_lease_holders(store: Store) -> list[tuple[str, str]]:
@@ -206,11 +207,19 @@ def find_failed_attempts(store: Store, step_id: str, attempt: int) -> list[dict[
         owner, end = store.read(f"{key}/lease"), store.read(f"{key}/end") or {}
         if owner is None or "commit" in end:
             break
-        beat = store.read(f"{key}/heartbeat") or {"at": owner["since"]}
+        beat = _read_heartbeat(store, step_id, number) or {"at": owner["since"]}
         ended = beat["at"] if "revoked_by" in end else end.get("at", beat["at"])
         why = "its driver was lost" if "revoked_by" in end else end.get("failed", "it was stopped")
         found.append({"attempt": number, "why": why, "seconds": round(ended - owner["since"], 3)})
     return found[::-1]
+
+
+def _read_heartbeat(store: Store, step_id: str, attempt: int) -> Any:
+    """Return the last heartbeat of an attempt; None if there is none. It is not synced: a power loss may empty it."""
+    try:
+        return store.read(f"{attempt_key(step_id, attempt)}/heartbeat")
+    except DamagedError:
+        return None
 
 
 def _this_process(run_id: str) -> dict[str, Any]:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, MutableMapping, Sequence
+import os
+import re
+from collections.abc import Iterable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from ratchet.errors import DamagedError, StoreError
+from ratchet.errors import CanonicalError, DamagedError, StoreError
 from ratchet.orchestrator.canonical_json import digest
+from ratchet.orchestrator.store.file_names import check_portable, check_safe
 
 NAME = "MANIFEST.json"
 SCHEMA = 1
+
+REPAIR = "`ratchet run ... --repair` moves the result aside and recomputes it"
+
+STRAY = ("not in the manifest", "only the files of the result")
 
 Stamp = tuple[int, int, int]
 """Inode, size and modification time (ns) of a file. While they are unchanged, the content is."""
@@ -44,23 +51,48 @@ class Manifest:
         for path, name in zip(paths, names, strict=True):
             if path.is_symlink() or not path.is_file():
                 raise StoreError(f"{path}: a link or special file given; expected plain files; copy what it points to")
-            _check_name(name)
+            check_safe(name, NAME)
+        check_portable(names)
         with ThreadPoolExecutor(max_workers=8) as pool:
-            sums = list(pool.map(_sha256, paths))
+            sums = list(pool.map(compute_sha256, paths))
         files = (File(name, path.stat().st_size, value) for name, path, value in zip(names, paths, sums, strict=True))
         return cls(tuple(files), result)
 
     @classmethod
-    def from_bytes(cls, text: bytes) -> Manifest:
-        """Parse a manifest. Raises DamagedError if it is not one, StoreError if it names files outside its folder."""
+    def load(cls, text: bytes | None, address: str, where: str) -> Manifest:
+        """Parse the manifest at an address. where: for messages. text: None if it is missing.
+
+        Raises DamagedError if it is not the one that was committed; StoreError as `from_bytes` does.
+        """
+        if text is None:
+            raise DamagedError(f"{where}: missing; expected a committed result; {REPAIR}")
+        manifest = cls.from_bytes(text, where)
+        try:
+            intact = manifest.digest == address
+        except CanonicalError:
+            intact = False
+        if not intact:
+            raise DamagedError(f"{where}: changed after the commit; expected digest {address[:12]}; {REPAIR}")
+        return manifest
+
+    @classmethod
+    def from_bytes(cls, text: bytes, where: str = NAME) -> Manifest:
+        """Parse a manifest. where: for messages.
+
+        Raises DamagedError if it is not one, and StoreError if it names files outside its folder or was written by a
+        newer version.
+        """
         try:
             document = json.loads(text)
+            refuse_newer(where, "schema", document["schema"], SCHEMA)
             files = tuple(File(**file) for file in document["files"])
             manifest = cls(files, document["result"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedError(f"{NAME}: not a manifest ({error})") from None
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DamagedError(
+                f"{where}: not a manifest ({error}); expected that of a committed result; {REPAIR}"
+            ) from None
         for file in files:
-            _check_name(file.path)
+            check_safe(file.path, NAME)
         return manifest
 
     @property
@@ -100,49 +132,80 @@ class Manifest:
         inside = self.of_part(part)
         return [f for f in inside if not (folder / f.path).exists() or (folder / f.path).stat().st_size != f.bytes]
 
+    def find_strays(self, paths: Iterable[str], folders: Iterable[str] = ()) -> list[str]:
+        """Return those of the paths of files and of folders, relative to the object, that do not belong to it."""
+        files = {file.path for file in self.files} | {NAME}
+        parents = {parent for path in files for parent in _parents(path)}
+        unknown = [path for path in paths if path not in files and _PARTIAL.sub(r"\1\2", path) not in files]
+        return sorted([*unknown, *(f"{folder}/" for folder in folders if folder not in parents)])
+
     def verify(
         self, folder: Path, *, full: bool, part: str | None = None, known: MutableMapping[Path, Stamp] | None = None
     ) -> None:
-        """Raises DamagedError, naming the file, if the files below `folder` differ in size or, if `full`, in content.
+        """Raises DamagedError, naming the file, if the files below `folder` differ in size or, if `full`, in content,
+        or if there are others.
 
         known: files that were hashed before, with their stamps; updated. Raises StoreError if there is no such part.
         """
         known = {} if known is None else known
         self.part_digest(part)
+        start = folder if part is None else folder / part
+        if strays := self.find_strays(*list_below(start, folder)):
+            raise DamagedError(describe_damage(f"{folder}/{strays[0]}", *STRAY))
         unread: list[tuple[Path, Stamp, File]] = []
         for file in self.of_part(part):
             path = folder / file.path
             try:
                 stat = path.stat()
             except (FileNotFoundError, NotADirectoryError):
-                raise DamagedError(_damage(path, "missing", f"{file.bytes} bytes")) from None
+                raise DamagedError(describe_damage(str(path), "missing", f"{file.bytes} bytes")) from None
             if stat.st_size != file.bytes:
-                raise DamagedError(_damage(path, f"{stat.st_size} bytes", f"{file.bytes}"))
+                raise DamagedError(describe_damage(str(path), f"{stat.st_size} bytes", f"{file.bytes}"))
             stamp = stat.st_ino, stat.st_size, stat.st_mtime_ns
             if full and known.get(path) != stamp:
                 unread.append((path, stamp, file))
         with ThreadPoolExecutor(max_workers=8) as pool:
-            for (path, stamp, file), found in zip(unread, pool.map(_sha256, [u[0] for u in unread]), strict=True):
+            for (path, stamp, file), found in zip(
+                unread, pool.map(compute_sha256, [u[0] for u in unread]), strict=True
+            ):
                 if found != file.sha256:
-                    raise DamagedError(_damage(path, f"content {found[:12]}", f"{file.sha256[:12]}"))
+                    raise DamagedError(describe_damage(str(path), f"content {found[:12]}", f"{file.sha256[:12]}"))
                 known[path] = stamp
 
 
-def _damage(path: Path, given: str, expected: str) -> str:
-    return (
-        f"{path}: {given}; expected {expected}: it was changed after the commit;"
-        " `ratchet run ... --repair` moves the result aside and recomputes it"
-    )
+_PARTIAL = re.compile(r"(^|.*/)\.([^/]+)\.[0-9a-f]{8,12}$", re.DOTALL)
+"""A file that is being downloaded into a local copy: `.NAME.RANDOM` in place of NAME."""
 
 
-def _check_name(name: str) -> None:
-    parts: Sequence[str] = PurePosixPath(name).parts
-    if name.startswith("/") or ".." in parts or "\\" in name or name in ("", NAME) or "\n" in name:
-        raise StoreError(
-            f"artifact file '{name}': a path that leaves its folder or is reserved; expected a plain relative path"
-        )
+def refuse_newer(where: str, what: str, given: Any, known: int, by: str = "") -> None:
+    """Raises StoreError if the number of a format is larger than the one that this version knows."""
+    if isinstance(given, int) and given > known:
+        raise StoreError(f"{where}: {what} {given}{by} given; this Ratchet reads {what} {known}; upgrade Ratchet")
 
 
-def _sha256(path: Path) -> str:
+def _parents(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
+def list_below(start: Path, root: Path) -> tuple[list[str], list[str]]:
+    """Return the files and the folders below a folder, relative to `root`; none if it is missing."""
+    files: list[str] = []
+    folders: list[str] = []
+    skip = len(str(root)) + 1
+    for inside, names, found in os.walk(start):
+        prefix = f"{inside[skip:]}/" if len(inside) > skip else ""
+        files += [prefix + name for name in found]
+        folders += [prefix + name for name in names]
+    return files, folders
+
+
+def describe_damage(path: str, given: str, expected: str) -> str:
+    """Return the message for a file of an object: what was found, what was committed, what to do."""
+    return f"{path}: {given}; expected {expected}: it was changed after the commit; {REPAIR}"
+
+
+def compute_sha256(path: Path) -> str:
+    """Return the sha256, hex, of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

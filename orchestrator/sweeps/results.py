@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from ratchet.orchestrator.atomic_file import write_atomically
+from ratchet.orchestrator.atomic_file import make_folder, sync, write_atomically
 from ratchet.orchestrator.execution.executor import versions
 from ratchet.orchestrator.reporting.sweep_data import SweepReport, TrialReport
 from ratchet.orchestrator.run_log import RunLog
@@ -130,7 +130,7 @@ def promote_winner(sweep: SweepPlan, best: Trial, store: Store, name: str) -> Pa
     commit = store.use(step_id)
     assert commit is not None  # the trial finished
     folder = store.local("promoted")
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     about: dict[str, Any] = {
         "step_id": step_id,
         "object": commit.manifest,
@@ -142,6 +142,7 @@ def promote_winner(sweep: SweepPlan, best: Trial, store: Store, name: str) -> Pa
     link = folder / f".{name}.{os.getpid()}"
     link.symlink_to(Path("..", "objects", commit.manifest))
     link.replace(folder / name)
+    sync(folder)
     store.publish(folder)
     return folder / name
 

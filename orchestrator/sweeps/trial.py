@@ -18,6 +18,7 @@ from typing import Any
 from ray import tune
 
 from ratchet.errors import Interrupted, RatchetError, describe
+from ratchet.orchestrator.atomic_file import make_folder
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.run import Run
 from ratchet.orchestrator.job_interface.job import Progress
@@ -135,11 +136,11 @@ class TrialActor(tune.Trainable):
         """Run one seed; return (value, curve). The checkpoints of the first seed are reported as they come."""
         spec, objective = self.spec, self.spec.objective
         steps = spec.build(self.settings, seed)
-        store = Store.open(spec.store)
+        store = Store.open(spec.store, create=False)
         run_log = RunLog(store.local("sweeps", spec.folder, "trials", compute_key(self.settings), f"seed-{seed}"))
         # Shown to other drivers that wait for a step of this run.
         run_log.run_id = f"{spec.folder} with {', '.join(format_settings(self.settings)) or 'the defaults'}"
-        run_log.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(run_log.folder)
         plan = Plan(steps, store)
         plan.check()
         listener = TrialListener(self, report_to_tune=seed == 0)

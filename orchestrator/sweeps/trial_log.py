@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ratchet.orchestrator.atomic_file import make_folder
 from ratchet.orchestrator.canonical_json import canonical_json
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Store
@@ -59,7 +60,7 @@ class TrialLog:
         store.pull(f"sweeps/{recipe}-{digest[:12]}")
         self.run_log = RunLog(store.local("sweeps", f"{recipe}-{digest[:12]}"))
         self.folder: Path = self.run_log.folder
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         before = self.run_log.read("about.json") or {"started": time.time()}
         self.started: float = before["started"]
         self.run_log.write("about.json", {"recipe": recipe, "started": self.started, **about})

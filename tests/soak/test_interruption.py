@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import damage
 import pytest
 from store_contents import addresses
 from toy_runs import Toy
@@ -46,7 +47,7 @@ def test_a_deleted_file_of_a_result_is_named_and_repaired_on_request(toy: Toy) -
     assert toy.run()[0] == 0
     before = addresses(toy.store)
     file = toy.store / "objects" / before["a"] / "3.txt"
-    file.unlink()
+    damage.remove(file)
     status, output = toy.run()
     assert status != 0
     assert str(file) in output.replace("\n", "")

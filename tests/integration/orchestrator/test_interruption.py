@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import damage
 import pytest
 from store_contents import addresses, events
 from toy_runs import Toy
@@ -152,7 +153,7 @@ def test_a_changed_file_of_a_result_is_named_never_served_and_repaired_on_reques
     assert toy.run()[0] == 0
     before = addresses(toy.store)
     file = toy.store / "objects" / before["a"] / "3.txt"
-    file.write_text("9")
+    damage.change(file, "9")
     # A changed byte is detected when a step reads the file.
     status, output = toy.run("--set", "b.size=9")
     assert status != 0

@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from uuid import UUID
 
+import damage
 import pytest
 
 from ratchet.errors import DamagedError
@@ -136,7 +137,7 @@ def test_what_is_used_between_the_list_and_the_removal_stays(store: Store) -> No
 
 def test_a_withdrawn_result_goes(store: Store) -> None:
     commit = made(store, "a", "x")
-    (store.local("objects", commit.manifest) / "a.txt").write_text("y")
+    damage.change(store.local("objects", commit.manifest) / "a.txt", "y")
     store.withdraw("a")
     again = made(store, "a", "x")
     named_by_a_run(store, "a")

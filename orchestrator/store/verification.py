@@ -1,0 +1,114 @@
+"""Verification of a whole store: every pointer resolves, and every object is what was committed. Nothing is written."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ratchet.errors import DamagedError
+from ratchet.orchestrator.store import Commit, Store
+from ratchet.orchestrator.store.manifest import NAME, STRAY, File, Manifest, describe_damage
+from ratchet.orchestrator.store.parallel import OnProgress, ignore_progress, map_parallel
+
+THREADS = 8
+
+
+@dataclass
+class Verification:
+    """What was checked, and what is damaged."""
+
+    commits: int = 0
+    objects: int = 0
+    files: int = 0
+    files_read: int = 0
+    bytes_read: int = 0
+    problems: list[str] = field(default_factory=list)
+    """A message for each: where; what was found; what was expected; what to do."""
+
+
+def verify(store: Store, sample: float = 1.0, on_progress: OnProgress = ignore_progress) -> Verification:
+    """Check every commit of a store. sample: fraction of the files whose content is read, drawn at random.
+
+    Raises StoreError for what a newer version wrote, and UnreachableError.
+    """
+    found = Verification()
+    commits = _read_commits(store, found, on_progress)
+    _check_promoted(store, found)
+    names = {commit.manifest: f"step {commit.record.get('name', commit.step_id[:12])}" for commit in commits}
+    found.commits, found.objects = len(commits), len(names)
+    files: list[tuple[str, File]] = []
+    for item in map_parallel(
+        THREADS, lambda digest: _check_object(store, digest, names[digest]), sorted(names), "objects", on_progress
+    ):
+        if isinstance(item, str):
+            found.problems.append(item)
+        else:
+            files.append(item)
+    found.files = len(files)
+    drawn = files if sample == 1 else random.sample(files, round(sample * len(files)))
+    found.files_read, found.bytes_read = len(drawn), sum(file.bytes for _, file in drawn)
+    found.problems += map_parallel(
+        THREADS, lambda item: _check_content(store, *item, names[item[0]]), drawn, "files", on_progress
+    )
+    return found
+
+
+def _read_commits(store: Store, found: Verification, on_progress: OnProgress) -> list[Commit]:
+    def look_up(step_id: str) -> Iterator[Commit | str]:
+        try:
+            if (commit := store.lookup(step_id)) is not None:
+                yield commit
+        except DamagedError as error:
+            yield str(error)
+
+    read = map_parallel(THREADS, look_up, store.backend.list_steps(), "steps", on_progress)
+    found.problems += [item for item in read if isinstance(item, str)]
+    return [item for item in read if isinstance(item, Commit)]
+
+
+def _check_promoted(store: Store, found: Verification) -> None:
+    for name in store.list_names("promoted"):
+        if not name.endswith(".json"):
+            continue
+        try:
+            exists = store.lookup(store.read(f"promoted/{name}")["step_id"]) is not None
+        except (DamagedError, KeyError, TypeError):
+            exists = False
+        if not exists:
+            found.problems.append(
+                f"{store.where}/promoted/{name}: points to no result; expected that of a sweep's winner; give the"
+                " sweep's command with --promote again"
+            )
+
+
+def _check_object(store: Store, digest: str, step: str) -> Iterator[tuple[str, File] | str]:
+    """Yield the files of an object that have the right size, and a message for everything that is wrong."""
+    key = f"{store.where}/objects/{digest}"
+    try:
+        manifest = Manifest.load(store.backend.manifest(digest), digest, f"{step}: {key}/{NAME}")
+    except DamagedError as error:
+        yield str(error)
+        return
+    sizes, folders = store.backend.list_sizes(digest)
+    for stray in manifest.find_strays(sizes, folders):
+        yield describe_damage(f"{step}: {key}/{stray}", *STRAY)
+    for file in manifest.files:
+        if (size := sizes.get(file.path)) == file.bytes:
+            yield digest, file
+        else:
+            given = "missing" if size is None else f"{size} bytes"
+            yield describe_damage(f"{step}: {key}/{file.path}", given, f"{file.bytes} bytes")
+
+
+def _check_content(store: Store, digest: str, file: File, step: str) -> Iterator[str]:
+    path = f"{step}: {store.where}/objects/{digest}/{file.path}"
+    try:
+        content = store.backend.hash_file(digest, file)
+    except ConnectionError:
+        raise
+    except OSError as error:
+        yield describe_damage(path, error.strerror or str(error), f"content {file.sha256[:12]}")
+    else:
+        if content != file.sha256:
+            yield describe_damage(path, f"content {content[:12]}", f"{file.sha256[:12]}")
