@@ -38,7 +38,9 @@ def create(path: Path, content: bytes) -> bool:
             # On NFS the answer to a link that succeeded may be lost, and the repeated request fails.
             if os.stat(temporary).st_nlink == 1:
                 return False
-        sync(path.parent)
+        # Another process may have moved the folder away, as garbage collection does to look at it.
+        with suppress(FileNotFoundError):
+            sync(path.parent)
     return True
 
 

@@ -70,7 +70,7 @@ class Plan:
                 planned.step_id = compute_step_id(planned.fingerprint)
             assert planned.step_id is not None
             commit = self.store.use(planned.step_id)
-            manifest = None if commit is None else self._load_manifest(planned.step_id, commit)
+            manifest = None if commit is None else self._load_manifest(commit)
             planned.commit, planned.manifest = (commit, manifest) if manifest else (None, None)
         return planned
 
@@ -79,14 +79,14 @@ class Plan:
         self.steps[name].manifest = self.store.manifest(commit.manifest)
         self.steps[name].commit = commit
 
-    def _load_manifest(self, step_id: str, commit: Commit) -> Manifest | None:
+    def _load_manifest(self, commit: Commit) -> Manifest | None:
         """Return the manifest if the files exist in the right size. Their content is checked when they are read."""
         try:
             return self.store.verified(commit.manifest, full=self.repair)
         except DamagedError:
             if not self.repair:
                 raise
-            self.store.withdraw(step_id)
+            self.store.withdraw(commit)
             return None
 
     def inputs(self, name: str, *, verified: bool) -> Any:

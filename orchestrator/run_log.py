@@ -10,9 +10,11 @@ import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ratchet.errors import DamagedError
 from ratchet.orchestrator.atomic_file import make_folder, write_atomically
 from ratchet.orchestrator.job_interface import jsonl
 from ratchet.orchestrator.store import Store
@@ -47,17 +49,34 @@ class RunLog:
         """Replace a JSON file of the run atomically."""
         write_atomically(self.folder / name, json.dumps(value, indent=1))
 
-    def read(self, name: str) -> Any:
-        """Read a JSON file of the run; None if there is none."""
+    def read(self, name: str) -> dict[str, Any] | None:
+        """Read a JSON file of the run; None if there is none. Raises DamagedError if it is not a JSON object."""
+        path = self.folder / name
         try:
-            return json.loads((self.folder / name).read_text())
+            value = json.loads(path.read_bytes())
         except FileNotFoundError:
             return None
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise DamagedError(f"{path}: not a JSON object; expected what the run wrote; give its command again")
+        return value
 
     def steps(self) -> list[dict[str, Any]]:
-        """Read the steps of plan.json; empty if there is none."""
-        steps: list[dict[str, Any]] = (self.read("plan.json") or {"steps": []})["steps"]
+        """Read the steps of plan.json; empty if there is none. Raises DamagedError if it cannot be read."""
+        steps = (self.read("plan.json") or {"steps": []}).get("steps")
+        if not isinstance(steps, list) or not all(isinstance(step, dict) and "step_id" in step for step in steps):
+            raise DamagedError(
+                f"{self.folder / 'plan.json'}: no list of steps; expected a plan; give its command again"
+            )
         return steps
+
+    def find_end(self) -> str:
+        """Return how the run ended: `finished`, `failed` or `interrupted`; empty if it has not, or was killed."""
+        end = next((event for event in reversed(self.events()) if event["event"] == "end"), None)
+        if end is None:
+            return ""
+        return "interrupted" if end["interrupted"] else "failed" if end["failures"] else "finished"
 
     def error(self, step: str, text: str) -> Path:
         """Write a traceback to a file and return its path."""
@@ -67,14 +86,24 @@ class RunLog:
         return path
 
 
-def list_run_logs(store: Store, recipe: str | None = None) -> Iterator[RunLog]:
-    """Yield the runs of a store, newest first; only those of one recipe if it is given."""
+def list_run_folders(store: Store) -> list[Path]:
+    """Return the folders of all runs, newest first."""
     store.pull("runs")
     runs = store.local("runs")
-    for folder in sorted(runs.iterdir() if runs.is_dir() else [], reverse=True):
+    return sorted((path for path in runs.iterdir() if path.is_dir()), reverse=True) if runs.is_dir() else []
+
+
+def list_run_logs(store: Store, recipe: str | None = None) -> Iterator[RunLog]:
+    """Yield the runs of a store, newest first; only those of one recipe if it is given.
+
+    A run whose about.json cannot be read is yielded if no recipe is given."""
+    for folder in list_run_folders(store):
         run_log = RunLog(folder)
-        about = run_log.read("about.json") if folder.is_dir() else None
-        if about is not None and recipe in (None, about["recipe"]):
+        try:
+            about = run_log.read("about.json")
+        except DamagedError:
+            about = {}
+        if about is not None and recipe in (None, about.get("recipe")):
             yield run_log
 
 
@@ -91,7 +120,8 @@ def read_last_step_ids(store: Store, recipe: str) -> dict[str, str]:
     """Return step name -> step id, from the newest run of the recipe that has one."""
     known: dict[str, str] = {}
     for run_log in list_run_logs(store, recipe):
-        for step in run_log.steps():
-            if step["step_id"]:
-                known.setdefault(step["name"], step["step_id"])
+        with suppress(DamagedError):
+            for step in run_log.steps():
+                if step["step_id"]:
+                    known.setdefault(step["name"], step["step_id"])
     return known

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from ratchet.errors import StoreError
+from ratchet.errors import DamagedError, StoreError
 from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.execution.outcome import Outcome
 from ratchet.orchestrator.job_interface.settings import describe_parameters
@@ -30,8 +30,9 @@ from ratchet.orchestrator.reporting.sweep_data import SweepReport
 from ratchet.orchestrator.reporting.sweep_report import format_trials, write_sweep_report
 from ratchet.orchestrator.run_log import RunLog, list_run_logs, list_sweeps
 from ratchet.orchestrator.step import Step
-from ratchet.orchestrator.store import Store, gc
+from ratchet.orchestrator.store import Store, audit_log, gc
 from ratchet.orchestrator.store.lease import list_lease_holders
+from ratchet.orchestrator.store.open_runs import list_open_runs
 from ratchet.orchestrator.store.parallel import OnProgress
 from ratchet.orchestrator.store.verification import verify
 
@@ -163,21 +164,17 @@ def print_status(store: Store, run: str | None) -> None:
         CleanConsole().print(grid)
         return
     grid = Table("run", "recipe", "started", "steps", "state", box=None, pad_edge=False)
+    running = {mark["run"] for mark in list_open_runs(store)}
     for run_log in list_run_logs(store):
-        about, steps = run_log.read("about.json"), run_log.steps()
-        done = sum(step["status"] == "done" for step in steps)
-        ends = [event for event in run_log.events() if event["event"] == "end"]
-        state = (
-            "running or killed"
-            if not ends
-            else "interrupted"
-            if ends[-1]["interrupted"]
-            else "failed"
-            if ends[-1]["failures"]
-            else "finished"
-        )
-        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(about["started"]))
-        grid.add_row(run_log.run_id, about["recipe"], started, f"{done}/{len(steps)}", state)
+        try:
+            about, steps = run_log.read("about.json") or {}, run_log.steps()
+        except DamagedError as error:
+            grid.add_row(run_log.run_id, NOTHING, NOTHING, NOTHING, Text(f"damaged: {error}"))
+            continue
+        done = sum(step.get("status") == "done" for step in steps)
+        state = run_log.find_end() or ("running" if f"runs/{run_log.run_id}" in running else "killed")
+        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(about.get("started", 0)))
+        grid.add_row(run_log.run_id, Text(str(about.get("recipe"))), started, f"{done}/{len(steps)}", state)
     CleanConsole().print(grid if grid.row_count else f"no runs in {store.where}")
     for sweep in list_sweeps(store):
         events = sweep.events()
@@ -188,6 +185,24 @@ def print_status(store: Store, run: str | None) -> None:
         )
     for step_id, owner in list_lease_holders(store):
         print_line(f"step {step_id[:12]} is held by {owner}")
+
+
+def print_log(store: Store, limit: int, run: str) -> None:
+    """Print the newest records of the audit log, the newest last; only those of runs whose id starts with `run`."""
+    grid = Table("time", "what", "MB", "step or name", "object", "by", "run", box=None, pad_edge=False)
+    grid.columns[2].justify = "right"
+    for event in audit_log.read_newest(store, limit, run):
+        subject = f"{event['things']:,} things" if "things" in event else event.get("name") or ""
+        grid.add_row(
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"])),
+            event["what"],
+            f"{event['bytes'] / 1e6:,.1f}" if "bytes" in event else NOTHING,
+            Text(" ".join(filter(None, [subject, event.get("step", "")[:12]]))),
+            event.get("object", NOTHING)[:12],
+            Text(f"{event['user']}@{event['host']}"),
+            Text(event["run"] or NOTHING),
+        )
+    _print_grid(grid)
 
 
 def print_report(store: Store, run: str | None) -> None:
@@ -203,14 +218,14 @@ def print_report(store: Store, run: str | None) -> None:
 def collect_garbage(store: Store, keep: int, grace_period: float, delete: bool) -> None:
     """Print what `gc` would remove, the largest first; remove it if `delete` is true. `grace_period`: seconds."""
     with _progress_bars() as on_progress:
-        garbage = gc.plan(store, keep=keep, grace=grace_period, on_progress=on_progress)
+        garbage = gc.plan(store, keep=keep, grace=grace_period, on_progress=on_progress, on_note=print_line)
     for item in sorted(garbage, key=lambda item: -item.bytes)[:MAX_LISTED]:
         print_line(str(item))
     if len(garbage) > MAX_LISTED:
         print_line(f"{len(garbage) - MAX_LISTED:,} smaller ones are not shown")
     if delete:
         with _progress_bars() as on_progress:
-            garbage = gc.sweep(store, garbage, grace=grace_period, on_progress=on_progress)
+            garbage = gc.sweep(store, garbage, keep=keep, grace=grace_period, on_progress=on_progress)
     things, size = Counter[str](), Counter[str]()
     for item in garbage:
         things[item.why] += 1
@@ -267,6 +282,10 @@ def _print_table(rows: Mapping[str, Mapping[str, str]]) -> None:
         column.justify = "right"
     for label, row in rows.items():
         grid.add_row(Text(label), *(Text(row.get(c, NOTHING)) for c in columns))
+    _print_grid(grid)
+
+
+def _print_grid(grid: Table) -> None:
     console = CleanConsole()
     if not console.is_terminal:  # a file has no width; do not truncate numbers
         console = CleanConsole(width=CleanConsole(width=10_000).measure(grid).maximum)

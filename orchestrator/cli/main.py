@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
 from ratchet.errors import DISK_FULL, NOT_PERMITTED, InputError, RatchetError, describe
 from ratchet.orchestrator import recipe
@@ -18,6 +20,9 @@ from ratchet.orchestrator.run_log import read_last_step_ids
 from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
 from ratchet.orchestrator.step import Step
 from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.store.open_runs import OpenRun
+
+Number = TypeVar("Number", int, float)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,17 +63,19 @@ def _run(arguments: argparse.Namespace) -> int:
     store = Store.open(arguments.store)
     found = recipe.find(arguments.recipe)
     steps, summary, parameters = recipe.build(found, recipe.Settings.read(_lines(arguments)))
-    plan, run_log = begin(found, steps, store, parameters, ["ratchet", *sys.argv[1:]], arguments.repair)
-    console.print_warnings(plan)
-    cluster = Cluster(arguments.address, recipe.list_modules(found, steps))
-    try:
-        with console.make_live_view(plan, found.name, run_log.run_id) as view:
-            outcome = Run(found, summary, plan, cluster, run_log, view).execute()
-        console.write_report(run_log, outcome)
-        console.print_outcome(run_log, outcome)
-        store.publish(run_log.folder)
-    finally:
-        cluster.stop()
+    with OpenRun(store) as open_run:
+        plan, run_log = begin(found, steps, store, parameters, ["ratchet", *sys.argv[1:]], arguments.repair)
+        open_run.set_folder(run_log.folder)
+        console.print_warnings(plan)
+        cluster = Cluster(arguments.address, recipe.list_modules(found, steps))
+        try:
+            with console.make_live_view(plan, found.name, run_log.run_id) as view:
+                outcome = Run(found, summary, plan, cluster, run_log, view).execute()
+            console.write_report(run_log, outcome)
+            console.print_outcome(run_log, outcome)
+            store.publish(run_log.folder)
+        finally:
+            cluster.stop()
     return 130 if outcome.interrupted else 1 if outcome.failures else 0
 
 
@@ -142,7 +149,11 @@ def _example_steps(found: recipe.Recipe) -> list[Step]:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    console.print_status(Store.view(arguments.store), arguments.run)
+    if arguments.log:
+        limit = _read_number("status --limit", arguments.limit, int)
+        console.print_log(Store.view(arguments.store), limit, arguments.run or "")
+    else:
+        console.print_status(Store.view(arguments.store), arguments.run)
     return 0
 
 
@@ -152,12 +163,10 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _gc(arguments: argparse.Namespace) -> int:
-    console.collect_garbage(
-        Store.open(arguments.store, create=False) if arguments.yes else Store.view(arguments.store),
-        keep=arguments.keep,
-        grace_period=arguments.grace_period * 3600,
-        delete=arguments.yes,
-    )
+    keep = _read_number("gc --keep", arguments.keep, int)
+    hours = _read_number("gc --grace-period", arguments.grace_period, float)
+    store = Store.open(arguments.store, create=False) if arguments.yes else Store.view(arguments.store)
+    console.collect_garbage(store, keep, hours * 3600, arguments.yes)
     return 0
 
 
@@ -165,6 +174,15 @@ def _verify(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.sample <= 1:
         raise InputError(f"verify --sample {arguments.sample}: expected a number from 0 to 1, such as 0.1")
     return 0 if console.verify_store(Store.view(arguments.store), arguments.sample) else 1
+
+
+def _read_number(option: str, text: str, kind: Callable[[str], Number]) -> Number:
+    """Parse the value of an option. Raises InputError if it is not a number or below zero."""
+    with suppress(ValueError):
+        if (number := kind(text)) >= 0:
+            return number
+    what = "a whole number" if kind is int else "a number"
+    raise InputError(f"{option} {text}: expected {what}, 0 or more; correct it")
 
 
 def _lines(arguments: argparse.Namespace) -> list[str]:

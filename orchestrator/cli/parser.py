@@ -81,9 +81,11 @@ time. The exit status is that of the job.
 """
 
 GC = """\
-These are never removed: results of the newest --keep runs, of runs whose folder holds a file named `pinned`, of
-promoted models, of steps that are running, and anything younger than --grace-period. In object storage a step is
-withdrawn first; its files are removed by the first `gc` after another grace period.
+These are never removed: results of the newest --keep runs that finished and of every run since, of the newest --keep
+sweeps, of runs whose folder holds a file named `pinned`, of runs whose driver may be running, of promoted models, and
+anything younger than --grace-period. While the steps of a run are unknown, since it is starting or its plan.json cannot
+be read, all steps are kept, and `gc` says so. A driver on another machine counts as lost after a day without a sign of
+life. In object storage a step is withdrawn first; its files are removed by the first `gc` after another grace period.
 """
 
 VERIFY = """\
@@ -155,6 +157,12 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
     sub = add_command("status", "show the runs in the store, the sweeps, and the steps that are running")
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning: show the steps of this run")
+    sub.add_argument(
+        "--log",
+        action="store_true",
+        help="show what was committed, withdrawn, promoted and removed, when and by whom, the newest last",
+    )
+    sub.add_argument("--limit", default="50", metavar="N", help="with --log: show the newest N records (default: 50)")
 
     sub = add_command("report", "show the report of a run, and the path of report.html")
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning (default: the newest run)")
@@ -259,13 +267,15 @@ def _add_submit(sub: argparse.ArgumentParser) -> None:
 
 def _add_gc(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
-        "--keep", type=int, default=5, metavar="N", help="keep the results of the newest N runs (default: 5)"
+        "--keep",
+        default="5",
+        metavar="N",
+        help="keep the results of the newest N finished runs, and of every run since (default: 5)",
     )
     sub.add_argument(
         "--grace-period",
-        type=float,
-        default=1.0,
+        default="1",
         metavar="HOURS",
-        help="keep everything that was made or used in the last HOURS hours (default: 1)",
+        help="keep everything that was made or used in the last HOURS hours, at least the last minute (default: 1)",
     )
     sub.add_argument("--yes", action="store_true", help="remove them (default: only list them)")

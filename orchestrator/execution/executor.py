@@ -109,7 +109,7 @@ class Executor:
             resources=self.cluster.resolve(step.resources),
             logs=self.store.logs(step_id),
             warm_start_to=work / "state" if family else None,
-            warm_start_from=family.find_state(self.store) if family else None,
+            warm_start_from=family.find_state(self.store, lease.keep_step) if family else None,
         )
         result = self.cluster.run(step.job, self.plan.code[step.job], context, step.config, inputs, self.stopping)
         self.plan.check_sources(name)

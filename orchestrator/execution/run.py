@@ -68,7 +68,7 @@ class Run:
         """Run until every step is done, failed, or depends on a failed step."""
         interrupted = False
         self._update_status()
-        self._write_plan()
+        self.write_plan()
         if not finished(self.status):
             with (
                 Leases(self.plan.store, self.run_log.run_id) as leases,
@@ -85,7 +85,7 @@ class Run:
                     )
                 finally:
                     executor.stopping.set()
-        self._write_plan()
+        self.write_plan()
         self.run_log.event("end", None, failures=self.failures, interrupted=interrupted)
         return Outcome(self.plan, self.summary, self.status, self.failures, interrupted)
 
@@ -129,7 +129,7 @@ class Run:
             repeated = f", {lost['amount']:g} {lost['unit']} repeated" if lost["amount"] is not None else ""
             self.view.message(f"{name}: {lost['what']}: lost{repeated}")
         self._update_status()
-        self._write_plan()
+        self.write_plan()
 
     def _select_metrics(self, name: str) -> dict[str, float]:
         """Return the metrics of a step: those in the recipe's table, else all."""
@@ -177,13 +177,14 @@ class Run:
                 announced = True
                 time.sleep(1.0)
 
-    def _write_plan(self) -> None:
+    def write_plan(self) -> None:
         """Write the state of every step to the run log, for `gc` and for the next `--explain`."""
         steps = [
             {
                 "name": name,
                 "job": planned.step.job.name,
                 "step_id": planned.step_id,
+                "object": planned.commit.manifest if planned.commit else None,
                 "status": self.status[name].value,
                 "inputs": describe_inputs(planned.step),
                 "config": get_config(planned.step),

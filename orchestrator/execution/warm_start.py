@@ -11,6 +11,8 @@ fingerprint, and the state may be removed at any time.
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,14 +41,16 @@ class WarmStartFamily:
         key = hashlib.sha256(canonical_json({**planned.fingerprint, "config": rest})).hexdigest()
         return cls(key, getattr(config, name))
 
-    def find_state(self, store: Store) -> Path | None:
-        """Return the state with the largest smaller value, or None."""
-        folder = store.local("warm_start", self.key)
-        values = sorted((float(path.name), path.name) for path in folder.glob("[0-9]*")) if folder.is_dir() else []
-        for _, name in reversed([found for found in values if found[0] < self.value]):
-            step_id = store.read(f"warm_start/{self.key}/{name}")
-            state = store.local("steps", step_id, "state")
-            if store.use(step_id) is not None and state.is_dir():  # `use` protects it from `gc`
+    def find_state(self, store: Store, keep: Callable[[str], None]) -> Path | None:
+        """Return the state with the largest smaller value, or None. keep: called with a step's id before its state is
+        looked at; makes `gc` keep the step."""
+        names = store.list_names(f"warm_start/{self.key}")
+        for _, name in sorted(((_parse(name), name) for name in names if _parse(name) < self.value), reverse=True):
+            if (step_id := store.read_if_whole(f"warm_start/{self.key}/{name}")) is None:
+                continue
+            keep(step_id)  # before `use`, so that every `gc` sees one of the two
+            state = store.local("steps", str(step_id), "state")
+            if store.use(step_id) is not None and state.is_dir():
                 return state
         return None
 
@@ -59,3 +63,11 @@ class WarmStartFamily:
                 state.rename(kept)
                 sync(kept.parent)
             store.overwrite(f"warm_start/{self.key}/{self.value:g}", step_id)
+
+
+def _parse(name: str) -> float:
+    """Return the value in the name of an entry; infinity if it is not one."""
+    try:
+        return float(name)
+    except ValueError:
+        return math.inf

@@ -28,6 +28,7 @@ def build_summary_table(plan: Plan, summary: Summary) -> dict[str, dict[str, flo
 def build_run_report(run_log: RunLog, outcome: Outcome) -> RunReport:
     """Build the data of the report from the plan, the store and the run log."""
     about = run_log.read("about.json")
+    assert about is not None  # this process wrote it
     events = run_log.events()
     hits = {event["step"] for event in events if event["event"] == "hit"}
     retries: dict[str, int] = {}

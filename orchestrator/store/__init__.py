@@ -9,6 +9,9 @@
     steps/<step id>/logs/          event files for TensorBoard
     steps/<step id>/state/         training state for longer steps of the same kind (see `execution.warm_start`)
     open_attempts/<step id>.<n>    marks an attempt that may be running, so that leases are found without a full scan
+    open_runs/<random>             marks a driver that may be running (see `open_runs`)
+    collections/<random>           objects that `gc` is about to remove (see `announcement`)
+    log/<day>/<time>               commits, withdrawals, promotions and collections (see `audit_log`)
     runs/<run id>/                 plan, events, report
     sweeps/<sweep id>/             events, runs of the trials, report (see `sweeps.trial_log`)
     warm_start/<family>/<value>    step id (see `execution.warm_start`)
@@ -22,11 +25,12 @@ its local folder holds copies and work in progress; attempts, objects and runs a
 from __future__ import annotations
 
 import errno
+import filecmp
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,12 +43,23 @@ from ratchet.orchestrator.atomic_file import make_folder, replace, sync, sync_tr
 from ratchet.orchestrator.canonical_json import canonical_json
 from ratchet.orchestrator.fingerprint import SCHEMA
 from ratchet.orchestrator.job_interface.job import Result
+from ratchet.orchestrator.store import audit_log
+from ratchet.orchestrator.store.announcement import is_announced
 from ratchet.orchestrator.store.backend import Backend, Folder, attempt_key
 from ratchet.orchestrator.store.bucket import Bucket
 from ratchet.orchestrator.store.format import NAME as FORMAT_NAME
 from ratchet.orchestrator.store.format import create_format, find_format
-from ratchet.orchestrator.store.manifest import NAME, Manifest, Stamp, refuse_newer
-from ratchet.orchestrator.store.read_only import make_read_only, remove_empty_folders, remove_tree, set_read_only
+from ratchet.orchestrator.store.manifest import NAME, Manifest, Stamp, list_below, refuse_newer
+from ratchet.orchestrator.store.read_only import (
+    allow_writing,
+    make_read_only,
+    remove_empty_folders,
+    remove_tree,
+    set_read_only,
+)
+
+PLACE_TRIES = 5
+"""Times that a damaged object is repaired while a result is placed at its address."""
 
 
 @dataclass(frozen=True)
@@ -130,12 +145,11 @@ class Store:
         """Return a path in the store's local folder."""
         return self.root.joinpath(*parts)
 
-    def create(self, key: str, value: Any) -> bool:
-        """Create a control object. Returns False if it exists already. The object is durable when this returns.
-
-        In a bucket all values must differ: see `Bucket.create`."""
+    def create(self, key: str, value: Mapping[str, Any]) -> bool:
+        """Create a control object. Returns False if it exists already. The object is durable when this returns."""
         assert not self.read_only
-        return self.backend.create(key, canonical_json(value))
+        # The nonce makes all values differ: `Bucket.create` recognizes its own value where an answer was lost.
+        return self.backend.create(key, canonical_json({**value, "nonce": uuid.uuid4().hex}))
 
     def overwrite(self, key: str, value: Any, *, durable: bool = True) -> None:
         """Create or replace a control object atomically. If not `durable`, a power loss may leave an empty one."""
@@ -154,6 +168,13 @@ class Store:
                 f"{self.where}/{key}: {len(text)} bytes that are not JSON; expected a control object; remove it"
             ) from None
 
+    def read_if_whole(self, key: str) -> Any:
+        """Return a control object, or None if there is none or a power loss cut it off."""
+        try:
+            return self.read(key)
+        except DamagedError:
+            return None
+
     def remove(self, key: str) -> None:
         """Remove a control object. It may be missing already; it stays if the storage does not answer, or if this store
         is open for reading."""
@@ -165,9 +186,14 @@ class Store:
         """Return the names of the control objects directly below a key."""
         return self.backend.list_names(key)
 
+    def list_folders(self, key: str) -> list[str]:
+        """Return the names of the folders directly below a key."""
+        return self.backend.list_folders(key)
+
     def newest(self, step_id: str) -> tuple[int, Mapping[str, Any] | None]:
         """Return the number of a step's newest attempt (0: none) and how it ended (None: it has not)."""
-        attempt = self.backend.newest_attempt(step_id)
+        numbers = self.list_folders(f"steps/{step_id}/attempts")
+        attempt = max((int(number) for number in numbers if number.isdecimal()), default=0)
         return attempt, self.read(f"{attempt_key(step_id, attempt)}/end") if attempt else None
 
     def lookup(self, step_id: str) -> Commit | None:
@@ -235,22 +261,27 @@ class Store:
         """Return the folder for event files of TensorBoard. It is kept as long as the step."""
         return self.root / "steps" / step_id / "logs"
 
-    def add_object(self, staging: Path, result: Result) -> str:
-        """Turn a staging folder into an object, synced to disk, and return its address. No step points to it yet.
+    def add_object(self, staging: Path, result: Result, mark: Callable[[str], None]) -> Manifest:
+        """Turn a staging folder into an object, synced to disk, and return its manifest. No step points to it yet.
 
-        Raises StoreError if the disk is full or the folder holds something that an artifact cannot.
+        mark: called with the address before the object is there; makes `gc` keep it (see `announcement`). Raises
+        StoreError if the disk is full or the folder holds something that an artifact cannot.
         """
         with self.report_full_disk(staging):
             canonical_json(result, "result")  # raises for NaN and for what is not plain data
             remove_empty_folders(staging)
             manifest = Manifest.build(staging, json.loads(json.dumps(asdict(result))))
+            mark(manifest.digest)
+            if is_announced(self, manifest.digest):
+                manifest = Manifest(manifest.files, {**manifest.result, "salt": uuid.uuid4().hex})
+                mark(manifest.digest)
             make_read_only(staging)
             (staging / NAME).write_bytes(manifest.to_bytes())
             set_read_only(staging / NAME)
             sync_tree(staging)
-            self._move(staging, manifest)
+            self._place(staging, manifest)
         self.backend.upload(self.root / "objects" / manifest.digest, manifest)
-        return manifest.digest
+        return manifest
 
     def publish(self, folder: Path) -> None:
         """Make the current content of a folder of the store, such as a run's, visible to other machines."""
@@ -266,38 +297,44 @@ class Store:
             with suppress(OSError):
                 remove_tree(self.root / "steps" / step_id / name)
 
-    def withdraw(self, step_id: str) -> None:
-        """Withdraw a damaged result, so that its step is a miss. Nothing is deleted; `gc` does that.
+    def withdraw(self, commit: Commit) -> None:
+        """Withdraw a damaged result, so that its step is a miss. The next attempt replaces the files that are damaged.
 
-        The withdrawal is a new attempt that has ended: attempt numbers only grow, so no older attempt can commit.
+        The withdrawal is a new attempt that has ended: attempt numbers only grow, so no older attempt can commit. A
+        result that another process has made since stays.
         """
-        attempt, end = self.newest(step_id)
-        if end and "commit" in end and self.create(f"{attempt_key(step_id, attempt + 1)}/end", {"withdrawn": attempt}):
-            damaged = self.root / "objects" / end["commit"]["manifest"]
-            self.backend.withdraw(damaged.name)
-            if damaged.exists():
-                damaged.rename(_aside(damaged))
+        step_id, attempt, digest = commit.step_id, commit.attempt, commit.manifest
+        if self.lookup(step_id) != commit:
+            return
+        # Before the withdrawal, so that every later attempt sees it. This process may be suspended here while others
+        # withdraw and replace the object: nothing that may be sound is removed.
+        self.backend.report_damage(digest, self.root / "objects" / digest)
+        if self.create(f"{attempt_key(step_id, attempt + 1)}/end", {"withdrawn": attempt}):
+            name = commit.record.get("name")
+            audit_log.record(self, "withdraw", "", name=name, step=step_id, attempt=attempt, object=digest)
 
-    def _move(self, staging: Path, manifest: Manifest) -> None:
-        """Move a staging folder to its address, unless an intact copy is there."""
+    def _place(self, staging: Path, manifest: Manifest) -> None:
+        """Move a staging folder to its address. If the object exists, replace what is damaged in it."""
         target = self.root / "objects" / manifest.digest
-        if target.exists():
+        for _ in range(PLACE_TRIES):
             try:
-                # Touch before reading, so that `gc` cannot remove it between here and the commit.
-                _touch(target)
+                staging.rename(target)
+                with suppress(FileNotFoundError):  # `gc` looks at it
+                    set_read_only(target)  # after the move, which needs the permission to write the folder
+                break
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+            _touch(target)
+            try:
                 self.manifest(manifest.digest).verify(target, full=True)
-                return
+                break
             except DamagedError:
-                if target.exists():
-                    target.rename(_aside(target))
-        try:
-            staging.rename(target)
-            with suppress(FileNotFoundError):  # `gc` looks at it
-                set_read_only(target)  # after the move, which needs the permission to write the folder
-        except OSError as error:
-            # Another process created the same object at this moment.
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
+                # The local copy of an object in a bucket may be removed meanwhile; another process may repair it, too.
+                with suppress(FileNotFoundError, PermissionError):
+                    _replace_damaged(target, staging, manifest)
+        else:
+            raise DamagedError(f"{target}: damaged again after {PLACE_TRIES} repairs; expected a disk that keeps files")
         sync(target.parent)
 
     @contextmanager
@@ -316,7 +353,7 @@ class Store:
 
     def _check_exclusive(self) -> None:
         key = f"runs/.exclusive-{uuid.uuid4().hex[:8]}"
-        if not self.create(key, 1) or self.create(key, 2):
+        if not self.backend.create(key, b"1") or self.backend.create(key, b"2"):
             raise StoreError(
                 f"store {self.where}: one object was created twice; expected exclusive creation; use another storage"
             )
@@ -332,5 +369,20 @@ def _touch(folder: Path) -> bool:
     return True
 
 
-def _aside(path: Path) -> Path:
-    return path.with_name(f".aside-{uuid.uuid4().hex}")
+def _replace_damaged(target: Path, staging: Path, manifest: Manifest) -> None:
+    """Replace the damaged files of an object by those of a staging folder, each atomically, and remove what does not
+    belong to it."""
+    allow_writing(target)
+    for stray in reversed(manifest.find_strays(*list_below(target, target))):
+        (target / stray).rmdir() if stray.endswith("/") else (target / stray).unlink()
+    for name in [*(file.path for file in manifest.files), NAME]:
+        source, path = staging / name, target / name
+        if path.is_file() and filecmp.cmp(source, path, shallow=False):
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+        os.link(source, fresh)
+        fresh.replace(path)
+        sync(path.parent)
+    make_read_only(target)
+    set_read_only(target)

@@ -25,9 +25,23 @@ class Garbage:
     bytes: int
     remote: bool = False
 
+    @property
+    def kind(self) -> str:
+        """`steps` or `objects`."""
+        return self.key.split("/")[0]
+
+    @property
+    def name(self) -> str:
+        """The step id or address."""
+        return self.key.split("/")[1]
+
+    @property
+    def inside(self) -> str:
+        """The folder of a step, such as `work`; empty for the whole step."""
+        return "/".join(self.key.split("/")[2:])
+
     def __str__(self) -> str:
-        kind, name, *inside = self.key.split("/")
-        place = "/".join([kind, name[:16], *inside])
+        place = "/".join(filter(None, [self.kind, self.name[:16], self.inside]))
         return f"{self.bytes / 1e6:10.1f} MB  {place}  {self.why}{', in the bucket' * self.remote}"
 
 
@@ -41,7 +55,8 @@ class Backend(Protocol):
         """Return whether nothing is stored, so that a store can be created here."""
 
     def create(self, key: str, value: bytes) -> bool:
-        """Create a control object, durably. Returns False if it exists already. All values must differ."""
+        """Create a control object, durably. Returns False if it exists already. All values must differ: see
+        `Bucket.create`."""
 
     def overwrite(self, key: str, value: bytes, *, durable: bool = True) -> None:
         """Create or replace a control object atomically. If not `durable`, a power loss may empty it."""
@@ -52,14 +67,11 @@ class Backend(Protocol):
     def remove(self, key: str) -> None:
         """Remove a control object."""
 
-    def newest_attempt(self, step_id: str) -> int:
-        """Return the number of a step's newest attempt; 0 if there is none."""
-
     def list_names(self, key: str) -> list[str]:
-        """Return the names of the control objects directly below a key, sorted; none that starts with a dot."""
+        """Return the names of the control objects directly below a key, sorted; not those of unfinished writes."""
 
-    def list_steps(self) -> list[str]:
-        """Return the ids of all steps, sorted."""
+    def list_folders(self, key: str) -> list[str]:
+        """Return the names of the folders directly below a key, sorted."""
 
     def upload(self, folder: Path, manifest: Manifest) -> None:
         """Upload an object that is complete in the local folder."""
@@ -76,8 +88,8 @@ class Backend(Protocol):
     def download(self, manifest: Manifest, part: str | None, folder: Path) -> None:
         """Download the files of an object, or of one folder of it, that are missing in `folder`."""
 
-    def withdraw(self, digest: str) -> None:
-        """Remove a damaged object, so that it can be uploaded again."""
+    def report_damage(self, digest: str, copy: Path) -> None:
+        """Have the next upload of a damaged object replace all of its files. copy: its folder in the local folder."""
 
     def publish(self, folder: Path, key: str) -> None:
         """Make the current content of a folder visible to other machines."""
@@ -113,17 +125,14 @@ class Folder:
     def remove(self, key: str) -> None:
         os.unlink(self.root / key)
 
-    def newest_attempt(self, step_id: str) -> int:
-        return max(map(int, self.list_names(f"steps/{step_id}/attempts")), default=0)
-
     def list_names(self, key: str) -> list[str]:
         try:
             return sorted(name for name in os.listdir(f"{self.root}/{key}") if name[0] != ".")
         except FileNotFoundError:
             return []
 
-    def list_steps(self) -> list[str]:
-        return self.list_names("steps")
+    def list_folders(self, key: str) -> list[str]:
+        return self.list_names(key)
 
     def upload(self, folder: Path, manifest: Manifest) -> None:
         pass
@@ -142,7 +151,7 @@ class Folder:
     def download(self, manifest: Manifest, part: str | None, folder: Path) -> None:
         pass
 
-    def withdraw(self, digest: str) -> None:
+    def report_damage(self, digest: str, copy: Path) -> None:
         pass
 
     def publish(self, folder: Path, key: str) -> None:

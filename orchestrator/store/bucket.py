@@ -11,11 +11,13 @@ GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME, ...) or from the machine's r
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
 from ratchet.errors import DamagedError, StoreError, UnreachableError
+from ratchet.orchestrator.atomic_file import write_atomically
 from ratchet.orchestrator.store.manifest import NAME, File, Manifest
 from ratchet.orchestrator.store.read_only import set_read_only
 
@@ -38,11 +41,24 @@ PIECE = 16 << 20
 TRIES = 5
 """Attempts to create an object when the answer is lost."""
 
+DAMAGED = ".damaged-"
+"""Start of the names of marks in an object whose files must all be uploaded again."""
+
 PATIENCE: Any = {
     "client": {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=5)},
     "retry": {"max_retries": 10, "retry_timeout": timedelta(seconds=180)},
 }
 """Timeouts of one request, and of all its retries together."""
+
+
+@dataclass(frozen=True)
+class Synced:
+    """The state of a published file when it was last uploaded or downloaded."""
+
+    version: str
+    """In the bucket."""
+    stamp: tuple[int, ...]
+    """Size and modification time (ns) of the local file; empty: it differs from the published one."""
 
 
 class Bucket:
@@ -59,6 +75,7 @@ class Bucket:
         # An endpoint without TLS is allowed if the user gives one explicitly.
         plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
         client: Any = {**PATIENCE["client"], "allow_http": plain}
+        self._records = self.cache() / "synced"
         try:
             self.control = from_url(self.where, client_options=client, retry_config=PATIENCE["retry"])
         except (BaseError, ValueError) as error:
@@ -66,7 +83,6 @@ class Bucket:
                 f"store {url}: {_first_line(error)}; expected s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or"
                 " az://ACCOUNT/CONTAINER/PREFIX; correct it, or give a folder"
             ) from None
-        self._published: dict[Path, tuple[int, int]] = {}
 
     def cache(self) -> Path:
         """Return the local folder of this bucket, in RATCHET_CACHE, which all machines of a cluster share."""
@@ -111,22 +127,18 @@ class Bucket:
         with self.report_unreachable(key):
             obstore.delete(self.control, key)
 
-    def newest_attempt(self, step_id: str) -> int:
-        with self.report_unreachable(f"steps/{step_id}/attempts"):
-            found = obstore.list_with_delimiter(self.control, f"steps/{step_id}/attempts")["common_prefixes"]
-        return max((int(prefix.rstrip("/").rsplit("/", 1)[-1]) for prefix in found), default=0)
-
     def list_names(self, key: str) -> list[str]:
         return sorted(name.removeprefix(f"{key}/") for name in self._sizes(key))
 
-    def list_steps(self) -> list[str]:
-        with self.report_unreachable("steps"):
-            found = obstore.list_with_delimiter(self.control, "steps")["common_prefixes"]
+    def list_folders(self, key: str) -> list[str]:
+        with self.report_unreachable(key):
+            found = obstore.list_with_delimiter(self.control, key)["common_prefixes"]
         return sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in found)
 
     def list_sizes(self, digest: str) -> tuple[dict[str, int], list[str]]:
         prefix = f"objects/{digest}"
-        return {key.removeprefix(f"{prefix}/"): size for key, size in self._sizes(prefix).items()}, []
+        names = {key.removeprefix(f"{prefix}/"): size for key, size in self._sizes(prefix).items()}
+        return {name: size for name, size in names.items() if not name.startswith(DAMAGED)}, []
 
     def hash_file(self, digest: str, file: File) -> str:
         key, found = f"objects/{digest}/{file.path}", hashlib.sha256()
@@ -136,11 +148,12 @@ class Bucket:
         return found.hexdigest()
 
     def upload(self, folder: Path, manifest: Manifest) -> None:
-        """Upload a folder as an object. Files of an interrupted upload are not sent again. The manifest always is,
-        which restarts the grace period of `gc`."""
+        """Upload a folder as an object. Files of an interrupted upload are not sent again, unless damage was reported.
+        The manifest always is, which restarts the grace period of `gc`."""
         prefix = f"objects/{manifest.digest}"
         sizes = self._sizes(prefix)
-        missing = [file for file in manifest.files if sizes.get(f"{prefix}/{file.path}") != file.bytes]
+        marks = [key for key in sizes if key.startswith(f"{prefix}/{DAMAGED}")]
+        missing = [file for file in manifest.files if marks or sizes.get(f"{prefix}/{file.path}") != file.bytes]
         with ThreadPoolExecutor(TRANSFERS) as pool:
             list(pool.map(lambda file: self._send(folder / file.path, f"{prefix}/{file.path}"), missing))
         sizes = self._sizes(prefix) if missing else sizes
@@ -150,6 +163,9 @@ class Bucket:
                     f"{self.where}/{prefix}/{file.path}: {found} bytes after upload; expected {file.bytes}"
                 )
         self._send(folder / NAME, f"{prefix}/{NAME}")
+        if marks:
+            with self.report_unreachable(prefix):
+                obstore.delete(self.control, marks)
 
     def manifest(self, digest: str) -> bytes | None:
         """Read the manifest of an object. Returns None if there is no such object."""
@@ -162,10 +178,14 @@ class Bucket:
             missing = manifest.missing(folder, part)
             list(pool.map(lambda file: self._fetch(f"{prefix}/{file.path}", file, folder / file.path), missing))
 
-    def withdraw(self, digest: str) -> None:
-        """Remove a damaged object, the manifest first, so that it can be uploaded again."""
-        self.clear(f"objects/{digest}/{NAME}")
-        self.clear(f"objects/{digest}")
+    def report_damage(self, digest: str, copy: Path) -> None:
+        """Have the next upload of a damaged object replace all of its files, and discard the local copy.
+
+        Nothing is removed from the bucket, where another machine may have replaced the object meanwhile.
+        """
+        self.overwrite(f"objects/{digest}/{DAMAGED}{uuid.uuid4().hex}", b"")
+        with suppress(FileNotFoundError):
+            copy.rename(copy.with_name(f".aside-{uuid.uuid4().hex}"))
 
     def clear(self, prefix: str, before: float | None = None) -> bool:
         """Remove everything below a prefix, or at a key. If any of it was written since `before`, remove nothing and
@@ -179,20 +199,36 @@ class Bucket:
         return True
 
     def publish(self, folder: Path, key: str) -> None:
-        """Upload the files of a folder that changed since this process last published them."""
+        """Upload the files of a folder that changed since they were published or pulled."""
         for path in sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")):
-            stat = path.stat()
-            stamp = stat.st_size, stat.st_mtime_ns
-            if self._published.get(path) != stamp:
-                self._send(path, f"{key}/{path.relative_to(folder).as_posix()}")
-                self._published[path] = stamp
+            name = f"{key}/{path.relative_to(folder).as_posix()}"
+            synced, stamp = self._synced(name), _stamp(path)
+            if synced.stamp != stamp:
+                self._record_synced(name, Synced(self._send(path, name), stamp))
 
     def pull(self, key: str, folder: Path) -> None:
-        """Download the published files below a key that are longer than the local ones."""
-        for name, size in self._sizes(key).items():
-            path = folder / name.removeprefix(f"{key}/")
-            if not path.exists() or path.stat().st_size < size:
-                self._fetch(name, None, path)
+        """Download the files below a key that other machines published since the last pull.
+
+        A local file that continues the published one, such as the events of a run on this machine, stays.
+        """
+        for meta in self._list(key):
+            name, version = meta["path"], _version(meta)
+            path, synced = folder / name.removeprefix(f"{key}/"), self._synced(name)
+            if synced.version == version and path.exists():
+                continue
+            fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+            try:
+                self._fetch(name, None, fresh)
+                written = meta["last_modified"].timestamp()
+                os.utime(fresh, (written, written))
+                if _continues(path, synced.stamp, fresh):
+                    stamp = _stamp(path)
+                    self._record_synced(name, Synced(version, stamp if stamp[0] == meta["size"] else ()))
+                else:
+                    fresh.replace(path)
+                    self._record_synced(name, Synced(version, _stamp(path)))
+            finally:
+                fresh.unlink(missing_ok=True)
 
     @contextmanager
     def report_unreachable(self, key: str, *, reading: bool = False) -> Iterator[None]:
@@ -211,10 +247,13 @@ class Bucket:
 
     def list_objects(self, prefix: str) -> Iterator[tuple[str, int, float]]:
         """Yield (key, bytes, time of writing in seconds since 1970) for all keys below a prefix."""
+        for meta in self._list(prefix):
+            yield meta["path"], meta["size"], meta["last_modified"].timestamp()
+
+    def _list(self, prefix: str) -> Iterator[Any]:
         with self.report_unreachable(prefix):
             for page in obstore.list(self.control, prefix):
-                for meta in page:
-                    yield meta["path"], meta["size"], meta["last_modified"].timestamp()
+                yield from page
 
     def _sizes(self, prefix: str) -> dict[str, int]:
         return {key: size for key, size, _ in self.list_objects(prefix)}
@@ -227,9 +266,22 @@ class Bucket:
             return []
         return [(key, meta["size"], meta["last_modified"].timestamp())]
 
-    def _send(self, path: Path, key: str) -> None:
+    def _send(self, path: Path, key: str) -> str:
+        """Upload a file and return its version."""
         with self.report_unreachable(key):
-            obstore.put(self.control, key, path, chunk_size=PIECE)
+            return obstore.put(self.control, key, path, chunk_size=PIECE)["e_tag"] or ""
+
+    def _synced(self, name: str) -> Synced:
+        try:
+            version, *stamp = json.loads((self._records / name).read_text())
+        except (FileNotFoundError, ValueError):
+            return Synced("", ())
+        return Synced(version, tuple(stamp))
+
+    def _record_synced(self, name: str, synced: Synced) -> None:
+        path = self._records / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps([synced.version, *synced.stamp]))
 
     def _read_pieces(self, key: str, size: int) -> Iterator[Any]:
         for start in range(0, size, PIECE):
@@ -262,6 +314,23 @@ class Bucket:
             ) from None
         finally:
             fresh.unlink(missing_ok=True)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _version(meta: Any) -> str:
+    """Return what differs between two contents of a key: the ETag where the storage has one."""
+    return meta["e_tag"] or f"{meta['size']} {meta['last_modified']}"
+
+
+def _continues(path: Path, stamp: tuple[int, ...], fresh: Path) -> bool:
+    """Whether a local file changed since `stamp` and begins with the content of `fresh`."""
+    if not path.exists() or _stamp(path) == stamp:
+        return False
+    return path.read_bytes().startswith(fresh.read_bytes())
 
 
 def _first_line(error: BaseException) -> str:

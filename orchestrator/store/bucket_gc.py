@@ -3,20 +3,21 @@
 A step that no kept run names is *withdrawn*: a new attempt that says so is created exclusively. From then on every run
 computes the step again; a run that found the result before has the grace period to download it. In a later collection,
 an object is removed, its manifest first, if no step points to it and none did within the grace period. The same holds
-for the keys of a step that was withdrawn, or had no result, that long ago. A commit of an object that exists already
-writes its manifest again, and the manifest's time is checked again right before the removal.
+for the keys of a step that was withdrawn, or had no result, that long ago. Objects are announced before the last check
+that no step points to them (see `announcement`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.backend import Garbage, attempt_key
 from ratchet.orchestrator.store.bucket import Bucket
+from ratchet.orchestrator.store.kept import Kept
 from ratchet.orchestrator.store.manifest import NAME
 from ratchet.orchestrator.store.parallel import OnProgress, ignore_progress, map_parallel
 
@@ -33,31 +34,25 @@ class _Found:
     attempt: int = 0
 
 
-def plan(store: Store, wanted: set[str], before: float, on_progress: OnProgress = ignore_progress) -> list[Garbage]:
+def plan(store: Store, kept: Kept, before: float, on_progress: OnProgress = ignore_progress) -> list[Garbage]:
     """Find garbage in the bucket of a store; none if it has no bucket.
 
-    wanted: ids of the steps to keep. before: anything written since then, in seconds since 1970, is kept too.
+    kept: what to keep. before: anything written since then, in seconds since 1970, is kept too.
     """
     bucket = store.backend
     if not isinstance(bucket, Bucket):
         return []
     steps, objects = _group_keys(bucket, "steps", on_progress), _group_keys(bucket, "objects", on_progress)
-    ends = _read_ends(store, [(step_id, step.attempt) for step_id, step in steps.items()], on_progress)
+    ends = _read_ends(store, steps, on_progress)
+    in_use = kept.objects | _used_addresses(store, steps, ends, before)
     garbage: list[Garbage] = []
-    in_use: set[str] = set()
     for step_id, step in sorted(steps.items()):
-        end = ends[step_id]
-        old = step.youngest < before
-        if "commit" in end:
-            in_use.add(end["commit"]["manifest"])
-            if step_id not in wanted and old:
-                garbage.append(Garbage(f"steps/{step_id}", "a step that no kept run names", 0, remote=True))
-        elif step_id not in wanted and old:
+        if kept.keeps(step_id) or step.youngest >= before:
+            continue
+        if "commit" in ends[step_id]:
+            garbage.append(Garbage(f"steps/{step_id}", "a step that no kept run names", 0, remote=True))
+        else:
             garbage.append(Garbage(f"steps/{step_id}", "attempts of a step without a result", step.bytes, remote=True))
-        elif "withdrawn" in end and not old:
-            withdrawn = store.read(f"{attempt_key(step_id, end['withdrawn'])}/end") or {}
-            if "commit" in withdrawn:
-                in_use.add(withdrawn["commit"]["manifest"])
     for digest, item in sorted(objects.items()):
         if digest not in in_use and item.youngest < before:
             garbage.append(Garbage(f"objects/{digest}", "an object of no step", item.bytes, remote=True))
@@ -65,25 +60,48 @@ def plan(store: Store, wanted: set[str], before: float, on_progress: OnProgress 
 
 
 def sweep(
-    store: Store, garbage: Sequence[Garbage], before: float, on_progress: OnProgress = ignore_progress
+    store: Store, garbage: Sequence[Garbage], kept: Kept, before: float, on_progress: OnProgress = ignore_progress
 ) -> list[Garbage]:
-    """Remove garbage, except what was used since, and return what was removed. Safe to kill at any point."""
+    """Remove garbage, except what was used since, and return what was removed. Safe to kill at any point.
+
+    kept: found after the objects were announced (see `announcement`).
+    """
     bucket = store.backend
-    if not isinstance(bucket, Bucket):
+    if not isinstance(bucket, Bucket) or not garbage:
         return []
+    in_use = set(kept.objects)
+    if any(item.kind == "objects" for item in garbage):
+        # Again, since a step may have been committed after `plan` looked and before the objects were announced.
+        steps = _group_keys(bucket, "steps", on_progress)
+        in_use |= _used_addresses(store, steps, _read_ends(store, steps, on_progress), before)
 
     def remove(item: Garbage) -> bool:
-        kind, name = item.key.split("/")
-        if kind == "objects":
-            return bucket.clear(f"{item.key}/{NAME}", before) and bucket.clear(item.key, before)
-        attempt, end = store.newest(name)
+        if item.kind == "objects":
+            unused = item.name not in in_use
+            return unused and bucket.clear(f"{item.key}/{NAME}", before) and bucket.clear(item.key, before)
+        attempt, end = store.newest(item.name)
         if end and "commit" in end:
-            return store.create(f"{attempt_key(name, attempt + 1)}/end", {"withdrawn": attempt, "at": time.time()})
-        return bucket.clear(item.key, before)
+            if end.get("at", 0.0) >= before:
+                return False
+            return store.create(f"{attempt_key(item.name, attempt + 1)}/end", {"withdrawn": attempt, "at": time.time()})
+        # The oldest attempts first: killed in between, this must not leave an old commit as the newest end.
+        older = (attempt_key(item.name, number) for number in range(1, attempt))
+        return all(bucket.clear(key, before) for key in older) and bucket.clear(item.key, before)
 
     return map_parallel(
         THREADS, lambda item: [item] if remove(item) else [], garbage, "removed from the bucket", on_progress
     )
+
+
+def _used_addresses(store: Store, steps: Mapping[str, _Found], ends: Mapping[str, Any], before: float) -> set[str]:
+    """Return the addresses of the objects that steps point to, or pointed to until a withdrawal since `before`."""
+    in_use: set[str] = set()
+    for step_id, end in ends.items():
+        if "withdrawn" in end and steps[step_id].youngest >= before:
+            end = store.read_if_whole(f"{attempt_key(step_id, end['withdrawn'])}/end") or {}
+        if "commit" in end:
+            in_use.add(end["commit"]["manifest"])
+    return in_use
 
 
 def _group_keys(bucket: Bucket, kind: str, on_progress: OnProgress) -> dict[str, _Found]:
@@ -95,16 +113,15 @@ def _group_keys(bucket: Bucket, kind: str, on_progress: OnProgress) -> dict[str,
         item = found.setdefault(name, _Found())
         item.bytes += size
         item.youngest = max(item.youngest, written)
-        if rest[0] == "attempts":
+        if len(rest) > 1 and rest[0] == "attempts" and rest[1].isdecimal():
             item.attempt = max(item.attempt, int(rest[1]))
     return found
 
 
-def _read_ends(store: Store, steps: Sequence[tuple[str, int]], on_progress: OnProgress) -> dict[str, Any]:
-    """Return step id -> how its newest attempt ended, {} if it has not. steps: ids and newest attempts."""
+def _read_ends(store: Store, steps: Mapping[str, _Found], on_progress: OnProgress) -> dict[str, Any]:
+    """Return step id -> how its newest attempt ended, {} if it has not."""
 
-    def read_end(step: tuple[str, int]) -> list[tuple[str, Any]]:
-        step_id, attempt = step
-        return [(step_id, store.read(f"{attempt_key(step_id, attempt)}/end") or {})]
+    def read_end(step_id: str) -> list[tuple[str, Any]]:
+        return [(step_id, store.read_if_whole(f"{attempt_key(step_id, steps[step_id].attempt)}/end") or {})]
 
-    return dict(map_parallel(THREADS, read_end, steps, "steps in the bucket", on_progress))
+    return dict(map_parallel(THREADS, read_end, list(steps), "steps in the bucket", on_progress))

@@ -1,27 +1,29 @@
 """Garbage collection: marks, waits for a grace period, deletes.
 
-Kept are: every step named by the plan of a kept run (the newest runs, the trials of the newest sweeps, and runs whose
-folder has a file `pinned`), every promoted step, every step with a running attempt, every object that a kept step
-points to, and everything created or used within the grace period. Each folder is renamed first, checked again, and
-renamed back if it was used in between. A renamed folder is missing for every process at once, so that no process reads
-half of it. For a bucket see `bucket_gc`; the local copies are collected like results.
+Kept are the steps that `kept` finds, every object that a kept step points to, and everything created or used within the
+grace period. Objects are announced before the last check (see `announcement`), so that nothing is lost that another
+process is about to commit. Each folder is renamed first, checked again, and renamed back if it was used in between. A
+renamed folder is missing for every process at once, so that no process reads half of it. For a bucket see `bucket_gc`;
+the local copies are collected like results.
 """
 
 from __future__ import annotations
 
-import json
+import errno
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from stat import S_ISREG
 
-from ratchet.orchestrator.run_log import RunLog, list_run_logs, list_sweeps
-from ratchet.orchestrator.store import Store, bucket_gc
+from ratchet.errors import DamagedError
+from ratchet.orchestrator.store import Store, audit_log, bucket_gc
+from ratchet.orchestrator.store.announcement import announce
 from ratchet.orchestrator.store.backend import Garbage
-from ratchet.orchestrator.store.lease import list_lease_holders
+from ratchet.orchestrator.store.kept import find_kept
 from ratchet.orchestrator.store.parallel import OnProgress, ignore_progress, map_parallel
 from ratchet.orchestrator.store.read_only import remove_tree
 
@@ -29,28 +31,44 @@ THREADS = 16
 """For a shared disk: with a latency of 2 ms, twelve times as fast as one thread. On a local disk this many take up to
 1.5 times as long as a few."""
 
+FIRST_LOOK = 16
+"""Files and folders of a folder that are looked at before it is renamed; its own folders are among them."""
+
+MIN_GRACE = 60.0
+"""Smallest grace period in seconds: more than the clocks of two machines differ."""
+
 _RENAMED = {".aside-": "moved aside as damaged", ".gone-": "half removed"}
 
 
-def plan(store: Store, *, keep: int, grace: float, on_progress: OnProgress = ignore_progress) -> list[Garbage]:
-    """Find garbage. keep: number of newest runs to keep. grace: anything created or used in so many seconds is kept."""
-    before = time.time() - grace
-    wanted = _wanted_steps(store, keep) | {
-        step_id for step_id, owner in list_lease_holders(store) if not owner.endswith("gone")
-    }
+def plan(
+    store: Store,
+    *,
+    keep: int,
+    grace: float,
+    on_progress: OnProgress = ignore_progress,
+    on_note: Callable[[str], None] = lambda note: None,
+) -> list[Garbage]:
+    """Find garbage. keep: number of newest finished runs to keep. grace: anything created or used in so many seconds is
+    kept, at least MIN_GRACE. on_note: called with each reason why all steps are kept."""
+    before = time.time() - max(grace, MIN_GRACE)
+    kept = find_kept(store, keep)
+    for note in kept.unknown:
+        on_note(note)
     steps, objects = list(_list_folders(store.local("steps"))), list(_list_folders(store.local("objects")))
     # With a bucket, steps of other machines have no local folder, but their objects may have local copies.
-    in_use = _used_addresses(store, wanted - {step.name for step in steps}, "steps of others", on_progress)
+    others = kept.steps - {step.name for step in steps}
+    in_use = kept.objects | _used_addresses(store, others, "steps of others", on_progress)
 
     def of_step(step: Path) -> Iterator[Garbage]:
-        if step.name not in wanted and (size := _size_if_old(step, before)) is not None:
-            yield Garbage(f"steps/{step.name}", _why_renamed(step.name) or "a step that no kept run names", size)
+        why = _why_renamed(step.name) or ("" if kept.keeps(step.name) else "a step that no kept run names")
+        if why and (size := _size_if_old(step, before)) is not None:
+            yield Garbage(f"steps/{step.name}", why, size)
             return
-        commit = store.lookup(step.name)
-        if commit is not None:
-            in_use.add(commit.manifest)
+        address = _find_address(store, step.name)
+        if address is not None:
+            in_use.add(address)
         for inside in _list_folders(step):
-            over = commit is not None and inside.name in ("staging", "work")
+            over = address is not None and inside.name in ("staging", "work")
             why = _why_renamed(inside.name) or ("left over by attempts of a finished step" if over else "")
             if why and (size := _size_if_old(inside, before)) is not None:
                 yield Garbage(f"steps/{step.name}/{inside.name}", why, size)
@@ -61,14 +79,14 @@ def plan(store: Store, *, keep: int, grace: float, on_progress: OnProgress = ign
 
     garbage = map_parallel(THREADS, of_step, steps, "steps", on_progress)
     garbage += map_parallel(THREADS, of_object, objects, "objects", on_progress)
-    return garbage + bucket_gc.plan(store, wanted, before, on_progress)
+    return garbage + bucket_gc.plan(store, kept, before, on_progress)
 
 
 def sweep(
-    store: Store, garbage: Sequence[Garbage], *, grace: float, on_progress: OnProgress = ignore_progress
+    store: Store, garbage: Sequence[Garbage], *, keep: int, grace: float, on_progress: OnProgress = ignore_progress
 ) -> list[Garbage]:
     """Remove garbage, except what was used since, and return what was removed. Safe to kill at any point."""
-    before = time.time() - grace
+    before = time.time() - max(grace, MIN_GRACE)
 
     def take(item: Garbage) -> Iterator[tuple[Garbage, Path]]:
         return ((item, gone) for gone in _rename_away(store.local(item.key), before))
@@ -79,16 +97,28 @@ def sweep(
             remove_tree(gone)
         yield item
 
-    here = [item for item in garbage if not item.remote]
-    objects = [item for item in here if item.key.startswith("objects/")]
-    first = [item for item in here if not item.key.startswith("objects/")]
-    taken = map_parallel(THREADS, take, first, "steps moved away", on_progress)
-    steps = (step.name for step in _list_folders(store.local("steps")) if not step.name.startswith("."))
-    in_use = _used_addresses(store, steps, "steps that stay", on_progress)
-    objects = [item for item in objects if item.key.removeprefix("objects/") not in in_use]
-    taken += map_parallel(THREADS, take, objects, "objects moved away", on_progress)
-    removed = map_parallel(THREADS, remove, taken, "removed", on_progress)
-    return removed + bucket_gc.sweep(store, [item for item in garbage if item.remote], before, on_progress)
+    with announce(store, [item.name for item in garbage if item.kind == "objects"]):
+        # Only now: an attempt that has not seen the announcement has named its object before.
+        kept = find_kept(store, keep)
+        garbage = [item for item in garbage if item.kind != "steps" or item.inside or not kept.keeps(item.name)]
+        here = [item for item in garbage if not item.remote]
+        steps = [item for item in here if item.kind == "steps"]
+        taken = map_parallel(THREADS, take, steps, "steps moved away", on_progress)
+        stay = (step.name for step in _list_folders(store.local("steps")) if not step.name.startswith("."))
+        in_use = kept.objects | _used_addresses(store, stay, "steps that stay", on_progress)
+        objects = [item for item in here if item.kind == "objects" and item.name not in in_use]
+        taken += map_parallel(THREADS, take, objects, "objects moved away", on_progress)
+        remote = [item for item in garbage if item.remote]
+        _record(store, [item for item, _ in taken] + remote)
+        removed = map_parallel(THREADS, remove, taken, "removed", on_progress)
+        return removed + bucket_gc.sweep(store, remote, kept, before, on_progress)
+
+
+def _record(store: Store, garbage: Sequence[Garbage]) -> None:
+    """Write to the audit log what is about to be removed."""
+    if garbage:
+        keys, size = [item.key for item in garbage], sum(item.bytes for item in garbage)
+        audit_log.record(store, "collect", "", things=len(keys), bytes=size, keys=keys)
 
 
 def _why_renamed(name: str) -> str:
@@ -100,40 +130,50 @@ def _rename_away(path: Path, before: float) -> Iterator[Path]:
     """Rename a folder and yield the new path; rename it back if it was used in the meantime."""
     gone = path.with_name(f".gone-{uuid.uuid4().hex}")
     try:
+        # What was used since the list was made need not be missing for a moment.
+        if any(stat.st_mtime >= before for stat in islice(_walk_stats(path), FIRST_LOOK)):
+            return
         path.rename(gone)
     except FileNotFoundError:
         return  # another collection is running
-    if _size_if_old(gone, before) is not None or path.exists():
+    if _size_if_old(gone, before) is not None:
         yield gone
     else:
-        with suppress(FileNotFoundError):  # as above
-            gone.rename(path)
+        _rename_back(gone, path)
+
+
+def _rename_back(gone: Path, path: Path) -> None:
+    """Rename a folder back. If another process made it again, move what it lacks into it."""
+    try:
+        gone.rename(path)
+        return
+    except FileNotFoundError:
+        return  # another collection is running
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    for entry in list(gone.iterdir()):
+        if entry.is_dir():
+            _rename_back(entry, path / entry.name)
+        else:
+            with suppress(FileExistsError, FileNotFoundError):
+                os.link(entry, path / entry.name)
 
 
 def _used_addresses(store: Store, step_ids: Iterable[str], what: str, on_progress: OnProgress) -> set[str]:
     """Return the addresses of the objects that these steps point to."""
 
-    def read_address(step_id: str) -> Iterator[str]:
-        if (commit := store.lookup(step_id)) is not None:
-            yield commit.manifest
-
-    return set(map_parallel(THREADS, read_address, list(step_ids), what, on_progress))
+    found = map_parallel(THREADS, lambda step_id: [_find_address(store, step_id)], list(step_ids), what, on_progress)
+    return {address for address in found if address is not None}
 
 
-def _wanted_steps(store: Store, keep: int) -> set[str]:
-    kept = _select_newest(list_run_logs(store), keep)
-    for sweep in _select_newest(list_sweeps(store), keep):
-        kept += [RunLog(folder) for folder in sweep.folder.glob("trials/*/*")]
-    store.pull("promoted")
-    wanted = {json.loads(path.read_text())["step_id"] for path in store.local("promoted").glob("*.json")}
-    for run_log in kept:
-        wanted |= {step["step_id"] for step in run_log.steps() if step["step_id"]}
-    return wanted
-
-
-def _select_newest(found: Iterable[RunLog], keep: int) -> list[RunLog]:
-    """Return the first `keep` of them, and those that are pinned."""
-    return [run_log for n, run_log in enumerate(found) if n < keep or (run_log.folder / "pinned").exists()]
+def _find_address(store: Store, step_id: str) -> str | None:
+    """Return the address of the object that a step points to; None if its end cannot be read, which a run reports."""
+    try:
+        commit = store.lookup(step_id)
+    except DamagedError:
+        return None
+    return commit.manifest if commit else None
 
 
 def _list_folders(folder: Path) -> Iterator[Path]:

@@ -1,6 +1,8 @@
 """Leases: who works on a step. Attempts of a step are numbered, and each attempt ends in exactly one way.
 
-    open_attempts/<id>.<n>             created before the lease, removed after the end: the index of running attempts
+    open_attempts/<id>.<n>             created before the lease, removed after the end: the index of running attempts;
+                                       names the object that the attempt is about to commit (see `announcement`), or
+                                       the step whose training state it continues
     steps/<id>/attempts/<n>/lease      created exclusively by the owner of attempt n
     steps/<id>/attempts/<n>/heartbeat  a counter that the owner raises
     steps/<id>/attempts/<n>/end        created exclusively, by the owner (commit, failed, released) or by the process
@@ -14,11 +16,12 @@ and cannot commit. This needs only exclusive creation: no locks, no compare-and-
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +31,7 @@ from obstore.exceptions import BaseError
 
 from ratchet.errors import DamagedError, LeaseLost
 from ratchet.orchestrator.job_interface.job import Result
-from ratchet.orchestrator.store import Commit, Store
+from ratchet.orchestrator.store import Commit, Store, audit_log
 from ratchet.orchestrator.store.backend import attempt_key
 
 TTL = 60.0
@@ -62,11 +65,22 @@ class Lease:
         visible.
         """
         store = self.leases.store
-        commit = Commit(self.step_id, store.add_object(staging, result), self.attempt, fingerprint, record)
+        manifest = store.add_object(staging, result, self._announce)
+        commit = Commit(self.step_id, manifest.digest, self.attempt, fingerprint, record)
         with store.report_full_disk(staging):
             if not self._create_end({"commit": asdict(commit)}):
-                owner = store.read(f"{self._key}/end").get("revoked_by", "another process")
+                owner = (store.read(f"{self._key}/end") or {}).get("revoked_by", "another process")
                 raise LeaseLost(f"step {self.step_id[:12]}, attempt {self.attempt}: taken over by {owner}")
+        audit_log.record(
+            store,
+            "commit",
+            self.leases.run_id,
+            name=record.get("name"),
+            step=self.step_id,
+            attempt=self.attempt,
+            object=commit.manifest,
+            bytes=sum(file.bytes for file in manifest.files),
+        )
         store.clear(self.step_id)
         return commit
 
@@ -79,6 +93,14 @@ class Lease:
         """End the attempt without a result and without a failure."""
         with contextlib.suppress(OSError, BaseError):
             self._create_end({"released": True})
+
+    def keep_step(self, step_id: str) -> None:
+        """Have `gc` keep another step while this attempt runs, instead of the one given before."""
+        self.leases.store.overwrite(_open_key(self.step_id, self.attempt), {"step": step_id})
+
+    def _announce(self, digest: str) -> None:
+        """Name the object that this attempt is about to commit, so that `gc` keeps it."""
+        self.leases.store.overwrite(_open_key(self.step_id, self.attempt), {"object": digest})
 
     @property
     def _key(self) -> str:
@@ -127,19 +149,24 @@ class Leases:
         """
         while True:
             attempt, end = self.store.newest(step_id)
-            key = attempt_key(step_id, attempt)
             if end is not None and "commit" in end:
                 return Commit(**end["commit"])
-            if attempt and end is None and (owner := self.store.read(f"{key}/lease")) is not None:
-                if not self._is_lost(step_id, attempt, owner):
-                    return HeldByOther(_describe_owner(owner))
-                if self.store.create(f"{key}/end", {"revoked_by": _describe_owner(_this_process(self.run_id))}):
-                    self.store.remove(_open_key(step_id, attempt))
-                continue
+            if attempt and end is None:
+                try:
+                    owner = self.store.read(f"{attempt_key(step_id, attempt)}/lease")
+                except DamagedError:  # a power loss, which the owner did not survive
+                    self._revoke(step_id, attempt)
+                    continue
+                if owner is not None:
+                    if not self._is_lost(step_id, attempt, owner):
+                        return HeldByOther(_describe_owner(owner))
+                    self._revoke(step_id, attempt)
+                    continue
             # An attempt without a lease: the process was killed while it created it.
             number = attempt if attempt and end is None else attempt + 1
-            self.store.overwrite(_open_key(step_id, number), {})
-            if self.store.create(f"{attempt_key(step_id, number)}/lease", _this_process(self.run_id)):
+            # Another process may have this attempt by now: its mark, which names an object, must stay.
+            self.store.create(_open_key(step_id, number), {})
+            if self.store.create(f"{attempt_key(step_id, number)}/lease", describe_process(self.run_id)):
                 lease = Lease(self, step_id, number)
                 with self._lock:
                     self._held.add(lease)
@@ -150,11 +177,16 @@ class Leases:
         with self._lock:
             self._held.discard(lease)
 
+    def _revoke(self, step_id: str, attempt: int) -> None:
+        by = _describe_owner(describe_process(self.run_id))
+        if self.store.create(f"{attempt_key(step_id, attempt)}/end", {"revoked_by": by}):
+            self.store.remove(_open_key(step_id, attempt))
+
     def _is_lost(self, step_id: str, attempt: int, owner: Mapping[str, Any]) -> bool:
         """Whether the owner's process ended (on this machine) or its heartbeat has not changed for `ttl` seconds."""
-        if owner["machine"] == _machine_id() and _process_start(owner["pid"]) != owner["pid_started"]:
+        if is_gone(owner):
             return True
-        beat = _read_heartbeat(self.store, step_id, attempt)
+        beat = self.store.read_if_whole(f"{attempt_key(step_id, attempt)}/heartbeat")
         now = time.monotonic()
         last = self._last_beats.get(step_id)
         if last is None or last[:2] != (attempt, beat):
@@ -175,21 +207,41 @@ class Leases:
                     self.store.overwrite(f"{lease._key}/heartbeat", beat, durable=False)
 
 
-def list_lease_holders(store: Store) -> list[tuple[str, str]]:
-    """Return (step id, owner) of every attempt that has not ended. The owner may be lost."""
-    found = []
+@dataclass(frozen=True)
+class OpenAttempt:
+    """An attempt that has not ended."""
+
+    step_id: str
+    owner: Mapping[str, Any] | None
+    """None: the attempt has no lease, or its lease cannot be read."""
+    object: str | None
+    """Address of the object that it is about to commit."""
+    continued: str | None
+    """Id of the step whose training state it continues."""
+
+
+def list_open_attempts(store: Store) -> Iterator[OpenAttempt]:
+    """Yield the attempts that have not ended. Names and contents that a killed process left incomplete are ignored."""
     for name in store.list_names("open_attempts"):
-        step_id, _, attempt = name.partition(".")
-        key = attempt_key(step_id, int(attempt))
-        owner = store.read(f"{key}/lease")
-        if store.read(f"{key}/end") is not None:
+        step_id, _, number = name.rpartition(".")
+        if not number.isdecimal():
+            continue
+        # The mark before the end: an attempt removes its mark after it has ended.
+        mark = store.read_if_whole(f"open_attempts/{name}") or {}
+        key = attempt_key(step_id, int(number))
+        if store.read_if_whole(f"{key}/end") is not None:
             store.remove(f"open_attempts/{name}")  # the process that ended it was killed before this line
             continue
-        if owner is None:
-            continue
-        gone = owner["machine"] == _machine_id() and _process_start(owner["pid"]) != owner["pid_started"]
-        found.append((step_id, _describe_owner(owner) + (", which is gone" if gone else "")))
-    return found
+        yield OpenAttempt(step_id, store.read_if_whole(f"{key}/lease"), mark.get("object"), mark.get("step"))
+
+
+def list_lease_holders(store: Store) -> list[tuple[str, str]]:
+    """Return (step id, owner) of every attempt that has not ended. The owner may be lost."""
+    return [
+        (attempt.step_id, _describe_owner(attempt.owner) + (", which is gone" if is_gone(attempt.owner) else ""))
+        for attempt in list_open_attempts(store)
+        if attempt.owner is not None
+    ]
 
 
 def _open_key(step_id: str, attempt: int) -> str:
@@ -204,25 +256,18 @@ def find_failed_attempts(store: Store, step_id: str, attempt: int) -> list[dict[
     found = []
     for number in range(attempt - 1, 0, -1):
         key = attempt_key(step_id, number)
-        owner, end = store.read(f"{key}/lease"), store.read(f"{key}/end") or {}
+        owner, end = store.read_if_whole(f"{key}/lease"), store.read(f"{key}/end") or {}
         if owner is None or "commit" in end:
             break
-        beat = _read_heartbeat(store, step_id, number) or {"at": owner["since"]}
+        beat = store.read_if_whole(f"{key}/heartbeat") or {"at": owner["since"]}
         ended = beat["at"] if "revoked_by" in end else end.get("at", beat["at"])
         why = "its driver was lost" if "revoked_by" in end else end.get("failed", "it was stopped")
         found.append({"attempt": number, "why": why, "seconds": round(ended - owner["since"], 3)})
     return found[::-1]
 
 
-def _read_heartbeat(store: Store, step_id: str, attempt: int) -> Any:
-    """Return the last heartbeat of an attempt; None if there is none. It is not synced: a power loss may empty it."""
-    try:
-        return store.read(f"{attempt_key(step_id, attempt)}/heartbeat")
-    except DamagedError:
-        return None
-
-
-def _this_process(run_id: str) -> dict[str, Any]:
+def describe_process(run_id: str) -> dict[str, Any]:
+    """Return what identifies this process, for leases and marks of runs."""
     return {
         "host": platform.node(),
         "machine": _machine_id(),
@@ -236,6 +281,13 @@ def _this_process(run_id: str) -> dict[str, Any]:
 def _describe_owner(owner: Mapping[str, Any]) -> str:
     since = time.strftime("%H:%M:%S", time.localtime(owner["since"]))
     return f"run {owner['run']} (process {owner['pid']} on {owner['host']}, since {since})"
+
+
+def is_gone(owner: Mapping[str, Any], lost: float = math.inf) -> bool:
+    """Whether a process ended; on another machine, whether its mark, with the time `at`, is older than `lost` s."""
+    if owner["machine"] == _machine_id():
+        return bool(_process_start(owner["pid"]) != owner["pid_started"])
+    return bool(time.time() - owner.get("at", math.inf) > lost)
 
 
 def _machine_id() -> str:

@@ -29,8 +29,13 @@ def remove_empty_folders(folder: Path) -> None:
             os.rmdir(inside)
 
 
+def allow_writing(folder: Path) -> None:
+    """Allow the owner to add and remove entries of a folder and of those below it. Its files stay read-only."""
+    for inside, _, _ in os.walk(folder):
+        os.chmod(inside, os.stat(inside).st_mode & 0o7777 | 0o700)
+
+
 def remove_tree(folder: Path) -> None:
     """Remove a folder, also one in which folders are read-only. Raises FileNotFoundError if another process does it."""
-    for inside, _, _ in os.walk(folder):
-        os.chmod(inside, 0o700)
+    allow_writing(folder)
     shutil.rmtree(folder)

@@ -62,7 +62,7 @@ def _read_commits(store: Store, found: Verification, on_progress: OnProgress) ->
         except DamagedError as error:
             yield str(error)
 
-    read = map_parallel(THREADS, look_up, store.backend.list_steps(), "steps", on_progress)
+    read = map_parallel(THREADS, look_up, store.list_folders("steps"), "steps", on_progress)
     found.problems += [item for item in read if isinstance(item, str)]
     return [item for item in read if isinstance(item, Commit)]
 

@@ -13,6 +13,7 @@ from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.recipe import list_modules
 from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.store.open_runs import OpenRun
 from ratchet.orchestrator.sweeps import results
 from ratchet.orchestrator.sweeps.plan import SweepPlan, plan_sweep
 from ratchet.orchestrator.sweeps.trial_log import compute_key
@@ -35,9 +36,17 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
     if arguments.promote and not arguments.promote.replace("-", "").replace("_", "").isalnum():
         raise RecipeError(f"--promote {arguments.promote}: expected a name of letters, digits, - and _")
     store = Store.open(arguments.store)
+    with OpenRun(store) as open_run:
+        return _run_sweep(arguments, lines, argv, store, open_run)
+
+
+def _run_sweep(
+    arguments: argparse.Namespace, lines: Sequence[str], argv: Sequence[str], store: Store, open_run: OpenRun
+) -> int:
     options = {name: getattr(arguments, name) for name in IN_SWEEP_ID}
     command = shlex.join(argv)
     sweep = plan_sweep(arguments.recipe, lines, arguments.space, arguments.metric, store, options, command)
+    open_run.set_folder(sweep.trial_log.folder)
     cluster = Cluster(arguments.address, list_modules(sweep.recipe, sweep.steps))
     try:
         finished = _run_trials(sweep, arguments, cluster, store)

@@ -18,7 +18,7 @@ from ratchet.orchestrator.atomic_file import make_folder, sync, write_atomically
 from ratchet.orchestrator.execution.executor import versions
 from ratchet.orchestrator.reporting.sweep_data import SweepReport, TrialReport
 from ratchet.orchestrator.run_log import RunLog
-from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.store import Store, audit_log
 from ratchet.orchestrator.sweeps.plan import SweepPlan
 from ratchet.orchestrator.sweeps.space import format_settings
 from ratchet.orchestrator.sweeps.trial_log import Trial
@@ -144,6 +144,9 @@ def promote_winner(sweep: SweepPlan, best: Trial, store: Store, name: str) -> Pa
     link.replace(folder / name)
     sync(folder)
     store.publish(folder)
+    size = sum(file.bytes for file in store.manifest(commit.manifest).files)
+    sweep_id = sweep.trial_log.id
+    audit_log.record(store, "promote", sweep_id, name=name, step=step_id, object=commit.manifest, bytes=size)
     return folder / name
 
 

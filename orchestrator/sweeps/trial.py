@@ -28,6 +28,7 @@ from ratchet.orchestrator.recipe import Recipe, Settings, build
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.step import Step, Summary
 from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.store.open_runs import OpenRun
 from ratchet.orchestrator.sweeps.objective import Objective, select_needed_steps
 from ratchet.orchestrator.sweeps.space import Point, format_settings, format_value
 from ratchet.orchestrator.sweeps.trial_log import Trial, compute_key
@@ -141,14 +142,18 @@ class TrialActor(tune.Trainable):
         # Shown to other drivers that wait for a step of this run.
         run_log.run_id = f"{spec.folder} with {', '.join(format_settings(self.settings)) or 'the defaults'}"
         make_folder(run_log.folder)
-        plan = Plan(steps, store)
-        plan.check()
         listener = TrialListener(self, report_to_tune=seed == 0)
         cluster = Cluster()
-        try:
-            outcome = Run(spec.recipe, Summary(()), plan, cluster, run_log, listener, self.stopping).execute()
-        finally:
-            cluster.stop()
+        with OpenRun(store) as open_run:
+            plan = Plan(steps, store)
+            plan.check()
+            run = Run(spec.recipe, Summary(()), plan, cluster, run_log, listener, self.stopping)
+            run.write_plan()  # before its folder is named: the folder may hold the plan of an earlier run
+            open_run.set_folder(run_log.folder)
+            try:
+                outcome = run.execute()
+            finally:
+                cluster.stop()
         if outcome.interrupted:
             raise Interrupted(f"trial {self.settings}: stopped")
         if outcome.failures:

@@ -1,13 +1,20 @@
-"""Results and events that runs have written to a store."""
+"""Results and events that runs have written to a store, and stores with results that no run has computed."""
 
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ratchet.orchestrator.store import Commit, Store
+from ratchet.orchestrator.job_interface import Result
+from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.store import Commit, Store, gc
+from ratchet.orchestrator.store.lease import Lease, Leases
+
+HOUR = 3600.0
 
 
 def results(store: Path) -> dict[str, Commit]:
@@ -34,3 +41,41 @@ def events(store: Path) -> list[dict[str, Any]]:
 def started(store: Path, step: str) -> Callable[[], bool]:
     """Return a condition for `wait_for`: a run on this store has started the step."""
     return lambda: any((event["event"], event["step"]) == ("started", step) for event in events(store))
+
+
+def made(store: Store, step_id: str, text: str) -> Commit:
+    """Commit a step with one file."""
+    with Leases(store, "run") as leases:
+        lease = leases.acquire(step_id)
+        assert isinstance(lease, Lease)
+        staging = store.staging(step_id, lease.attempt)
+        (staging / "a.txt").write_text(text)
+        return lease.commit(staging, Result({}), {}, {})
+
+
+def named_by_a_run(
+    store: Store, *step_ids: str, pinned: bool = False, failures: dict[str, str] | None = None, finished: bool = True
+) -> RunLog:
+    """Begin a run whose plan has these steps, and end it if `finished`."""
+    run_log = RunLog.begin(store, "toy", {})
+    steps = [{"name": step_id, "step_id": step_id} for step_id in step_ids]
+    run_log.write("plan.json", {"recipe": "toy", "steps": steps})
+    if pinned:
+        (run_log.folder / "pinned").touch()
+    if finished:
+        run_log.event("end", failures=failures or {}, interrupted=False)
+    return run_log
+
+
+def age(folder: Path, seconds: float) -> None:
+    """Set the times of everything in a folder back by so many seconds."""
+    then = time.time() - seconds
+    for path in [folder, *folder.rglob("*")]:
+        os.utime(path, (then, then))
+
+
+def collected(store: Store, keep: int = 5, grace: float = HOUR) -> list[str]:
+    """Collect garbage and return the names of what was removed."""
+    return [
+        Path(item.key).name for item in gc.sweep(store, gc.plan(store, keep=keep, grace=grace), keep=keep, grace=grace)
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Commit, Store, bucket, bucket_gc, gc, lease
 from ratchet.orchestrator.store.bucket import Bucket
+from ratchet.orchestrator.store.kept import Kept
 from ratchet.orchestrator.store.lease import Lease, Leases, list_lease_holders
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -256,11 +258,61 @@ def test_an_object_that_was_changed_in_the_bucket_is_named_and_made_anew(at: Cal
     other = at("other")
     with pytest.raises(DamagedError, match=r"model/text.txt: content .* `ratchet run ... --repair`"):
         other.path(commit.manifest)
-    other.withdraw("ff" * 32)
+    other.withdraw(commit)
     assert other.lookup("ff" * 32) is None
     again = made(other, "ff" * 32)
     assert again.manifest == commit.manifest
     at("third").path(again.manifest, full=True)
+
+
+def test_two_repairs_at_once_leave_the_good_result(at: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    import obstore
+
+    one, two, step_id = at("one"), at("two"), "ab" * 32
+    damaged = made(one, step_id)
+    obstore.put(one.backend.control, f"objects/{damaged.manifest}/model/text.txt", b"tixt")
+    create, again = two.create, list[Commit]()
+
+    def create_late(key: str, value: dict[str, Any]) -> bool:
+        """The other machine repairs while this one is suspended, right before its withdrawal."""
+        one.withdraw(damaged)
+        again.append(made(one, step_id))
+        return create(key, value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(two, "create", create_late)
+        two.withdraw(damaged)
+    assert again[0].manifest == damaged.manifest
+    two.withdraw(damaged)
+    assert at("third").lookup(step_id) == again[0]
+    text = at("fourth").path(again[0].manifest, full=True) / "model" / "text.txt"
+    assert text.read_text() == "text"
+
+
+def test_a_second_promotion_of_equal_length_is_seen_by_other_machines(at: Callable[..., Store]) -> None:
+    one, two = at("one"), at("two")
+    for step_id in ("11" * 32, "22" * 32):
+        path = one.local("promoted", "best.json")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"step_id": step_id}))
+        one.publish(path.parent)
+        two.pull("promoted")
+        assert json.loads(two.local("promoted", "best.json").read_text())["step_id"] == step_id
+
+
+def test_a_pull_keeps_what_this_machine_has_added(at: Callable[..., Store]) -> None:
+    one, two = at("one"), at("two")
+    log = RunLog.begin(one, "toy", {})
+    log.event("begin")
+    one.publish(log.folder)
+    log.event("end", failures={}, interrupted=False)
+    one.pull("runs")
+    assert log.find_end() == "finished"
+    two.pull("runs")
+    assert RunLog(two.local("runs", log.run_id)).find_end() == ""
+    one.publish(log.folder)
+    two.pull("runs")
+    assert RunLog(two.local("runs", log.run_id)).find_end() == "finished"
 
 
 def named_by_a_run(store: Store, *step_ids: str) -> None:
@@ -276,7 +328,7 @@ def later(monkeypatch: pytest.MonkeyPatch, hours: float) -> None:
 
 
 def collected(store: Store) -> list[str]:
-    found = gc.sweep(store, gc.plan(store, keep=5, grace=3600), grace=3600)
+    found = gc.sweep(store, gc.plan(store, keep=5, grace=3600), keep=5, grace=3600)
     return sorted(item.key.split("/")[0] for item in found if item.remote)
 
 
@@ -322,7 +374,7 @@ def test_an_object_that_is_placed_again_while_gc_looks_stays(
     commit = made(at("third"), "44" * 32, "same")
     assert commit.manifest == old.manifest
     remote = [item for item in garbage if item.remote and item.key.startswith("objects")]
-    assert bucket_gc.sweep(store, remote, since) == []
+    assert bucket_gc.sweep(store, remote, Kept(), since) == []
     assert bucket_of(store).manifest(commit.manifest) is not None
 
 

@@ -271,7 +271,7 @@ def test_an_attempt_from_before_a_withdrawal_can_never_commit(tmp_path: Path) ->
         (fresh / "y.txt").write_text("y")
         damaged = second.commit(fresh, Result({}), {}, {})
         damage.change(store.path(damaged.manifest) / "y.txt", "z")
-        store.withdraw(STEP)
+        store.withdraw(damaged)
         assert store.lookup(STEP) is None
         third = others.acquire(STEP)
         assert isinstance(third, Lease)
@@ -285,12 +285,14 @@ def test_an_attempt_from_before_a_withdrawal_can_never_commit(tmp_path: Path) ->
 
 def test_two_that_withdraw_one_result_at_once_withdraw_it_once(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
-    commit_once(store)
-    store.withdraw(STEP)
+    damaged = commit_once(store)
+    store.withdraw(damaged)
     again = commit_once(store)
+    store.withdraw(damaged)  # by a process that looked before the other withdrew
+    assert store.lookup(STEP) == again
     late = Store.open(tmp_path)
-    late.newest = lambda step_id: (1, {"commit": {"manifest": again.manifest}})  # type: ignore[method-assign]
-    late.withdraw(STEP)  # it looked before the other withdrew
+    late.lookup = lambda step_id: damaged  # type: ignore[method-assign]
+    late.withdraw(damaged)  # it was suspended after its last look
     assert store.lookup(STEP) == again
     store.path(again.manifest, full=True)
 

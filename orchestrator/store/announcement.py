@@ -1,0 +1,47 @@
+"""Announcements: which objects a garbage collection is about to remove.
+
+    collections/<random>   the addresses, from before the last check that nobody uses them until all are removed
+
+A collection announces objects, then checks that no step and no attempt names them. A commit names its object in the
+mark of its attempt (see `lease`), then looks for announcements. Whatever the order and however long a process is
+suspended between two lines, one of them sees the other: the collection keeps the object, or the commit takes another
+address. A collection that was killed leaves its announcement; it is removed a week later.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ratchet.orchestrator.store import Store
+
+LEFT_OVER = 7 * 86_400.0
+"""Age in seconds at which an announcement was left over by a collection that was killed."""
+
+
+@contextmanager
+def announce(store: Store, digests: Sequence[str]) -> Iterator[None]:
+    """Announce the removal of objects. After an error the announcement stays: requests may still be under way."""
+    for name, value in _read_all(store):
+        if time.time() - value["at"] > LEFT_OVER:
+            store.remove(f"collections/{name}")
+    key = f"collections/{uuid.uuid4().hex}"
+    store.overwrite(key, {"at": time.time(), "objects": list(digests)})
+    yield
+    store.remove(key)
+
+
+def is_announced(store: Store, digest: str) -> bool:
+    """Whether a collection may be removing an object."""
+    return any(digest in value["objects"] for _, value in _read_all(store))
+
+
+def _read_all(store: Store) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name in store.list_names("collections"):
+        # A collection does not survive the power loss that cuts its announcement off.
+        if (value := store.read_if_whole(f"collections/{name}")) is not None:
+            yield name, value

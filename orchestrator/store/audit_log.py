@@ -1,0 +1,67 @@
+"""The audit log: who committed, withdrew, promoted and removed what, and when.
+
+    log/<day>/<time>-<random>   one record; day and time in UTC
+
+The layout is the same in a folder and in a bucket, where nothing can be appended to. Records are never changed, and
+`gc` keeps them; a day may be removed by hand. They are informative: a process that is killed right after a commit
+leaves none, and the commit is valid without.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from obstore.exceptions import BaseError
+
+if TYPE_CHECKING:
+    from ratchet.orchestrator.store import Store
+
+READERS = 16
+"""Concurrent reads, since object storage has a high latency."""
+
+
+def record(store: Store, what: str, run: str, **details: Any) -> None:
+    """Write a record. It is not synced to disk, and a failure to write it is ignored.
+
+    what: commit, withdraw, promote or collect. run: the id of a run or sweep; empty if there is none. details: plain
+    JSON values, such as `step`, `name`, `object`, `bytes`.
+    """
+    now = datetime.now(UTC)
+    key = f"log/{now:%Y-%m-%d}/{now:%H%M%S.%f}-{uuid.uuid4().hex[:8]}"
+    who = {"host": platform.node(), "user": _find_user(), "run": run}
+    with suppress(OSError, BaseError):
+        store.overwrite(key, {"at": now.timestamp(), "what": what, **who, **details}, durable=False)
+
+
+def read_newest(store: Store, limit: int, run: str = "") -> list[dict[str, Any]]:
+    """Return the newest records, oldest first; only those of runs whose id starts with `run`."""
+    found: list[dict[str, Any]] = []
+    for value in _read_backwards(store):
+        if len(found) == limit:
+            break
+        if value["run"].startswith(run):
+            found.append(value)
+    return found[::-1]
+
+
+def _read_backwards(store: Store) -> Iterator[dict[str, Any]]:
+    with ThreadPoolExecutor(READERS) as pool:
+        for day in sorted(store.list_folders("log"), reverse=True):
+            keys = [f"log/{day}/{name}" for name in reversed(store.list_names(f"log/{day}"))]
+            for start in range(0, len(keys), READERS):
+                yield from filter(None, pool.map(store.read_if_whole, keys[start : start + READERS]))
+
+
+def _find_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return str(os.getuid())  # a container whose user has no name

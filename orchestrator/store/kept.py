@@ -1,0 +1,122 @@
+"""What `gc` keeps: the steps and objects that runs, sweeps, promotions and running attempts name.
+
+Kept are the steps in the plans of the newest finished runs and of every run since, of the newest sweeps, of pinned
+runs, and of every run whose driver may be running. The objects in the latter's plans are kept too: they are the inputs
+of running steps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ratchet.errors import DamagedError
+from ratchet.orchestrator.run_log import RunLog, list_run_folders, list_sweeps
+from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.store.lease import is_gone, list_open_attempts
+from ratchet.orchestrator.store.open_runs import list_open_runs
+
+
+@dataclass
+class Kept:
+    """What must not be removed."""
+
+    steps: set[str] = field(default_factory=set)
+    """Step ids."""
+    objects: set[str] = field(default_factory=set)
+    """Addresses, beside those of the objects that kept steps point to."""
+    unknown: list[str] = field(default_factory=list)
+    """Why it is not known which steps a kept run names; then all steps are kept."""
+
+    def keeps(self, step_id: str) -> bool:
+        return bool(self.unknown) or step_id in self.steps
+
+    def add_plan(self, run_log: RunLog, with_objects: bool) -> None:
+        """Keep the steps of a plan."""
+        try:
+            steps = run_log.steps()
+        except DamagedError:
+            self.unknown.append(
+                f"{run_log.folder}: its plan cannot be read; all steps are kept, since those of this run are unknown;"
+                " remove the folder if the run is not needed"
+            )
+            return
+        self.steps |= {step["step_id"] for step in steps if step["step_id"]}
+        if with_objects:
+            self.objects |= {step["object"] for step in steps if step.get("object")}
+
+
+def find_kept(store: Store, keep: int) -> Kept:
+    """Find what must not be removed. keep: number of finished runs, and of sweeps, to keep."""
+    kept = Kept()
+    _add_open_runs(store, kept)
+    for run_log in _select_runs(store, keep):
+        kept.add_plan(run_log, with_objects=False)
+    for number, sweep in enumerate(list_sweeps(store)):
+        if number < keep or _is_pinned(sweep.folder):
+            for trial in _list_trials(sweep.folder):
+                kept.add_plan(trial, with_objects=False)
+    _add_promoted(store, kept)
+    # After the plans: a step that is in none is kept while it is worked on.
+    for attempt in list_open_attempts(store):
+        if attempt.owner is None or not is_gone(attempt.owner):
+            kept.steps |= {step for step in (attempt.owner and attempt.step_id, attempt.continued) if step}
+            kept.objects |= {attempt.object} if attempt.object else set()
+    return kept
+
+
+def _add_open_runs(store: Store, kept: Kept) -> None:
+    open_runs = list_open_runs(store)
+    if open_runs:
+        store.pull("runs")
+        store.pull("sweeps")
+    for mark in open_runs:
+        where = f"process {mark['pid']} on {mark['host']}"
+        if not mark["run"]:
+            kept.unknown.append(f"{where} is starting a run; until it has a plan all steps are kept")
+            continue
+        run_log = RunLog(store.local(*mark["run"].split("/")))
+        if mark["run"].startswith("sweeps/") and mark["run"].count("/") == 1:
+            plans = _list_trials(run_log.folder)
+        elif (run_log.folder / "plan.json").exists():
+            plans = [run_log]
+        else:
+            plans = []
+            kept.unknown.append(f"{where} is starting run {run_log.run_id}; until it has a plan all steps are kept")
+        for plan in plans:
+            kept.add_plan(plan, with_objects=True)
+
+
+def _select_runs(store: Store, keep: int) -> Iterator[RunLog]:
+    """Yield the newest `keep` finished runs, every run since, and pinned runs.
+
+    A run that failed, was interrupted or was killed counts as none: its command continues it.
+    """
+    finished = 0
+    for folder in list_run_folders(store):
+        run_log = RunLog(folder)
+        if finished < keep or _is_pinned(folder):
+            yield run_log
+        if finished < keep:
+            finished += run_log.find_end() == "finished"
+
+
+def _add_promoted(store: Store, kept: Kept) -> None:
+    store.pull("promoted")
+    for path in store.local("promoted").glob("[!.]*.json"):
+        try:
+            promoted = json.loads(path.read_text())
+            kept.steps.add(promoted["step_id"])
+            kept.objects.add(promoted.get("object", ""))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            kept.unknown.append(f"{path}: not a promotion; expected JSON with a step_id; promote it again or remove it")
+
+
+def _is_pinned(folder: Path) -> bool:
+    return (folder / "pinned").exists()
+
+
+def _list_trials(folder: Path) -> list[RunLog]:
+    return [RunLog(path) for path in folder.glob("trials/*/*") if path.is_dir()]

@@ -1,0 +1,81 @@
+"""Open runs: which drivers may be running, so that `gc` keeps what they use.
+
+    open_runs/<random>   created before a driver plans, removed when it ends: its process, and the folder of its run
+
+The plan in that folder names the steps and objects that the run uses. Before there is one, `gc` keeps everything. The
+mark of a killed driver is removed by the next `gc` on its machine; that of a driver on another machine after a day
+without a sign of life.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from obstore.exceptions import BaseError
+
+from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.store.lease import describe_process, is_gone
+
+INTERVAL = 600.0
+"""Seconds between signs of life."""
+
+LOST = 86_400.0
+"""Seconds without a sign of life after which a driver on another machine counts as lost."""
+
+
+class OpenRun:
+    """The mark of this driver. Use as a context manager around planning and execution."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.key = store, f"open_runs/{uuid.uuid4().hex}"
+        self.folder: str | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="open run", daemon=True)
+
+    def __enter__(self) -> OpenRun:
+        self._write()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        self._thread.join()
+        self.store.remove(self.key)
+
+    def set_folder(self, folder: Path) -> None:
+        """Name the folder of the run, or of the sweep, whose plans say what is used."""
+        self.folder = folder.relative_to(self.store.root).as_posix()
+        self._write()
+
+    def _write(self) -> None:
+        self.store.overwrite(self.key, {**describe_process(self.folder or ""), "at": time.time()})
+
+    def _renew(self) -> None:
+        while not self._closing.wait(INTERVAL):
+            with suppress(OSError, BaseError):
+                self._write()
+
+
+def list_open_runs(store: Store) -> list[dict[str, Any]]:
+    """Return the marks of the drivers that may be running. `run`: the folder in the store, empty before there is one.
+
+    Marks of drivers that ended without removing them are removed.
+    """
+    found = []
+    for name in store.list_names("open_runs"):
+        mark = store.read_if_whole(f"open_runs/{name}")
+        if mark is None:
+            continue  # it ended, or its machine lost power
+        if is_gone(mark, LOST):
+            store.remove(f"open_runs/{name}")
+        else:
+            found.append(mark)
+    return found

@@ -1,0 +1,486 @@
+"""A model of the store for hypothesis: three actors run, repair, promote and collect; each stops before every operation
+on the store, for as long as hypothesis likes, and may be killed there.
+
+The store is the real one, in a folder, or in a bucket in memory with a local folder per actor. An actor is a thread
+that has a process id of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import obstore
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from obstore.store import MemoryStore
+
+from ratchet.errors import DamagedError, LeaseLost
+from ratchet.orchestrator.job_interface import Result
+from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.store import Commit, Store, audit_log, bucket, gc, lease, manifest, parallel
+from ratchet.orchestrator.store.bucket import Bucket
+from ratchet.orchestrator.store.lease import HeldByOther, Leases
+from ratchet.orchestrator.store.open_runs import OpenRun
+from ratchet.orchestrator.sweeps.results import promote_winner
+
+CONTENT = {"a": "one", "b": "two", "c": "one", "d": "six"}
+"""Step id -> what its job writes. The results of a and c have the same address."""
+
+PLANS = [("a",), ("b",), ("d",), ("a", "d"), ("c", "b"), ("a", "b", "c")]
+"""Steps of a run; each reads the one before it."""
+
+ALL = 1_000_000
+"""More operations than any actor does."""
+
+ACTOR = st.integers(0, 2)
+OPERATIONS = st.one_of(
+    st.integers(1, 50),
+    st.integers(1, 150),
+    st.just(ALL),
+    # Up to what decides.
+    st.sampled_from(
+        ["/end", "/lease", "/MANIFEST.json", "put open_", "os.rename", "os.utime", "collections/", "objects"]
+    ),
+)
+
+MEMORY = Path("/dev/shm")
+"""A folder in memory, where syncing costs nothing."""
+
+POLLS = 3
+"""Looks at a lease that another actor holds before a driver stops."""
+
+FILE_EVENTS = {
+    "open",
+    "os.rename",
+    "os.mkdir",
+    "os.remove",
+    "os.rmdir",
+    "os.link",
+    "os.utime",
+    "os.listdir",
+    "os.scandir",
+}
+
+here = threading.local()
+"""`actor`: the actor whose thread this is."""
+
+
+class Killed(BaseException):
+    """The actor was killed: nothing that it does from now on has an effect."""
+
+
+class Actor:
+    """A thread that stops before every operation on the store until it is given leave for more."""
+
+    def __init__(self, process: int, store: Store, program: Callable[[Actor], None], what: str) -> None:
+        self.process, self.store, self.what = process, store, what
+        self.leave: int | str = 0
+        self.killed, self.ended = False, False
+        self.error: BaseException | None = None
+        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
+        threading.Thread(target=self._run, args=(program,), daemon=True).start()
+
+    def advance(self, operations: int | str) -> None:
+        """Let the actor do so many operations, or one and those before the next whose name contains a text, or end."""
+        if not self.ended:
+            self.leave = operations
+            self._go.release()
+            assert self._stopped.acquire(timeout=60), f"{self.what}: blocked"
+
+    def kill(self) -> None:
+        self.killed = True
+        self.advance(0)
+
+    def gate(self, operation: str) -> None:
+        """Wait for leave before an operation. Called in the actor's thread."""
+        if not self.killed and (self.leave in operation if isinstance(self.leave, str) else self.leave == 0):
+            self._stopped.release()
+            self._go.acquire()
+        if self.killed:
+            raise Killed
+        if isinstance(self.leave, int):
+            self.leave -= 1
+
+    def _run(self, program: Callable[[Actor], None]) -> None:
+        self._go.acquire()
+        here.actor = self
+        try:
+            if not self.killed:
+                program(self)
+        except Killed:
+            pass
+        except BaseException as error:
+            if not self.killed:
+                self.error = error
+        here.actor = None
+        self.ended = True
+        self._stopped.release()
+
+
+def gate(*operation: Any) -> None:
+    if (actor := getattr(here, "actor", None)) is not None:
+        actor.gate(" ".join(map(str, operation)))
+
+
+class GatedObstore:
+    """obstore with a gate before each request."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(obstore, name)
+
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            gate(name, *arguments[1:2])
+            return function(*arguments, **keywords)
+
+        return call
+
+
+class InThread:
+    """An executor that does its work in the actor's own thread, so that hypothesis can repeat a run."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __enter__(self) -> InThread:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def map(self, function: Callable[..., Any], *items: Any) -> Iterator[Any]:
+        return iter([function(*item) for item in zip(*items, strict=False)])
+
+
+_hooked = False
+
+
+def hook_file_operations() -> None:
+    """Put a gate before every operation on files. A hook cannot be removed; outside of actors it does nothing."""
+    global _hooked
+    if not _hooked:
+        sys.addaudithook(lambda event, details: gate(event, *details[:1]) if event in FILE_EVENTS else None)
+        _hooked = True
+
+
+class StoreModel(RuleBasedStateMachine):
+    """Rules of the actors and of their surroundings, and what must hold."""
+
+    in_bucket = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        hook_file_operations()
+        self.folder = Path(tempfile.mkdtemp(prefix="store-model-", dir=MEMORY if MEMORY.is_dir() else None))
+        self.patch = pytest.MonkeyPatch()
+        self.actors: list[Actor | None] = [None] * 3
+        self.alive: set[int] = set()
+        self.processes, self.tokens = itertools.count(10**7), itertools.count()
+        self.void: set[int] = set()
+        """Tokens of results that nobody may find any more."""
+        self.damaged: set[str] = set()
+        """Addresses that were damaged at some time."""
+        self.withdrawn: set[str] = set()
+        """Steps whose result a repair withdrew."""
+        self.pinned: list[RunLog] = []
+        self.promoted: dict[str, str] = {}
+        self.passed = time.time()
+        """Everything older than this is older than the grace period."""
+        self._replace_clocks_and_names()
+        self.stores = self._open_stores()
+        self.collecting = 0
+        """Collections that were started."""
+
+    def _replace_clocks_and_names(self) -> None:
+        real_pid, numbers = os.getpid, itertools.count(1)
+
+        def find_pid() -> int:
+            actor = getattr(here, "actor", None)
+            return real_pid() if actor is None else actor.process
+
+        self.patch.setattr(os, "getpid", find_pid)
+        self.patch.setattr(lease, "_process_start", lambda pid: "started" if pid in self.alive else None)
+        self.patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers) << 104))
+        self.patch.setattr(secrets, "token_hex", lambda size: f"{next(numbers):08x}")
+        self.patch.setattr(gc, "time", SimpleNamespace(time=lambda: self.passed + gc.MIN_GRACE))
+        for module in (bucket, parallel, manifest, audit_log):
+            self.patch.setattr(module, "ThreadPoolExecutor", InThread)
+        self.patch.setattr(bucket, "obstore", GatedObstore())
+
+    def _open_stores(self) -> list[Store]:
+        if not self.in_bucket:
+            return [Store.open(self.folder) for _ in self.actors]
+        found = []
+        self.control = MemoryStore()
+        for machine in range(len(self.actors)):
+            self.patch.setenv("RATCHET_CACHE", str(self.folder / str(machine)))
+            store = Store.open("memory:///store")
+            assert isinstance(store.backend, Bucket)
+            store.backend.control = self.control
+            found.append(store)
+        return found
+
+    # The rules. What begins goes on at once, so that few draws make much happen.
+
+    @initialize(plans=st.lists(st.sampled_from(PLANS), max_size=1))
+    def prepare(self, plans: list[tuple[str, ...]]) -> None:
+        """Begin with old results."""
+        for steps in plans:
+            self.run(0, ALL, steps, patient=True, pinned=False, promote=False, repair=False)
+        self.pass_time()
+
+    @rule(
+        number=ACTOR,
+        operations=OPERATIONS,
+        steps=st.sampled_from(PLANS),
+        patient=st.booleans(),
+        pinned=st.booleans(),
+        promote=st.booleans(),
+        repair=st.booleans(),
+    )
+    def run(
+        self,
+        number: int,
+        operations: int | str,
+        steps: tuple[str, ...],
+        patient: bool,
+        pinned: bool,
+        promote: bool,
+        repair: bool,
+    ) -> None:
+        def program(actor: Actor) -> None:
+            self._drive(actor, steps, patient, pinned, promote, repair)
+
+        self._start(number, program, f"run of {steps}")
+        self.advance(number, operations)
+
+    @rule(number=ACTOR, operations=OPERATIONS, keep=st.integers(0, 1), late=st.booleans())
+    def collect(self, number: int, operations: int | str, keep: int, late: bool) -> None:
+        def program(actor: Actor) -> None:
+            gc.sweep(actor.store, gc.plan(actor.store, keep=keep, grace=0), keep=keep, grace=0)
+
+        if late:
+            self.pass_time()
+        if self._start(number, program, "collection"):
+            self.collecting += 1
+        self.advance(number, operations)
+
+    @rule(number=ACTOR, operations=OPERATIONS)
+    def advance(self, number: int, operations: int | str) -> None:
+        if (actor := self.actors[number]) is not None:
+            actor.advance(operations)
+            self._check(number, actor)
+
+    @rule(number=ACTOR)
+    def kill(self, number: int) -> None:
+        if (actor := self.actors[number]) is not None:
+            actor.kill()
+            self._check(number, actor)
+
+    @rule()
+    def pass_time(self) -> None:
+        """Make everything that was written so far older than the grace period."""
+        self.passed, file = time.time(), self.folder / ".clock"
+        file.touch()
+        while file.stat().st_mtime <= self.passed:  # the file system tells the time in steps of some ms
+            time.sleep(0.0005)
+            file.touch()
+
+    @precondition(lambda self: not self.damaged)
+    @rule(step=st.sampled_from(sorted(CONTENT)))
+    def damage(self, step: str) -> None:
+        """Change a file of a result as a bad disk does: its size stays."""
+        commit = self.stores[0].lookup(step)
+        if commit is None:
+            return
+        key, text = f"objects/{commit.manifest}/text.txt", b"bad"
+        if self.in_bucket:
+            obstore.put(self.control, key, text)
+        else:
+            path = self.folder / key
+            if not path.exists():
+                return
+            path.write_bytes(text)
+        self.damaged.add(commit.manifest)
+
+    def teardown(self) -> None:
+        try:
+            for number, actor in enumerate(self.actors):
+                if actor is not None:
+                    actor.kill()
+                    self._check(number, actor)
+            self._check_kept_results()
+        finally:
+            self.patch.undo()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    # What the actors do: what a run does with the store, in the same order.
+
+    def _start(self, number: int, program: Callable[[Actor], None], what: str) -> bool:
+        if self.actors[number] is not None:
+            return False
+        process = next(self.processes)
+        self.alive.add(process)
+        self.actors[number] = Actor(process, self.stores[number], program, what)
+        return True
+
+    def _drive(
+        self, actor: Actor, steps: tuple[str, ...], patient: bool, pinned: bool, promote: bool, repair: bool
+    ) -> None:
+        store, commits = actor.store, dict[str, Commit]()
+        collections = self.collecting if not self._is_collecting() else -1
+        with OpenRun(store) as open_run:
+            for step in steps:
+                if (commit := self._look_up(store, step, repair)) is None:
+                    break
+                commits[step] = commit
+            run_log = RunLog.begin(store, "toy", {})
+            open_run.set_folder(run_log.folder)
+            if pinned:
+                (run_log.folder / "pinned").touch()
+            self._write_plan(store, run_log, steps, commits)
+            # A collection that looked before the plan was there may withdraw what the plan names.
+            known = collections == self.collecting
+            if pinned and known:
+                self.pinned.append(run_log)
+            leases = Leases(store, run_log.run_id, 1e9 if patient else 0.0)
+            for before, step in zip((None, *steps), steps, strict=False):
+                if step not in commits and (found := self._look_up(store, step, repair)) is not None:
+                    commits[step] = found
+                    self._write_plan(store, run_log, steps, commits)
+                while step not in commits:
+                    commit = self._compute(store, leases, step, commits.get(before) if before else None)
+                    if commit is None:
+                        return
+                    commits[step] = commit
+                    self._write_plan(store, run_log, steps, commits)
+            self._read(store, commits[steps[-1]])
+            if promote:
+                self._promote(store, run_log, steps[-1], known)
+            run_log.event("end", failures={}, interrupted=False)
+            store.publish(run_log.folder)
+
+    def _look_up(self, store: Store, step: str, repair: bool) -> Commit | None:
+        void = set(self.void)
+        commit = store.use(step)
+        if commit is None:
+            return None
+        assert commit.record["token"] not in void, f"step {step}: a result that was withdrawn or fenced off is back"
+        try:
+            store.verified(commit.manifest, full=repair)
+        except DamagedError:
+            if commit.manifest not in self.damaged:
+                raise
+            if not repair:
+                raise Killed from None  # the command ends with the error
+            self.withdrawn.add(step)
+            store.withdraw(commit)
+            self.void.add(commit.record["token"])
+            return None
+        return commit
+
+    def _write_plan(self, store: Store, run_log: RunLog, steps: tuple[str, ...], commits: dict[str, Commit]) -> None:
+        known = list(itertools.takewhile(lambda step: step in commits, steps))
+        known += steps[len(known) : len(known) + 1]  # the id of the next step follows from its inputs
+        plan = [
+            {
+                "name": step,
+                "step_id": step if step in known else None,
+                "object": commits[step].manifest if step in commits else None,
+            }
+            for step in steps
+        ]
+        run_log.write("plan.json", {"steps": plan})
+        store.publish(run_log.folder)
+
+    def _compute(self, store: Store, leases: Leases, step: str, before: Commit | None) -> Commit | None:
+        """Return the result of a step, of this actor or of another; None if the run ends without."""
+        for _ in range(POLLS):
+            void = set(self.void)
+            held = leases.acquire(step)
+            if isinstance(held, Commit):
+                assert held.record["token"] not in void, f"step {step}: a void result is back"
+                return held
+            if isinstance(held, HeldByOther):
+                continue
+            token = next(self.tokens)
+            try:
+                if before is not None:
+                    self._read(store, before)
+                staging = store.staging(step, held.attempt)
+                (staging / "text.txt").write_text(CONTENT[step])
+                return held.commit(staging, Result({}), {}, {"name": step, "token": token})
+            except LeaseLost:
+                self.void.add(token)
+            except FileNotFoundError:
+                # A collection that listed the step before this attempt began looks at it once more, renamed.
+                held.fail("the folder of the step was moved")
+                return None
+        return None
+
+    def _read(self, store: Store, commit: Commit) -> None:
+        """Read an input as a job does."""
+        try:
+            text = (store.path(commit.manifest, full=True) / "text.txt").read_text()
+        except DamagedError:
+            if commit.manifest not in self.damaged:
+                raise
+            raise Killed from None
+        assert text == CONTENT[commit.step_id] or commit.manifest in self.damaged, f"{commit.step_id}: {text}"
+
+    def _promote(self, store: Store, run_log: RunLog, step: str, known: bool) -> None:
+        sweep: Any = SimpleNamespace(
+            trial_log=SimpleNamespace(list_runs=lambda trial: [run_log], id="sweep"),
+            objective=SimpleNamespace(step=step, metric="value"),
+        )
+        best: Any = SimpleNamespace(settings={}, value=1.0)
+        try:
+            promote_winner(sweep, best, store, f"best-{step}")
+        except AssertionError:
+            if known and step not in self.withdrawn:
+                raise
+            raise Killed from None
+        if known:
+            self.promoted[f"best-{step}"] = step
+
+    # What must hold.
+
+    def _is_collecting(self) -> bool:
+        return any(actor is not None and actor.what == "collection" for actor in self.actors)
+
+    def _check(self, number: int, actor: Actor) -> None:
+        if actor.error is not None:
+            raise AssertionError(f"{actor.what}: {actor.error!r}") from actor.error
+        if actor.ended:
+            self.alive.discard(actor.process)
+            self.actors[number] = None
+
+    def _check_kept_results(self) -> None:
+        """What pinned runs and promotions name is there, whole, and its bytes are right."""
+        store = self.stores[0]
+        kept = set(self.promoted.values())
+        for run_log in self.pinned:
+            kept |= {step["step_id"] for step in run_log.steps() if step["object"]}
+        for step in sorted(kept - self.withdrawn):
+            commit = store.lookup(step)
+            assert commit is not None, f"step {step}: the result of a pinned run or a promotion is gone"
+            assert commit.record["token"] not in self.void, f"step {step}: a void result"
+            if commit.manifest not in self.damaged:
+                text = (store.path(commit.manifest, full=True) / "text.txt").read_text()
+                assert text == CONTENT[step], f"step {step}: {text}"
+
+
+class BucketModel(StoreModel):
+    """The same with a bucket; each actor is a machine with a local folder of its own."""
+
+    in_bucket = True

@@ -1,0 +1,21 @@
+"""Arbitrary interleavings of runs, repairs, promotions and collections; tests/soak has more of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+from store_model import BucketModel, StoreModel
+
+
+@pytest.mark.parametrize("model", [StoreModel, BucketModel])
+def test_nothing_committed_is_lost_and_nothing_stale_is_reused(model: type[StoreModel]) -> None:
+    quick = settings(
+        max_examples=100,
+        stateful_step_count=40,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(model, settings=quick)
