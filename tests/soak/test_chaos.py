@@ -1,0 +1,89 @@
+"""Drivers and collections that are killed at random moments, one or two at a time, and again and again.
+
+RATCHET_KILLS=1000 RATCHET_SEED=7 python -m pytest -n 0 -s tests/soak/test_chaos.py      # a night
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import command
+import pytest
+from nodes import Nodes, environment_of
+from store_contents import addresses
+from toy_runs import Toy
+
+from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.store.lease import list_lease_holders
+
+KILLS = int(os.environ.get("RATCHET_KILLS", "40"))
+SEED = int(os.environ.get("RATCHET_SEED", "0"))
+
+pytestmark = pytest.mark.timeout(60 + 20 * KILLS)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A cluster that outlives the drivers, so that a killed one costs two seconds and not ten."""
+    home = tmp_path_factory.mktemp("cluster")
+    nodes = Nodes(home, environment_of(home), "--num-cpus=4", "--include-dashboard=false")
+    try:
+        yield nodes.address
+    finally:
+        nodes.end()
+
+
+def make_toy(folder: Path) -> Toy:
+    """The recipe names the file of its trace, since the cluster does not have the driver's environment."""
+    folder.mkdir()
+    toy = Toy(folder)
+    toy.path.write_text(toy.recipe.replace('os.environ["TOY_TRACE"]', repr(str(toy.trace))))
+    return toy
+
+
+def kill_some(running: list[subprocess.Popen[str]]) -> int:
+    """Kill the processes that still run. Return how many did."""
+    alive = [process for process in running if process.poll() is None]
+    for process in alive:
+        os.killpg(process.pid, signal.SIGKILL)
+    for process in running:
+        process.communicate()
+    return len(alive)
+
+
+def test_kills_at_any_moment_change_no_byte(address: str, tmp_path: Path) -> None:
+    """Takes about six seconds per kill."""
+    settings = ("--set", "seconds=0.15", "--address", address)
+    toy = make_toy(tmp_path / "undisturbed")
+    status, output = toy.run(*settings)
+    assert status == 0, output
+    undisturbed, draw, kills, rounds = addresses(toy.store), random.Random(SEED), 0, 0
+    while kills < KILLS:
+        rounds += 1
+        toy, before = make_toy(tmp_path / f"round-{rounds}"), kills
+        for _ in range(draw.randint(2, 8)):
+            running = [toy.start(*settings) for _ in range(draw.choice([1, 1, 2]))]
+            time.sleep(draw.uniform(0.3, 6.0))
+            if draw.random() < 0.3 and (toy.store / "FORMAT").exists():
+                options = ("--store", str(toy.store), "--keep", "1", "--grace-period", "60", "--yes")
+                running.append(command.start("gc", *options))
+                time.sleep(draw.uniform(0.3, 1.5))
+            kills += kill_some(running)
+        where = f"seed {SEED}, round {rounds}, after {kills - before} kills"
+        status, output = toy.run(*settings)
+        assert status == 0, f"{where}\n{output}"
+        assert addresses(toy.store) == undisturbed, where
+        assert list_lease_holders(Store.open(toy.store)) == [], where
+        shards = [line for line in toy.done() if line.startswith("shard")]
+        again = len(shards) - len(set(shards))
+        assert again <= 2 * (kills - before), f"{where}: more was done again than one shard of each running step"
+        for verb in ("verify", "status", "gc"):
+            status, output = command.run(verb, "--store", str(toy.store))
+            assert status == 0, f"{where}\n{output}"
+    print(f"\n{kills} kills in {rounds} rounds")
