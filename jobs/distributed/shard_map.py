@@ -11,16 +11,13 @@ Ray Data replaces lost workers (killed, out of memory, node gone) and gives thei
 
 from __future__ import annotations
 
-import base64
 import errno
 import hashlib
 import json
 import logging
 import os
-import pickle
 import shutil
 import time
-import traceback
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +32,9 @@ from ray import cloudpickle
 from ray.data import ActorPoolStrategy, DataContext
 
 from ratchet.errors import DISK_FULL, ArtifactError, InputError, JobError
+from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
 from ratchet.jobs.distributed.progress_tally import REPORT_SECONDS, ProgressTally
+from ratchet.jobs.distributed.resolve_dtype import check_dtype
 from ratchet.orchestrator.job_interface import Context, Resources
 from ratchet.orchestrator.job_interface.lost_work import WorkTracker
 from ratchet.orchestrator.job_interface.progress import make_this_node_strategy
@@ -192,7 +191,7 @@ def _first_failure(results: Any) -> BaseException | None:
     """Wait for all shards, or for the first that fails. Returning early drops the iterator, which stops the actors."""
     for row in results.iter_rows():
         if row["error"]:
-            return pickle.loads(base64.b64decode(row["error"]))
+            return error_from_json(row["error"])
     return None
 
 
@@ -208,12 +207,13 @@ class ShardActor:
         try:
             self._work(source, target)
         except Exception as error:
-            return {"source": [str(source)], "error": [_serialize_error(error)]}
+            return {"source": [str(source)], "error": [error_to_json(error)]}
         return {"source": [str(source)], "error": [""]}
 
     def _work(self, source: Path, target: Path) -> None:
         if self.worker is None:
             check_worker(self.context, (source, target.parent, *self.paths))
+            check_dtype(self.context)
         tracker = WorkTracker(self.context, target.with_name(f"{target.name}.progress"), f"shard {source.name}", "rows")
         lost = tracker.start()
         if lost > self.context.resources.retries:
@@ -320,16 +320,3 @@ def _link(file: Path, target: Path) -> None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _serialize_error(error: Exception) -> str:
-    """Return the pickled error in base64, with its traceback as text (traceback objects cannot be pickled)."""
-    trace = traceback.format_exc()
-    try:
-        error.__dict__["remote_traceback"] = trace
-        pickled = pickle.dumps(error)
-        pickle.loads(pickled)
-    except Exception:
-        # Some libraries' errors cannot be pickled. Their text can.
-        pickled = pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}\n{trace}"))
-    return base64.b64encode(pickled).decode()

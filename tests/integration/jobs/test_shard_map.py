@@ -165,7 +165,7 @@ def test_what_a_worker_raises_arrives_as_it_was(tmp_path: Path, context: MakeCon
     assert traced(trace).count("shard-00001") == 1, "what is wrong is not tried again"
     with pytest.raises(InputError, match="no config"):
         map_shards(ctx, shards, Square, {"trace": trace, "fault": "constructor"}, ctx.out)
-    with pytest.raises(RuntimeError, match="Strange: cannottravel"):
+    with pytest.raises(JobError, match="Strange: cannottravel"):
         map_shards(ctx, shards, Square, {"trace": trace, "fault": "strange"}, ctx.out)
 
 

@@ -1,0 +1,45 @@
+"""Errors as JSON text: how an error of a worker reaches the process that started it.
+
+No pickle: a file in a store's work folder can be written by everyone who may write to the store, and unpickling runs
+code.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import traceback
+
+from ratchet import errors
+from ratchet.errors import JobError
+
+
+def error_to_json(error: Exception) -> str:
+    """Return the class, arguments and traceback of an error as JSON. Call it where the error is caught."""
+    arguments = [*error.args, error.filename] if isinstance(error, OSError) and error.filename else list(error.args)
+    known = _find_class(type(error).__name__) is type(error)
+    try:
+        text = json.dumps(arguments)
+        known = known and json.loads(text) == arguments
+    except (TypeError, ValueError):
+        known = False
+    if not known:
+        arguments = [f"{type(error).__name__}: {error}"]
+    trace = "".join(traceback.format_exception(error))
+    return json.dumps({"class": type(error).__name__ if known else "", "arguments": arguments, "traceback": trace})
+
+
+def error_from_json(text: str) -> Exception:
+    """Return the error, with the traceback as its attribute `remote_traceback`.
+
+    Errors of Python and of `ratchet.errors` have their class; any other one is a JobError with the name of its class.
+    """
+    read = json.loads(text)
+    error = (_find_class(read["class"]) or JobError)(*read["arguments"])
+    error.__dict__["remote_traceback"] = read["traceback"]
+    return error
+
+
+def _find_class(name: str) -> type[Exception] | None:
+    found = getattr(errors, name, None) or getattr(builtins, name, None)
+    return found if isinstance(found, type) and issubclass(found, Exception) else None
