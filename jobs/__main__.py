@@ -111,7 +111,8 @@ def write_reference() -> str:
 REFERENCE_HEAD = """# Settings of the jobs
 
 Written by `python -m jobs --reference`; do not edit. Give a setting as `--set job.setting=value`, or for one step as
-`--set step.setting=value`, such as `iter0/mine.window=2,100`. Resources are given alike and never change results."""
+`--set step.setting=value`, such as `iter0/mine.window=2,100`. Resources are given alike; they change results by
+rounding at most."""
 
 
 def _table(settings: Sequence[Setting]) -> list[str]:

@@ -13,16 +13,6 @@ import transformers
 from ratchet.errors import ModelError
 from ratchet.models.model_files import check_folder
 
-DROPOUTS = (
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "attention_dropout",
-    "classifier_dropout",
-    "embd_pdrop",
-    "resid_pdrop",
-)
-"""Config fields that are set to 0 for training: LoRA has its own dropout, and dropout on CPUs is single-threaded."""
-
 
 def open_model(
     kind: Any,
@@ -47,9 +37,7 @@ def open_model(
     options: dict[str, Any] = {}
     if training:
         options["attn_implementation"] = "eager" if device.type == "cpu" else "sdpa"
-        for name in DROPOUTS:
-            if hasattr(config, name):
-                setattr(config, name, 0.0)
+        turn_off_dropout(config)
     if quantization == "nf4":
         options["quantization_config"] = transformers.BitsAndBytesConfig(
             load_in_4bit=True,
@@ -75,6 +63,19 @@ def open_model(
             " config.json asks for; fetch or save the model again"
         )
     return model, sorted(found["missing_keys"])
+
+
+def turn_off_dropout(config: Any) -> None:
+    """Set every dropout rate of a model's config to 0, also in the configs of its parts.
+
+    LoRA has its own dropout, whose masks do not depend on the batch (`ratchet.models.dropout`). Those inside fused
+    attention kernels would, and dropout on CPUs is single-threaded.
+    """
+    for name, value in list(vars(config).items()):
+        if isinstance(value, transformers.PretrainedConfig):
+            turn_off_dropout(value)
+        elif "drop" in name and isinstance(value, int | float) and not isinstance(value, bool):
+            setattr(config, name, 0.0)
 
 
 def move_model(model: Any, device: torch.device, dtype: torch.dtype) -> Any:

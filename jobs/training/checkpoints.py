@@ -1,4 +1,12 @@
-"""Checkpoints of a training run: the state to resume from, the best model so far, and the models of chosen steps."""
+"""Checkpoints of a training run: the state to resume from, the best model so far, and the models of chosen steps.
+
+    work/train/<run>/step-<training steps>-<epoch>-<start>/    engine/, history.json, best/, DIGESTS.json
+    work/checkpoint-step-<training step>/                      a model in `OptimizationConfig.checkpoints`
+
+Both are written elsewhere, synced, and renamed when they are complete. A checkpoint is loaded only if all its files
+match their digests; otherwise the one before is, of which two are kept, or training starts again. No generator state
+is saved: everything that training draws is a function of the seed and the training step (see `loop.seed_generators`).
+"""
 
 from __future__ import annotations
 
@@ -9,12 +17,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
-from ray import train as ray_train
-
-from ratchet.jobs.training.schedule import TrainHistory
+from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory
 from ratchet.jobs.training.task import TrainTask, WorkerInfo, gather_objects
 from ratchet.orchestrator.job_interface import Context
+from ratchet.orchestrator.job_interface.digests import find_damage, hash_files, publish
+from ratchet.orchestrator.job_interface.lost_work import note_damage
+
+KEPT = 2
+"""Checkpoints that are kept: the last one, and the one before in case the last one is damaged."""
 
 
 def checkpoint_folder(context: Context, step: int) -> Path:
@@ -22,11 +32,40 @@ def checkpoint_folder(context: Context, step: int) -> Path:
     return context.work / f"checkpoint-step-{step}"
 
 
+def run_folder(context: Context, options: OptimizationConfig, workers: int) -> Path:
+    """The folder of a run's checkpoints. Sharded optimizer states fit the number of workers that wrote them, so that
+    with another number the run has another folder and starts again."""
+    name = context.step_id[:32] + (f"-{workers}" if options.zero_stage else "")
+    return context.work.absolute() / "train" / name
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints of a run, the oldest first."""
+    return sorted(folder.glob("step-*"))
+
+
+def read_history(folder: Path) -> TrainHistory:
+    """Read the history in a checkpoint."""
+    return TrainHistory(**json.loads((folder / "history.json").read_text())["history"])
+
+
+def find_model_damage(context: Context, options: OptimizationConfig, checkpoint: Path) -> str:
+    """Return which model of a chosen step is damaged, among those that a run which resumes from `checkpoint` does not
+    write again. An empty string if none is."""
+    done = int(checkpoint.name.split("-")[1])
+    folders = [checkpoint_folder(context, step) for step in options.checkpoints if step <= done]
+    found = ((folder.name, find_damage(folder)) for folder in folders)
+    return next((f"{name}/{damage}" for name, damage in found if damage), "")
+
+
 class Checkpoints:
     """Writes and restores the checkpoints of one worker."""
 
-    def __init__(self, context: Context, worker: WorkerInfo, task: TrainTask, engine: Any) -> None:
-        self.context, self.worker, self.task, self.engine = context, worker, task, engine
+    def __init__(
+        self, context: Context, options: OptimizationConfig, worker: WorkerInfo, task: TrainTask, engine: Any
+    ) -> None:
+        self.context, self.options, self.worker, self.task, self.engine = context, options, worker, task, engine
+        self.folder = run_folder(context, options, worker.world_size)
         self.scratch = Path(tempfile.mkdtemp(prefix="ratchet-train-"))
         # Part of the names of checkpoints: restarted workers never write into a folder that was left half written.
         self.start_id = gather_objects(f"{context.attempt}-{os.urandom(3).hex()}")[0]
@@ -43,12 +82,10 @@ class Checkpoints:
         made.mkdir()
         self.task.save(made)
         if step is not None:
-            fresh = self.context.work / f"checkpoint-{self.start_id}"
+            fresh = self.context.work / f"unfinished-checkpoint-{self.start_id}"
             shutil.rmtree(fresh, ignore_errors=True)
             shutil.copytree(made, fresh)
-            target = checkpoint_folder(self.context, step)
-            shutil.rmtree(target, ignore_errors=True)
-            fresh.rename(target)
+            publish(fresh, checkpoint_folder(self.context, step), hash_files(fresh))
         if is_best:
             shutil.rmtree(self.scratch / "best", ignore_errors=True)
             made.rename(self.scratch / "best")
@@ -56,37 +93,61 @@ class Checkpoints:
             shutil.rmtree(made)
 
     def save(self, history: TrainHistory) -> None:
-        """Report a checkpoint of everything that training depends on. All workers call it at the same training step."""
-        folder = self.scratch / "checkpoint"
-        folder.mkdir()
-        self.engine.save_checkpoint(str(folder), tag="engine", exclude_frozen_parameters=True, save_latest=False)
-        torch.save(torch.get_rng_state(), folder / f"random-{self.worker.rank}.pt")
+        """Write a checkpoint of everything that training depends on. All workers call it at the same training step.
+
+        Each worker writes and hashes its own files; the first one puts them together.
+        """
+        name = f"step-{len(history.loss):08d}-{history.epoch}-{self.start_id}"
+        fresh = self.folder / f"unfinished-{name}"
+        own = fresh / f"worker-{self.worker.rank}"
+        own.mkdir(parents=True)
+        self.engine.save_checkpoint(str(own), tag="engine", exclude_frozen_parameters=True, save_latest=False)
         if self.worker.rank == 0:
-            (folder / "history.json").write_text(json.dumps(vars(history)))
+            state = {"workers": self.worker.world_size, "history": vars(history)}
+            (own / "history.json").write_text(json.dumps(state))
             if (self.scratch / "best").exists():
-                shutil.copytree(self.scratch / "best", folder / "best")
-        ray_train.report(
-            {"steps": len(history.loss)},
-            checkpoint=ray_train.Checkpoint.from_directory(str(folder)),
-            checkpoint_dir_name=f"step-{len(history.loss):08d}-{history.epoch}-{self.start_id}",
-        )
-        shutil.rmtree(folder)
+                shutil.copytree(self.scratch / "best", own / "best")
+        digests = gather_objects(hash_files(own))
+        if self.worker.rank == 0:
+            for rank, files in enumerate(digests):
+                for file in files:
+                    (fresh / file).parent.mkdir(parents=True, exist_ok=True)
+                    (fresh / f"worker-{rank}" / file).rename(fresh / file)
+                shutil.rmtree(fresh / f"worker-{rank}")
+            publish(fresh, self.folder / name, {file: digest for files in digests for file, digest in files.items()})
+            for old in list_checkpoints(self.folder)[:-KEPT]:
+                shutil.rmtree(old, ignore_errors=True)
 
     def restore(self) -> TrainHistory:
-        """Resume from the last checkpoint of this run, else from that of a shorter run with as many workers."""
-        checkpoint, earlier = ray_train.get_checkpoint(), self.context.warm_start_from
-        if checkpoint is None and earlier is not None and len(list(earlier.glob("random-*"))) == self.worker.world_size:
-            checkpoint = ray_train.Checkpoint.from_directory(str(earlier))
-        if checkpoint is None:
-            return TrainHistory()
-        with checkpoint.as_directory() as folder:
-            return self._load(Path(folder))
+        """Resume from the last intact checkpoint of this run, else from that of a shorter run with as many workers.
+        Collective."""
+        if self.worker.rank == 0:
+            for unfinished in self.folder.glob("unfinished-*"):
+                shutil.rmtree(unfinished, ignore_errors=True)
+        for folder in reversed(gather_objects(list_checkpoints(self.folder))[0]):
+            if self._is_intact(folder):
+                return self._load(folder)
+        earlier = self.context.warm_start_from
+        if earlier is not None and json.loads((earlier / "history.json").read_text())["workers"] == (
+            self.worker.world_size
+        ):
+            return self._load(earlier)
+        return TrainHistory()
+
+    def _is_intact(self, folder: Path) -> bool:
+        """Whether a checkpoint can be used. If not, it is removed, and the damage is noted. Collective."""
+        damage = find_damage(folder, self.worker.rank, self.worker.world_size)
+        if self.worker.rank == 0:
+            damage = damage or find_model_damage(self.context, self.options, folder)
+        found = [one for one in gather_objects(damage) if one]
+        if found and self.worker.rank == 0:
+            note_damage(self.context, f"training: checkpoint {folder.name} was not used: {found[0]}")
+            shutil.rmtree(folder, ignore_errors=True)
+        return not found
 
     def _load(self, folder: Path) -> TrainHistory:
         self.engine.load_checkpoint(str(folder), tag="engine", load_module_strict=False)
-        history = TrainHistory(**json.loads((folder / "history.json").read_text()))
-        if (state := folder / f"random-{self.worker.rank}.pt").exists():  # else there were fewer workers
-            torch.set_rng_state(torch.load(state))
+        history = read_history(folder)
         if self.worker.rank == 0 and (folder / "best").exists():
             shutil.copytree(folder / "best", self.scratch / "best")
         history.resumed.append(len(history.loss))

@@ -29,7 +29,7 @@ class FinetuneConfig:
     lora_alpha: Annotated[float, Gt(0)] = 64.0
     """LoRA scaling: the update is multiplied by lora_alpha / lora_r."""
     lora_dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
-    """Dropout on the inputs of LoRA layers. On CPUs it costs a third of the speed."""
+    """Dropout on the inputs of LoRA layers. On CPUs it costs up to a tenth of the speed."""
     target_modules: str = "all-linear"
     """Modules that get LoRA layers: `all-linear`, or names separated by commas."""
     warmup_ratio: Annotated[float, Interval(ge=0, lt=1)] = 0.1

@@ -14,6 +14,7 @@ from ratchet.jobs.training.finetuning import attach_adapter
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.models.adapters import lora
 from ratchet.models.batching import pad
+from ratchet.models.dropout import DropoutMasks
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.loading import eval_mode
@@ -45,7 +46,8 @@ class EmbedderTask:
             quantization=config.quantization,
             config_folder=folder,
         )
-        self.model = self.encoder.model = attach_adapter(self.encoder.model, config, initial_adapter)
+        self.dropout = DropoutMasks(config.seed)
+        self.model = self.encoder.model = attach_adapter(self.encoder.model, config, initial_adapter, self.dropout)
         self.zero3_sync = Zero3Sync(self.model, self.device, needed=config.zero_stage == 3)
 
     def make_encoding_config(self, given: EncodingConfig) -> EncodingConfig:
@@ -70,16 +72,20 @@ class EmbedderTask:
         lora.save(self.model, folder)
         self.encoder.encoding_config.write(folder)
 
-    def embed_batch(self, rows: list[list[int]], multiple: int) -> Tensor:
-        """Return the vectors of one forward pass, float32 [rows, D] with gradient. Padded lengths are multiples."""
+    def embed_batch(self, rows: list[list[int]], row_ids: np.ndarray, multiple: int) -> Tensor:
+        """Return the vectors of one forward pass, float32 [rows, D] with gradient. Padded lengths are multiples.
+
+        row_ids: see `DropoutMasks.tokens`."""
         side, filler = self.encoder.encoding_config.padding_side, self.encoder.tokenizer.pad_token_id
         ids_BL, mask_BL = pad(rows, filler, side, multiple)
-        return self.encoder.embed(ids_BL.to(self.device), mask_BL.to(self.device)).float()
+        with self.dropout.tokens(torch.from_numpy(row_ids)[:, None], mask_BL.cumsum(1)):
+            return self.encoder.embed(ids_BL.to(self.device), mask_BL.to(self.device)).float()
 
     def run_filler(self) -> Tensor:
         """Run the forward pass that ZeRO-3 needs from a worker without rows."""
         ids_BL = torch.zeros((1, 2), dtype=torch.int64, device=self.device)
-        return self.encoder.embed(ids_BL, torch.ones_like(ids_BL))
+        with self.dropout.tokens(ids_BL, ids_BL):
+            return self.encoder.embed(ids_BL, torch.ones_like(ids_BL))
 
     def split_rows(self, rows: int) -> np.ndarray:
         """Return the rows that this worker evaluates. They are consecutive."""

@@ -15,15 +15,17 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 
 from ratchet.errors import InputError
+from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.training.checkpoints import checkpoint_folder
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.ray_train import train
 from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory, is_better
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models.adapters import lora
+from ratchet.models.dropout import DropoutMasks
 from ratchet.models.loading import move_model
 from ratchet.models.search.rank_metrics import RankMetrics
-from ratchet.orchestrator.job_interface import Context, Result
+from ratchet.orchestrator.job_interface import Context, Result, digests
 
 CPU_TOKENS = 2048
 """Padded tokens of a forward pass on CPUs. Larger ones leave the caches."""
@@ -40,10 +42,13 @@ def steps_of_epochs(job: str, rows: int, steps: int, epochs: int, worker: Worker
     return [steps] * epochs
 
 
-def attach_adapter(model: Any, config: FinetuneConfig, initial_adapter: Path | None, **options: Any) -> Any:
+def attach_adapter(
+    model: Any, config: FinetuneConfig, initial_adapter: Path | None, dropout: DropoutMasks, **options: Any
+) -> Any:
     """Return the model with the adapter that is trained: a new one, or an initial adapter.
 
-    options: `modules_to_save` and `task` of `ratchet.models.adapters.lora.attach`."""
+    dropout: the masks of the adapter's dropout layers. options: `modules_to_save` and `task` of
+    `ratchet.models.adapters.lora.attach`."""
     device, dtype = model.device, model.dtype
     names = config.target_modules
     if initial_adapter is not None:
@@ -59,8 +64,10 @@ def attach_adapter(model: Any, config: FinetuneConfig, initial_adapter: Path | N
             **options,
         )
     move_model(with_adapter, device, dtype)
+    dropout.install(with_adapter)
     if config.gradient_checkpointing:
-        with_adapter.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        recomputing = {"use_reentrant": False, "context_fn": dropout.checkpoint_contexts}
+        with_adapter.gradient_checkpointing_enable(gradient_checkpointing_kwargs=recomputing)
     return with_adapter
 
 
@@ -88,17 +95,21 @@ def run_finetuning(
 ) -> Result:
     """Train, and keep the best model on held-out rows in `context.out/folder`.
 
+    arguments: those of `task_class` beside `config`.
     base_is_usable: whether the base without an adapter can be kept; one with a new head cannot.
     checkpoints: training steps whose models are kept too, as `checkpoint-STEP`.
     keep_start(current_best, folder): put what training started from into the folder; by default, an adapter.
     """
+    config = resolve_dtype(context, config)
+    arguments = {**arguments, "config": config}
     names = [field.name for field in fields(OptimizationConfig) if field.name != "checkpoints"]
     options = OptimizationConfig(**{name: getattr(config, name) for name in names}, checkpoints=checkpoints)
     best_folder = context.out / folder
     history = train(context, options, task_class, arguments, best_folder)
     for step in checkpoints:
         # Copied, not moved: a run that is killed here finds them again.
-        shutil.copytree(checkpoint_folder(context, step), context.out / f"checkpoint-{step}")
+        made, ignore = context.out / f"checkpoint-{step}", shutil.ignore_patterns(digests.NAME)
+        shutil.copytree(checkpoint_folder(context, step), made, ignore=ignore)
     assert history.best is not None
     before, after = history.start[config.metric], history.evaluations[history.best][config.metric]
     improved = is_better(config.metric, history.evaluations[history.best], history.start)
@@ -117,6 +128,7 @@ def run_finetuning(
             f"best_{unit}": best,
             "kept": kept,
             "improved": improved,
+            "dtype": config.dtype,
         },
         {f"{unit}s": _table(history, unit, kept)},
         _curves(history),

@@ -7,9 +7,11 @@ first.
 from __future__ import annotations
 
 import math
+import random
 import time
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from ray import train as ray_train
@@ -29,6 +31,18 @@ CHECKPOINT_SECONDS = 300.0
 """Time between checkpoints within an epoch if save_steps is not given: the most that a kill can cost."""
 
 
+def seed_generators(*numbers: int) -> None:
+    """Seed the generators of torch (on all devices), numpy and Python from these numbers.
+
+    Data and dropout do not draw from them. What a library draws in a training step is then a function of (seed,
+    training step, worker) too, so a resumed run draws the same, and checkpoints need not hold the states.
+    """
+    seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
 class TrainingLoop:
     def __init__(
         self, context: Context, options: OptimizationConfig, task_class: type, arguments: dict[str, Any]
@@ -43,7 +57,7 @@ class TrainingLoop:
         worker_context = ray_train.get_context()
         self.worker = WorkerInfo(worker_context.get_world_rank(), worker_context.get_world_size(), str(device))
         self.context, self.options, self.device = context, options, device
-        torch.manual_seed(options.seed * 1000 + self.worker.rank)
+        seed_generators(options.seed)
         self.task: TrainTask = task_class(worker=self.worker, **arguments)
         self.engine = engine.start_engine(
             self.task.model,
@@ -61,7 +75,7 @@ class TrainingLoop:
                 " them; leave it out, or train for more epochs"
             )
         self.history = TrainHistory()
-        self.checkpoints = Checkpoints(context, self.worker, self.task, self.engine)
+        self.checkpoints = Checkpoints(context, options, self.worker, self.task, self.engine)
         self.saved_at = self.reported_at = time.monotonic()
         self.tokens = 0.0
         self.preemption = PreemptionWatcher()
@@ -127,6 +141,7 @@ class TrainingLoop:
         """Do one training step. Returns whether a checkpoint is due."""
         history, options = self.history, self.options
         number = len(history.loss)
+        seed_generators(options.seed, number, self.worker.rank)
         own, tokens = 0.0, 0
         parts = self.task.parts(history.epoch, history.step)
         for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
@@ -176,6 +191,8 @@ class TrainingLoop:
             numbers = {"loss": loss, "tokens_per_s": speed} if speed else {"loss": loss} if loss else {}
             metric, done = self.options.metric, len(self.history.loss)
             evaluations = tuple(evaluation[metric] for evaluation in self.history.evaluations)
+            if failing := self.tracker.failing:
+                stage += f" ({', '.join(failing)} failed: see tracking.log)"
             self.context.progress(Progress(done, self.total, "steps", stage, numbers, evaluations))
 
     def _all_reduce(self, numbers: list[float]) -> list[float]:

@@ -5,15 +5,13 @@
           └ task                 what is trained: a class of the job, which knows nothing of these files
 
 The rows of a training step depend on (seed, epoch, step) alone, and the loss of a task is scaled so that its mean over
-workers is that of the whole batch. The number of workers therefore changes only the speed, and a run that resumes
-from a checkpoint does what it would have done. The learning rate is a function of the training step, without state.
+workers is that of the whole batch. The number of workers therefore changes the result by rounding at most, and a run
+that resumes from a checkpoint does what it would have done. The learning rate is a function of the training step.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import pickle
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from ray.train import (
-    CheckpointConfig,
     ControllerError,
     FailureConfig,
     LoggingConfig,
@@ -32,10 +29,14 @@ from ray.train import (
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from ratchet.errors import ArtifactError, InputError, RatchetError
+from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
+from ratchet.jobs.distributed.resolve_dtype import check_dtype
+from ratchet.jobs.training.checkpoints import find_model_damage, list_checkpoints, read_history, run_folder
 from ratchet.jobs.training.loop import TrainingLoop
 from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory
 from ratchet.jobs.training.train_cleanup import install_cleanup
 from ratchet.orchestrator.job_interface import Context, Resources
+from ratchet.orchestrator.job_interface.digests import find_damage
 from ratchet.orchestrator.job_interface.placement import (
     choose_workers,
     list_machines,
@@ -65,13 +66,32 @@ def train(
     failures = 0
     while True:
         resources = _current_resources(context.resources)
+        here = replace(context, resources=resources)
         try:
-            return _fit(replace(context, resources=resources), options, task_class, arguments, best)
+            _fit(here, options, task_class, arguments)
         except ControllerError:
             # A machine is gone and was not replaced, or a worker was lost during start-up.
             failures += _current_resources(context.resources).workers == resources.workers
             if failures > context.resources.retries:
                 raise
+            continue
+        if (last := _find_finished(here, options)) is not None:
+            return _take_results(context, last, best)
+        failures += 1  # the next try resumes from the checkpoint before
+        if failures > context.resources.retries:
+            raise ArtifactError(
+                f"step {context.step}: the last checkpoint of the training is damaged, {failures} times; expected its"
+                " files to match their digests; check the disk of the store"
+            )
+
+
+def _take_results(context: Context, checkpoint: Path, best: Path) -> TrainHistory:
+    """Copy the best model, and the state from which a longer run may start. Return the history."""
+    shutil.copytree(checkpoint / "best", best, dirs_exist_ok=True)
+    if context.warm_start_to is not None:
+        shutil.rmtree(context.warm_start_to, ignore_errors=True)
+        shutil.copytree(checkpoint, context.warm_start_to)
+    return read_history(checkpoint)
 
 
 def _current_resources(resources: Resources) -> Resources:
@@ -81,16 +101,23 @@ def _current_resources(resources: Resources) -> Resources:
     return replace(resources, workers=choose_workers(list_machines(), resources) or resources.min_workers)
 
 
-def _fit(
-    context: Context, options: OptimizationConfig, task_class: type, arguments: Mapping[str, Any], best: Path
-) -> TrainHistory:
+def _find_finished(context: Context, options: OptimizationConfig) -> Path | None:
+    """Return the last checkpoint of a finished run, or None if it is damaged."""
+    found = list_checkpoints(run_folder(context, options, context.resources.workers or 1))
+    if not found or find_damage(found[-1]) or find_model_damage(context, options, found[-1]):
+        return None
+    return found[-1] if read_history(found[-1]).epoch == options.epochs else None
+
+
+def _fit(context: Context, options: OptimizationConfig, task_class: type, arguments: Mapping[str, Any]) -> None:
     install_cleanup()
     resources = context.resources
     workers, gpus = resources.workers or 1, resources.gpus or 0
+    folder = run_folder(context, options, workers)
     elastic = resources.min_workers is not None
     os.environ[START_TIMEOUT] = WAIT_FOR_SOME_SECONDS if elastic else WAIT_FOR_ALL_SECONDS
     per_worker = {"CPU": resources.cpus or 1.0, "GPU": gpus, "memory": resources.memory * 1e9}
-    failure = context.work / f"failure-{context.attempt}.pickle"
+    failure = context.work / f"failure-{context.attempt}.json"
     trainer = TorchTrainer(
         _run_worker,
         train_loop_config={
@@ -107,35 +134,25 @@ def _fit(
             label_selector=resources.selector() or None,
         ),
         run_config=RunConfig(  # type: ignore[call-arg]  # mypy sees that of ray.air
-            # Sharded optimizer states fit the number of workers that wrote them: another number starts again.
-            name=context.step_id[:32] + (f"-{workers}" if options.zero_stage else ""),
-            storage_path=str((context.work / "train").absolute()),
+            name=folder.name,
+            storage_path=str(folder.parent),
             failure_config=FailureConfig(  # type: ignore[call-arg]
                 max_failures=resources.retries, controller_failure_limit=0 if elastic else -1
             ),
-            checkpoint_config=CheckpointConfig(num_to_keep=2),
             logging_config=LoggingConfig(log_level="ERROR"),
         ),
     )
     try:
-        result = trainer.fit()
+        trainer.fit()
     except WorkerGroupError as group:
         # An InputError of a machine that does not see the folder of the failure file.
         raised = [getattr(failure, "_base_exc", failure) for failure in group.worker_failures.values()]
         raise next((one for one in raised if isinstance(one, InputError)), group) from None
     finally:
         if failure.exists():
-            error = pickle.loads(failure.read_bytes())
+            error = error_from_json(failure.read_text())
             failure.unlink()
             raise error from None
-    if result.checkpoint is None:
-        raise ArtifactError(f"step {context.step}: training ended without a checkpoint; expected one per epoch")
-    with result.checkpoint.as_directory() as folder:
-        shutil.copytree(Path(folder, "best"), best, dirs_exist_ok=True)
-        if context.warm_start_to is not None:
-            shutil.rmtree(context.warm_start_to, ignore_errors=True)
-            shutil.copytree(folder, context.warm_start_to)
-        return TrainHistory(**json.loads(Path(folder, "history.json").read_text()))
 
 
 def _run_worker(config: dict[str, Any]) -> None:
@@ -145,6 +162,7 @@ def _run_worker(config: dict[str, Any]) -> None:
     if Path(failure).exists():
         return
     check_worker(context, config["paths"])
+    check_dtype(context)
     try:
         TrainingLoop(context, options, task_class, arguments).run()
     except Exception as error:
@@ -157,10 +175,6 @@ def _write_failure(error: Exception, path: Path) -> bool:
     if type(error).__name__ in RETRYABLE and not isinstance(error, RatchetError):
         return False
     fresh = Path(f"{path}.{os.getpid()}")
-    try:
-        fresh.write_bytes(pickle.dumps(error))
-    except (pickle.PicklingError, TypeError, AttributeError):
-        fresh.unlink(missing_ok=True)
-        return False
+    fresh.write_text(error_to_json(error))
     fresh.replace(path)
     return True

@@ -54,6 +54,11 @@ def pack_rows(lengths: Sequence[int], most: int) -> list[list[int]]:
     return rows
 
 
+def padded_length(rows: Sequence[Sequence[Tokens]], multiple: int) -> int:
+    """Return the tokens of the longest row, rounded up to `multiple`."""
+    return -(-max(sum(len(one.ids) for one in row) for row in rows) // multiple) * multiple
+
+
 def compute_loss(
     decoder: Decoder,
     rows: Sequence[Sequence[Tokens]],
@@ -113,7 +118,7 @@ def _predicted(one: Tokens) -> int:
 def _states_at_labels(decoder: Decoder, rows: Sequence[Sequence[Tokens]], multiple: int) -> tuple[Tensor, Tensor]:
     """Return (states that predict a label [T, D], labels int64 [T]), row by row."""
     flat = [[token for one in row for token in one.ids] for row in rows]
-    length = -(-max(map(len, flat)) // multiple) * multiple
+    length = padded_length(rows, multiple)
     ids_BL = np.full((len(rows), length), decoder.tokenizer.pad_token_id, np.int64)
     predicts_BL = np.zeros((len(rows), length), bool)
     labels: list[int] = []

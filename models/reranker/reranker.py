@@ -33,6 +33,7 @@ from ratchet.models.reranker.prefix_sharing import (
     make_pair_row,
     make_shared_rows,
     make_tree_attention,
+    padded_length,
 )
 from ratchet.models.reranker.reranker_config import PairTokenizer, RerankerConfig, read_reranker_config
 
@@ -83,7 +84,7 @@ class Reranker:
 
     def forward(self, rows: Sequence[PrefixRow], multiple: int = 1) -> Tensor:
         """Return scores [pairs of all rows], float32, with gradients for weights that require them."""
-        length = -(-max(len(row.ids) for row in rows) // multiple) * multiple
+        length = padded_length(rows, multiple)
         ids_BL = np.full((len(rows), length), self.filler, np.int64)
         types_BL = np.zeros_like(ids_BL)
         for number, row in enumerate(rows):

@@ -100,6 +100,8 @@ class Executor:
         family, work = WarmStartFamily.from_plan(planned), self.store.work(step_id)
         failed = find_failed_attempts(self.store, step_id, lease.attempt)
         lost = [_lost_attempt(attempt, whole=not any(work.iterdir())) for attempt in failed]
+        state, damaged = family.find_state(self.store, lease.keep_step) if family else (None, [])
+        lost += [{"what": damage, "amount": None, "unit": "", "seconds": None} for damage in damaged]
         context = Context(
             step=name,
             step_id=step_id,
@@ -109,7 +111,7 @@ class Executor:
             resources=self.cluster.resolve(step.resources),
             logs=self.store.logs(step_id),
             warm_start_to=work / "state" if family else None,
-            warm_start_from=family.find_state(self.store, lease.keep_step) if family else None,
+            warm_start_from=state,
         )
         result = self.cluster.run(step.job, self.plan.code[step.job], context, step.config, inputs, self.stopping)
         self.plan.check_sources(name)

@@ -5,19 +5,20 @@
 
 A family is the digest of a fingerprint without that setting. If a step of the family with a smaller value exists, the
 job gets its state and does the rest. The result is the same as without, so the warm start is not part of the
-fingerprint, and the state may be removed at any time.
+fingerprint, and the state may be removed at any time. A state is verified against its digests before it is used.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ratchet.orchestrator.atomic_file import sync, sync_tree
 from ratchet.orchestrator.canonical_json import canonical_json
+from ratchet.orchestrator.job_interface.digests import find_damage, hash_files, publish
 from ratchet.orchestrator.plan import Planned
 from ratchet.orchestrator.store import Store
 
@@ -41,9 +42,12 @@ class WarmStartFamily:
         key = hashlib.sha256(canonical_json({**planned.fingerprint, "config": rest})).hexdigest()
         return cls(key, getattr(config, name))
 
-    def find_state(self, store: Store, keep: Callable[[str], None]) -> Path | None:
-        """Return the state with the largest smaller value, or None. keep: called with a step's id before its state is
-        looked at; makes `gc` keep the step."""
+    def find_state(self, store: Store, keep: Callable[[str], None]) -> tuple[Path | None, list[str]]:
+        """Return the intact state with the largest smaller value, or None; and what was damaged, which is removed.
+
+        keep: called with a step's id before its state is looked at; makes `gc` keep the step.
+        """
+        damaged: list[str] = []
         names = store.list_names(f"warm_start/{self.key}")
         for _, name in sorted(((_parse(name), name) for name in names if _parse(name) < self.value), reverse=True):
             if (step_id := store.read_if_whole(f"warm_start/{self.key}/{name}")) is None:
@@ -51,17 +55,18 @@ class WarmStartFamily:
             keep(step_id)  # before `use`, so that every `gc` sees one of the two
             state = store.local("steps", str(step_id), "state")
             if store.use(step_id) is not None and state.is_dir():
-                return state
-        return None
+                if not (damage := find_damage(state)):
+                    return state, damaged
+                damaged.append(f"warm start: the state of step {step_id[:12]} was not used: {damage}")
+                shutil.rmtree(state, ignore_errors=True)
+        return None, damaged
 
     def save_state(self, store: Store, step_id: str, state: Path) -> None:
         """Keep the state that a step left, if any, for longer steps."""
         if state.is_dir():
             kept = store.local("steps", step_id, "state")
             if not kept.exists():  # that of another attempt is equal and may be in use
-                sync_tree(state)
-                state.rename(kept)
-                sync(kept.parent)
+                publish(state, kept, hash_files(state))
             store.overwrite(f"warm_start/{self.key}/{self.value:g}", step_id)
 
 

@@ -25,10 +25,10 @@ class LostWork:
     """Work that was done and has to be repeated."""
 
     what: str
-    """The name of the shard, or `training`."""
-    amount: float
+    """The name of the shard, or `training`; or what is damaged."""
+    amount: float | None
     unit: str
-    seconds: float
+    seconds: float | None
 
 
 class WorkTracker:
@@ -72,6 +72,11 @@ class WorkTracker:
 def read_lost_work(work: Path) -> list[dict[str, Any]]:
     """Read the `LostWork` entries of a step's work folder, with the attempt that noted them."""
     return jsonl.read(work / "lost_work.jsonl")
+
+
+def note_damage(context: Context, what: str) -> None:
+    """Note that saved work is damaged and is not used. How much is repeated is noted when the work starts."""
+    _note(context, LostWork(what, None, "", None))
 
 
 def _note(context: Context, lost: LostWork) -> None:

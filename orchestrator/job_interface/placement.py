@@ -35,7 +35,13 @@ class Machine:
 
 def list_machines() -> list[Machine]:
     """Return the current machines of the cluster that this process is connected to."""
-    return [_machine(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]]
+    return list(list_nodes().values())
+
+
+def list_nodes() -> dict[str, Machine]:
+    """Return the current machines by Ray's id of the node."""
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    return {node["NodeID"]: _machine(node["Resources"], node["Labels"]) for node in alive}
 
 
 def _machine(resources: Mapping[str, float], labels: Mapping[str, str]) -> Machine:

@@ -26,6 +26,7 @@ from ratchet.data.tasks.task import (
 )
 from ratchet.errors import InputError
 from ratchet.jobs.answers.generate import Config, Inputs, check_vllm
+from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.distributed.vllm_shards import generate_shards
 from ratchet.models.decoder import decoder, vllm
@@ -169,6 +170,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
     device = "cuda" if context.resources.gpus else "cpu"
+    config = resolve_dtype(context, config)
     if config.engine == "vllm":
         check_vllm(config, inputs)  # at plan time the samples may not have existed
         generator = ShardGenerator(config, inputs, device)
@@ -182,8 +184,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
     write_task_name(context.out, task)
     (context.out / "sampling.json").write_text(json.dumps(asdict(config), indent=2, sort_keys=True) + "\n")
-    tokens = counts.get("tokens", 0)
-    return Result({"samples": counts["rows"], "num_completions": config.num_completions, "tokens": tokens})
+    numbers = {"samples": counts["rows"], "num_completions": config.num_completions, "tokens": counts.get("tokens", 0)}
+    return Result({**numbers, "dtype": config.dtype})
 
 
 def _merge_adapter(context: Context, config: Config, inputs: Inputs, device: str) -> Path:

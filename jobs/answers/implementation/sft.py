@@ -26,6 +26,7 @@ from ratchet.models.decoder import decoder
 from ratchet.models.decoder.conversation import Tokens
 from ratchet.models.decoder.multi_turn import ConversationState, converse
 from ratchet.models.decoder.sampling import Sampling
+from ratchet.models.dropout import DropoutMasks
 from ratchet.models.length_groups import group_by_length
 from ratchet.models.loading import eval_mode, silence_transformers
 from ratchet.models.losses import causal_lm_loss
@@ -59,9 +60,10 @@ class TrainTask:
         self.decoder = decoder.load(
             inputs.base, dtype=config.dtype, device=self.device, training=True, quantization=config.quantization
         )
+        self.dropout = DropoutMasks(config.seed)
         if config.method == "lora":
             initial_adapter = inputs.current_best if config.start_from == "current_best" else None
-            self.model = attach_adapter(self.decoder.model, config, initial_adapter, task="CAUSAL_LM")
+            self.model = attach_adapter(self.decoder.model, config, initial_adapter, self.dropout, task="CAUSAL_LM")
             self.decoder.model = self.model
         else:
             self.model = self.decoder.model
@@ -135,6 +137,7 @@ class TrainTask:
         write_task_name(folder, self.task.name)
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
+        self.dropout.start_step(epoch, step)
         order = np.random.default_rng([self.config.seed, epoch]).permutation(len(self.train))
         batch = np.array_split(order, self.steps[epoch])[step]
         labels = sum(self.train[i].labels for i in batch)
@@ -163,16 +166,29 @@ class TrainTask:
         """Return this worker's part of the mean loss over the batch's labels, and its tokens. Without rows, a pass with
         weight 0 is made, since all workers take part in each pass."""
         weight = self.worker.world_size / labels if rows else 0.0
-        chosen = rows or [[0]]
-        loss = causal_lm_loss.compute_loss(
-            self.decoder,
-            [[self.train[i] for i in row] for row in chosen],
-            None if self.teacher is None else [[self.teacher[i] for i in row] for row in chosen],
-            ce_weight=self.config.ce_weight,
-            temperature=self.config.teacher_temperature,
-            multiple=4 if self.device == "cpu" else 8,
-        )
+        chosen, multiple = rows or [[0]], 4 if self.device == "cpu" else 8
+        with self.dropout.tokens(*self._name_tokens(chosen, multiple)):
+            loss = causal_lm_loss.compute_loss(
+                self.decoder,
+                [[self.train[i] for i in row] for row in chosen],
+                None if self.teacher is None else [[self.teacher[i] for i in row] for row in chosen],
+                ce_weight=self.config.ce_weight,
+                temperature=self.config.teacher_temperature,
+                multiple=multiple,
+            )
         return loss * weight, sum(len(self.train[i].ids) for row in rows for i in row)
+
+    def _name_tokens(self, rows: list[list[int]], multiple: int) -> tuple[Tensor, Tensor]:
+        """Return the sample of each token and its position in the sample, both int64 [B, L]. How samples are packed
+        depends on the workers, so the rows of the batch cannot name them."""
+        lengths = [[len(self.train[i].ids) for i in row] for row in rows]
+        length = causal_lm_loss.padded_length([[self.train[i] for i in row] for row in rows], multiple)
+        sample_BL, position_BL = torch.zeros((2, len(rows), length), dtype=torch.int64)
+        for b, row in enumerate(rows):
+            used = sum(lengths[b])
+            sample_BL[b, :used] = torch.repeat_interleave(torch.tensor(row), torch.tensor(lengths[b]))
+            position_BL[b, :used] = torch.cat([torch.arange(n) for n in lengths[b]])
+        return sample_BL, position_BL
 
     def evaluate(self) -> dict[str, float]:
         rank, workers = self.worker.rank, self.worker.world_size
@@ -204,7 +220,7 @@ class TrainTask:
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     lengths = context.work / "lengths.json"
-    arguments = {"config": config, "inputs": inputs, "resources": context.resources, "lengths": lengths}
+    arguments = {"inputs": inputs, "resources": context.resources, "lengths": lengths}
     full = config.method == "full"
     result = run_finetuning(
         context,

@@ -13,6 +13,7 @@ from ratchet.data.tasks.answers import TEACHER_LOGPROBS
 from ratchet.data.tasks.task import SAMPLES, read_task_name, row_to_sample, write_task_name
 from ratchet.errors import InputError
 from ratchet.jobs.answers.teacher_logprobs import Config, Inputs
+from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.models.batching import batch_by_tokens
 from ratchet.models.decoder import decoder
@@ -59,7 +60,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
     device = "cuda" if context.resources.gpus else "cpu"
+    config = resolve_dtype(context, config)
     arguments = {"config": config, "inputs": inputs, "batch_tokens": context.resources.batch_tokens, "device": device}
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
     write_task_name(context.out, read_task_name(inputs.samples))
-    return Result({"samples": counts["rows"], "tokens": counts.get("tokens", 0), "top_k": config.top_k})
+    tokens = counts.get("tokens", 0)
+    return Result({"samples": counts["rows"], "tokens": tokens, "top_k": config.top_k, "dtype": config.dtype})

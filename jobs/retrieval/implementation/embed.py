@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from ratchet.data.tables import embeddings_schema, list_shards, write_table
 from ratchet.errors import ArtifactError
+from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.retrieval.embed import Config, Inputs
 from ratchet.models.embedder import encoder
@@ -22,9 +23,9 @@ from ratchet.orchestrator.job_interface import Context, Result
 class Worker:
     """Embeds shards with one copy of the model."""
 
-    def __init__(self, model: Path, adapter: Path | None, config: Config, batch_tokens: int) -> None:
+    def __init__(self, model: Path, adapter: Path | None, config: Config, batch_tokens: int, device: str) -> None:
         encoding_config = read_encoding_config(find_config_folder(model, adapter)).with_limits(config.max_length)
-        self.encoder = encoder.load(model, adapter, dtype=config.dtype, encoding_config=encoding_config)
+        self.encoder = encoder.load(model, adapter, dtype=config.dtype, device=device, encoding_config=encoding_config)
         self.config = config
         self.batch_tokens = batch_tokens
 
@@ -50,11 +51,13 @@ class Worker:
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.texts)
     rows = count_rows(shards, ["id", "text"])
+    config = resolve_dtype(context, config)
     arguments: dict[str, Any] = {
         "model": inputs.model,
         "adapter": inputs.adapter,
         "config": config,
         "batch_tokens": context.resources.batch_tokens,
+        "device": "cuda" if context.resources.gpus else "cpu",
     }
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=rows)
     dims = {pq.read_schema(path).field("embedding").type.list_size for path in list_shards(context.out)}
@@ -63,4 +66,4 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             f"step {context.step}: {counts['rows']} vectors of {sorted(dims)} dimensions for {rows} texts;"
             " expected one vector per text, all of the same dimension"
         )
-    return Result({"rows": rows, "dim": dims.pop(), "tokens": counts.get("tokens", 0)})
+    return Result({"rows": rows, "dim": dims.pop(), "tokens": counts.get("tokens", 0), "dtype": config.dtype})

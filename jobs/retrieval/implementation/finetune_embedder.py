@@ -57,6 +57,9 @@ class WorkerBatch:
     mask_QP: Tensor | None
     queries: int
     """Number of queries of all workers."""
+    query_rows: np.ndarray
+    passage_rows: np.ndarray
+    """Row ids for `DropoutMasks`, int64: which query or document a text is, whichever worker computes it."""
 
 
 class TrainTask(EmbedderTask):
@@ -100,7 +103,9 @@ class TrainTask(EmbedderTask):
 
     def loss(self, epoch: int, step: int) -> tuple[Tensor, int]:
         batch, config = self._take_batch(epoch, step), self.config
-        query_QD, own_PD = self._embed(batch.query_ids), self._embed(batch.passage_ids)
+        self.dropout.start_step(epoch, step)
+        query_QD = self._embed(batch.query_ids, batch.query_rows)
+        own_PD = self._embed(batch.passage_ids, batch.passage_rows)
         zero = self.zero3_sync.finish(self.run_filler)
         passage_PD = gather_with_gradient(own_PD, offsets=batch.offsets)
         logits_QP = query_QD.float() @ passage_PD.float().T / config.temperature
@@ -158,6 +163,8 @@ class TrainTask(EmbedderTask):
             None if batch.teacher_Q is None else torch.from_numpy(pad_rows(batch.teacher_Q, 0.0)),
             mask_QP,
             batch.queries,
+            2 * batch.query_Q,
+            2 * mine + 1,
         )
 
     def _sample_examples(self, epoch: int, query_Q: np.ndarray) -> list[list[tuple[str, str]]] | None:
@@ -168,13 +175,13 @@ class TrainTask(EmbedderTask):
         drawn = [self.triplets.draw_examples(config.seed, epoch, int(query), config.num_examples) for query in query_Q]
         return [[self._get_example(*pair) for pair in own] for own in drawn]
 
-    def _embed(self, ids: list[list[int]]) -> Tensor:
+    def _embed(self, ids: list[list[int]], row_ids: np.ndarray) -> Tensor:
         """float32 [rows, D] with gradient, computed in batches of similar length."""
         on_cpu = self.device == "cpu"
         multiple, tokens = (4, CPU_TOKENS) if on_cpu else (8, self.resources.batch_tokens)
         parts, order = [], []
         for batch in group_by_length([len(row) for row in ids], tokens, multiple):
-            parts.append(self.embed_batch([ids[i] for i in batch], multiple))
+            parts.append(self.embed_batch([ids[i] for i in batch], row_ids[batch], multiple))
             order.append(batch)
         back = np.argsort(np.concatenate(order))
         return torch.cat(parts)[torch.from_numpy(back).to(self.device)]
@@ -194,5 +201,5 @@ class TrainTask(EmbedderTask):
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     config = resolve_distillation(config, inputs.mined)
-    arguments = {"config": config, "inputs": inputs, "resources": context.resources}
+    arguments = {"inputs": inputs, "resources": context.resources}
     return run_finetuning(context, config, TrainTask, arguments, inputs.current_best)

@@ -32,13 +32,14 @@ from ratchet.jobs.training.finetuning import (
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.jobs.training.teacher_gate import TeacherGate, resolve_distillation
 from ratchet.models.adapters import lora
+from ratchet.models.dropout import DropoutMasks
 from ratchet.models.length_groups import group_by_length
 from ratchet.models.loading import eval_mode
 from ratchet.models.losses.contrastive import scale_for_workers
 from ratchet.models.losses.distillation import distillation_loss
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.reranker import reranker
-from ratchet.models.reranker.prefix_sharing import PrefixRow, index_pairs, make_pair_row
+from ratchet.models.reranker.prefix_sharing import PrefixRow, index_pairs, make_pair_row, padded_length
 from ratchet.models.reranker.reranker_config import read_reranker_config
 from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
@@ -83,10 +84,12 @@ class TrainTask:
             quantization=config.quantization,
             seed=config.seed,
         )
+        self.dropout = DropoutMasks(config.seed)
         self.model = attach_adapter(
             self.reranker.model,
             config,
             initial_adapter,
+            self.dropout,
             modules_to_save=reranker.find_heads(self.reranker),
             task="CAUSAL_LM" if self.reranker_config.kind == "yes_no" else "SEQ_CLS",
         )
@@ -116,6 +119,7 @@ class TrainTask:
         config, worker = self.config, self.worker
         data = (config.seed, epoch, step, config.batch_size, config.num_negatives, worker.rank, worker.world_size)
         batch = self.triplets.make_batch(*data)
+        self.dropout.start_step(epoch, step)
         # The same number on all workers, and none of them empty.
         least, most = batch.queries // worker.world_size, -(-batch.queries // worker.world_size)
         count = min(least, -(-most // (self.resources.micro_batch_size or MICRO_BATCH_SIZE)))
@@ -126,7 +130,10 @@ class TrainTask:
         queries = data.query_text.take(batch.query_Q[chosen]).to_pylist()
         passages = [data.corpus_text.take(batch.passage_P[batch.own_Q[q]]).to_pylist() for q in chosen]
         rows = self.reranker.tokenize(queries, passages)
-        scores = torch.split(self._score(rows), [len(own) for own in passages])
+        # The id of a row is that of its first pair.
+        pair_ids = np.concatenate([(batch.query_Q[q] << 20) + np.arange(len(batch.own_Q[q])) for q in chosen])
+        row_ids = np.array([pair_ids[pairs[0]] for pairs in index_pairs(rows)])
+        scores = torch.split(self._score(rows, row_ids), [len(own) for own in passages])
         score_QG = torch.nn.utils.rnn.pad_sequence(list(scores), batch_first=True)
         sizes_Q1 = torch.tensor([[len(own)] for own in passages], device=score_QG.device)
         member_QG = torch.arange(score_QG.shape[1], device=score_QG.device).expand(len(passages), -1)
@@ -147,16 +154,23 @@ class TrainTask:
         return scale_for_workers(total, batch.queries, self.worker.world_size) + zero, sum(len(row.ids) for row in rows)
 
     def _run_blank(self) -> Tensor:
-        return self.reranker.forward([make_pair_row([], [0, 0], None)])
+        blank = torch.zeros((1, 2), dtype=torch.int64)
+        with self.dropout.tokens(blank, blank):
+            return self.reranker.forward([make_pair_row([], [0, 0], None)])
 
-    def _score(self, rows: Sequence[PrefixRow]) -> Tensor:
+    def _score(self, rows: Sequence[PrefixRow], row_ids: np.ndarray) -> Tensor:
         """float32 [pairs] with gradient, computed in batches of similar length."""
         multiple, tokens = (4, CPU_TOKENS) if self.device == "cpu" else (8, self.resources.batch_tokens)
         groups = group_by_length([len(row.ids) for row in rows], tokens, multiple)
-        scores = torch.cat([self.reranker.forward([rows[i] for i in group], multiple) for group in groups])
+        scores = torch.cat([self._forward([rows[i] for i in group], row_ids[group], multiple) for group in groups])
         pairs_of = index_pairs(rows)
         order = np.argsort(np.concatenate([pairs_of[i] for group in groups for i in group]))
         return scores[torch.from_numpy(order).to(scores.device)]
+
+    def _forward(self, rows: Sequence[PrefixRow], row_ids: np.ndarray, multiple: int) -> Tensor:
+        positions = torch.arange(padded_length(rows, multiple))
+        with self.dropout.tokens(torch.from_numpy(row_ids)[:, None], positions[None]):
+            return self.reranker.forward(rows, multiple)
 
     def _evaluate_reranked(self, model: Any) -> dict[str, float]:
         """Metrics of the held-out lists in the order of `model`. Each worker scores a part of them."""
@@ -210,7 +224,7 @@ def paired_t_test(before: Sequence[float], after: Sequence[float]) -> float:
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     config = resolve_distillation(config, inputs.mined)
-    arguments = {"config": config, "inputs": inputs, "resources": context.resources}
+    arguments = {"inputs": inputs, "resources": context.resources}
     can_score = reranker.can_score(inputs.base)
     result = run_finetuning(context, config, TrainTask, arguments, inputs.current_best, base_is_usable=can_score)
     before = _compute_metrics(config, read_shards(inputs.ranking, ["ranks"])["ranks"].to_pylist())[config.metric]

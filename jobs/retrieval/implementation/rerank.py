@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from ratchet.data.formats.flag_embedding import make_row, write_rows
 from ratchet.data.tables import TEACHER_SCORES, list_shards, read_shards, write_table
 from ratchet.errors import ArtifactError, InputError
+from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.retrieval.rerank import Config, Inputs
 from ratchet.jobs.training import teacher_gate
@@ -25,11 +26,15 @@ from ratchet.orchestrator.job_interface import Context, Result
 class Worker:
     """Scores shards with one copy of the model."""
 
-    def __init__(self, model: Path, adapter: Path | None, corpus: Path, config: Config, batch_tokens: int) -> None:
+    def __init__(
+        self, model: Path, adapter: Path | None, corpus: Path, config: Config, batch_tokens: int, device: str
+    ) -> None:
         reranker_config = read_reranker_config(find_config_folder(model, adapter)).with_limits(
             config.max_length, config.query_max_length
         )
-        self.reranker = reranker.load(model, adapter, dtype=config.dtype, reranker_config=reranker_config)
+        self.reranker = reranker.load(
+            model, adapter, dtype=config.dtype, device=device, reranker_config=reranker_config
+        )
         table = read_shards(corpus, ["id", "text"])
         self.text_of = dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
         self.config, self.batch_tokens, self.corpus = config, batch_tokens, corpus
@@ -90,12 +95,14 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
                 shutil.copyfile(path, context.out / path.name)
             _write_flag_embedding(context.out, inputs.corpus)
             return Result({"queries": rows, "pairs": 0, "tokens": 0, "teacher_gate": str(gate)})
+    config = resolve_dtype(context, config)
     arguments: dict[str, Any] = {
         "model": inputs.model,
         "adapter": inputs.adapter,
         "corpus": inputs.corpus,
         "config": config,
         "batch_tokens": context.resources.batch_tokens,
+        "device": "cuda" if context.resources.gpus else "cpu",
     }
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=rows)
     if counts["rows"] != rows:
@@ -104,7 +111,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         )
     if {"positives", "negatives"} <= columns:
         _write_flag_embedding(context.out, inputs.corpus)
-    return Result({"queries": rows, "pairs": counts.get("pairs", 0), "tokens": counts.get("tokens", 0)})
+    counts = {"queries": rows, "pairs": counts.get("pairs", 0), "tokens": counts.get("tokens", 0)}
+    return Result({**counts, "dtype": config.dtype})
 
 
 def _write_flag_embedding(folder: Path, corpus: Path) -> None:

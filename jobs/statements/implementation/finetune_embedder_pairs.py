@@ -86,6 +86,9 @@ class TrainTask(EmbedderTask):
         batch = self.sampler.make_batch(config.seed, epoch, step, worker.rank, worker.world_size)
         texts = self.sampler.texts(np.concatenate([batch.left_N, batch.right_N]))
         ids_R = self.encoder.tokenize(texts, "passage")
+        # A statement may be in two pairs, but on the left of one only.
+        row_ids = np.concatenate([2 * batch.left_N, 2 * batch.left_N + 1])
+        self.dropout.start_step(epoch, step)
         group_N = torch.from_numpy(batch.paper_N).to(self.device) if config.mask_paper else None
 
         def gradient(vector_RD: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,7 +98,8 @@ class TrainTask(EmbedderTask):
             return loss, torch.cat(gradients)
 
         batches = self._micro_batches([len(ids) for ids in ids_R])
-        parts = grad_cache.make_backward_passes(partial(self._embed, ids_R), batches, gradient, worker.world_size)
+        embed = partial(self._embed, ids_R, row_ids)
+        parts = grad_cache.make_backward_passes(embed, batches, gradient, worker.world_size)
         tokens = [sum(len(ids_R[row]) for row in rows) for rows in batches]
         return [partial(_run_part, part, count) for part, count in zip(parts, tokens, strict=True)]
 
@@ -111,11 +115,12 @@ class TrainTask(EmbedderTask):
         wanted = max(gather_objects(len(groups)))
         return [*groups, *[np.zeros(0, np.int64)] * (wanted - len(groups))]
 
-    def _embed(self, ids_R: list[list[int]], rows: np.ndarray) -> Tensor:
+    def _embed(self, ids_R: list[list[int]], row_ids: np.ndarray, rows: np.ndarray) -> Tensor:
         """float32 [rows, D]. An empty micro batch runs the model too, since all workers must."""
         filler = self.encoder.tokenizer.pad_token_id
         chosen = [ids_R[row] for row in rows] or [[filler, filler]]
-        return self.embed_batch(chosen, 4 if self.device == "cpu" else 8)[: len(rows)]
+        ids = row_ids[rows] if len(rows) else np.zeros(1, np.int64)
+        return self.embed_batch(chosen, ids, 4 if self.device == "cpu" else 8)[: len(rows)]
 
     def compute_metrics(self, model: Encoder) -> dict[str, float]:
         """Exact metrics on `valid`, each statement against all others. Each worker embeds a part."""
@@ -137,6 +142,6 @@ def _run_part(part: Callable[[], Tensor], tokens: int) -> tuple[Tensor, int]:
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    arguments = {"config": config, "inputs": inputs, "resources": context.resources}
+    arguments = {"inputs": inputs, "resources": context.resources}
     is_usable = config.projection is None or bool(read_encoding_config(inputs.base).projection)
     return run_finetuning(context, config, TrainTask, arguments, inputs.current_best, base_is_usable=is_usable)

@@ -68,7 +68,7 @@ def test_vectors_are_those_of_sentence_transformers(model: Path, texts: Path, co
     assert pq.read_schema(ctx.out / "shard-00000.parquet").field("embedding").type == pa.list_(pa.float32(), 384)
     tokenizer = SentenceTransformer(str(model), device="cpu").tokenizer
     tokens = sum(len(tokenizer(text, truncation=True, max_length=256)["input_ids"]) for text in TEXTS)
-    assert dict(result.metrics) == {"rows": len(TEXTS), "dim": 384, "tokens": tokens}
+    assert dict(result.metrics) == {"rows": len(TEXTS), "dim": 384, "tokens": tokens, "dtype": "float32"}
 
 
 def test_the_same_bytes_twice_and_a_length_limit(model: Path, texts: Path, context: MakeContext) -> None:

@@ -119,16 +119,21 @@ def test_training_is_what_plain_torch_does_with_the_whole_batch(tuned: tuple[Res
     assert losses(tuned[0]) == pytest.approx(found, rel=2e-4)
 
 
-@pytest.mark.parametrize("change", [{"zero_stage": 2, "gradient_checkpointing": True, "eval_steps": 3}])
 def test_workers_micro_batches_and_checkpointing_change_nothing(
-    tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path, change: dict[str, Any]
+    tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
 ) -> None:
-    other = run(context(tmp_path, workers=2, micro_batch_size=3), dataclasses.replace(FAST, **change), inputs)
-    assert losses(other) == pytest.approx(losses(tuned[0]), rel=2e-4)
+    """With dropout: its masks do not depend on them either."""
+    config = dataclasses.replace(FAST, lora_dropout=0.2)
+    one = run(context(tmp_path / "one"), config, inputs)
+    assert losses(one) != pytest.approx(losses(tuned[0]), rel=1e-2)
+    change = {"zero_stage": 2, "gradient_checkpointing": True, "eval_steps": 3}
+    config = dataclasses.replace(config, **change)
+    other = run(context(tmp_path / "other", workers=2, micro_batch_size=3), config, inputs)
+    assert losses(other) == pytest.approx(losses(one), rel=2e-4)
     steps = [row["step"] for row in other.tables["steps"]]
     total = len(losses(other))
     assert steps == ["start", *map(str, sorted({*range(3, total, 3), total}))]
-    assert other.tables["steps"][-1]["valid/mrr"] == pytest.approx(tuned[0].tables["epochs"][-1]["valid/mrr"], abs=2e-3)
+    assert other.tables["steps"][-1]["valid/mrr"] == pytest.approx(one.tables["epochs"][-1]["valid/mrr"], abs=2e-3)
 
 
 def test_it_learns_and_the_table_is_what_brute_force_finds(tuned: tuple[Result, Path], inputs: Inputs) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from regression import OPTIONS, Regression, check_equal, context, fresh, rows
+from regression import OPTIONS, STEPS, Regression, check_equal, context, fresh, rows
 
 from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.training.ray_train import train
 from ratchet.jobs.training.schedule import OptimizationConfig
 from ratchet.jobs.training.task import WorkerInfo
+from ratchet.orchestrator.job_interface.lost_work import read_lost_work
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,25 @@ def test_a_training_begins_with_as_many_workers_as_there_is_room_for(cluster: No
     history = train(replace(wanted, resources=asked), OPTIONS, Regression, {}, tmp_path / "best")
     check_equal(history, tmp_path / "best")
     assert [path.name for path in (tmp_path / "work/train").glob("*-2")], "the two that two CPUs hold"
+
+
+def test_a_checkpoint_with_a_changed_byte_is_not_used(cluster: None, tmp_path: Path) -> None:
+    given = context(tmp_path, 1)
+    train(given, OPTIONS, Regression, {}, tmp_path / "first")
+    before, last = sorted((tmp_path / "work/train").glob("*/step-*"))
+    file = max((last / "engine").iterdir(), key=lambda path: path.stat().st_size)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    history = train(replace(given, attempt=2), OPTIONS, Regression, {}, tmp_path / "best")
+    assert history.resumed == [STEPS], "it resumed from the checkpoint before"
+    check_equal(history, tmp_path / "best")
+    assert before.is_dir()
+    assert not last.exists()
+    (lost,) = read_lost_work(tmp_path / "work")
+    assert lost["what"] == (
+        f"training: checkpoint {last.name} was not used: engine/{file.name} does not match its digest"
+    )
 
 
 LOSES = """

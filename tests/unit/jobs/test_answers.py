@@ -108,14 +108,28 @@ def whole(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, 
 def test_workers_micro_batches_and_packing_change_nothing(
     made: Path, whole: tuple[float, dict[str, Any]], tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    loss, gradients = whole
-    found, others = gradient(made, tmp_path, **change)
+    check_equal(whole, gradient(made, tmp_path, **change))
+    assert json.loads((tmp_path / "lengths.json").read_text())["samples"] == 97
+
+
+def test_dropout_is_the_same_for_workers_micro_batches_and_packing(made: Path, tmp_path: Path) -> None:
+    lora = {"method": "lora", "lora_dropout": 0.3}
+    whole = gradient(made, tmp_path, 1, **lora)
+    assert whole[0] == gradient(made, tmp_path, 1, method="lora")[0], "lora_B is zero"
+    plain = gradient(made, tmp_path, 1, method="lora")[1]
+    name = next(name for name in plain if "lora_B" in name)
+    assert not torch.allclose(plain[name], whole[1][name], rtol=1e-2)
+    check_equal(whole, gradient(made, tmp_path, 2, 3, packing=True, max_length=300, **lora))
+
+
+def check_equal(one: tuple[float, dict[str, Any]], other: tuple[float, dict[str, Any]]) -> None:
+    loss, gradients = one
+    found, others = other
     assert found == pytest.approx(loss, rel=1e-5)
     scale = max(float(value.abs().max()) for value in gradients.values())
     assert set(others) == set(gradients)
     for name, value in gradients.items():
         torch.testing.assert_close(others[name], value, rtol=1e-4, atol=1e-5 * scale, msg=name)
-    assert json.loads((tmp_path / "lengths.json").read_text())["samples"] == 97
 
 
 def test_what_is_too_long_is_left_out_whole_and_counted(made: Path, tmp_path: Path) -> None:

@@ -195,13 +195,14 @@ def test_who_loses_the_race_for_an_attempt_leaves_its_mark(store: Store) -> None
 def test_the_state_that_a_longer_training_continues_from_stays(store: Store) -> None:
     made(store, "short", "x")
     state = store.local("steps", "short", "state")
-    state.mkdir()
-    (state / "weights").write_text("w")
-    store.overwrite("warm_start/family/1", "short")
+    left = state.with_name("left")
+    left.mkdir()
+    (left / "weights").write_text("w")
+    WarmStartFamily("family", 1.0).save_state(store, "short", left)
     with Leases(store, "run") as leases:
         lease = leases.acquire("long")
         assert isinstance(lease, Lease)
-        assert WarmStartFamily("family", 2.0).find_state(store, lease.keep_step) == state
+        assert WarmStartFamily("family", 2.0).find_state(store, lease.keep_step) == (state, [])
         age(store.root, 2 * HOUR)
         assert collected(store, keep=0) == []
         assert (state / "weights").exists()

@@ -1,0 +1,87 @@
+"""Folders that are verified before they are read: training checkpoints and the states of warm starts.
+
+    write the files into an unfinished folder -> hash_files -> publish: write DIGESTS.json, then rename the folder
+
+Everything is synced to disk on the way, and DIGESTS.json is written last. A folder without it, or with a file that does
+not match it, is damaged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+NAME = "DIGESTS.json"
+THREADS = 8
+"""Files that are hashed at once. `hashlib.file_digest` releases the GIL."""
+
+
+def hash_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Sync every file below the folder to disk. Return name -> {"bytes", "sha256"}; names are relative and posix."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != NAME)
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = list(pool.map(_sync_and_hash, paths))
+    return {path.relative_to(folder).as_posix(): digest for path, digest in zip(paths, found, strict=True)}
+
+
+def publish(folder: Path, target: Path, digests: Mapping[str, Any]) -> None:
+    """Write the digests of `hash_files` into the folder and rename it to `target`, which is replaced."""
+    written = folder / NAME
+    written.write_text(json.dumps(digests, indent=1) + "\n")
+    for path in (written, *(path for path in folder.rglob("*") if path.is_dir()), folder):
+        _sync(path)
+    shutil.rmtree(target, ignore_errors=True)
+    folder.rename(target)
+    _sync(target.parent)
+
+
+def find_damage(folder: Path, worker_rank: int = 0, workers: int = 1) -> str:
+    """Return which file of a published folder is missing or differs from its digest, or an empty string.
+
+    With several workers each verifies its share of the files. Raises OSError for a file that cannot be read.
+    """
+    try:
+        digests = json.loads((folder / NAME).read_bytes())
+        expected = {str(name): (digests[name]["bytes"], digests[name]["sha256"]) for name in sorted(digests)}
+    except (FileNotFoundError, NotADirectoryError):
+        return f"{NAME} is missing"
+    except (ValueError, LookupError, TypeError):
+        return f"{NAME} cannot be read"
+    own = list(expected)[worker_rank::workers]
+    with ThreadPoolExecutor(THREADS) as pool:
+        problems = pool.map(lambda name: _find_difference(folder / name, *expected[name]), own)
+        return next((f"{name} {problem}" for name, problem in zip(own, problems, strict=True) if problem), "")
+
+
+def _find_difference(path: Path, size: int, sha256: str) -> str:
+    try:
+        found = path.stat().st_size
+        if found != size:
+            return f"has {found} bytes instead of {size}"
+        return "" if _sha256(path) == sha256 else "does not match its digest"
+    except (FileNotFoundError, NotADirectoryError):
+        return "is missing"
+
+
+def _sync_and_hash(path: Path) -> dict[str, Any]:
+    _sync(path)
+    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
