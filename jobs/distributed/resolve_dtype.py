@@ -6,7 +6,6 @@ on a machine that does not multiply bfloat16 natively refuses to take part.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ratchet.errors import InputError
 from ratchet.models.devices import multiplies_bfloat16
-from ratchet.orchestrator.job_interface import Context, Resources
+from ratchet.orchestrator.job_interface import Context, Resources, write_atomically
 from ratchet.orchestrator.job_interface.placement import list_nodes
 
 FILE = "dtype"
@@ -39,12 +38,7 @@ def resolve_dtype(context: Context, config: C) -> C:
     file = context.work / FILE
     if not file.exists():
         chosen = "bfloat16" if _is_bfloat16_native(context.resources) else "float32"
-        fresh = file.with_name(f".{FILE}.{os.getpid()}")
-        with fresh.open("w") as opened:
-            opened.write(chosen)
-            opened.flush()
-            os.fsync(opened.fileno())
-        fresh.replace(file)
+        write_atomically(file, chosen)
     resolved: C = replace(given, dtype=file.read_text())
     return resolved
 

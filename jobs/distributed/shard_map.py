@@ -35,7 +35,7 @@ from ratchet.errors import DISK_FULL, ArtifactError, InputError, JobError
 from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
 from ratchet.jobs.distributed.progress_tally import REPORT_SECONDS, ProgressTally
 from ratchet.jobs.distributed.resolve_dtype import check_dtype
-from ratchet.orchestrator.job_interface import Context, Resources
+from ratchet.orchestrator.job_interface import Context, Resources, sync, write_atomically
 from ratchet.orchestrator.job_interface.lost_work import WorkTracker
 from ratchet.orchestrator.job_interface.progress import make_this_node_strategy
 from ratchet.orchestrator.job_interface.worker import check_worker, find_existing_paths
@@ -254,7 +254,7 @@ def commit_shard(
     file = target.with_name(f"{target.stem}.{context.attempt}-{uuid.uuid4().hex[:8]}{target.suffix}")
     try:
         counts = dict(write(file))
-        _sync(file)
+        sync(file)
         record = {
             "file": file.name,
             "bytes": file.stat().st_size,
@@ -263,13 +263,9 @@ def commit_shard(
             "step_id": context.step_id,
             "counts": counts,
         }
-        written = _record_path(file)
-        written.write_text(json.dumps(record))
-        _sync(written)
-        written.replace(_record_path(target))
+        write_atomically(_record_path(target), json.dumps(record))
     except BaseException as error:
         file.unlink(missing_ok=True)
-        _record_path(file).unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno in DISK_FULL and error.filename is None:
             raise OSError(error.errno, os.strerror(error.errno), str(target)) from error
         raise
@@ -299,11 +295,6 @@ def _read_record(target: Path) -> dict[str, Any] | None:
 
 def _record_path(target: Path) -> Path:
     return target.with_name(f"{target.name}.record")
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
 
 
 def _link(file: Path, target: Path) -> None:

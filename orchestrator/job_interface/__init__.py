@@ -1,5 +1,6 @@
 """The job interface: what the orchestrator and the jobs know of each other."""
 
+from ratchet.orchestrator.atomic_file import sync, write_atomically
 from ratchet.orchestrator.job_interface.job import (
     Context,
     Job,
@@ -11,4 +12,15 @@ from ratchet.orchestrator.job_interface.job import (
 )
 from ratchet.orchestrator.job_interface.settings import Unit
 
-__all__ = ["Context", "Job", "Progress", "Resources", "Result", "Source", "Unit", "WarmStart"]
+__all__ = [
+    "Context",
+    "Job",
+    "Progress",
+    "Resources",
+    "Result",
+    "Source",
+    "Unit",
+    "WarmStart",
+    "sync",
+    "write_atomically",
+]

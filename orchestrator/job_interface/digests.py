@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from ratchet.orchestrator.atomic_file import sync
 
 NAME = "DIGESTS.json"
 THREADS = 8
@@ -35,10 +36,10 @@ def publish(folder: Path, target: Path, digests: Mapping[str, Any]) -> None:
     written = folder / NAME
     written.write_text(json.dumps(digests, indent=1) + "\n")
     for path in (written, *(path for path in folder.rglob("*") if path.is_dir()), folder):
-        _sync(path)
+        sync(path)
     shutil.rmtree(target, ignore_errors=True)
     folder.rename(target)
-    _sync(target.parent)
+    sync(target.parent)
 
 
 def find_damage(folder: Path, worker_rank: int = 0, workers: int = 1) -> str:
@@ -70,18 +71,10 @@ def _find_difference(path: Path, size: int, sha256: str) -> str:
 
 
 def _sync_and_hash(path: Path) -> dict[str, Any]:
-    _sync(path)
+    sync(path)
     return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
 
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
