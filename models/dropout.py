@@ -37,7 +37,7 @@ class DropoutMasks:
         self._step_key = 0
         self._layer_M: Tensor = torch.zeros(0, dtype=torch.int64)
         self._pattern_MBL: Tensor | None = None
-        self._tables: dict[tuple[int, float, torch.dtype], Tensor] = {}
+        self._tables: dict[tuple[int, float], Tensor] = {}
 
     def install(self, model: nn.Module) -> None:
         """Replace the dropout layers of a model (LoRA's) by layers with these masks. The model stays on its device."""
@@ -87,7 +87,7 @@ class DropoutMasks:
                 " vector per token or row, so that masks do not depend on the batch; set lora_dropout=0, or leave this"
                 " layer out of target_modules"
             )
-        return _ApplyMask.apply(x, self._get_table(x.shape[-1], p, x.dtype), pattern, 1 / (1 - p))
+        return _ApplyMask.apply(x, self._get_table(x.shape[-1], p), pattern, 1 / (1 - p))
 
     @contextmanager
     def _use(self, pattern_MBL: Tensor | None) -> Iterator[None]:
@@ -97,12 +97,12 @@ class DropoutMasks:
         finally:
             self._pattern_MBL = before
 
-    def _get_table(self, features: int, p: float, dtype: torch.dtype) -> Tensor:
-        """Return masks of zeros and ones [P, D]. They are drawn on the CPU, so they are the same on every device."""
-        key = features, p, dtype
+    def _get_table(self, features: int, p: float) -> Tensor:
+        """Return masks, bool [P, D]: what is kept. They are drawn on the CPU, so they are the same on every device."""
+        key = features, p
         if key not in self._tables:
             drawn_PD = np.random.default_rng([self.seed, features]).random((PATTERNS, features), np.float32)
-            self._tables[key] = torch.from_numpy(drawn_PD >= p).to(self.device, dtype)
+            self._tables[key] = torch.from_numpy(drawn_PD >= p).to(self.device)
         return self._tables[key]
 
 
@@ -121,18 +121,19 @@ class Dropout(nn.Module):
 
 
 class _ApplyMask(torch.autograd.Function):
-    """x * mask * scale. The mask is looked up again in the backward pass, so it occupies no memory in between."""
+    """x * mask * scale. The mask is looked up again in the backward pass, so it occupies no memory in between. A table
+    of bool is a quarter of one of float32: 78 MB for the 18,944 features of a 7B model's MLP."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, table_PD: Tensor, pattern: Tensor, scale: float) -> Tensor:
         ctx.table_PD, ctx.scale = table_PD, scale
         ctx.save_for_backward(pattern)
-        return nn.functional.embedding(pattern, table_PD).mul_(x).mul_(scale)
+        return torch.where(table_PD[pattern], x, 0).mul_(scale)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         (pattern,) = ctx.saved_tensors
-        return nn.functional.embedding(pattern, ctx.table_PD).mul_(gradients[0]).mul_(ctx.scale), None, None, None
+        return torch.where(ctx.table_PD[pattern], gradients[0], 0).mul_(ctx.scale), None, None, None
 
 
 def _mix(x: Tensor) -> Tensor:
