@@ -11,10 +11,11 @@ from ratchet.errors import DataError
 
 @dataclass(frozen=True)
 class Document:
-    """A document of the corpus. `id` is unique."""
+    """A document of the corpus. `id` is unique. where: `file:line`, for errors."""
 
     id: str
     text: str
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,19 +56,18 @@ def check_data(data: RetrievalData, source: str) -> RetrievalData:
         raise DataError(f"{source}: the corpus is empty; expected at least two documents; check the path")
     if not data.queries:
         raise DataError(f"{source}: there are no queries; expected at least one; check the path")
-    known: set[str] = set()
+    if len(data.corpus) < 2:
+        raise DataError(f"{source}: one document in the corpus; expected at least two, to rank them; give more")
+    known: dict[str, str] = {}
     for document in data.corpus:
-        if document.id in known:
-            raise DataError(f"{source}: document id '{document.id}' appears twice; expected unique ids; rename one")
+        where = document.where or source
+        refuse_repeated(known, document.id, where, "document id")
         if not document.text.strip():
-            raise DataError(f"{source}: document '{document.id}' has no text; expected some; remove it or fill it")
-        known.add(document.id)
-    seen: set[str] = set()
+            raise DataError(f"{where}: document '{document.id}' has no text; expected some; remove it or fill it")
+    seen: dict[str, str] = {}
     for query in data.queries:
         where = query.where or source
-        if query.id in seen:
-            raise DataError(f"{where}: query id '{query.id}' appears twice; expected unique ids; rename one")
-        seen.add(query.id)
+        refuse_repeated(seen, query.id, where, "query id")
         if not query.text.strip():
             raise DataError(f"{where}: query '{query.id}' has no text; expected some; remove it or fill it")
         if not query.positives:
@@ -87,21 +87,32 @@ def check_data(data: RetrievalData, source: str) -> RetrievalData:
     return data
 
 
+def refuse_repeated(places: dict[str, str], name: str, where: str, what: str) -> None:
+    """Remember where a name stands. Raises DataError, with both places, if it stands somewhere else already."""
+    first = places.setdefault(name, where)
+    if first != where:
+        raise DataError(f"{where}: {what} '{name[:60]}' is also at {first}; expected unique ids; rename or remove one")
+
+
 def split_queries(
-    queries: Sequence[Query], test_fraction: float, validation_fraction: float, seed: int
+    queries: Sequence[Query], test_fraction: float, validation_fraction: float, seed: int, source: str = "split"
 ) -> dict[str, list[Query]]:
     """Split queries into train, valid and test. Groups stay together, and the order of the queries is kept.
 
     Splits that the source assigns are kept. The others are drawn by group: `test_fraction` of all groups, then
-    `validation_fraction` of the remaining ones. Raises DataError if a split would be empty.
+    `validation_fraction` of the remaining ones. Raises DataError, naming `source`, if a split would be empty.
     """
     sides: dict[str, list[Query]] = {"train": [], "valid": [], "test": []}
     given = {query.split for query in queries if query.split}
     side: dict[str, str] = {}
     groups = list(dict.fromkeys(query.group for query in queries if query.split is None or query.split == "train"))
     random.Random(seed).shuffle(groups)
-    tests = 0 if "test" in given else round(len(groups) * test_fraction)
-    valids = 0 if "valid" in given else round((len(groups) - tests) * validation_fraction)
+
+    def count(groups: int) -> tuple[int, int]:
+        tests = 0 if "test" in given else round(groups * test_fraction)
+        return tests, 0 if "valid" in given else round((groups - tests) * validation_fraction)
+
+    tests, valids = count(len(groups))
     for position, group in enumerate(groups):
         side[group] = "test" if position < tests else "valid" if position < tests + valids else "train"
     for query in queries:
@@ -109,8 +120,13 @@ def split_queries(
         sides[side[query.group] if drawn else str(query.split)].append(query)
     for name, members in sides.items():
         if not members:
+            drawn_splits = len({"test", "valid"} - given)
+            enough = next(
+                (n for n in range(1, 10_000) if n > sum(count(n)) and sum(map(bool, count(n))) == drawn_splits), 10_000
+            )
             raise DataError(
-                f"split: {len(queries)} queries in {len(groups)} groups leave none for {name}; expected at least one;"
-                " give more queries or other fractions"
+                f"{source}: {len(queries)} queries in {len(groups)} groups leave none for {name}; expected at least"
+                f" {enough} groups with these fractions; give more, or set prepare.test_fraction and"
+                " prepare.validation_fraction"
             )
     return sides

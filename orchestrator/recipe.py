@@ -23,10 +23,13 @@ from typing import Any, get_type_hints
 import yaml
 
 from ratchet.errors import InputError, RecipeError
+from ratchet.files import read_text
 from ratchet.orchestrator.job_interface.job import Resources
 from ratchet.orchestrator.job_interface.settings import convert, suggest
 from ratchet.orchestrator.secrets import contains_secret
 from ratchet.orchestrator.step import Step, Summary, list_goals, reachable, with_settings
+
+MAX_SETTINGS_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,13 @@ def read_settings(path: Path) -> list[str]:
 def read_lines(path: Path) -> list[tuple[str, str, str]]:
     """Return (name, value, file and line) of each line of a YAML file of settings. Values are not converted."""
     try:
-        node = yaml.compose(path.read_text(), Loader=yaml.BaseLoader)
-    except OSError as error:
-        raise RecipeError(f"{path}: {error.strerror}; expected a YAML file with lines `name: value`") from None
+        node = yaml.compose(read_text(path, RecipeError, MAX_SETTINGS_BYTES), Loader=yaml.BaseLoader)
     except yaml.YAMLError as error:
-        raise RecipeError(f"{path}: {' '.join(str(error).split())}; expected lines `name: value`") from None
+        line = (
+            f":{error.problem_mark.line + 1}" if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark else ""
+        )
+        said = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise RecipeError(f"{path}{line}: {said}; expected lines `name: value`; correct the line") from None
     except RecursionError:
         raise RecipeError(f"{path}: hundreds of nested lists given; expected lines `name: value`") from None
     if node is not None and not isinstance(node, yaml.MappingNode):
@@ -106,7 +111,10 @@ def read_lines(path: Path) -> list[tuple[str, str, str]]:
         if not isinstance(key, yaml.ScalarNode) or not isinstance(value, yaml.ScalarNode):
             raise RecipeError(f"{where}: a list or a nested block given; expected `name: value` on a line")
         if key.value in found:
-            raise RecipeError(f"{where}: {key.value} given twice; expected one line; remove one")
+            first = found[key.value][2]
+            raise RecipeError(f"{where}: {key.value} is also given at {first}; expected one line; remove one")
+        if not (key.value + value.value).isprintable():
+            raise RecipeError(f"{where}: {key.value + value.value!a} given; expected printable text; correct the line")
         found[key.value] = (key.value, value.value.strip(), where)
     return list(found.values())
 

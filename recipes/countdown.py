@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
 from ratchet.jobs.answers import compare_checkpoints, init_decoder, make_countdown, prepare_tasks, sft
@@ -48,8 +47,8 @@ def countdown(
     prepared = step(
         "prepare",
         prepare_tasks.JOB,
-        data=Source(Path(data), label=data) if data else step("tasks", make_countdown.JOB, seed=seed)["tasks"],
-        test=Source(Path(test), label=test) if test else None,
+        data=Source.find(data) if data else step("tasks", make_countdown.JOB, seed=seed)["tasks"],
+        test=Source.find(test, "test") if test else None,
         task="countdown",
         max_test=max_test,
         seed=seed,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
 from ratchet.jobs.answers import prepare_tasks, sft
@@ -44,8 +43,8 @@ def gsm8k(
     prepared = step(
         "prepare",
         prepare_tasks.JOB,
-        data=Source(Path(data), label=data),
-        test=Source(Path(test), label=test) if test else None,
+        data=Source.find(data),
+        test=Source.find(test, "test") if test else None,
         task=task,
         max_train=max_train,
         max_test=max_test,

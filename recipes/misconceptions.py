@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import prepare
 from ratchet.orchestrator.step import Source, Summary, step
@@ -37,7 +35,7 @@ def misconceptions(
     seed        of the split, of mining and of training
     """
     return RetrievalLoop(
-        step("prepare", prepare.JOB, data=Source(Path(data), label=data), seed=seed),
+        step("prepare", prepare.JOB, data=Source.find(data), seed=seed),
         embedder=pretrained(base),
         reranker=choose_reranker(reranker),
         mining=mining,

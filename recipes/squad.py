@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
 from ratchet.jobs.answers import prepare_tasks, sft
@@ -56,8 +55,8 @@ def squad(
         prepared = step(
             f"{name}/prepare",
             prepare_tasks.JOB,
-            data=Source(Path(data), label=data),
-            test=Source(Path(test), label=test) if test else None,
+            data=Source.find(data),
+            test=Source.find(test, "test") if test else None,
             task=f"squad-{name}",
             max_train=max_train,
             max_test=max_test,

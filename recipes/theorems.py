@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import embed, merge
 from ratchet.jobs.statements import evaluate_papers, finetune_embedder_pairs, prepare_papers
@@ -38,7 +36,7 @@ def theorems(
     baselines   rows of systems that rank by words: bm25, jaccard
     seed        of the samples, of the split and of training
     """
-    prepared = step("prepare", prepare_papers.JOB, papers=Source(Path(data), label=data), seed=seed)
+    prepared = step("prepare", prepare_papers.JOB, papers=Source.find(data), seed=seed)
     model = pretrained(base)
     rows = [
         make_row(

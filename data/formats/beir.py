@@ -2,75 +2,108 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Container
 from pathlib import Path
 
-from ratchet.data.formats.text_files import read_field, read_json_objects, read_text
-from ratchet.data.retrieval import Document, Query, RetrievalData
+from ratchet.data.formats.text_files import read_field, read_json_objects, show
+from ratchet.data.retrieval import Document, Query, RetrievalData, refuse_repeated
 from ratchet.errors import DataError
+from ratchet.files import iterate_lines
 
-SPLITS = {"train": "train", "dev": "valid", "valid": "valid", "test": "test"}
+SPLITS = {"train": "train", "dev": "valid", "valid": "valid", "test": "test", "all": None}
+SCORE = re.compile(r"-?[0-9]{1,9}")
 
 
 def read(folder: Path) -> RetrievalData:
     """Read a folder. Documents are title and text; grades above 0 are relevant. Raises DataError
     naming file and line.
 
-    With one qrels file the queries have no split; with several, the name of the file is the split (dev is valid).
+    The name of a qrels file is the split (dev is valid). The queries of all.tsv, or of train.tsv alone, have no split.
     """
     corpus = [
         Document(
             read_field(where, row, "_id", str),
-            f"{row.get('title') or ''}\n{read_field(where, row, 'text', str)}".strip(),
+            f"{read_field(where, row, 'title', str, None) or ''}\n{read_field(where, row, 'text', str)}".strip(),
+            where,
         )
         for where, row in read_json_objects(folder / "corpus.jsonl")
     ]
-    texts = {
-        read_field(where, row, "_id", str): read_field(where, row, "text", str)
-        for where, row in read_json_objects(folder / "queries.jsonl")
-    }
+    texts: dict[str, str] = {}
+    places: dict[str, str] = {}
+    for where, row in read_json_objects(folder / "queries.jsonl"):
+        name = read_field(where, row, "_id", str)
+        refuse_repeated(places, name, where, "query id")
+        texts[name] = read_field(where, row, "text", str)
     documents = {document.id for document in corpus}
-    files = sorted((folder / "qrels").glob("*.tsv"))
-    if not files:
-        raise DataError(f"{folder / 'qrels'}: no .tsv file in it; expected train.tsv, dev.tsv or test.tsv")
+    files = _find_qrels(folder / "qrels")
     queries: list[Query] = []
     ungraded = 0
     for path in files:
-        if path.stem not in SPLITS:
-            raise DataError(f"{path}: split '{path.stem}' given; expected train, dev or test; rename the file")
-        graded: dict[str, dict[str, int]] = {}
-        first: dict[str, str] = {}
-        for number, line in enumerate(read_text(path).split("\n"), start=1):
-            where = f"{path}:{number}"
-            fields = line.split("\t")
-            if not line.strip() or (number == 1 and not fields[-1].strip().lstrip("-").isdigit()):
-                continue
-            if len(fields) != 3 or not fields[2].strip().lstrip("-").isdigit():
-                raise DataError(
-                    f"{where}: '{line[:60]}' given; expected query-id, corpus-id and an integer score, separated"
-                    " by tabs"
-                )
-            query, document, grade = fields[0], fields[1], int(fields[2])
-            if query not in texts:
-                raise DataError(f"{where}: query '{query}' is not in queries.jsonl; add it or remove the line")
-            if document not in documents:
-                raise DataError(f"{where}: document '{document}' is not in corpus.jsonl; add it or remove the line")
-            first.setdefault(query, where)
-            graded.setdefault(query, {})[document] = grade
-        for name, grades in graded.items():
+        split = None if len(files) == 1 else SPLITS[path.stem]
+        for name, (where, grades) in _read_qrels(path, texts, documents).items():
             relevant = {document: grade for document, grade in grades.items() if grade > 0}
-            if not relevant:
+            if relevant:
+                labels = tuple(relevant), tuple(relevant.values())
+                queries.append(Query(name, texts[name], *labels, group=name, split=split, where=where))
+            else:
                 ungraded += 1
-                continue
-            split = SPLITS[path.stem] if len(files) > 1 else None
-            queries.append(
-                Query(
-                    name,
-                    texts[name],
-                    tuple(relevant),
-                    tuple(relevant.values()),
-                    group=name,
-                    split=split,
-                    where=first[name],
-                )
-            )
+    if not queries:
+        raise DataError(
+            f"{folder / 'qrels'}: all {ungraded} queries have only scores of 0 or below; expected a score of 1 or more"
+            " for each relevant document; check the third column"
+        )
     return RetrievalData(corpus, queries, notes={"queries without a relevant document, left out": ungraded})
+
+
+def _find_qrels(folder: Path) -> list[Path]:
+    """Return the qrels files. Raises DataError if the rows to train on are not among them."""
+    files = sorted(folder.glob("*.tsv"))
+    if not files:
+        raise DataError(
+            f"{folder}: no .tsv file in it; expected train.tsv, and dev.tsv and test.tsv if there are; add them"
+        )
+    for path in files:
+        if path.stem not in SPLITS or (path.stem == "all" and len(files) > 1):
+            raise DataError(
+                f"{path}: split '{path.stem}' given; expected train, dev or test, or all.tsv alone; rename the file"
+            )
+    stems = {path.stem for path in files}
+    if {"dev", "valid"} <= stems:
+        raise DataError(f"{folder}: dev.tsv and valid.tsv given; expected one of them; put the two together")
+    if not stems & {"train", "all"}:
+        raise DataError(
+            f"{folder}: only {', '.join(path.name for path in files)}, no rows to train on; expected train.tsv beside;"
+            " to split these rows into train, valid and test, rename the file to all.tsv"
+        )
+    return files
+
+
+def _read_qrels(path: Path, texts: Container[str], documents: Container[str]) -> dict[str, tuple[str, dict[str, int]]]:
+    """Return query -> (`file:line` of its first row, document -> grade)."""
+    found: dict[str, tuple[str, dict[str, int]]] = {}
+    lines: dict[tuple[str, str], int] = {}
+    for number, line in iterate_lines(path):
+        where, fields = f"{path}:{number}", line.rstrip("\r\n").split("\t")
+        if not line.strip() or (number == 1 and not SCORE.fullmatch(fields[-1].strip())):
+            continue
+        if len(fields) != 3 or not SCORE.fullmatch(fields[2].strip()):
+            raise DataError(
+                f"{where}: {show(line)} given; expected query-id, corpus-id and an integer score, separated by tabs;"
+                " correct the line"
+            )
+        query, document, grade = fields[0], fields[1], int(fields[2])
+        if query not in texts:
+            raise DataError(f"{where}: query {show(query)} is not in queries.jsonl; add it or remove the line")
+        if document not in documents:
+            raise DataError(f"{where}: document {show(document)} is not in corpus.jsonl; add it or remove the line")
+        _, grades = found.setdefault(query, (where, {}))
+        first = lines.setdefault((query, document), number)
+        if grades.setdefault(document, grade) != grade:
+            raise DataError(
+                f"{where}: query {show(query)} and document {show(document)} have score {grade}, and"
+                f" {grades[document]} at {path}:{first}; expected one score; remove one"
+            )
+    if not found:
+        raise DataError(f"{path}: no rows below the header; expected at least one; add them or remove the file")
+    return found

@@ -7,12 +7,15 @@ from pathlib import Path
 from ratchet.data.formats import beir, eedi, flag_embedding
 from ratchet.data.retrieval import RetrievalData, check_data
 from ratchet.errors import DataError
+from ratchet.files import open_regular
 
 
 def load_retrieval(path: Path) -> RetrievalData:
     """Load and check Eedi CSVs, a FlagEmbedding JSONL or a BEIR folder. Raises DataError naming file and line."""
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; expected data; check the path")
+    if not path.is_dir():
+        open_regular(path).close()
     if (path / eedi.MAPPING).exists() or (path / "train.csv").exists():
         data = eedi.read(path)
     elif (path / "corpus.jsonl").exists() or (path / "queries.jsonl").exists():

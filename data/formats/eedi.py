@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ratchet.data.formats.text_files import read_csv
+from ratchet.data.formats.text_files import read_csv, show
 from ratchet.data.retrieval import Document, Query, RetrievalData
 from ratchet.errors import DataError
 
@@ -31,8 +31,8 @@ def format_query(question: str, hint: str, correct: str, wrong: str) -> str:
 def read(folder: Path) -> RetrievalData:
     """Read a folder: queries `{QuestionId}_{letter}`, grouped by question. Raises DataError naming file and line."""
     corpus = [
-        Document(row["MisconceptionId"], row["MisconceptionName"])
-        for _, row in read_csv(folder / MAPPING, ("MisconceptionId", "MisconceptionName"))
+        Document(row["MisconceptionId"], row["MisconceptionName"], where)
+        for where, row in read_csv(folder / MAPPING, ("MisconceptionId", "MisconceptionName"))
     ]
     known = {document.id for document in corpus}
     queries: list[Query] = []
@@ -40,7 +40,7 @@ def read(folder: Path) -> RetrievalData:
     for where, row in read_csv(folder / "train.csv", COLUMNS):
         correct = row["CorrectAnswer"]
         if correct not in LETTERS or not correct:
-            raise DataError(f"{where}: CorrectAnswer is '{correct}'; expected one of A, B, C, D")
+            raise DataError(f"{where}: CorrectAnswer is {show(correct)}; expected one of A, B, C, D; correct it")
         for letter in LETTERS:
             label = row[f"Misconception{letter}Id"].strip()
             if letter == correct:
@@ -51,7 +51,7 @@ def read(folder: Path) -> RetrievalData:
             # The file writes ids as floats: 1672.0
             label = label.removesuffix(".0")
             if label not in known:
-                raise DataError(f"{where}: Misconception{letter}Id is '{label}'; {MAPPING} has no such id; add it")
+                raise DataError(f"{where}: Misconception{letter}Id is {show(label)}; {MAPPING} has no such id; add it")
             if not row[f"Answer{letter}Text"].strip():
                 raise DataError(
                     f"{where}: Answer{letter}Text is empty, but has a misconception; expected its text; fill it"

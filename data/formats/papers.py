@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ratchet.data.formats.text_files import read_json_lines
+from ratchet.data.formats.text_files import read_json_lines, show
 from ratchet.errors import DataError
 
 KINDS = ("lemmas", "theorems")
@@ -64,29 +64,70 @@ def _parse_paper(row: Any, where: str, seen: dict[str, str]) -> Paper:
         if not isinstance(own, list) or not all(isinstance(text, str) for text in own):
             raise DataError(f"{where}: {kind} is not a list of strings; expected one string per statement; correct it")
         texts += own
-    name = str(row.get("arxiv_id") or row.get("id") or where.rsplit("/", 1)[-1])
+    given = row.get("arxiv_id") or row.get("id") or where.rsplit("/", 1)[-1]
+    if not isinstance(given, str | int | float) or isinstance(given, bool):
+        raise DataError(f"{where}: the id is {type(given).__name__}; expected a string or a number; correct it")
+    name = str(given)
     if name in seen:
-        raise DataError(f"{where}: paper '{name}' is also {seen[name]}; expected each paper once; put the two together")
+        raise DataError(
+            f"{where}: paper {show(name)} is also {seen[name]}; expected each paper once; put the two together"
+        )
     seen[name] = where
     kept = [text.strip() for text in texts if text.strip()]
     different = tuple(dict.fromkeys(kept))
     return Paper(name, different, len(texts) - len(kept), len(kept) - len(different))
 
 
-def assign_splits(papers: int, test_fraction: float, validation_fraction: float, seed: int) -> np.ndarray:
-    """Assign a split to each paper, as an index into SPLITS, int8 [papers].
+def count_statements(path: Path) -> np.ndarray:
+    """Count the distinct statements of each paper, int64 [P]."""
+    return np.fromiter((len(paper.statements) for paper in read_papers(path)), np.int64)
+
+
+def choose_papers(
+    count_P: np.ndarray,
+    max_papers: int | None,
+    test_fraction: float,
+    validation_fraction: float,
+    seed: int,
+    source: str = "papers",
+) -> np.ndarray:
+    """Draw at most `max_papers` papers, and assign a split to each as `assign_splits` does; -1 for the others."""
+    chosen = np.arange(len(count_P))
+    if max_papers is not None and max_papers < len(count_P):
+        chosen = np.sort(np.random.default_rng([seed, 1]).choice(len(count_P), max_papers, replace=False))
+    split_P = np.full(len(count_P), -1, np.int8)
+    split_P[chosen] = assign_splits(count_P[chosen], test_fraction, validation_fraction, seed, source)
+    return split_P
+
+
+def assign_splits(
+    count_P: np.ndarray, test_fraction: float, validation_fraction: float, seed: int, source: str = "papers"
+) -> np.ndarray:
+    """Assign a split to each paper, as an index into SPLITS, int8 [P]. count_P: distinct statements of each paper.
 
     `test_fraction` of all papers are for test, and `validation_fraction` of the others for validation; at least one
-    paper in each. Raises DataError for fewer than three papers.
+    paper in each. Raises DataError, naming `source`, for fewer than three papers, and for a split without a pair.
     """
+    papers = len(count_P)
     if papers < len(SPLITS):
-        raise DataError(f"{papers} papers; expected at least three, one for each of {', '.join(SPLITS)}; give more")
+        raise DataError(
+            f"{source}: {papers} papers; expected at least three, one for each of {', '.join(SPLITS)}; give more"
+            " papers, one per line"
+        )
     test = min(papers - 2, max(1, round(test_fraction * papers)))
     valid = min(papers - test - 1, max(1, round(validation_fraction * (papers - test))))
     split = np.zeros(papers, np.int8)
     order = np.random.default_rng(seed).permutation(papers)
     split[order[:test]] = SPLITS.index("test")
     split[order[test : test + valid]] = SPLITS.index("valid")
+    pairs = int((count_P >= 2).sum())
+    for number, name in enumerate(SPLITS):
+        if not np.any(count_P[split == number] >= 2):
+            raise DataError(
+                f"{source}: {pairs} of {papers} papers have two or more statements, and none of them is in {name};"
+                " expected one in each split, since statements of a paper are matched with each other; give more"
+                " papers, or set prepare_papers.seed, .test_fraction or .validation_fraction"
+            )
     return split
 
 

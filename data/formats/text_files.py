@@ -1,47 +1,47 @@
-"""Readers of user-provided text files (CSV, JSON Lines). Every error names the file and the line."""
+"""Readers of user-provided text files (CSV, JSON, JSON Lines). Every error names the file and the line."""
 
 from __future__ import annotations
 
 import csv
-import io
 import json
-import math
+import re
+import reprlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ratchet.errors import DataError
+from ratchet.files import MAX_LINE_BYTES, iterate_lines
+
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+MAX_SCORE = 3e38
+"""Scores are stored as float32."""
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 60
 
 
-def read_text(path: Path) -> str:
-    """Read a file as text. Raises DataError if it is missing, and for the first line that is not UTF-8."""
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; expected one; check the path") from None
-    return _decode(path, raw, 1)
-
-
-def _decode(path: Path, raw: bytes, first: int) -> str:
-    """Decode lines from line number `first` on. A byte order mark at the start of a file is removed."""
-    try:
-        return raw.decode("utf-8-sig" if first == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        line = first + raw.count(b"\n", 0, error.start)
-        raise DataError(
-            f"{path}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; expected UTF-8;"
-            " convert the file (iconv -t utf-8)"
-        ) from None
+def show(value: Any) -> str:
+    """Return the repr of a value from a file, shortened to fit into a message."""
+    return _REPR.repr(value)
 
 
 def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield (`file:line`, row) of each record. Raises DataError for a missing column or a row of another length."""
-    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    """Yield (`file:line`, row) of each record. Raises DataError for a missing column, a row of another length, and a
+    file without rows."""
+    # The default limit of a field is 131,072 characters. It is the module's, not the reader's.
+    csv.field_size_limit(MAX_LINE_BYTES)
+    reader = csv.reader((line for _, line in iterate_lines(path)), strict=True)
+    start, rows = 1, 0
     try:
         header = next(reader, [])
         missing = [column for column in columns if column not in header]
         if missing:
-            raise DataError(f"{path}:1: no column {', '.join(missing)}; found {', '.join(header) or 'nothing'}; add it")
+            raise DataError(
+                f"{path}:1: no column {', '.join(missing)}; found {show(', '.join(header) or 'nothing')}; add it"
+            )
+        if twice := [column for column in columns if header.count(column) > 1]:
+            raise DataError(f"{path}:1: column {twice[0]} given twice; expected it once; remove or rename one")
         start = reader.line_num + 1
         for row in reader:
             where = f"{path}:{start}"
@@ -50,32 +50,54 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
                     f"{where}: {len(row)} fields; expected {len(header)} as in the header; check the quotes"
                 )
             if row:
+                rows += 1
                 yield where, dict(zip(header, row, strict=True))
             start = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{path}:{reader.line_num}: {error}; expected CSV; check the quotes") from None
+        raise DataError(f"{path}:{start}: {error}; expected CSV; check the quotes from this line on") from None
+    if not rows:
+        raise DataError(f"{path}: no rows below the header; expected at least one; check whether the file is complete")
+
+
+def parse_json(where: str, text: str, expected: str = "one JSON object per line; correct or remove the line") -> Any:
+    """Parse strict JSON. Raises DataError for text that is not JSON, NaN and Infinity, a field that is given twice,
+    absurd nesting, integers of thousands of digits, and half of a surrogate pair."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_make_object)
+        if SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
+    except RecursionError:
+        given = "brackets nested too deeply"
+    except UnicodeEncodeError as error:
+        given = f"\\u{ord(error.object[error.start]):04x} without its other half (a lone surrogate)"
+    except ValueError as error:
+        given = "an integer of thousands of digits" if "int_max_str_digits" in str(error) else f"not JSON ({error})"
+    raise DataError(f"{where}: {given}; expected {expected}")
+
+
+def _refuse_constant(name: str) -> Any:
+    raise DataError(f"{name} given; expected finite numbers, since JSON has no others; correct or remove it")
+
+
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"field {show(twice)} given twice in one object; expected it once; remove one")
+    return made
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (`file:line`, value) of each line that is not blank. Raises DataError for a line that is not JSON or not
-    UTF-8, and for a missing file."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; expected one; check the path") from None
-    with file:
-        for number, raw in enumerate(file, start=1):
-            line = _decode(path, raw.removesuffix(b"\n"), number)
-            if not line.strip():
-                continue
+    """Yield (`file:line`, value) of each line that is not blank. Raises DataError as `parse_json` and
+    `ratchet.files.iterate_lines` do."""
+    for number, line in iterate_lines(path):
+        if line.strip():
             where = f"{path}:{number}"
-            try:
-                value = json.loads(line)
-            except ValueError as error:
-                raise DataError(
-                    f"{where}: not JSON ({error}); expected one JSON object per line; correct or remove the line"
-                ) from None
-            yield where, value
+            yield where, parse_json(where, line)
 
 
 def read_json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -90,9 +112,11 @@ def read_field(where: str, row: dict[str, Any], name: str, kind: type, default: 
     """Read a field of a JSON object. Raises DataError if it is missing or of another type than `kind`."""
     value = row.get(name, default)
     if value is ...:
-        raise DataError(f"{where}: no field '{name}'; found {', '.join(row) or 'nothing'}; add it")
-    if not isinstance(value, kind) and value is not default:
-        raise DataError(f"{where}: field '{name}' is {type(value).__name__}; expected {kind.__name__}")
+        raise DataError(f"{where}: no field '{name}'; found {show(', '.join(row) or 'nothing')}; add it")
+    if (not isinstance(value, kind) or (kind is int and isinstance(value, bool))) and value is not default:
+        raise DataError(
+            f"{where}: field '{name}' is {type(value).__name__}; expected {kind.__name__}; correct or remove the row"
+        )
     return value
 
 
@@ -101,7 +125,9 @@ def read_texts(where: str, row: dict[str, Any], name: str, default: Any = ...) -
     values = read_field(where, row, name, list, default) or []
     for value in values:
         if not isinstance(value, str) or not value.strip():
-            raise DataError(f"{where}: field '{name}' holds {value!r}; expected texts that are not empty")
+            raise DataError(
+                f"{where}: field '{name}' holds {show(value)}; expected texts that are not empty; correct or remove it"
+            )
     return values
 
 
@@ -111,8 +137,14 @@ def read_scores(where: str, row: dict[str, Any], name: str, texts: Sequence[str]
     if values is None:
         return None
     if len(values) != len(texts):
-        raise DataError(f"{where}: field '{name}' has {len(values)} scores for {len(texts)} texts; expected one each")
+        raise DataError(
+            f"{where}: field '{name}' has {len(values)} scores for {len(texts)} texts; expected one each; score the"
+            " line again"
+        )
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise DataError(f"{where}: field '{name}' holds {value!r}; expected finite numbers")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_SCORE:
+            raise DataError(
+                f"{where}: field '{name}' holds {show(value)}; expected finite numbers, at most {MAX_SCORE:g}; score"
+                " the line again"
+            )
     return [float(value) for value in values]

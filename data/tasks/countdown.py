@@ -12,11 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ratchet.data.formats.text_files import read_field, read_json_objects
-from ratchet.data.tasks.expressions import BadExpression, list_operations, parse
+from ratchet.data.formats.text_files import read_field, read_json_objects, show
+from ratchet.data.tasks.expressions import MAX_DIGITS, BadExpression, list_operations, parse
 from ratchet.data.tasks.solver import solve
 from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
 from ratchet.errors import DataError
+from ratchet.files import open_regular
 
 OPEN, CLOSE = "<answer>", "</answer>"
 PROMPT = (
@@ -24,6 +25,8 @@ PROMPT = (
     " operations but +, -, * and /. Think step by step between <think> and </think>, then give the equation between"
     " <answer> and </answer>, as in <answer>(1 + 2) * 3 = 9</answer>."
 )
+MAX_SOLVED = 6
+"""Numbers of a task that is solved here. The time grows by about 40 with each."""
 FAILURES = (
     "missing_answer_tags",
     "lhs_parse_or_eval_error",
@@ -74,7 +77,8 @@ def make_sample(number: int, numbers: Sequence[int], target: int, solution: str,
         thought = "\n".join(list_operations(solution))
     except BadExpression as error:
         raise DataError(
-            f"{where}: the solution {solution!r}: {error}; expected + - * / over the numbers; correct the row"
+            f"{where}: the solution {show(solution)}: {show(str(error))}; expected + - * / over the"
+            " numbers; correct the row"
         ) from None
     question = PROMPT.format(numbers=list(numbers), target=target)
     target_text = f"<think>{thought}</think>\n{OPEN}{solution} = {target}{CLOSE}"
@@ -86,29 +90,45 @@ def read(path: Path) -> Iterator[Sample]:
     rows = _parquet_rows(path) if path.suffix == ".parquet" else read_json_objects(path)
     for number, (where, row) in enumerate(rows):
         numbers, target = read_field(where, row, "nums", list), read_field(where, row, "target", int)
-        if not numbers or not all(type(one) is int and one >= 0 for one in numbers):
-            raise DataError(f"{where}: nums is {numbers!r}; expected non-negative integers")
-        solution = read_field(where, row, "solution", str, None) or solve(numbers, target)
+        if not numbers or not all(type(one) is int and 0 <= one < 10**MAX_DIGITS for one in numbers):
+            raise DataError(
+                f"{where}: nums is {show(numbers)}; expected non-negative integers of at most {MAX_DIGITS} digits;"
+                " correct the row"
+            )
+        solution = read_field(where, row, "solution", str, None)
+        if not solution and len(numbers) > MAX_SOLVED:
+            raise DataError(
+                f"{where}: {len(numbers)} nums and no solution; expected at most {MAX_SOLVED}, which can be solved"
+                " here; add the solution"
+            )
+        solution = solution or solve(numbers, target)
         if solution is None:
             raise DataError(
-                f"{where}: {target} cannot be reached from {numbers}; expected a solvable task; correct the row"
+                f"{where}: {show(target)} cannot be reached from {show(numbers)}; expected a solvable task; correct the"
+                " row"
             )
         yield make_sample(number, numbers, target, solution, where)
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
-        file = pq.ParquetFile(path)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; expected one; check the path") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); expected Parquet or .jsonl") from None
-    columns = [name for name in ("nums", "target", "solution") if name in file.schema_arrow.names]
     number = 0
-    for batch in file.iter_batches(4096, columns=columns):
-        for row in batch.to_pylist():
-            number += 1
-            yield f"{path}: row {number}", row
+    with open_regular(path) as opened:
+        try:
+            file = pq.ParquetFile(opened)
+            columns = [name for name in ("nums", "target", "solution") if name in file.schema_arrow.names]
+            for batch in file.iter_batches(4096, columns=columns):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}: row {number}", row
+        # A damaged page may be found at any row, as one of Arrow's errors, of the system's or of the decoder's.
+        except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+            said = " ".join(str(error).split())[:200]
+            raise DataError(
+                f"{path}: cannot be read as Parquet after row {number} ({said}); expected a complete Parquet file, or"
+                " .jsonl; copy the file again"
+            ) from None
+    if not number:
+        raise DataError(f"{path}: no rows; expected at least one; give another file")
 
 
 def key(sample: Sample) -> str:

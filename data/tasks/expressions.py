@@ -35,7 +35,7 @@ def parse(text: str) -> tuple[Fraction, list[int]]:
     if deepest > MAX_DEPTH:
         raise BadExpression(f"{deepest} open parentheses; expected at most {MAX_DEPTH}")
     try:
-        tree = ast.parse("".join(text.split("\n")).strip(), mode="eval")
+        tree = _parse_tree(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise BadExpression(str(error)) from None
     numbers: list[int] = []
@@ -51,8 +51,12 @@ def list_operations(text: str) -> list[str]:
     """Return the operations of an expression, innermost first, as `76 - 47 = 29`. Raises BadExpression."""
     parse(text)
     done: list[str] = []
-    _evaluate(ast.parse(text.strip(), mode="eval").body, [], done)
+    _evaluate(_parse_tree(text).body, [], done)
     return done
+
+
+def _parse_tree(text: str) -> ast.Expression:
+    return ast.parse("".join(text.split("\n")).strip(), mode="eval")
 
 
 def _evaluate(node: ast.expr, numbers: list[int], done: list[str] | None = None) -> Fraction:

@@ -73,7 +73,8 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str, Fraction]]:
         value = parse_number(extract_after_sign(answer) or "")
         if not question.strip() or not sign or value is None:
             raise DataError(
-                f"{where}: answer {answer[-60:]!r}; expected a question, and an answer that ends in '#### 42'"
+                f"{where}: answer {answer[-60:]!r}; expected a question, and an answer that ends in '#### 42'; correct"
+                " or remove the row"
             )
         yield where, question, NOTES.sub("", reasoning).strip(), value
 

@@ -12,7 +12,6 @@ answers. Lenient: one of the two contains the other and neither is empty.
 
 from __future__ import annotations
 
-import json
 import re
 import string
 from collections import Counter
@@ -20,9 +19,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ratchet.data.formats.text_files import read_text
+from ratchet.data.formats.text_files import parse_json, read_field, show
+from ratchet.data.retrieval import refuse_repeated
 from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
 from ratchet.errors import DataError
+from ratchet.files import read_text
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -84,25 +85,57 @@ def verify_together(gold: Any, answers: Sequence[str]) -> list[Verification]:
 
 def read_passages(path: Path) -> Iterator[tuple[str, str, list[tuple[str, str, list[str]]]]]:
     """Yield (where, passage, [(id, question, golds)]) of an official v1.1 file. Raises DataError with the place."""
-    try:
-        articles = json.loads(read_text(path))["data"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{path}: not a SQuAD file ({type(error).__name__}: {error}); expected the official JSON with 'data'"
-        ) from None
-    for a, article in enumerate(articles):
-        for p, paragraph in enumerate(article.get("paragraphs", []) if isinstance(article, dict) else []):
+    document = parse_json(str(path), read_text(path), "the official JSON of SQuAD; give that file")
+    places: dict[str, str] = {}
+    for a, article in enumerate(_read_objects(f"{path}", document, "data")):
+        for p, paragraph in enumerate(_read_objects(f"{path}: data[{a}]", article, "paragraphs")):
             where = f"{path}: data[{a}].paragraphs[{p}]"
-            questions = []
-            for q, asked in enumerate(paragraph.get("qas") or []):
-                golds = [one.get("text", "") for one in asked.get("answers") or []]
-                if not golds or not all(gold.strip() for gold in golds):
-                    raise DataError(
-                        f"{where}.qas[{q}]: no answer; expected one or more non-empty answers (v1.1); correct it"
-                    )
-                questions.append((str(asked.get("id") or f"{a}-{p}-{q}"), str(asked["question"]).strip(), golds))
+            passage = read_field(where, paragraph, "context", str)
+            questions = [
+                _read_question(f"{where}.qas[{q}]", asked, passage, places)
+                for q, asked in enumerate(_read_objects(where, paragraph, "qas"))
+            ]
             if questions:
-                yield where, str(paragraph["context"]), questions
+                yield where, passage, questions
+
+
+def _read_question(
+    where: str, asked: dict[str, Any], passage: str, places: dict[str, str]
+) -> tuple[str, str, list[str]]:
+    """Return (id, question, golds). places: id -> where it stands."""
+    name, question = read_field(where, asked, "id", str), read_field(where, asked, "question", str).strip()
+    refuse_repeated(places, name, where, "question id")
+    golds = [
+        read_field(f"{where}.answers[{n}]", one, "text", str)
+        for n, one in enumerate(_read_objects(where, asked, "answers"))
+    ]
+    if not question or not golds or not all(gold.strip() for gold in golds):
+        raise DataError(
+            f"{where}: no {'answer' if question else 'question'}; expected a question with one or more non-empty"
+            " answers (v1.1); correct it"
+        )
+    if unknown := [gold for gold in golds if gold not in passage]:
+        raise DataError(
+            f"{where}: answer {show(unknown[0])} is not in the context; expected a span of it; correct the answer"
+        )
+    return name, question, golds
+
+
+def _read_objects(where: str, holder: Any, name: str) -> list[dict[str, Any]]:
+    """Read a field that is a list of objects."""
+    if not isinstance(holder, dict):
+        raise DataError(
+            f"{where}: {type(holder).__name__} given; expected an object with '{name}', as in the official JSON of"
+            " SQuAD v1.1; convert the file"
+        )
+    values: list[dict[str, Any]] = read_field(where, holder, name, list)
+    for number, value in enumerate(values):
+        if not isinstance(value, dict):
+            raise DataError(
+                f"{where}: {name}[{number}] is {type(value).__name__}; expected an object, as in the official JSON of"
+                " SQuAD v1.1; convert the file"
+            )
+    return values
 
 
 def _most_common(golds: Sequence[str]) -> str:

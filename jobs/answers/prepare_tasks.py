@@ -43,13 +43,31 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs) -> None:
-    """Read and verify all samples, so that a bad row is an error before anything starts."""
+    """Read, verify and split all samples, so that a bad row is an error before anything starts."""
     from ratchet.data.tasks import get_task, read_samples
+    from ratchet.data.tasks.splits import group_samples, split_groups
 
     task = get_task(config.task)
-    for path in (inputs.data, inputs.test):
-        if path is not None and not sum(1 for _ in read_samples(task, path)):
+    if inputs.test is not None and inputs.test.exists() and inputs.data.exists() and inputs.test.samefile(inputs.data):
+        raise InputError(
+            f"{inputs.data}: given as data and as test; expected test rows that are not trained on; give the test file,"
+            " or leave test out to hold out a part of data"
+        )
+    given = [inputs.data] if inputs.test is None else [inputs.data, inputs.test]
+    groups = [group_samples(task, read_samples(task, path)) for path in given]
+    for path, found in zip(given, groups, strict=True):
+        if not found:
             raise InputError(f"{path}: no samples; expected at least one; give another file")
+    split_groups(
+        task,
+        groups[0],
+        groups[1] if inputs.test is not None else None,
+        test_fraction=config.test_fraction,
+        validation_fraction=config.validation_fraction,
+        seed=config.seed,
+        max_test=config.max_test,
+        source=inputs.data,
+    )
 
 
 JOB = Job(

@@ -26,4 +26,5 @@ def load_data(path: Path | None, questions: int, seed: int) -> RetrievalData:
 
 def split_data(data: RetrievalData, config: Config) -> dict[str, list[Query]]:
     """Return the queries of train, valid and test. The queries of one question stay together."""
-    return split_queries(data.queries, config.test_fraction, config.validation_fraction, config.seed)
+    source = next((query.where.rpartition(":")[0] for query in data.queries if query.where), "generated questions")
+    return split_queries(data.queries, config.test_fraction, config.validation_fraction, config.seed, source)

@@ -39,11 +39,16 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs) -> None:
     """Read every line. Errors name the file and line before anything is started."""
-    from ratchet.data.formats.papers import assign_splits, read_papers
+    from ratchet.data.formats.papers import choose_papers, count_statements
 
-    papers = sum(1 for _ in read_papers(inputs.papers))
-    papers = min(papers, config.max_papers or papers)
-    assign_splits(papers, config.test_fraction, config.validation_fraction, config.seed)
+    choose_papers(
+        count_statements(inputs.papers),
+        config.max_papers,
+        config.test_fraction,
+        config.validation_fraction,
+        config.seed,
+        str(inputs.papers),
+    )
 
 
 JOB = Job(

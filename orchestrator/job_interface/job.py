@@ -75,6 +75,17 @@ class Source:
     """Globs of the files in the folder that do not count, by relative path. A model's README does not change the
     model."""
 
+    @classmethod
+    def find(cls, given: str, name: str = "data") -> Source:
+        """Return the file or folder that a user gives as the parameter `name`; `~` is the home folder. Raises
+        InputError for nothing and for a URL."""
+        if not given.strip() or "://" in given:
+            raise InputError(
+                f"{name}: {f'the URL {given}' if given.strip() else 'nothing'} given; expected the path of a file or"
+                f" folder; {'download it first' if given.strip() else f'add --set {name}=PATH'}"
+            )
+        return cls(Path(given).expanduser(), label=given)
+
 
 @dataclass(frozen=True)
 class Progress:

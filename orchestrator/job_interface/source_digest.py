@@ -11,6 +11,7 @@ import fnmatch
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import InputError
+from ratchet.files import open_regular
 from ratchet.orchestrator.atomic_file import write_atomically
 from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.job_interface.job import Source
@@ -43,8 +45,13 @@ class SourceDigests:
         while it is read.
         """
         named = source.label or str(source.path)
-        if not source.path.exists():
-            raise InputError(f"{named}: not found; expected a file or folder at {source.path}; check the path")
+        if not _exists(source.path):
+            hub = re.fullmatch(r"[\w.-]+/[\w.-]+", named) is not None
+            advice = f"download a data set of the hub first (hf download --repo-type dataset {named})" if hub else ""
+            raise InputError(
+                f"{named}: not found; expected a file or folder at {source.path}; check the path{advice and ', or '}"
+                f"{advice}"
+            )
         files = list(list_files(source))
         if not files:
             raise InputError(
@@ -63,7 +70,7 @@ class SourceDigests:
 
     def _file_digest(self, path: Path) -> str:
         path = path.resolve()
-        with path.open("rb") as file:
+        with open_regular(path, InputError) as file:
             before, started = os.fstat(file.fileno()), time.time()
             cached = self.digests.get(str(path))
             if cached and cached[:-1] == get_stamp(before):
@@ -89,8 +96,10 @@ def list_files(source: Source) -> Iterator[tuple[str, Path]]:
     if source.path.is_file():
         # The name of a single file does not count; its suffix does, since it determines the format.
         yield source.path.suffix, source.path
-    else:
+    elif source.path.is_dir():
         yield from _walk(source, source.path, "", ())
+    else:
+        open_regular(source.path, InputError)
 
 
 def _walk(source: Source, folder: Path, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, Path]]:
@@ -116,6 +125,13 @@ def _walk(source: Source, folder: Path, prefix: str, above: tuple[tuple[int, int
                 f"{source.label or source.path}: the link {path} leads to {path.readlink()}, which does not exist;"
                 " expected a file or folder; mend or remove the link"
             )
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that is too long, or with a NUL character
+        return False
 
 
 def _load(cache: Path) -> dict[str, list[Any]]:

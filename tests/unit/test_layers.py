@@ -13,10 +13,22 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 MAY_IMPORT = {
-    "ratchet.orchestrator": ("ratchet.errors",),
+    "ratchet.orchestrator": (
+        "ratchet.errors",
+        "ratchet.files",
+    ),
     "ratchet.models": ("ratchet.errors",),
-    "ratchet.data": ("ratchet.errors",),
-    "ratchet.jobs": ("ratchet.errors", "ratchet.orchestrator.job_interface", "ratchet.models", "ratchet.data"),
+    "ratchet.data": (
+        "ratchet.errors",
+        "ratchet.files",
+    ),
+    "ratchet.jobs": (
+        "ratchet.errors",
+        "ratchet.files",
+        "ratchet.orchestrator.job_interface",
+        "ratchet.models",
+        "ratchet.data",
+    ),
     "ratchet.recipes": ("ratchet.errors", "ratchet.orchestrator.step", "ratchet.jobs"),
 }
 """Folder -> what it may import of the project beside itself."""

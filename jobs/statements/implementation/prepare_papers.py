@@ -8,19 +8,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ratchet.data.formats.papers import SPLITS, STATEMENTS, Paper, assign_splits, read_papers
+from ratchet.data.formats.papers import SPLITS, STATEMENTS, Paper, choose_papers, count_statements, read_papers
 from ratchet.data.tables import write_mapped, write_table
 from ratchet.jobs.statements.prepare_papers import Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    total = sum(1 for _ in read_papers(inputs.papers))
-    chosen = np.arange(total)
-    if config.max_papers is not None and config.max_papers < total:
-        chosen = np.sort(np.random.default_rng([config.seed, 1]).choice(total, config.max_papers, replace=False))
-    split = np.full(total, -1, np.int8)
-    split[chosen] = assign_splits(len(chosen), config.test_fraction, config.validation_fraction, config.seed)
+    count_P = count_statements(inputs.papers)
+    fractions = config.test_fraction, config.validation_fraction
+    split = choose_papers(count_P, config.max_papers, *fractions, config.seed, str(inputs.papers))
+    total = len(split)
     writers = {name: SplitWriter(context.out / name, config.shard_rows, mapped=name == "train") for name in SPLITS}
     empty = repeated = 0
     for number, paper in enumerate(read_papers(inputs.papers)):
@@ -35,7 +33,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     counts = {name: np.array(writer.counts) for name, writer in writers.items()}
     return Result(
         {
-            "papers": len(chosen),
+            "papers": int((split >= 0).sum()),
             **{f"{name}/statements": int(count.sum()) for name, count in counts.items()},
             "blank_statements": empty,
             "repeated_statements": repeated,

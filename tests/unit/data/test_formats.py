@@ -47,7 +47,7 @@ def beir(folder: Path) -> Path:
         "".join(json.dumps({"_id": f"q{i}", "text": f"query {i}"}) + "\n" for i in range(20))
     )
     rows = "".join(f"q{i}\td{i % 5}\t{1 + i % 2}\nq{i}\td{(i + 1) % 5}\t0\n" for i in range(20))
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+    (folder / "qrels" / "all.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
     return folder
 
 
@@ -96,7 +96,7 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
         eedi,
         "empty corpus",
         lambda p: (p / "misconception_mapping.csv").write_text("MisconceptionId,MisconceptionName\n"),
-        "no such id",
+        "no rows below the header",
     ),
     (
         eedi,
@@ -155,22 +155,22 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
         lambda p: edit(p, '"neg": ["p 1"]', '"neg": ["p 1", "p 0"]'),
         r"train\.jsonl:1: .*'d0' as a positive and as a negative",
     ),
-    (flag, "empty file", lambda p: p.write_text(""), "the corpus is empty"),
+    (flag, "empty file", lambda p: p.write_text(""), "the file is empty"),
     (
         beir,
         "no document",
-        lambda p: edit(p / "qrels/test.tsv", "d1\t", "d99\t"),
-        r"test\.tsv:3: document 'd99' is not in corpus\.jsonl",
+        lambda p: edit(p / "qrels/all.tsv", "d1\t", "d99\t"),
+        r"all\.tsv:3: document 'd99' is not in corpus\.jsonl",
     ),
     (
         beir,
         "no such query",
-        lambda p: edit(p / "qrels/test.tsv", "q0\t", "q99\t"),
-        r"test\.tsv:2: query 'q99' is not in queries",
+        lambda p: edit(p / "qrels/all.tsv", "q0\t", "q99\t"),
+        r"all\.tsv:2: query 'q99' is not in queries",
     ),
-    (beir, "two fields", lambda p: edit(p / "qrels/test.tsv", "q1\td1", "q1 d1"), r"test\.tsv:4: .*by tabs"),
-    (beir, "empty corpus", lambda p: (p / "corpus.jsonl").write_text(""), "is not in corpus"),
-    (beir, "no qrels", lambda p: (p / "qrels/test.tsv").unlink(), "no .tsv file"),
+    (beir, "two fields", lambda p: edit(p / "qrels/all.tsv", "q1\td1", "q1 d1"), r"all\.tsv:4: .*by tabs"),
+    (beir, "empty corpus", lambda p: (p / "corpus.jsonl").write_text(""), "corpus.jsonl: the file is empty"),
+    (beir, "no qrels", lambda p: (p / "qrels/all.tsv").unlink(), "no .tsv file"),
     (beir, "id twice", lambda p: edit(p / "corpus.jsonl", '"d1"', '"d0"'), "d1' is not in corpus"),
 ]
 
@@ -207,6 +207,7 @@ def test_a_question_is_never_torn_apart_and_the_order_is_kept(tmp_path: Path) ->
 
 def test_splits_that_a_beir_folder_gives_are_kept(tmp_path: Path) -> None:
     folder = beir(tmp_path)
+    (folder / "qrels" / "all.tsv").unlink()
     (folder / "qrels" / "train.tsv").write_text("".join(f"q{i}\td0\t1\n" for i in range(10)))
     (folder / "qrels" / "test.tsv").write_text("".join(f"q{i}\td0\t1\n" for i in range(10, 20)))
     sides = split_queries(load_retrieval(folder).queries, 0.2, 0.1, seed=1)

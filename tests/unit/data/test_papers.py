@@ -99,7 +99,7 @@ def test_what_cannot_be_paired_is_named() -> None:
 
 @given(st.integers(3, 400), st.floats(0.01, 0.99), st.floats(0.01, 0.99), st.integers(0, 9))
 def test_every_split_has_papers_and_the_share_asked_for(papers: int, test: float, valid: float, seed: int) -> None:
-    count = np.bincount(assign_splits(papers, test, valid, seed), minlength=3)
+    count = np.bincount(assign_splits(np.full(papers, 2), test, valid, seed), minlength=3)
     assert count.sum() == papers
     assert count.min() >= 1
     assert abs(count[2] - test * papers) <= 2
@@ -139,7 +139,7 @@ def test_missing_files_and_too_few_papers_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no \.jsonl file"):
         list(read_papers(tmp_path))
     with pytest.raises(DataError, match="2 papers; expected at least three"):
-        assign_splits(2, 0.2, 0.1, 0)
+        assign_splits(np.full(2, 2), 0.2, 0.1, 0)
 
 
 @needs_public_data

@@ -297,7 +297,7 @@ def qas(answers: Any) -> str:
         ("countdown", [{"nums": [1, 2], "target": 4, "solution": "1 + 2"}], r":1: the verifier of countdown returns"),
         ("squad-batch", qas([]), r"paragraphs\[0\].qas\[0\]: no answer"),
         ("squad-batch", qas([{"text": " "}]), r"qas\[0\]: no answer"),
-        ("squad-batch", "[]", r"not a SQuAD file"),
+        ("squad-batch", "[]", r"list given; expected an object with 'data'"),
     ],
 )
 def test_bad_rows_are_named(tmp_path: Path, task: str, content: Any, said: str) -> None:

@@ -64,7 +64,7 @@ def test_a_wrong_target_is_named_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"tasks.jsonl:2: the verifier of countdown returns equation_not_balanced"):
         prepare_tasks.check(prepare_tasks.Config("countdown"), prepare_tasks.Inputs(file))
     file.write_text("\n")
-    with pytest.raises(InputError, match="no samples"):
+    with pytest.raises(InputError, match="only blank lines"):
         prepare_tasks.check(prepare_tasks.Config("countdown"), prepare_tasks.Inputs(file))
     with pytest.raises(DataError, match="expected one of countdown"):
         prepare_tasks.check(prepare_tasks.Config("counting"), prepare_tasks.Inputs(file))
