@@ -14,6 +14,8 @@ from ratchet.errors import DataError
 from ratchet.files import MAX_LINE_BYTES, iterate_lines
 
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+BLANK = " \t\r\n"
+"""White space of JSON. Other characters that Python strips are errors."""
 MAX_SCORE = 3e38
 """Scores are stored as float32."""
 
@@ -34,14 +36,14 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
     reader = csv.reader((line for _, line in iterate_lines(path)), strict=True)
     start, rows = 1, 0
     try:
-        header = next(reader, [])
+        header = next((row for row in reader if "".join(row).strip()), [])
         missing = [column for column in columns if column not in header]
         if missing:
             raise DataError(
-                f"{path}:1: no column {', '.join(missing)}; found {show(', '.join(header) or 'nothing')}; add it"
+                f"{path}:{reader.line_num}: no column {', '.join(missing)}; found {show(', '.join(header) or 'nothing')}; add it"
             )
         if twice := [column for column in columns if header.count(column) > 1]:
-            raise DataError(f"{path}:1: column {twice[0]} given twice; expected it once; remove or rename one")
+            raise DataError(f"{path}:{reader.line_num}: column {twice[0]} given twice; expected it once; remove or rename one")
         start = reader.line_num + 1
         for row in reader:
             where = f"{path}:{start}"
@@ -95,7 +97,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield (`file:line`, value) of each line that is not blank. Raises DataError as `parse_json` and
     `ratchet.files.iterate_lines` do."""
     for number, line in iterate_lines(path):
-        if line.strip():
+        if line.strip(BLANK):
             where = f"{path}:{number}"
             yield where, parse_json(where, line)
 

@@ -1,0 +1,27 @@
+"""A recipe of one step that reads data, for mistakes in files. It needs no model."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ratchet.jobs.answers import prepare_tasks
+from ratchet.jobs.retrieval import prepare
+from ratchet.jobs.statements import prepare_papers
+from ratchet.orchestrator.step import Row, Source, Summary, step
+
+COMMAND = f"plan {__file__} --set kind="
+
+
+def read_data(
+    *, data: str, kind: Literal["retrieval", "papers", "gsm8k", "squad-batch", "countdown"], test: str = ""
+) -> Summary:
+    """Read data of a kind."""
+    source = Source.find(data)
+    if kind == "retrieval":
+        made = step("prepare", prepare.JOB, data=source)
+    elif kind == "papers":
+        made = step("prepare", prepare_papers.JOB, papers=source)
+    else:
+        inputs: dict[str, Any] = {"data": source, "test": Source.find(test, "test") if test else None}
+        made = step("prepare", prepare_tasks.JOB, task=kind, **inputs)
+    return Summary([Row("rows", {"rows": made.metric("rows")})])
