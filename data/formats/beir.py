@@ -89,8 +89,8 @@ def _read_qrels(path: Path, texts: Container[str], documents: Container[str]) ->
             continue
         if len(fields) != 3 or not SCORE.fullmatch(fields[2].strip()):
             raise DataError(
-                f"{where}: {show(line)} given; expected query-id, corpus-id and an integer score, separated by tabs;"
-                " correct the line"
+                f"{where}: {show(line.rstrip())} given; expected query-id, corpus-id and an integer score, separated by"
+                " tabs; correct the line"
             )
         query, document, grade = fields[0], fields[1], int(fields[2])
         if query not in texts:

@@ -40,10 +40,13 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
         missing = [column for column in columns if column not in header]
         if missing:
             raise DataError(
-                f"{path}:{reader.line_num}: no column {', '.join(missing)}; found {show(', '.join(header) or 'nothing')}; add it"
+                f"{path}:{reader.line_num}: no column {', '.join(missing)}; found"
+                f" {show(', '.join(header) or 'nothing')}; add it"
             )
         if twice := [column for column in columns if header.count(column) > 1]:
-            raise DataError(f"{path}:{reader.line_num}: column {twice[0]} given twice; expected it once; remove or rename one")
+            raise DataError(
+                f"{path}:{reader.line_num}: column {twice[0]} given twice; expected it once; remove or rename one"
+            )
         start = reader.line_num + 1
         for row in reader:
             where = f"{path}:{start}"
