@@ -6,7 +6,7 @@ import re
 from collections.abc import Container
 from pathlib import Path
 
-from ratchet.data.formats.text_files import read_field, read_json_objects, show
+from ratchet.data.formats.text_files import BLANK, read_field, read_json_objects, show
 from ratchet.data.retrieval import Document, Query, RetrievalData, refuse_repeated
 from ratchet.errors import DataError
 from ratchet.files import iterate_lines
@@ -84,10 +84,11 @@ def _read_qrels(path: Path, texts: Container[str], documents: Container[str]) ->
     found: dict[str, tuple[str, dict[str, int]]] = {}
     lines: dict[tuple[str, str], int] = {}
     for number, line in iterate_lines(path):
-        where, fields = f"{path}:{number}", line.rstrip("\r\n").split("\t")
-        if not line.strip() or (number == 1 and not SCORE.fullmatch(fields[-1].strip())):
+        # Not str.strip(): Python counts control characters as white space.
+        where, fields = f"{path}:{number}", line.rstrip(BLANK).split("\t")
+        if not line.strip(BLANK) or (number == 1 and not SCORE.fullmatch(fields[-1])):
             continue
-        if len(fields) != 3 or not SCORE.fullmatch(fields[2].strip()):
+        if len(fields) != 3 or not SCORE.fullmatch(fields[2].strip(" ")):
             raise DataError(
                 f"{where}: {show(line.rstrip())} given; expected query-id, corpus-id and an integer score, separated by"
                 " tabs; correct the line"

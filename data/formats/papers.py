@@ -60,7 +60,7 @@ def _parse_paper(row: Any, where: str, seen: dict[str, str]) -> Paper:
         raise DataError(f"{where}: no {' or '.join(KINDS)}; expected an object with lists of statements; add one")
     texts: list[str] = []
     for kind in KINDS:
-        own = row.get(kind) or []
+        own = [] if row.get(kind) is None else row[kind]
         if not isinstance(own, list) or not all(isinstance(text, str) for text in own):
             raise DataError(f"{where}: {kind} is not a list of strings; expected one string per statement; correct it")
         texts += own

@@ -133,13 +133,14 @@ def _parse_dimension(where: str, name: str, written: str) -> Dimension | None:
     """Parse a value. Returns None for a plain value."""
     try:
         call = ast.parse(written, mode="eval").body
-    except SyntaxError:
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
     if not isinstance(call, ast.Call):
         return None
     kind = call.func.id if isinstance(call.func, ast.Name) else ""
+    shown = written if len(written) <= 100 else f"{written[:100]}..."
     if kind not in KINDS or call.keywords:
-        raise RecipeError(f"{where}: {written} given; expected one of {', '.join(f'{k}(...)' for k in KINDS)}")
+        raise RecipeError(f"{where}: {shown} given; expected one of {', '.join(f'{k}(...)' for k in KINDS)}")
     values = tuple(
         argument.value
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
@@ -147,9 +148,9 @@ def _parse_dimension(where: str, name: str, written: str) -> Dimension | None:
         for argument in call.args
     )
     if kind in RANGES:
-        _check_range(where, written, kind, values)
+        _check_range(where, shown, kind, values)
     if not values:
-        raise RecipeError(f"{where}: {written} given; expected at least one value in the brackets")
+        raise RecipeError(f"{where}: {shown} given; expected at least one value in the brackets")
     return Dimension(name, kind, values, where, written)  # type: ignore[arg-type]
 
 
