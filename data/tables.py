@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.errors import DataError
+from ratchet.files import open_regular
 
 CORPUS = pa.schema([("id", pa.string()), ("text", pa.string())])
 """Documents. `id` is unique."""
@@ -110,7 +111,7 @@ def open_mapped(folder: Path) -> pa.Table:
     for path in list_shards(folder, "arrow"):
         try:
             tables.append(pa.ipc.open_file(pa.memory_map(str(path))).read_all())
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{path}: cannot be read as Arrow ({error}); expected a shard; run the step again"
             ) from None
@@ -118,10 +119,13 @@ def open_mapped(folder: Path) -> pa.Table:
 
 
 def list_shards(folder: Path, suffix: str = "parquet") -> list[Path]:
-    """List the shards of a folder, in order. Raises DataError if there are none."""
+    """List the shards of a folder, in order. Raises DataError if there are none, and for one that is no
+    regular file."""
     paths = sorted(folder.glob(f"shard-*.{suffix}"))
     if not paths:
         raise DataError(f"{folder}: no shard-*.{suffix} in it; expected the output folder of a step; check the path")
+    for path in paths:
+        open_regular(path).close()  # Arrow would wait for a named pipe
     return paths
 
 
@@ -131,7 +135,7 @@ def read_shards(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
     for path in list_shards(folder):
         try:
             tables.append(pq.read_table(path, columns=list(columns) if columns else None))
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{path}: cannot be read as Parquet ({error}); expected a shard; run the step again"
             ) from None

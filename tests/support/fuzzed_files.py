@@ -267,7 +267,9 @@ FORMATS: dict[str, Format] = {
                 for i in range(6)
             )
         },
-        lambda folder: list(flag_embedding.read_rows(folder / "train.jsonl")),
+        lambda folder: (
+            _load_retrieval(folder / "train.jsonl") and list(flag_embedding.read_rows(folder / "train.jsonl"))
+        ),
         _compare_flag,
     ),
     "papers": Format(
