@@ -161,7 +161,7 @@ def print_status(store: Store, run: str | None) -> None:
                 format_duration(event.get("seconds")),
                 Text(note.splitlines()[0] if note else ""),
             )
-        CleanConsole().print(grid)
+        _print_grid(grid)
         return
     grid = Table("run", "recipe", "started", "steps", "state", box=None, pad_edge=False)
     running = {mark["run"] for mark in list_open_runs(store)}
@@ -175,7 +175,10 @@ def print_status(store: Store, run: str | None) -> None:
         state = run_log.find_end() or ("running" if f"runs/{run_log.run_id}" in running else "killed")
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(about.get("started", 0)))
         grid.add_row(run_log.run_id, Text(str(about.get("recipe"))), started, f"{done}/{len(steps)}", state)
-    CleanConsole().print(grid if grid.row_count else f"no runs in {store.where}")
+    if grid.row_count:
+        _print_grid(grid)
+    else:
+        print_line(f"no runs in {store.where}")
     for sweep in list_sweeps(store):
         events = sweep.events()
         begun = {json.dumps(event["settings"]) for event in events if event["event"] == "started"}
@@ -210,7 +213,11 @@ def print_report(store: Store, run: str | None) -> None:
     run_log = _find_run(store, run)
     path = run_log.folder / "report.md"
     if not path.exists():
-        raise StoreError(f"run {run_log.run_id}: no report; expected a run that ended; give its command again")
+        others = (other.run_id for other in list_run_logs(store) if (other.folder / "report.md").exists())
+        other = next((f"; `ratchet report {run_id}` shows the newest report" for run_id in others), "")
+        raise StoreError(
+            f"run {run_log.run_id}: no report; expected a run that ended; give its command again to continue it{other}"
+        )
     print_line(path.read_text())
     print_line(f"report: {run_log.folder / 'report.html'}")
 
@@ -286,10 +293,10 @@ def _print_table(rows: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def _print_grid(grid: Table) -> None:
-    console = CleanConsole()
-    if not console.is_terminal:  # a file has no width; do not truncate numbers
-        console = CleanConsole(width=CleanConsole(width=10_000).measure(grid).maximum)
-    console.print(grid)
+    """Print a table. Words are never cut: a terminal that is too narrow for the longest ones wraps the lines."""
+    console, needed = CleanConsole(), CleanConsole(width=10_000).measure(grid)
+    width = max(console.width, needed.minimum) if console.is_terminal else needed.maximum
+    CleanConsole(width=width).print(grid)
 
 
 def _format_value(value: float | None) -> str:

@@ -7,6 +7,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ratchet.orchestrator.cli.arguments import Parser, number
+from ratchet.orchestrator.version import VERSION
+
 DESCRIPTION = """\
 Run recipes: iterations of embedding, mining, finetuning and evaluation.
 
@@ -98,10 +101,11 @@ storage, the content of files is downloaded and not kept.
 """
 
 
-def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse the command line. `command` of the result is the command's name."""
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line. `command` of the result is the command's name. Raises InputError."""
     formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("ratchet", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=formatter)
+    parser = Parser("ratchet", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=formatter)
+    parser.add_argument("--version", action="version", version=VERSION)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command", title="commands")
 
     def add_command(name: str, help: str, description: str = "", epilog: str = "") -> argparse.ArgumentParser:
@@ -115,6 +119,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
             " variable RATCHET_STORE, else .ratchet in the working directory). For object storage, copies and work in"
             " progress are in the folder that the environment variable RATCHET_CACHE names",
         )
+        sub.add_argument("--debug", action="store_true", help="after an error, print the traceback")
         return sub
 
     def add_recipe(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -162,7 +167,13 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="show what was committed, withdrawn, promoted and removed, when and by whom, the newest last",
     )
-    sub.add_argument("--limit", default="50", metavar="N", help="with --log: show the newest N records (default: 50)")
+    sub.add_argument(
+        "--limit",
+        type=number(int, 0),
+        default=50,
+        metavar="N",
+        help="with --log: show the newest N records (default: 50)",
+    )
 
     sub = add_command("report", "show the report of a run, and the path of report.html")
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning (default: the newest run)")
@@ -171,13 +182,13 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     sub = add_command("verify", "check that stored results are as they were committed", epilog=VERIFY)
     sub.add_argument(
         "--sample",
-        type=float,
+        type=number(float, 0, 1),
         default=1.0,
         metavar="FRACTION",
         help="fraction of the files, drawn at random, whose content is read; names and sizes are always checked"
         " (default: 1)",
     )
-    return parser.parse_args(argv)
+    return parser.parse(argv)
 
 
 def _add_address(sub: argparse.ArgumentParser) -> None:
@@ -205,7 +216,11 @@ def _add_sweep(sub: argparse.ArgumentParser) -> None:
         "--metric", required=True, help="metric that decides, such as map@25, or STEP.NAME for the metric of a step"
     )
     sub.add_argument(
-        "--trials", type=int, default=16, metavar="N", help="number of trials, including the defaults (default: 16)"
+        "--trials",
+        type=number(int, 1),
+        default=16,
+        metavar="N",
+        help="number of trials, including the defaults (default: 16)",
     )
     sub.add_argument(
         "--searcher",
@@ -221,24 +236,30 @@ def _add_sweep(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument(
         "--grace-period",
-        type=int,
+        type=number(int, 1),
         default=1,
         metavar="N",
         help="ASHA grace period: checkpoints that every trial reaches (default: 1)",
     )
-    sub.add_argument("--reduction-factor", type=int, default=3, metavar="N", help="ASHA reduction factor (default: 3)")
+    sub.add_argument(
+        "--reduction-factor",
+        type=number(int, 2),
+        default=3,
+        metavar="N",
+        help="ASHA reduction factor (default: 3)",
+    )
     sub.add_argument(
         "--seeds",
-        type=int,
+        type=number(int, 1),
         default=1,
         metavar="N",
         help="training seeds per trial; their mean decides. With 2 or more, the result says whether the winner beats"
         " the defaults by more than noise (default: 1)",
     )
-    sub.add_argument("--seed", type=int, default=0, help="random seed of the search (default: 0)")
+    sub.add_argument("--seed", type=number(int, 0), default=0, help="random seed of the search (default: 0)")
     sub.add_argument(
         "--max-concurrent",
-        type=int,
+        type=number(int, 1),
         metavar="N",
         help="maximum number of trials at once (default: as many as the cluster can place)",
     )
@@ -268,13 +289,15 @@ def _add_submit(sub: argparse.ArgumentParser) -> None:
 def _add_gc(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--keep",
-        default="5",
+        type=number(int, 0),
+        default=5,
         metavar="N",
         help="keep the results of the newest N finished runs, and of every run since (default: 5)",
     )
     sub.add_argument(
         "--grace-period",
-        default="1",
+        type=number(float, 0),
+        default=1.0,
         metavar="HOURS",
         help="keep everything that was made or used in the last HOURS hours, at least the last minute (default: 1)",
     )

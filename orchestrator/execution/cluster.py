@@ -20,6 +20,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ratchet.errors import InputError, Interrupted
 from ratchet.orchestrator.execution import cluster_file
+from ratchet.orchestrator.execution.address import check_cluster_address
 from ratchet.orchestrator.execution.schedule import Demand
 from ratchet.orchestrator.job_interface.code import Code
 from ratchet.orchestrator.job_interface.job import Context, Job, Progress, RequiredCode, Resources, Result
@@ -64,9 +65,12 @@ class Cluster:
         self.progress_actor: Any = None
 
     def start(self) -> None:
-        """Connect to Ray or start it. Takes seconds; may be called again."""
+        """Connect to Ray or start it. Takes seconds; may be called again. Raises InputError if the cluster at the
+        address does not answer, or is of another version."""
         if self.started:
             return
+        if not ray.is_initialized():
+            check_cluster_address(self.address)
         for key, value in QUIET.items():
             os.environ.setdefault(key, value)
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -78,8 +82,17 @@ class Cluster:
         with freeze_code(self.modules) as (self.snapshot, runtime_env):
             if self.owns_ray:
                 handler = signal.getsignal(signal.SIGTERM)  # Ray sets its own, which ends the process at once
-                ray.init(address=self.address or "local", runtime_env=runtime_env, **options)
-                signal.signal(signal.SIGTERM, handler)
+                try:
+                    ray.init(address=self.address or "local", runtime_env=runtime_env, **options)
+                except (ConnectionError, RuntimeError, ValueError) as error:
+                    if not self.address:
+                        raise
+                    raise InputError(
+                        f"address {self.address}: {' '.join(str(error).split())[:300]}; expected a running Ray cluster"
+                        " with this machine's versions of Ray and Python; check the address"
+                    ) from None
+                finally:
+                    signal.signal(signal.SIGTERM, handler)
         self.progress_actor = start_progress_actor()
         self.started = True
 

@@ -204,12 +204,15 @@ def begin(
     parameters: Mapping[str, Any],
     argv: Sequence[str],
     repair: bool,
+    cluster: Cluster,
 ) -> tuple[Plan, RunLog]:
-    """Plan the steps, let each job check its input, and start the run log.
+    """Plan the steps, let each job check its input, connect to the cluster if it has an address, and start the run log.
 
-    Raises the job's error for bad input; then there is no run log and Ray is not started.
+    Raises the job's error for bad input, and InputError for a cluster that does not answer; then there is no run log.
     """
     plan = Plan(steps, store, repair=repair)
     plan.check()
+    if cluster.address and plan.missing():
+        cluster.start()
     about = {"command": shlex.join(argv), "parameters": dict(parameters), "versions": versions(), "doc": recipe.doc}
     return plan, RunLog.begin(store, recipe.name, about)

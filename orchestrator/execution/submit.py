@@ -20,6 +20,7 @@ from ray._private.authentication.authentication_token_setup import maybe_enable_
 from ray.job_submission import JobSubmissionClient
 
 from ratchet.errors import StoreError
+from ratchet.orchestrator.execution.address import check_dashboard_address
 from ratchet.orchestrator.execution.upload import collect_upload, summary_lines
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
 from ratchet.orchestrator.job_interface.terminal import print_clean
@@ -89,8 +90,9 @@ def _connect(address: str | None) -> JobSubmissionClient:
         # In Ray these take precedence over the argument.
         for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
             os.environ.pop(name, None)
-    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     where = address or os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS")
+    check_dashboard_address(where)
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     try:
         return JobSubmissionClient(address)
     except (ConnectionError, RuntimeError) as error:

@@ -88,7 +88,8 @@ def convert(text: str, annotation: Any, where: str) -> Any:
 
 def suggest(given: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'X'?` for the nearest known name, or an empty string."""
-    near = difflib.get_close_matches(given, list(known), n=1, cutoff=0.5)
+    names = {name.lower(): name for name in known}
+    near = [names[name] for name in difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)]
     return f"; did you mean '{near[0]}'?" if near else ""
 
 

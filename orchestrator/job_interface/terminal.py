@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
-from typing import TextIO
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+
+from ratchet.errors import RatchetError
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -25,13 +28,39 @@ def clean(text: str) -> str:
     return _CONTROLS.sub("", text).encode("utf-8", "replace").decode("utf-8")
 
 
+class OutputError(RatchetError):
+    """A standard stream cannot be written: its file is on a full disk."""
+
+
+@contextmanager
+def _name_stream() -> Iterator[None]:
+    """Raise OutputError for an error of the stream, which would else look like one of the store."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(
+            f"standard output: {error.strerror}; expected a terminal, pipe or file with room for the output; send it"
+            " elsewhere and give the same command again"
+        ) from None
+
+
 def print_clean(text: str, file: TextIO | None = None, end: str = "\n") -> None:
     """Print a text. file: standard output by default."""
-    print(clean(text), file=file or sys.stdout, end=end, flush=True)
+    with _name_stream():
+        print(clean(text), file=file or sys.stdout, end=end, flush=True)
 
 
 class CleanConsole(Console):
     """A console of rich that cleans all text. Its own colours and movements of the cursor remain."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        with _name_stream():
+            super().print(*objects, **options)
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

@@ -46,7 +46,7 @@ from ratchet.orchestrator.job_interface.job import Result
 from ratchet.orchestrator.store import audit_log
 from ratchet.orchestrator.store.announcement import is_announced
 from ratchet.orchestrator.store.backend import Backend, Folder, attempt_key
-from ratchet.orchestrator.store.bucket import Bucket
+from ratchet.orchestrator.store.bucket import SCHEMES, Bucket
 from ratchet.orchestrator.store.format import NAME as FORMAT_NAME
 from ratchet.orchestrator.store.format import create_format, find_format
 from ratchet.orchestrator.store.manifest import NAME, Manifest, Stamp, list_below, refuse_newer
@@ -125,9 +125,16 @@ class Store:
 
     @classmethod
     def _locate(cls, prefix: str | Path, *, read_only: bool = False) -> Store:
-        remote = "://" in str(prefix) and not str(prefix).startswith("file://")
-        bucket = Bucket(str(prefix)) if remote else None
-        root = bucket.cache() if bucket else Path(str(prefix).removeprefix("file://")).absolute()
+        scheme, colon, place = str(prefix).partition(":/")
+        local = not colon or not scheme.isalnum() or scheme == "file"
+        path = str(prefix).removeprefix("file://") if local else place.lstrip("/")
+        if not path or (not local and (scheme not in SCHEMES or not place.startswith("/"))):
+            raise StoreError(
+                f"store {prefix or '(empty)'}: no folder or supported URL; expected a folder, s3://BUCKET/PREFIX,"
+                " gs://BUCKET/PREFIX or az://ACCOUNT/CONTAINER/PREFIX; check --store and RATCHET_STORE"
+            )
+        bucket = None if local else Bucket(str(prefix))
+        root = bucket.cache() if bucket else Path(path).absolute()
         return cls(root, bucket, read_only=read_only)
 
     def _no_store(self) -> StoreError:

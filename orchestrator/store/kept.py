@@ -54,10 +54,12 @@ def find_kept(store: Store, keep: int) -> Kept:
     _add_open_runs(store, kept)
     for run_log in _select_runs(store, keep):
         kept.add_plan(run_log, with_objects=False)
-    for number, sweep in enumerate(list_sweeps(store)):
-        if number < keep or _is_pinned(sweep.folder):
-            for trial in _list_trials(sweep.folder):
+    started = 0
+    for sweep in list_sweeps(store):
+        if started < keep or _is_pinned(sweep.folder):
+            for trial in (trials := _list_trials(sweep.folder)):
                 kept.add_plan(trial, with_objects=False)
+            started += bool(trials)  # none, if its cluster did not answer
     _add_promoted(store, kept)
     # After the plans: a step that is in none is kept while it is worked on.
     for attempt in list_open_attempts(store):

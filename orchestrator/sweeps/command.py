@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from ratchet.errors import RecipeError
 from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.cli.live_view import LiveView
+from ratchet.orchestrator.execution.address import check_cluster_address
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.recipe import list_modules
 from ratchet.orchestrator.store import Store
@@ -18,8 +20,6 @@ from ratchet.orchestrator.sweeps import results
 from ratchet.orchestrator.sweeps.plan import SweepPlan, plan_sweep
 from ratchet.orchestrator.sweeps.trial_log import compute_key
 
-MINIMUM = {"trials": 1, "grace_period": 1, "reduction_factor": 2, "seeds": 1, "max_concurrent": 1}
-"""Option -> its smallest allowed value."""
 IN_SWEEP_ID = ("searcher", "stopping", "grace_period", "reduction_factor", "seeds", "seed")
 """Options that are part of the sweep's id."""
 
@@ -29,12 +29,10 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
 
     Returns the exit status: 0 if a trial finished, 1 if every trial failed, 130 if interrupted.
     """
-    for name, least in MINIMUM.items():
-        given = getattr(arguments, name)
-        if given is not None and given < least:
-            raise RecipeError(f"--{name.replace('_', '-')} {given}: expected {least} or more")
     if arguments.promote and not arguments.promote.replace("-", "").replace("_", "").isalnum():
-        raise RecipeError(f"--promote {arguments.promote}: expected a name of letters, digits, - and _")
+        raise RecipeError(
+            f"sweep --promote {arguments.promote}: expected a name of letters, digits, - and _; correct it"
+        )
     store = Store.open(arguments.store)
     with OpenRun(store) as open_run:
         return _run_sweep(arguments, lines, argv, store, open_run)
@@ -43,6 +41,7 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
 def _run_sweep(
     arguments: argparse.Namespace, lines: Sequence[str], argv: Sequence[str], store: Store, open_run: OpenRun
 ) -> int:
+    check_cluster_address(arguments.address or os.environ.get("RAY_ADDRESS"))
     options = {name: getattr(arguments, name) for name in IN_SWEEP_ID}
     command = shlex.join(argv)
     sweep = plan_sweep(arguments.recipe, lines, arguments.space, arguments.metric, store, options, command)

@@ -35,6 +35,11 @@ class Mistake:
     status: int = 2
 
 
+def answers(*pairs: tuple[str, str]) -> list[Mistake]:
+    """Return a table of (command, answer), for mistakes that need no files and are named by their command."""
+    return [Mistake(command, command, answer) for command, answer in pairs]
+
+
 def parametrize(*tables: Sequence[Mistake]) -> pytest.MarkDecorator:
     mistakes = [mistake for table in tables for mistake in table]
     names = [mistake.name for mistake in mistakes]

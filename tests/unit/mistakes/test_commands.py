@@ -1,23 +1,199 @@
-"""Mistakes in the words of a command: names, options, numbers, stores."""
+"""Mistakes in the words of a command: commands, options, numbers, recipes, settings, runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from mistakes import Mistake, check, parametrize
+from mistakes import Mistake, answers, check, parametrize
 
-STORES = [
-    Mistake(
-        "gc of a git repository",
-        "gc --yes --keep 0 --grace-period 0 --store repository/.git",
-        r"store repository/\.git: no store there; expected a folder .* with a file FORMAT; check --store",
-        {"repository/.git/objects/ab/cdef": "blob", "repository/.git/HEAD": "ref: refs/heads/main\n"},
+ALL = "run, sweep, submit, plan, recipes, status, report, gc, verify"
+RECIPES = "countdown, gsm8k, misconceptions, quickstart, retriever, squad, theorems"
+
+COMMANDS = answers(
+    ("", rf"command: not given; expected one of {ALL}; `ratchet --help` explains them"),
+    *(
+        (f"{given} quickstart", rf"{given}: no such command; expected one of {ALL}; did you mean '{meant}'\?")
+        for given, meant in (
+            ("rnu", "run"),
+            ("RUN", "run"),
+            ("runs", "run"),
+            ("swep", "sweep"),
+            ("submitt", "submit"),
+            ("plna", "plan"),
+            ("explain", "plan"),
+            ("recipe", "recipes"),
+            ("recieps", "recipes"),
+            ("stauts", "status"),
+            ("reprot", "report"),
+            ("verfy", "verify"),
+        )
     ),
-]
+    ("help", rf"help: no such command; expected one of {ALL}; `ratchet --help` explains them"),
+    ("garbage-collect", rf"garbage-collect: no such command; expected one of {ALL}; `ratchet --help` explains them"),
+    ("quickstart", r"quickstart: no such command; .*; a recipe is run by `ratchet run quickstart`"),
+    ("./mine.py", r"\./mine\.py: no such command; .*; a recipe is run by `ratchet run \./mine\.py`"),
+)
+
+OPTIONS = answers(
+    *(
+        (f"{command} {option}", rf"{command.split()[0]} {option}: not an option; .*; did you mean '{meant}'\?")
+        for command, option, meant in (
+            ("plan quickstart", "--expain", "--explain"),
+            ("plan quickstart", "--sets", "--set"),
+            ("run quickstart", "--adress", "--address"),
+            ("run quickstart", "--repiar", "--repair"),
+            ("sweep quickstart --space x --metric y", "--trails", "--trials"),
+            ("sweep quickstart --space x --metric y", "--sede", "--seed"),
+            ("submit quickstart", "--no-wiat", "--no-wait"),
+            ("gc", "--yess", "--yes"),
+            ("gc", "--kep", "--keep"),
+            ("verify", "--smaple", "--sample"),
+            ("status", "--lmit", "--limit"),
+        )
+    ),
+    *(
+        (f"{command} {option}", rf"{command.split()[0]} {option}: not an option; expected one of --help, .*")
+        for command, option in (
+            ("plan quickstart", "--verbose"),
+            ("plan quickstart", "-v"),
+            ("plan quickstart", "--dry-run"),
+            ("run quickstart", "--force"),
+            ("run quickstart", "--explain"),
+            ("gc", "--dry-run"),
+            ("report", "--html"),
+            ("recipes", "--all"),
+        )
+    ),
+    *(
+        (f"{command} word", rf"{command.split()[0]} word: a word too many; expected options from here; .*")
+        for command in ("plan quickstart", "plan quickstart --explain", "gc", "verify", "report one", "recipes squad")
+    ),
+    *(
+        (command, rf"{command.split()[0]} {missing}: not given; expected a value; .*")
+        for command, missing in (
+            ("run", "recipe"),
+            ("plan", "recipe"),
+            ("submit", "recipe"),
+            ("sweep", "recipe, --space, --metric"),
+            ("sweep quickstart --space x", "--metric"),
+            ("sweep quickstart --metric x", "--space"),
+        )
+    ),
+    *(
+        (command, rf"{command.split()[0]} {command.split()[-1]}: no value given; expected one after it; .*")
+        for command in (
+            "plan quickstart --set",
+            "plan quickstart --settings",
+            "plan quickstart --store",
+            "run quickstart --address",
+            "gc --keep",
+            "verify --sample",
+        )
+    ),
+    ("plan quickstart --s x", r"plan --s: begins several options; expected one of --store, --set, --settings; .*"),
+    ("plan quickstart --explain=3", r"plan --explain=3: a value given; expected none; write --explain alone"),
+    ("gc --yes=no", r"gc --yes=no: a value given; expected none; write --yes alone"),
+    *(
+        (f"sweep quickstart --space x --metric y {option} {given}", rf"sweep {option} {given}: expected one of {known}")
+        for option, given, known in (
+            ("--searcher", "optna", r"random, optuna; did you mean 'optuna'\?"),
+            ("--searcher", "bayes", "random, optuna; correct it"),
+            ("--stopping", "ahsa", r"asha, none; did you mean 'asha'\?"),
+        )
+    ),
+    *(
+        (f"plan quickstart {words}", rf"plan {words.split()[0]}: not an option; .*; write --set {meant}")
+        for words, meant in (
+            ("iterations=1", "iterations=1"),
+            ("--iterations 1", "iterations=1"),
+            ("--iterations=1", "iterations=1"),
+            ("finetune_embedder.epochs=2", r"finetune_embedder\.epochs=2"),
+            ("--learning-rate 1e-4", r"JOB\.learning_rate=1e-4"),
+            ("--workers 4", r"JOB\.workers=4"),
+        )
+    ),
+)
+
+WHOLE, ANY = "a whole number", "a number"
+NUMBERS = answers(
+    *(
+        (
+            f"{command} {option} {given}",
+            rf"{command.split()[0]} {option} {given}: expected {what}, {limits}; correct it",
+        )
+        for command, option, what, limits, values in (
+            ("gc", "--keep", WHOLE, "0 or more", "-1 nan inf two 1.5"),
+            ("gc", "--grace-period", ANY, "0 or more", "-5 nan inf 1h"),
+            ("verify", "--sample", ANY, "from 0 to 1", "-0.1 1.5 10% nan"),
+            ("status", "--limit", WHOLE, "0 or more", "-1 few 2.5"),
+            ("sweep quickstart --space x --metric y", "--trials", WHOLE, "1 or more", "0 -1 many 1.5 nan 1e3"),
+            ("sweep quickstart --space x --metric y", "--seeds", WHOLE, "1 or more", "0 two"),
+            ("sweep quickstart --space x --metric y", "--seed", WHOLE, "0 or more", "-1 x"),
+            ("sweep quickstart --space x --metric y", "--grace-period", WHOLE, "1 or more", "0 inf"),
+            ("sweep quickstart --space x --metric y", "--reduction-factor", WHOLE, "2 or more", "1 0.5"),
+            ("sweep quickstart --space x --metric y", "--max-concurrent", WHOLE, "1 or more", "0 all"),
+        )
+        for given in values.split()
+    ),
+    ("gc --keep ''", r"gc --keep \(empty\): expected a whole number, 0 or more; correct it"),
+    ("sweep quickstart --space x --metric y --promote 'a b'", r"sweep --promote a b: expected a name of letters, .*"),
+    ("sweep quickstart --space x --metric y --promote ../x", r"sweep --promote \.\./x: expected a name of letters, .*"),
+)
+
+NAMES = answers(
+    *(
+        (f"plan {given}", rf"recipe '{given}': unknown; expected one of {RECIPES}; did you mean '{meant}'\?")
+        for given, meant in (
+            ("quikstart", "quickstart"),
+            ("Quickstart", "quickstart"),
+            ("misconception", "misconceptions"),
+            ("GSM8K", "gsm8k"),
+            ("theorem", "theorems"),
+            ("retreiver", "retriever"),
+        )
+    ),
+    ("plan ''", rf"recipe '': unknown; expected one of {RECIPES}"),
+    ("plan .", rf"recipe '\.': unknown; expected one of {RECIPES}"),
+    ("plan nosuch.py", rf"recipe nosuch\.py: no such file; give a recipe's name \({RECIPES}\) or a file"),
+    ("recipes quikstart", rf"recipe 'quikstart': unknown; expected one of {RECIPES}; did you mean 'quickstart'\?"),
+    ("recipes nosuch.py", r"recipe nosuch\.py: no such file; .*"),
+    ("plan theorems", r"recipe theorems: data not given; expected a value; add --set data=\.\.\."),
+    ("plan gsm8k", r"recipe gsm8k: base, data not given; expected a value; add --set base=\.\.\. --set data=\.\.\."),
+    *(
+        (f"plan quickstart --set {line}", rf"--set {line}: .*; did you mean '{meant}'\?")
+        for line, meant in (
+            ("iteratons=1", "iterations"),
+            ("Iterations=1", "iterations"),
+            ("finetune_embeder.epochs=2", "finetune_embedder"),
+            ("iter9/mine.window=2,100", "iter1/mine"),
+            ("finetune_embedder.epoch=2", "epochs"),
+            ("embed.worker=2", "workers"),
+            ("embed.gpu=1", "gpus"),
+            ("finetune_embedder.lr_scheduler_type=cosin", "cosine"),
+        )
+    ),
+    *(
+        (f"plan quickstart --set {line}", rf"--set {line}: .*expected (a valid|name=value).*")
+        for line in (
+            "iterations",
+            "iterations=one",
+            "iterations=1.5",
+            "iterations=",
+            "=1",
+            "finetune_embedder.epochs",
+            "finetune_embedder.epochs=two",
+            "finetune_embedder.learning_rate=fast",
+            "mine.window=wide",
+            "embed.workers=many",
+        )
+    ),
+    ("plan quickstart --settings nosuch.yaml", r"nosuch\.yaml: No such file or directory; expected a YAML file .*"),
+    ("plan quickstart --settings .", r"\.: Is a directory; expected a YAML file with lines `name: value`"),
+)
 
 
-@parametrize(STORES)
+@parametrize(COMMANDS, OPTIONS, NUMBERS, NAMES)
 def test_a_mistake_is_answered_in_one_line(
     mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

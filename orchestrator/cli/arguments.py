@@ -1,0 +1,111 @@
+"""The command line's mistakes: a parser whose errors have Ratchet's form, and the numbers of options."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from ratchet.errors import InputError
+from ratchet.orchestrator.job_interface.settings import suggest
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises InputError in Ratchet's form, where argparse prints the usage and its own words."""
+
+    def error(self, message: str) -> NoReturn:
+        command = self.prog.removeprefix("ratchet").strip()
+        raise InputError(f"{command} {_explain(message, self, command)}".strip())
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse a command line. Raises InputError, with what was probably meant."""
+        arguments, unknown = self.parse_known_args(argv)
+        if unknown:
+            self._refuse(arguments, unknown)
+        return arguments
+
+    def list_commands(self) -> dict[str, argparse.ArgumentParser]:
+        """Return command -> its parser; empty for the parser of a command."""
+        found = (action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction))
+        return dict(next(found, {}))
+
+    def _refuse(self, arguments: argparse.Namespace, unknown: Sequence[str]) -> NoReturn:
+        """Raise InputError for the first unknown word: a misspelt option, a setting without --set, or one too many."""
+        command = arguments.command
+        options = [name for action in self.list_commands()[command]._actions for name in action.option_strings]
+        option, _, value = unknown[0].partition("=")
+        if not value and option.startswith("-") and len(unknown) > 1:
+            value = unknown[1]
+        name = option.lstrip("-").replace("-", "_")
+        near = difflib.get_close_matches(option, options, n=1, cutoff=0.75)
+        what, expected = "not an option", f"expected one of {', '.join(o for o in options if o.startswith('--'))}"
+        if near:
+            todo = f"did you mean '{near[0]}'?"
+        elif "--set" in options and value:
+            place = "" if "." in name or name in _list_parameters(arguments.recipe) else "JOB."
+            what, expected, todo = (
+                "not an option",
+                "expected settings after --set",
+                f"write --set {place}{name}={value}",
+            )
+        else:
+            todo = f"`ratchet {command} --help` explains them"
+            if not option.startswith("-"):
+                what, expected = "a word too many", "expected options from here"
+        raise InputError(f"{command} {unknown[0]}: {what}; {expected}; {todo}")
+
+
+def number(kind: type[int] | type[float], least: float, most: float = math.inf) -> Callable[[str], int | float]:
+    """Return a reader of the numbers of an option, for argparse's `type`."""
+
+    def read(text: str) -> int | float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if least <= value <= most and math.isfinite(value):
+            return value
+        what = "a whole number" if kind is int else "a number"
+        limits = f"{least:g} or more" if math.isinf(most) else f"from {least:g} to {most:g}"
+        raise argparse.ArgumentTypeError(f"{text or '(empty)'}: expected {what}, {limits}; correct it")
+
+    return read
+
+
+def _explain(message: str, parser: Parser, command: str) -> str:
+    """Return argparse's message in Ratchet's form: `where: what was given; what was expected; what to do`."""
+    commands = parser.list_commands()
+    help = f"`{' '.join(['ratchet', *command.split()])} --help` explains them"
+    if match := re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL):
+        option, given, known = match[1], match[2], re.findall(r"'([^']*)'", match[3])
+        if commands:
+            hint = f"; a recipe is run by `ratchet run {given}`" if _is_recipe(given) else suggest(given, known)
+            return f"{given}: no such command; expected one of {', '.join(known)}{hint or f'; {help}'}"
+        return f"{option} {given}: expected one of {', '.join(known)}{suggest(given, known) or '; correct it'}"
+    if match := re.fullmatch(r"argument ([^\s/]+)\S*: expected (?:one|at least one) argument", message):
+        return f"{match[1]}: no value given; expected one after it; {help}"
+    if match := re.fullmatch(r"the following arguments are required: (.*)", message):
+        if commands:
+            return f"command: not given; expected one of {', '.join(commands)}; {help}"
+        return f"{match[1]}: not given; expected a value; {help}"
+    if match := re.fullmatch(r"ambiguous option: (\S+) could match (.*)", message):
+        return f"{match[1]}: begins several options; expected one of {match[2]}; write it in full"
+    if match := re.fullmatch(r"argument ([^\s/]+)\S*: ignored explicit argument '(.*)'", message, re.DOTALL):
+        return f"{match[1]}={match[2]}: a value given; expected none; write {match[1]} alone"
+    return re.sub(r"^argument ([^\s/:]+)[^\s:]*: ", r"\1 ", message)  # of `number`
+
+
+def _list_parameters(name: str) -> list[str]:
+    """Return the parameters of a recipe; empty if there is no such recipe."""
+    from ratchet.orchestrator import recipe
+
+    return list(recipe.find(name).parameters) if name in recipe.names() else []
+
+
+def _is_recipe(word: str) -> bool:
+    from ratchet.orchestrator.recipe import names
+
+    return word in names() or word.endswith(".py")

@@ -1,0 +1,174 @@
+"""The commands of `ratchet`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from ratchet.errors import InputError, RatchetError
+from ratchet.orchestrator import recipe
+from ratchet.orchestrator.cli import console
+from ratchet.orchestrator.cli.error_report import find_places, report_error
+from ratchet.orchestrator.cli.parser import parse
+from ratchet.orchestrator.cli.termination import end_at_once
+from ratchet.orchestrator.job_interface.snapshot import Snapshot
+from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.run_log import read_last_step_ids
+from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
+from ratchet.orchestrator.step import Step
+from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.store.open_runs import OpenRun
+
+
+def execute(argv: Sequence[str]) -> int:
+    """Run a command and return its exit status. Every error that leaves it is reported here."""
+    store, debug = None, "--debug" in argv
+    try:
+        arguments = parse(argv)
+        store = arguments.store
+        return COMMANDS[arguments.command](arguments)
+    except SystemExit as end:
+        if not find_places(end):  # `--help`
+            raise
+        return report_error(end, store, debug)
+    except BaseException as error:
+        return report_error(error, store, debug)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    with end_at_once():
+        from ratchet.orchestrator.execution.cluster import Cluster
+        from ratchet.orchestrator.execution.run import Run, begin
+
+    store = Store.open(arguments.store)
+    found = recipe.find(arguments.recipe)
+    steps, summary, parameters = recipe.build(found, recipe.Settings.read(_lines(arguments)))
+    cluster = Cluster(arguments.address, recipe.list_modules(found, steps))
+    argv = ["ratchet", *sys.argv[1:]]
+    try:
+        with OpenRun(store) as open_run:
+            plan, run_log = begin(found, steps, store, parameters, argv, arguments.repair, cluster)
+            open_run.set_folder(run_log.folder)
+            console.print_warnings(plan)
+            with console.make_live_view(plan, found.name, run_log.run_id) as view:
+                outcome = Run(found, summary, plan, cluster, run_log, view).execute()
+            console.write_report(run_log, outcome)
+            console.print_outcome(run_log, outcome)
+            store.publish(run_log.folder)
+    finally:
+        cluster.stop()
+    return 130 if outcome.interrupted else 1 if outcome.failures else 0
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    with end_at_once():
+        from ratchet.orchestrator.sweeps.command import run_sweep
+
+    return run_sweep(arguments, _lines(arguments), ["ratchet", *sys.argv[1:]])
+
+
+def _submit(arguments: argparse.Namespace) -> int:
+    with end_at_once():
+        from ratchet.orchestrator.execution.submit import submit
+
+    if not arguments.store:
+        raise InputError("submit --store: not given; expected a folder that all machines of the cluster share")
+    options = ["--store", arguments.store, *(part for line in arguments.set for part in ("--set", line))]
+    if arguments.settings is not None:
+        options += ["--settings", arguments.settings.name]
+    missing = [name for name in arguments.env if name not in os.environ]
+    if missing:
+        raise InputError(f"submit --env {missing[0]}: not set here; expected an environment variable; export it first")
+    for name in arguments.env:
+        if is_secret_variable(name) or contains_secret(os.environ[name]):
+            raise InputError(
+                f"submit --env {name}: looks like a secret; expected none, since jobs show their variables;"
+                " put it into a file on the cluster, or give its machines a role (docs/cluster.md)"
+            )
+    found = recipe.find(arguments.recipe)
+    return submit(
+        f"./{found.name}.py" if arguments.recipe.endswith(".py") else found.name,
+        options,
+        Snapshot.take([found.module]),
+        [arguments.settings] if arguments.settings else [],
+        address=arguments.address,
+        environment={name: os.environ[name] for name in arguments.env},
+        wait=not arguments.no_wait,
+        say=console.print_line,
+    )
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    store = Store.view(arguments.store, missing_ok=True)
+    found = recipe.find(arguments.recipe)
+    steps, _, _ = recipe.build(found, recipe.Settings.read(_lines(arguments)))
+    plan = Plan(steps, store)
+    plan.check()
+    console.print_warnings(plan)
+    console.print_plan(plan, read_last_step_ids(store, found.name) if arguments.explain else None)
+    return 0
+
+
+def _recipes(arguments: argparse.Namespace) -> int:
+    if not arguments.recipe:
+        console.print_recipes([recipe.find(name) for name in recipe.names()])
+        return 0
+    found = recipe.find(arguments.recipe)
+    console.print_recipe(found, _example_steps(found))
+    return 0
+
+
+def _example_steps(found: recipe.Recipe) -> list[Step]:
+    """Return the steps of a recipe with its defaults; an existing folder stands for each required parameter.
+
+    Models are looked up on this machine only. Empty if the recipe cannot be built.
+    """
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    required = [name for name, parameter in found.parameters.items() if parameter.default is parameter.empty]
+    try:
+        return recipe.build(found, recipe.Settings.read([f"{name}=." for name in required]))[0]
+    except RatchetError:
+        return []
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    if arguments.log:
+        console.print_log(Store.view(arguments.store), arguments.limit, arguments.run or "")
+    else:
+        console.print_status(Store.view(arguments.store), arguments.run)
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    console.print_report(Store.view(arguments.store), arguments.run)
+    return 0
+
+
+def _gc(arguments: argparse.Namespace) -> int:
+    store = Store.open(arguments.store, create=False) if arguments.yes else Store.view(arguments.store)
+    console.collect_garbage(store, arguments.keep, arguments.grace_period * 3600, arguments.yes)
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    return 0 if console.verify_store(Store.view(arguments.store), arguments.sample) else 1
+
+
+def _lines(arguments: argparse.Namespace) -> list[str]:
+    """Return the `name=value` settings: those of the file, then those of the command line, which take precedence."""
+    return [*(recipe.read_settings(arguments.settings) if arguments.settings else ()), *arguments.set]
+
+
+COMMANDS = {
+    "run": _run,
+    "sweep": _sweep,
+    "submit": _submit,
+    "plan": _plan,
+    "recipes": _recipes,
+    "status": _status,
+    "report": _report,
+    "gc": _gc,
+    "verify": _verify,
+}

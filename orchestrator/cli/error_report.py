@@ -1,0 +1,124 @@
+"""Errors that end a command: one line on the standard error, and the exit status.
+
+The line of an error that is not Ratchet's own names a file with the traceback. If the error comes from the user's own
+code, such as a recipe, the line names the places in that code and nothing of Ratchet.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import sysconfig
+import tempfile
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+
+import ratchet
+from ratchet.errors import (
+    DISK_FULL,
+    NOT_PERMITTED,
+    CanonicalError,
+    DamagedError,
+    InputError,
+    RatchetError,
+    StoreError,
+    TransientError,
+    describe,
+)
+from ratchet.orchestrator.job_interface.terminal import OutputError, print_clean
+from ratchet.orchestrator.store.format import NAME as FORMAT_NAME
+
+MAX_PLACES = 4
+"""Places in the user's code that the line names: the first, and the last ones."""
+
+_NOT_THE_USERS = tuple(
+    {str(Path(ratchet.__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))}
+)
+
+
+def report_error(error: BaseException, store: str | None, debug: bool) -> int:
+    """Print the line of an error; return the exit status. store: as given by the user. debug: print the traceback."""
+    trace = "".join(traceback.format_exception(error))
+    if isinstance(error, BrokenPipeError | OutputError):
+        # Else Python fails once more when it flushes the stream at its end.
+        with suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):  # as of a program that SIGPIPE ends: `| head` has read enough
+        return 141
+    with suppress(OSError):  # the standard error may be full or gone too
+        if debug:
+            print_clean(trace, sys.stderr)
+        line, status = _explain(error, store, trace)
+        print_clean(f"ratchet: {' '.join(part.strip() for part in line.splitlines())}", sys.stderr)
+        return status
+    return 1
+
+
+def _explain(error: BaseException, store: str | None, trace: str) -> tuple[str, int]:
+    """Return the text of the line and the exit status."""
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped; give the same command again to continue", 130
+    if isinstance(error, RatchetError):
+        ours_to_mend = isinstance(error, InputError | StoreError | CanonicalError)
+        return str(error), 2 if ours_to_mend and not isinstance(error, DamagedError | TransientError) else 1
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        error.filename = error.filename or store
+        return describe(error), 1
+    if isinstance(error, OSError) and error.errno in NOT_PERMITTED and error.filename:
+        return (
+            f"{error.filename}: {error.strerror}; expected permission for it; check the owner and the mode, or whether"
+            " the file system is read-only",
+            2,
+        )
+    hint = f"; the whole traceback is in {_save(trace, store)}; --debug prints it"
+    if places := find_places(error):
+        message = f"{type(error).__name__}: {getattr(error, 'msg', None) or str(error).strip() or 'no message'}"
+        return f"{', '.join(places)}: {message}; expected code that runs; correct it{hint}", 2
+    return f"internal error: {describe(error)}; expected none; please report it{hint}", 1
+
+
+def find_places(error: BaseException) -> list[str]:
+    """Return the places in the user's code that an error comes from, as `FILE:LINE in FUNCTION`, the innermost last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    found = [f"{_shorten(f.filename)}:{f.lineno} in {f.name}" for f in frames if _is_users(f.filename)]
+    if isinstance(error, SyntaxError) and error.filename and _is_users(error.filename):
+        found.append(f"{_shorten(error.filename)}:{error.lineno}")
+    places = []
+    for place, same in itertools.groupby(found):
+        times = len(list(same))
+        places.append(place.removesuffix(" in <module>") + (f" ({times} times)" if times > 1 else ""))
+    return places if len(places) <= MAX_PLACES else [places[0], "...", *places[1 - MAX_PLACES :]]
+
+
+def _is_users(file: str) -> bool:
+    return not file.startswith(("<", *(f"{folder}{os.sep}" for folder in _NOT_THE_USERS)))
+
+
+def _shorten(file: str) -> str:
+    """Return a path relative to the working directory if it is in it."""
+    with suppress(ValueError, OSError):
+        return str(Path(file).relative_to(Path.cwd()))
+    return file
+
+
+def _save(trace: str, store: str | None) -> str:
+    """Write a traceback to a file, in the folder of the store if there is one; return its path."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}.txt"
+    if store and (Path(store) / FORMAT_NAME).is_file():
+        with suppress(OSError):
+            path = Path(store, "errors", name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(trace, "utf-8", "replace")
+            return str(path)
+    with (
+        suppress(OSError),
+        tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", errors="replace", prefix="ratchet-", suffix=".txt", delete=False
+        ) as file,
+    ):
+        file.write(trace)
+        return file.name
+    return "no file, since none can be written"

@@ -1,0 +1,97 @@
+"""Addresses of clusters, checked before Ray uses them: Ray tries a wrong one for minutes, or ends the process."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+from urllib.parse import urlsplit
+
+from ratchet.errors import InputError
+
+TIMEOUT = 5.0
+"""Seconds to look up a host and connect to it, and seconds to wait for its first bytes."""
+
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
+"""The first bytes of an HTTP/2 connection, as of gRPC, with empty settings. The answer begins with settings too."""
+
+
+def check_cluster_address(address: str | None) -> None:
+    """Raise InputError if no cluster answers at the address that `run` or `sweep` is given.
+
+    None, `local` and `auto` are left to Ray. address: host:port of Ray's head.
+    """
+    if address is None or address in ("local", "auto"):
+        return
+    expected = "expected host:port of the head of a running Ray cluster, such as 10.0.0.1:6379"
+    scheme = address.partition("://")[0] if "://" in address else ""
+    if scheme in ("http", "https"):
+        raise InputError(
+            f"address {address}: the address of a dashboard, which takes jobs; {expected}; use `ratchet submit` with it"
+        )
+    if scheme == "ray":
+        raise InputError(f"address {address}: an address of Ray Client, which is not used; {expected}; give that")
+    host, port = _split(address, expected)
+    answer = _ask(address, host, port, expected)
+    if answer.startswith((b"HTTP/", b"<")):
+        raise InputError(
+            f"address {address}: a web server answers there, perhaps the dashboard; {expected}; give that, or use"
+            f" `ratchet submit --address http://{address}`"
+        )
+    if answer[3:4] != b"\4" and not os.environ.get("RAY_USE_TLS"):
+        raise InputError(f"address {address}: what answers there is not Ray; {expected}; check the port")
+
+
+def check_dashboard_address(address: str | None) -> None:
+    """Raise InputError if nothing answers at the address that `submit` is given. None is left to Ray."""
+    if address is None or address == "auto":
+        return
+    expected = "expected the address of a cluster's dashboard, such as http://127.0.0.1:8265"
+    if not address.startswith(("http://", "https://")):
+        kind = "an address of Ray Client" if address.startswith("ray://") else "not a URL"
+        hint = "; `ratchet run` takes host:port" if re.fullmatch(r"\S+:\d+", address) and kind == "not a URL" else ""
+        raise InputError(
+            f"submit --address {address}: {kind}; {expected}; open one with `ray dashboard cluster.yaml`{hint}"
+        )
+    parts = urlsplit(address)
+    standard = 443 if parts.scheme == "https" else 80
+    netloc = parts.netloc.rpartition("@")[2]
+    host, port = _split(netloc if re.search(r":\d+$", netloc) else f"{netloc}:{standard}", expected, address)
+    _connect(address, host, port, expected).close()
+
+
+def _split(text: str, expected: str, address: str = "") -> tuple[str, int]:
+    match = re.fullmatch(r"\[?([^\s/\[\]]+?)\]?:(\d{1,5})", text)
+    if match is None or not 0 < int(match[2]) < 65536:
+        raise InputError(f"address {address or text}: no host and port; {expected}; correct it")
+    return match[1], int(match[2])
+
+
+def _ask(address: str, host: str, port: int, expected: str) -> bytes:
+    """Return the first bytes that a server answers; empty if it does not."""
+    with _connect(address, host, port, expected) as connection:
+        try:
+            connection.sendall(_GREETING)
+            return connection.recv(16)
+        except OSError:
+            return b""
+
+
+def _connect(address: str, host: str, port: int, expected: str) -> socket.socket:
+    """Connect to a server. In a thread: looking up a host has no time-out of its own."""
+    found: list[socket.socket | OSError | UnicodeError] = []
+
+    def connect() -> None:
+        try:
+            found.append(socket.create_connection((host, port), TIMEOUT))
+        except (OSError, UnicodeError) as error:
+            found.append(error)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(TIMEOUT)
+    if found and isinstance(found[0], socket.socket):
+        return found[0]
+    reason = getattr(found[0], "strerror", None) or str(found[0]) if found else f"no answer in {TIMEOUT:.0f} s"
+    raise InputError(f"address {address}: {reason}; {expected}; check that it is running and can be reached")
