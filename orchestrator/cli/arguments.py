@@ -7,10 +7,11 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface.settings import suggest
+from ratchet.orchestrator.job_interface.terminal import print_clean
 
 
 class Parser(argparse.ArgumentParser):
@@ -19,6 +20,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         command = self.prog.removeprefix("ratchet").strip()
         raise InputError(f"{command} {_explain(message, self, command)}".strip())
+
+    def _print_message(self, message: str, file: Any = None) -> None:  # help: flushed, so that its errors are seen
+        print_clean(message, file, end="")
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse a command line. Raises InputError, with what was probably meant."""

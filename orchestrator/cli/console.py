@@ -12,6 +12,7 @@ from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -294,6 +295,9 @@ def _print_table(rows: Mapping[str, Mapping[str, str]]) -> None:
 
 def _print_grid(grid: Table) -> None:
     """Print a table. Words are never cut: a terminal that is too narrow for the longest ones wraps the lines."""
+    for column in grid.columns:
+        cells = (str(cell) for cell in (column.header, *column.cells))
+        column.min_width = max((cell_len(word) for cell in cells for word in cell.split()), default=0)
     console, needed = CleanConsole(), CleanConsole(width=10_000).measure(grid)
     width = max(console.width, needed.minimum) if console.is_terminal else needed.maximum
     CleanConsole(width=width).print(grid)

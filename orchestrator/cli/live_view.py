@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -24,7 +25,7 @@ from rich.text import Text
 
 from ratchet.orchestrator.cli.rate import Rate
 from ratchet.orchestrator.job_interface.job import Progress
-from ratchet.orchestrator.job_interface.terminal import CleanConsole, clean
+from ratchet.orchestrator.job_interface.terminal import CleanConsole, OutputError, clean
 from ratchet.orchestrator.reporting.formatting import format_compact, format_duration, pluralize, shorten
 
 _LOG_INTERVAL = 15.0
@@ -347,8 +348,10 @@ class LiveView:
                     if not self._lines:
                         return
                     line = self._lines.popleft()
-                # Lines of a log are never broken; those of a terminal wrap at words.
-                self.console.print(line, soft_wrap=not self.live_here, highlight=False)
+                # Lines of a log are never broken; those of a terminal wrap at words. Steps do not fail because nobody
+                # reads: the command says so at its end.
+                with suppress(BrokenPipeError, OutputError):
+                    self.console.print(line, soft_wrap=not self.live_here, highlight=False)
 
     def __reduce__(self) -> Any:
         raise TypeError(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import re
 import threading
 import time
 import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from ratchet.errors import Interrupted, LeaseLost, describe
+from ratchet.errors import Interrupted, LeaseLost, RatchetError, describe
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.retry import backoff, is_transient
 from ratchet.orchestrator.execution.run_listener import RunListener
@@ -24,6 +25,12 @@ from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases, find_fa
 
 POLL = 1.0
 """Seconds between checks of a step that another driver executes."""
+
+MAX_PLACES = 3
+"""Places in the user's code that the message of a failed step names, the innermost last."""
+
+_IN_USERS_CODE = re.compile(r'File "[^"\n]*/working_dir_files/[^/"\n]+/(?!ratchet/)([^"\n]+)", line (\d+), in (\S+)')
+"""A frame of a worker's traceback: in the snapshot of the run, and not in Ratchet."""
 
 LIBRARIES = ("ray", "torch", "transformers", "peft", "deepspeed", "pyarrow")
 """Recorded with each result. Not part of the fingerprint."""
@@ -134,6 +141,16 @@ def _lost_attempt(attempt: Mapping[str, Any], whole: bool) -> dict[str, Any]:
     """Describe a failed attempt in the form of `job_interface.lost_work`. whole: it left nothing to resume from."""
     what = f"attempt {attempt['attempt']}: {attempt['why'].splitlines()[0]}"
     return {"what": what, "amount": None, "unit": "", "seconds": attempt["seconds"] if whole else None}
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return the message of an error of a job, after the places in the user's code that it comes from."""
+    if isinstance(error, RatchetError):
+        return describe(error)
+    places = _IN_USERS_CODE.findall(getattr(error, "remote_traceback", ""))[-MAX_PLACES:]
+    return ": ".join(
+        filter(None, [", ".join(f"{file}:{line} in {name}" for file, line, name in places), describe(error)])
+    )
 
 
 def versions() -> dict[str, str]:

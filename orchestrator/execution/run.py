@@ -14,9 +14,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any
 
-from ratchet.errors import InputError, Interrupted, UnreachableError, describe
+from ratchet.errors import InputError, Interrupted, UnreachableError
 from ratchet.orchestrator.execution.cluster import Cluster, compute_demand
-from ratchet.orchestrator.execution.executor import Executor, versions
+from ratchet.orchestrator.execution.executor import Executor, describe_failure, versions
 from ratchet.orchestrator.execution.outcome import Outcome
 from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to_skip, to_start
@@ -115,7 +115,7 @@ class Run:
             raise KeyboardInterrupt from None
         except Exception as error:
             self.status[name] = Status.FAILED
-            self.failures[name] = describe(error)
+            self.failures[name] = describe_failure(error)
             self.run_log.event("failed", name, reason=self.failures[name])
             self.view.failed(name, self.failures[name])
             return

@@ -64,6 +64,7 @@ def check(mistake: Mistake, folder: Path, monkeypatch: pytest.MonkeyPatch, capsy
         mistake.prepare(folder)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("RATCHET_STORE", str(folder / "store"))
+    monkeypatch.setattr("tempfile.tempdir", str(folder))  # tracebacks
     try:
         status: Any = main(shlex.split(mistake.command))
     except SystemExit as end:
