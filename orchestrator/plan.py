@@ -130,7 +130,11 @@ class Plan:
         if planned.state == "hit":
             return []
         if planned.state == "unknown":
-            return [f"waits for {parent}" for parent in self.parents[name] if self.steps[parent].commit is None]
+            return [
+                f"depends on {parent}, which would run"
+                for parent in self.parents[name]
+                if self.steps[parent].commit is None
+            ]
         assert planned.fingerprint is not None
         earlier = self.store.lookup(before[name]) if name in before else None
         if earlier is None:

@@ -28,7 +28,7 @@ def retriever(
     base        the embedder to finetune: a folder or a hub id
     bootstrap   the model that mines first; empty: the base
     reranker    none, or the model to finetune as a reranker (a decoder answers Yes or No, an encoder becomes a
-                cross-encoder); `embedder`: the embedder of the first iteration, good for small encoders
+                cross-encoder); `embedder`: the embedder of the first iteration; quick if that is a small encoder
     iterations  number of iterations
     mining      where negatives come from: mined in each iteration (each), given by the data (given), or given with a
                 teacher's scores (given_scored)

@@ -100,17 +100,21 @@ def print_warnings(plan: Plan) -> None:
 
 
 def print_plan(plan: Plan, before: Mapping[str, str] | None) -> None:
-    """Print a line per step: hit, miss or unknown. With `before` (step ids of the last run), also print the reasons."""
+    """Print a line per step: done, to run, or open. before: step ids of the last run, to print the reasons too."""
     console = CleanConsole(soft_wrap=True, highlight=False)
-    colours = {"hit": "green", "miss": "yellow", "unknown": "dim"}
+    shown = {"hit": ("done", "green"), "miss": ("to run", "yellow"), "unknown": ("open", "dim")}
     width = max((len(name) for name in plan.steps), default=0)
     for name, planned in plan.steps.items():
-        state = Text(f"{planned.state:<8}", style=colours[planned.state])
+        word, colour = shown[planned.state]
+        state = Text(f"{word:<8}", style=colour)
         console.print(Text(f"{name:<{width}}  "), state, Text(f"  {(planned.step_id or '')[:12]}"), sep="")
         for reason in [] if before is None else plan.explain(name, before):
             console.print(Text(f"    {reason}", style="dim"))
     missing = plan.missing()
-    console.print(f"{len(plan.steps) - len(missing)} of {len(plan.steps)} steps are done; {len(missing)} would run")
+    last = f"{len(plan.steps) - len(missing)} of {pluralize(len(plan.steps), 'step')} done; {len(missing)} would run"
+    if any(planned.state == "unknown" for planned in plan.steps.values()):
+        last += " (open: fewer if the steps before them give the same results as in an earlier run)"
+    console.print(last)
 
 
 def print_recipes(recipes: Sequence[Recipe]) -> None:

@@ -52,8 +52,8 @@ failed, 2 for wrong input, 130 if interrupted. The report is written to STORE/ru
 """
 
 PLAN = """\
-Each step is a hit (its result is in the store), a miss (it would run), or unknown (it depends on the result of a step
-that would run).
+Each step is done (its result is in the store and would be reused), to run, or open: it depends on a step that would
+run, and is reused if that step gives the same result as in an earlier run.
 
 """
 
@@ -88,7 +88,8 @@ These are never removed: results of the newest --keep runs that finished and of 
 sweeps, of runs whose folder holds a file named `pinned`, of runs whose driver may be running, of promoted models, and
 anything younger than --grace-period. While the steps of a run are unknown, since it is starting or its plan.json cannot
 be read, all steps are kept, and `gc` says so. A driver on another machine counts as lost after a day without a sign of
-life. In object storage a step is withdrawn first; its files are removed by the first `gc` after another grace period.
+life. In object storage the result of a step is given up first; its files are removed by the first `gc` after another
+grace period.
 """
 
 VERIFY = """\
@@ -96,7 +97,7 @@ examples:
   ratchet verify                 read every byte of every result
   ratchet verify --sample 0.05   check all names and sizes, and the content of 5% of the files
 
-The exit status is 0 if all results are as they were committed, 1 if one is damaged. Nothing is changed. In object
+The exit status is 0 if all results are as they were stored, 1 if one is damaged. Nothing is changed. In object
 storage, the content of files is downloaded and not kept.
 """
 
@@ -165,7 +166,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub.add_argument(
         "--log",
         action="store_true",
-        help="show what was committed, withdrawn, promoted and removed, when and by whom, the newest last",
+        help="show which results were stored (commit), given up as damaged (withdraw), given a name (promote) and"
+        " removed (collect), when and by whom, the newest last",
     )
     sub.add_argument(
         "--limit",
@@ -179,7 +181,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning (default: the newest run)")
 
     _add_gc(add_command("gc", "list results that no kept run needs, and remove them with --yes", epilog=GC))
-    sub = add_command("verify", "check that stored results are as they were committed", epilog=VERIFY)
+    sub = add_command("verify", "check that stored results are unchanged", epilog=VERIFY)
     sub.add_argument(
         "--sample",
         type=number(float, 0, 1),

@@ -107,8 +107,8 @@ def draw_curves(chart: Chart) -> Markup:
     """Curves over shared axes. Long, noisy ones are drawn faint, with a smoothed line on top."""
     curves = [_sort_points(series) for series in chart.series]
     known = [(a, b) for points in curves for a, b in points if b is not None]
-    if not known:
-        return Markup("")
+    if all(sum(b is not None for _, b in points) < 2 for points in curves):
+        return Markup("")  # no line to see; the numbers are in the table of the step
     xs, ys = zip(*known, strict=True)
     x_marks, y_marks = compute_ticks(min(xs), max(xs), 5), compute_ticks(min(ys), max(ys))
     x_low, x_high = (min(xs), max(xs)) if max(xs) > min(xs) else (x_marks[0], x_marks[-1])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ratchet.orchestrator.reporting.formatting import NOTHING, format_cells, is_number, is_time
 
-_LOWER = re.compile(r"loss|error|perplexity|\bppl\b|latency|\brank\b|missing|\bm[as]e\b|\brmse\b|drift")
+_LOWER = re.compile(r"loss|error|perplexity|\bppl\b|latency|\brank\b|missing|\bm[as]e\b|\brmse\b|difference")
 _HIGHER = re.compile(
     r"^[rp]@\d|\bm?ap\b|\bmap@|\bmrr|\bndcg|recall|precision|accuracy|\bacc\b|\bem\b|\bf1\b|exact|\bhits?\b|pass@|\bauc\b"
     r"|bleu|rouge|lenient|success|solved|correct|per_s\b|/s\b"

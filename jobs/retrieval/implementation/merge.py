@@ -31,4 +31,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             f"step {context.step}: the adapter changes nothing; expected a trained one; train longer, or set"
             " allow_unchanged=true"
         )
-    return Result({"drift": float(f"{compared.drift:.3g}"), "changed": compared.change >= 1e-6, "probes": len(texts)})
+    return Result(
+        {"difference": float(f"{compared.drift:.3g}"), "changed": compared.change >= 1e-6, "probes": len(texts)}
+    )

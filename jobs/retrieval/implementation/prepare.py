@@ -51,8 +51,8 @@ def _statistics(name: str, queries: list[Query]) -> dict[str, float | int | str]
         "split": name,
         "queries": len(queries),
         "groups": groups,
-        "relevant, mean": round(sum(counts) / len(counts), 4),
-        "relevant, median": at[0.5],
-        "relevant, 90%": at[0.9],
-        "relevant, most": counts[-1],
+        "documents per query, mean": round(sum(counts) / len(counts), 4),
+        "median": at[0.5],
+        "90% have at most": at[0.9],
+        "maximum": counts[-1],
     }

@@ -40,6 +40,9 @@ def test_a_gap_in_a_curve_stays_a_gap():
     assert "nan" not in svg
     assert "inf" not in svg
     assert draw_curves(Chart("j", "step", "loss", [Series("a", [0], [math.nan])])) == ""
+    assert (
+        draw_curves(Chart("j", "step", "loss", [Series("a", [0], [1.0]), Series("b", [1, 2], [1.0, math.nan])])) == ""
+    )
 
 
 def test_a_long_curve_keeps_its_spike():

@@ -363,3 +363,26 @@ def test_two_thousand_steps_make_a_readable_page(tmp_path):
 def test_files_are_replaced_as_a_whole_and_by_the_same_bytes(tmp_path):
     assert both(tmp_path / "deep", sample())[1:] == both(tmp_path / "deep", sample())[1:]
     assert sorted(p.name for p in (tmp_path / "deep").iterdir()) == ["report.html", "report.md"]
+
+
+def test_one_step_has_no_chart_of_one_dot_and_a_wide_table_its_own_row(tmp_path: Path) -> None:
+    data = sample()
+    splits = {"split": "train", "queries": 1, "groups": 1, "documents per query, mean": 1.0, "median": 1, "maximum": 2}
+    lists = {"title": "which negatives", "columns": {"negatives": [{"text": "one"}, {"text": "two"}]}}
+    step = replace(
+        data.steps[0],
+        tables={"splits": [splits]},
+        curves={"loss against step": {"x": [1], "y": [0.5]}},
+        cases={"Hard negatives": [lists]},
+    )
+    page, text, _ = both(tmp_path, replace(data, steps=[step], rows={"only": {"map@25": 0.5}}))
+    assert "<circle" not in text
+    assert "0.500" in page.text
+    assert '<figure class="table wide">' in text
+    assert "which negatives" in page.text
+    assert "right answer" not in page.text
+
+
+def test_a_right_answer_that_is_missing_in_one_list_is_told(tmp_path: Path) -> None:
+    page, _, _ = both(tmp_path, sample())
+    assert "right answer not in the first" in " ".join(page.text.split())
