@@ -88,9 +88,12 @@ def convert(text: str, annotation: Any, where: str) -> Any:
 
 def suggest(given: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'X'?` for the nearest known name, or an empty string."""
-    names = {name.lower(): name for name in known}
-    near = [names[name] for name in difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)]
-    return f"; did you mean '{near[0]}'?" if near else ""
+    names = {name: name for name in known}
+    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    if not near:  # GSM8K
+        names = {name.lower(): name for name in names}
+        near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
+    return f"; did you mean '{names[near[0]]}'?" if near else ""
 
 
 def describe_settings(kind: type) -> list[Setting]:
