@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from ratchet.errors import ModelError
+from ratchet.models.model_kind import check_is_folder, check_no_custom_code, read_config
 
 ENCODING_CONFIG_FILE = "encoding_config.json"
 RERANKER_CONFIG_FILE = "reranker_config.json"
@@ -70,6 +71,8 @@ def resolve(name: str) -> Path:
     """
     if name and Path(name).expanduser().is_dir():
         return Path(name).expanduser().absolute()
+    if name:
+        check_is_folder(Path(name).expanduser())
     if name.count("/") != 1 or name.startswith((".", "/")):
         raise ModelError(f"model '{name}': no such folder; expected a folder or a hub id (owner/name); check the path")
     if (cached := _from_hub(name, local=True)) is not None:
@@ -98,8 +101,7 @@ def copy_tokenizer(base: Path, target: Path) -> None:
 def check_folder(folder: Path) -> None:
     """Raises ModelError for a folder that lacks a configuration, a tokenizer or any of its weights, whose weights were
     cut short, or whose tokenizer knows more tokens than the model. Reads the weights' headers only."""
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"model {folder}: no config.json; expected a Hugging Face model folder; check the path")
+    check_no_custom_code(folder)
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "tokenizer.model", "vocab.json")):
         raise ModelError(f"model {folder}: no tokenizer; expected tokenizer.json; save the tokenizer into the folder")
     index = folder / "model.safetensors.index.json"
@@ -130,7 +132,7 @@ def check_folder(folder: Path) -> None:
 
 def _check_vocabulary(folder: Path) -> None:
     """Raise ModelError if the tokenizer has ids beyond the embedding: it is that of another model."""
-    rows = json.loads((folder / "config.json").read_text()).get("vocab_size")
+    rows = read_config(folder).get("vocab_size")
     file = folder / "tokenizer.json"
     if not isinstance(rows, int) or not file.is_file():
         return

@@ -14,20 +14,31 @@ import fnmatch
 import importlib
 import inspect
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import yaml
 
+import ratchet
 from ratchet.errors import InputError, RecipeError
 from ratchet.files import read_text
 from ratchet.orchestrator.job_interface.job import Resources
 from ratchet.orchestrator.job_interface.settings import convert, suggest
 from ratchet.orchestrator.secrets import contains_secret
-from ratchet.orchestrator.step import Step, Summary, list_goals, reachable, with_settings
+from ratchet.orchestrator.step import (
+    Step,
+    Summary,
+    check_metrics,
+    check_resources,
+    list_goals,
+    reachable,
+    record_names,
+    with_settings,
+)
 
 MAX_SETTINGS_BYTES = 2**20
 
@@ -133,6 +144,11 @@ def find(name: str) -> Recipe:
             raise RecipeError(f"recipe {name}: no such file; give a recipe's name ({', '.join(names())}) or a file")
         sys.path.insert(0, str(path.parent))
         name = path.stem
+        if not name.isidentifier():
+            raise RecipeError(
+                f"recipe {path}: '{name}' is no name of a Python function; expected letters, digits and _; rename the"
+                f" file to {re.sub(r'[^A-Za-z0-9_]', '_', name)}.py"
+            )
         module = importlib.import_module(name)
         if Path(module.__file__ or "").resolve() != path:
             raise RecipeError(
@@ -147,7 +163,14 @@ def find(name: str) -> Recipe:
         raise RecipeError(
             f"recipe {name}: {module.__file__} has no function {name}(); expected one that returns a Summary"
         )
-    return Recipe(name, function)
+    recipe = Recipe(name, function)
+    for key, parameter in recipe.parameters.items():
+        where = f"recipe {name}: parameter {key}"
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise RecipeError(f"{where}: * or ** given; expected a name, a type and a default, such as {key}: int = 2")
+        if parameter.annotation is parameter.empty:
+            raise RecipeError(f"{where}: no type given; expected one, such as {key}: int = 2")
+    return recipe
 
 
 def build(recipe: Recipe, settings: Settings) -> tuple[list[Step], Summary, dict[str, Any]]:
@@ -156,13 +179,36 @@ def build(recipe: Recipe, settings: Settings) -> tuple[list[Step], Summary, dict
     Raises RecipeError for an unknown name (with the nearest known one) and for a value of the wrong type.
     """
     parameters = _parameters(recipe, settings.parameters)
-    summary = recipe.function(**parameters)
+    with record_names() as made:
+        summary = recipe.function(**parameters)
     if not isinstance(summary, Summary):
         raise RecipeError(f"recipe {recipe.name}: returned {type(summary).__name__}; expected a Summary")
     steps = reachable(list_goals(summary))
     for pattern, name, text in settings.steps:
         steps = _apply(steps, pattern, name, text)
+    _check_job_names(steps)
+    check_metrics(steps, summary.rows)
+    if not steps:
+        raise RecipeError(f"recipe {recipe.name}: the Summary has no rows and no goals; expected a step to run")
+    reached = {s.name for s in steps}
+    summary = replace(summary, unreached=[name for name in dict.fromkeys(made) if name not in reached])
     return steps, summary, parameters
+
+
+def _check_job_names(steps: Sequence[Step]) -> None:
+    """Raise RecipeError if two different jobs have one name: `--set` and the fingerprints could not tell them apart."""
+    jobs: dict[str, Any] = {}
+    built_in = {path.stem for path in Path(ratchet.__file__).parent.glob("jobs/*/*.py")}
+    for s in steps:
+        if s.job.name in built_in and s.job.config.__module__.partition(".")[0] != "ratchet":
+            raise RecipeError(
+                f"job {s.job.name}: declared in {s.job.config.__module__}; expected another name than those of"
+                " Ratchet's own jobs; rename it"
+            )
+        first = jobs.setdefault(s.job.name, s.job)
+        if first.config is not s.job.config:
+            modules = f"{first.config.__module__} and {s.job.config.__module__}"
+            raise RecipeError(f"job {s.job.name}: declared in {modules}; expected unique names; rename one")
 
 
 def list_modules(recipe: Recipe, steps: Iterable[Step]) -> list[str]:
@@ -214,7 +260,9 @@ def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
                 f" {', '.join(slots)}{suggest(name, list(slots))}"
             )
         value = {name: _convert(text, get_type_hints(slots[name], include_extras=True)[name], line)}
-        changed[s.name] = with_settings(s, {}, value) if slots[name] is Resources else with_settings(s, value, {})
+        is_resource = slots[name] is Resources
+        changed[s.name] = with_settings(s, {}, value) if is_resource else with_settings(s, value, {})
+        check_resources(changed[s.name].resources, line)
     return [changed.get(s.name, s) for s in steps]
 
 

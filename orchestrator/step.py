@@ -9,11 +9,21 @@ recipe returns a `Summary` with the rows of its final table. The steps that the 
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
-from ratchet.errors import RecipeError
+from ratchet.errors import InputError, RecipeError
+from ratchet.orchestrator.job_interface.declaration import (
+    STEP_NAME,
+    describe_value,
+    locate_caller,
+    require,
+    require_items,
+)
 from ratchet.orchestrator.job_interface.job import Job, Resources, Source
 from ratchet.orchestrator.job_interface.settings import suggest, validate
 
@@ -31,11 +41,20 @@ class Step:
     resources: Resources
 
     def __getitem__(self, part: str) -> Output:
-        """Return a folder of this step's artifact: `prepared["corpus"]`. Changes in other folders do not affect it."""
+        """Return a folder of this step's artifact: `prepared["corpus"]`. Changes in other folders do not affect it.
+
+        Raises RecipeError for a name that the job does not write."""
+        where, known = f"step {self.name}", self.job.outputs
+        # A number: Python asks for step[0], step[1], ... where a list was expected.
+        require(isinstance(part, str), where, f"step[{part!r}]", "a name, or a list of steps")
+        if known and not _matches(part, known):
+            names = f"; expected one of {', '.join(known)}{suggest(part, known)}"
+            raise RecipeError(f"{locate_caller()}{where}: output '{part}' given{names}")
         return Output(self, part)
 
     def metric(self, name: str) -> Metric:
         """Return a reference to a metric of this step, for the recipe's table."""
+        require(isinstance(name, str), f"step {self.name}: metric", name, "a name, such as 'loss'")
         return Metric(self, name)
 
     def references(self) -> Iterator[tuple[str, Output | Source]]:
@@ -81,6 +100,14 @@ class Row:
     steps: Sequence[Step] = ()
     """The steps whose total time the row shows."""
 
+    def __post_init__(self) -> None:
+        require(isinstance(self.label, str), "Row: label", self.label, "a text")
+        where = f"Row '{self.label}'"
+        require(isinstance(self.columns, Mapping), f"{where}: columns", self.columns, '{"title": step.metric("name")}')
+        for title, metric in self.columns.items():
+            require(isinstance(metric, Metric), f"{where}, column '{title}'", metric, 'step.metric("name")')
+        require_items(self.steps, Step, f"{where}: steps", "step(...)")
+
 
 @dataclass(frozen=True, eq=False)
 class Summary:
@@ -89,6 +116,21 @@ class Summary:
     rows: Sequence[Row]
     goals: Sequence[Step] = field(default=())
     """Further steps to run that no row depends on."""
+    unreached: Sequence[str] = ()
+    """Names of the steps that the recipe made and that no row or goal depends on. `recipe.build` fills it in."""
+
+    def __post_init__(self) -> None:
+        require_items(self.rows, Row, "Summary: rows", "Row(label, columns)")
+        require_items(self.goals, Step, "Summary: goals", "step(...)")
+        labels = [row.label for row in self.rows]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise RecipeError(
+                    f"{locate_caller()}Summary: rows: label '{label}' given twice; expected unique labels"
+                )
+
+
+_names_made: ContextVar[list[str] | None] = ContextVar("names_made", default=None)
 
 
 def step(name: str, job: Job, *, resources: Resources | None = None, **values: Any) -> Step:
@@ -97,23 +139,46 @@ def step(name: str, job: Job, *, resources: Resources | None = None, **values: A
     Raises RecipeError for an unknown keyword, a missing input, and a literal as an input or the reverse; InputError for
     a setting of the wrong type or out of bounds.
     """
+    require(isinstance(name, str), "step", name, "a name, such as 'iter0/mine'")
+    require(bool(STEP_NAME.fullmatch(name)), "step", name, "letters, digits and . _ - = in parts between /")
+    require(isinstance(job, Job), f"step {name}: job", job, "a Job, such as mine.JOB")
+    require(resources is None or isinstance(resources, Resources), f"step {name}: resources", resources, "Resources")
+    where = locate_caller()
     config_fields = {f.name: f for f in fields(job.config)}
     input_fields = {f.name: f for f in fields(job.inputs)}
     for key, value in values.items():
         if key not in config_fields and key not in input_fields:
             known = [*input_fields, *config_fields]
-            raise RecipeError(f"step {name}: '{key}' given; expected one of {', '.join(known)}{suggest(key, known)}")
+            raise RecipeError(
+                f"{where}step {name}: '{key}' given; expected one of {', '.join(known)}{suggest(key, known)}"
+            )
         if key in config_fields and isinstance(value, Step | Output | Source):
-            raise RecipeError(f"step {name}: a step's output given as setting '{key}'; expected a literal")
-    config = validate(
-        job.config, {key: values[key] for key in values if key in config_fields}, f"step {name}: {job.name}"
-    )
+            raise RecipeError(f"{where}step {name}: a step's output given as setting '{key}'; expected a literal")
+    given = {key: values[key] for key in values if key in config_fields}
+    config = validate(job.config, given, f"{where}step {name}: {job.name}")
+    if resources is not None:
+        resources = validate(Resources, vars(resources), f"{where}step {name}: resources")
+        check_resources(resources, f"{where}step {name}: resources")
     inputs = {key: _reference(name, key, values.get(key)) for key in input_fields}
     for key, input_field in input_fields.items():
         required = input_field.default is MISSING and "None" not in str(input_field.type)
         if required and inputs[key] is None:
-            raise RecipeError(f"step {name}: input '{key}' not given; expected a step's output or a Source")
-    return Step(name, job, config, inputs, resources or Resources())
+            raise RecipeError(f"{where}step {name}: input '{key}' not given; expected a step's output or a Source")
+    made = Step(name, job, config, inputs, resources or Resources())
+    if (names := _names_made.get()) is not None:
+        names.append(name)
+    return made
+
+
+@contextmanager
+def record_names() -> Iterator[list[str]]:
+    """Yield a list that gets the name of each step that is made in the block."""
+    names: list[str] = []
+    token = _names_made.set(names)
+    try:
+        yield names
+    finally:
+        _names_made.reset(token)
 
 
 def reachable(goals: Sequence[Step]) -> list[Step]:
@@ -171,4 +236,43 @@ def _reference(name: str, key: str, value: Any) -> Reference:
     if isinstance(value, list | tuple):
         items = tuple(_reference(name, key, item) for item in value)
         return tuple(item for item in items if isinstance(item, Output | Source))
-    raise RecipeError(f"step {name}: {value!r} given as input '{key}'; expected a step's output or a Source")
+    raise RecipeError(
+        f"{locate_caller()}step {name}: {describe_value(value)} given as input '{key}'; expected a step's output or a"
+        " Source"
+    )
+
+
+def _matches(name: str, known: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in known)
+
+
+def check_resources(resources: Resources, where: str) -> None:
+    """Raise RecipeError, beginning with `where`, for labels without a value, and more workers at first than at most."""
+    try:
+        resources.selector()
+    except InputError as error:
+        raise RecipeError(f"{where}: {error}") from None
+    if resources.min_workers and resources.workers and resources.min_workers > resources.workers:
+        raise RecipeError(
+            f"{where}: min_workers {resources.min_workers} given; expected at most workers, which is"
+            f" {resources.workers}"
+        )
+
+
+def check_metrics(steps: Sequence[Step], rows: Sequence[Row]) -> None:
+    """Raise RecipeError for a metric in a row that its step does not report. `steps`: with all settings applied."""
+    by_name = {step.name: step for step in steps}
+    for row in rows:
+        for title, metric in row.columns.items():
+            check_metric(by_name[metric.step.name], metric.name, f"row '{row.label}', column '{title}'")
+
+
+def check_metric(step: Step, name: str, where: str) -> None:
+    """Raise RecipeError, beginning with `where`, if the step's job says that it does not report the metric."""
+    if step.job.metrics is None:
+        return
+    known = list(step.job.metrics(step.config))
+    if not _matches(name, known):
+        raise RecipeError(
+            f"{where}: step {step.name} reports no '{name}'; expected one of {', '.join(known)}{suggest(name, known)}"
+        )

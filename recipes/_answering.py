@@ -24,7 +24,8 @@ def evaluate_model(
     """Generate a model's answers to the samples and verify them."""
     inputs: dict[str, Any] = {"model": model, "adapter": adapter, "samples": samples}
     answers = generate_answers(f"{name}/generate", num_completions=num_completions, **inputs, **sampling)
-    return step(f"{name}/evaluate", evaluate_answers.JOB, completions=answers)
+    ks = sorted({*evaluate_answers.Config.k, num_completions})
+    return step(f"{name}/evaluate", evaluate_answers.JOB, completions=answers, k=tuple(ks))
 
 
 def learn_from_teacher(

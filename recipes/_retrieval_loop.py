@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from ratchet.errors import ModelError
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import embed, evaluate_retrieval, finetune_embedder, finetune_reranker, merge, mine, rerank
 from ratchet.orchestrator.step import Job, Output, Row, Source, Step, Summary, step
@@ -209,4 +211,11 @@ def make_row(label: str, evaluation: Step, finetuned: Step | None = None, mined:
 
 def choose_reranker(name: str) -> Source | Literal["embedder"] | None:
     """Convert the recipe parameter `reranker`: none, embedder, or a model."""
-    return None if name == "none" else "embedder" if name == "embedder" else pretrained(name)
+    if name in ("none", "embedder"):
+        return None if name == "none" else "embedder"
+    try:
+        return pretrained(name)
+    except ModelError as error:
+        near = difflib.get_close_matches(name, ("none", "embedder"), n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise ModelError(f"reranker: {error}; none and embedder are possible too{hint}") from None

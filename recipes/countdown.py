@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Interval
 
 from ratchet.jobs.answers import compare_checkpoints, init_decoder, make_countdown, prepare_tasks, sft
 from ratchet.jobs.pretrained import pretrained
@@ -15,13 +17,13 @@ def countdown(
     base: str = "",
     data: str = "",
     test: str = "",
-    max_test: int = 1024,
-    checkpoints: tuple[int, ...] = (500, 1000, 1500, 2000, 3000),
+    max_test: Annotated[int, Ge(1)] = 1024,
+    checkpoints: tuple[Annotated[int, Ge(1)], ...] = (500, 1000, 1500, 2000, 3000),
     method: Literal["lora", "full"] = "lora",
-    num_completions: int = 4,
+    num_completions: Annotated[int, Ge(1)] = 4,
     teacher: str = "",
-    teacher_completions: int = 0,
-    ce_weight: float = 0.5,
+    teacher_completions: Annotated[int, Ge(0)] = 0,
+    ce_weight: Annotated[float, Interval(ge=0, le=1)] = 0.5,
     seed: int = 42,
 ) -> Summary:
     """Make or read Countdown tasks, finetune on their solutions (or a teacher's), and verify each checkpoint's answers.

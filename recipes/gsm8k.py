@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Interval
 
 from ratchet.jobs.answers import prepare_tasks, sft
 from ratchet.jobs.pretrained import pretrained
@@ -16,13 +18,13 @@ def gsm8k(
     data: str,
     test: str = "",
     task: Literal["gsm8k", "gsm8k-boxed"] = "gsm8k",
-    max_train: int | None = None,
-    max_test: int | None = None,
+    max_train: Annotated[int, Ge(1)] | None = None,
+    max_test: Annotated[int, Ge(1)] | None = None,
     method: Literal["lora", "full"] = "lora",
-    num_completions: int = 1,
+    num_completions: Annotated[int, Ge(1)] = 1,
     teacher: str = "",
-    teacher_completions: int = 0,
-    ce_weight: float = 0.5,
+    teacher_completions: Annotated[int, Ge(0)] = 0,
+    ce_weight: Annotated[float, Interval(ge=0, le=1)] = 0.5,
     seed: int = 42,
 ) -> Summary:
     """Finetune on GSM8K's solutions, with the loss on the answers only, and verify the answers before and after.

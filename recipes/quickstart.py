@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from annotated_types import Ge
+
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import prepare
 from ratchet.orchestrator.step import Summary, step
@@ -10,9 +14,9 @@ from ratchet.recipes._retrieval_loop import RetrievalLoop
 
 def quickstart(
     *,
-    questions: int = 320,
+    questions: Annotated[int, Ge(1)] = 320,
     base: str = "sentence-transformers/all-MiniLM-L6-v2",
-    iterations: int = 2,
+    iterations: Annotated[int, Ge(0)] = 2,
     reranker: bool = True,
     seed: int = 42,
 ) -> Summary:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from annotated_types import Ge
+
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import prepare
 from ratchet.orchestrator.step import Source, Summary, step
@@ -14,7 +18,7 @@ def retriever(
     base: str = "sentence-transformers/all-MiniLM-L6-v2",
     bootstrap: str = "",
     reranker: str = "none",
-    iterations: int = 2,
+    iterations: Annotated[int, Ge(0)] = 2,
     mining: Mining = "each",
     distillation: Distillation = "kl_div",
     ablations: bool = False,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, MinLen
 
 from ratchet.jobs.answers import prepare_tasks, sft
 from ratchet.jobs.pretrained import pretrained
@@ -28,9 +30,9 @@ def squad(
     base: str,
     data: str,
     test: str = "",
-    strategies: tuple[str, ...] = ("batch", "sequential"),
-    max_train: int | None = 1000,
-    max_test: int = 100,
+    strategies: Annotated[tuple[Literal["batch", "sequential", "together"], ...], MinLen(1)] = ("batch", "sequential"),
+    max_train: Annotated[int, Ge(1)] | None = 1000,
+    max_test: Annotated[int, Ge(1)] = 100,
     method: Literal["lora", "full"] = "lora",
     seed: int = 42,
 ) -> Summary:

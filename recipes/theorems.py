@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import embed, merge
 from ratchet.jobs.statements import evaluate_papers, finetune_embedder_pairs, prepare_papers
@@ -12,8 +16,8 @@ def theorems(
     *,
     data: str,
     base: str = "sentence-transformers/all-MiniLM-L6-v2",
-    max_length: int = 256,
-    baselines: tuple[str, ...] = ("bm25", "jaccard"),
+    max_length: Annotated[int, Ge(4)] = 256,
+    baselines: tuple[Literal["bm25", "jaccard"], ...] = ("bm25", "jaccard"),
     seed: int = 42,
 ) -> Summary:
     """Split papers, finetune on pairs of statements of one paper, then rank all held-out statements for each of them.

@@ -23,10 +23,17 @@ class Inputs:
     """The output of `generate`."""
 
 
+def list_metrics(config: Config) -> list[str]:
+    scores = ("em", "f1", "lenient", "questions", "questions_per_group", "latency", "dependency_tokens")
+    tokens = ("prompt_tokens", "generated_tokens", "prompt_tokens_api", "generated_tokens_api")
+    return [*(f"pass@{k}" for k in config.k), *scores, *tokens]
+
+
 JOB = Job(
     "evaluate_answers",
     version=1,
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.evaluate_answers:run",
+    metrics=list_metrics,
 )

@@ -42,4 +42,5 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.make_countdown:run",
     check=check,
+    outputs=("tasks",),
 )

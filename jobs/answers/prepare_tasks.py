@@ -77,4 +77,5 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.prepare_tasks:run",
     check=check,
+    outputs=("train", "valid", "test"),
 )

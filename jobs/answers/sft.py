@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval
 
-from ratchet.jobs.training.config import WARM_START, FinetuneConfig, check_config, require
+from ratchet.jobs.training.config import WARM_START, FinetuneConfig, check_config, list_training_metrics, require
 from ratchet.orchestrator.job_interface import Job, Unit
 
 
@@ -79,6 +79,10 @@ def check(config: Config, inputs: Inputs) -> None:
         decoder.check(inputs.base)
 
 
+def list_metrics(config: Config) -> list[str]:
+    return [*list_training_metrics(config), "samples", "too_long", "longest"]
+
+
 JOB = Job(
     "sft",
     version=1,
@@ -87,4 +91,6 @@ JOB = Job(
     run="ratchet.jobs.answers.implementation.sft:run",
     check=check,
     warm_start=WARM_START,
+    outputs=("adapter", "model", "checkpoint-*", "history.json"),
+    metrics=list_metrics,
 )

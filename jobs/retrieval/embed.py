@@ -10,6 +10,7 @@ from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.models.model_files import check_folder
+from ratchet.models.model_kind import check_embedder
 from ratchet.orchestrator.job_interface import Job, Unit
 
 
@@ -38,6 +39,7 @@ class Inputs:
 def check(config: Config, inputs: Inputs) -> None:
     if inputs.model is not None:
         check_folder(inputs.model)
+        check_embedder(inputs.model)
     if inputs.adapter is not None and not (inputs.adapter / "adapter_config.json").is_file():
         raise InputError(
             f"embed.adapter: {inputs.adapter} has no adapter_config.json; expected the folder of a LoRA adapter"

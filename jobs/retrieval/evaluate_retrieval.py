@@ -57,6 +57,11 @@ def check(config: Config, inputs: Inputs) -> None:
         )
 
 
+def list_metrics(config: Config) -> list[str]:
+    by_rank = [f"{kind}@{k}" for kind in ("map", "r", "ndcg", "p", "hit") for k in config.k]
+    return [*by_rank, "mrr", "map", "queries", "queries_without_relevant", "first_rank/*"]
+
+
 JOB = Job(
     "evaluate_retrieval",
     version=1,
@@ -64,4 +69,6 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.evaluate_retrieval:run",
     check=check,
+    outputs=("ranking", "run.trec", "qrels.trec", "per_query.parquet"),
+    metrics=list_metrics,
 )

@@ -14,9 +14,11 @@ from ratchet.jobs.training.config import (
     RetrievalFinetuneConfig,
     check_config,
     check_retrieval_metric,
+    list_training_metrics,
     require,
 )
 from ratchet.models.embedder.encoding_config import read_encoding_config
+from ratchet.models.model_kind import check_embedder
 from ratchet.orchestrator.job_interface import Job, Unit
 
 TEMPLATE_TOKENS = 32
@@ -84,6 +86,7 @@ def check(config: Config, inputs: Inputs) -> None:
     )
     if inputs.base is None:
         return
+    check_embedder(inputs.base)
     length = read_encoding_config(inputs.base).with_limits(config.max_length).max_length
     examples = config.num_examples * (2 * config.example_max_length + TEMPLATE_TOKENS)
     left = length - examples - TEMPLATE_TOKENS
@@ -103,4 +106,6 @@ JOB = Job(
     run="ratchet.jobs.retrieval.implementation.finetune_embedder:run",
     check=check,
     warm_start=WARM_START,
+    outputs=("adapter",),
+    metrics=list_training_metrics,
 )

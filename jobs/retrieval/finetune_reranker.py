@@ -11,7 +11,13 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from ratchet.jobs.training.config import WARM_START, RetrievalFinetuneConfig, check_config, check_retrieval_metric
+from ratchet.jobs.training.config import (
+    WARM_START,
+    RetrievalFinetuneConfig,
+    check_config,
+    check_retrieval_metric,
+    list_training_metrics,
+)
 from ratchet.models.reranker.reranker_config import read_reranker_config
 from ratchet.orchestrator.job_interface import Job, Unit
 
@@ -58,4 +64,6 @@ JOB = Job(
     run="ratchet.jobs.retrieval.implementation.finetune_reranker:run",
     check=check,
     warm_start=WARM_START,
+    outputs=("adapter", "teacher_gate"),
+    metrics=list_training_metrics,
 )

@@ -38,6 +38,10 @@ def check(config: Config, inputs: Inputs) -> None:
         check_folder(inputs.base)
 
 
+def list_metrics(config: Config) -> list[str]:
+    return ["drift", "changed", "probes"]
+
+
 JOB = Job(
     "merge",
     version=1,
@@ -45,4 +49,6 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.merge:run",
     check=check,
+    outputs=("model",),
+    metrics=list_metrics,
 )

@@ -50,4 +50,5 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.prepare:run",
     check=check,
+    outputs=("corpus", "train", "valid", "test"),
 )

@@ -37,10 +37,16 @@ class Inputs:
     """Vectors of the statements, as written by `embed`; for `dense` only."""
 
 
+def list_metrics(config: Config) -> list[str]:
+    return ["mrr", "map", *(f"{kind}@{k}" for kind in ("p", "r") for k in config.k), "statements", "queries"]
+
+
 JOB = Job(
     "evaluate_papers",
     version=1,
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.statements.implementation.evaluate_papers:run",
+    outputs=("ranks",),
+    metrics=list_metrics,
 )

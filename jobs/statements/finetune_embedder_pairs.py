@@ -9,8 +9,15 @@ from typing import Annotated
 from annotated_types import Ge, Gt, MinLen
 
 from ratchet.errors import InputError
-from ratchet.jobs.training.config import WARM_START, FinetuneConfig, check_config, check_retrieval_metric
+from ratchet.jobs.training.config import (
+    WARM_START,
+    FinetuneConfig,
+    check_config,
+    check_retrieval_metric,
+    list_training_metrics,
+)
 from ratchet.models.embedder.encoding_config import read_encoding_config
+from ratchet.models.model_kind import check_embedder
 from ratchet.orchestrator.job_interface import Job, Unit
 
 
@@ -48,7 +55,10 @@ def check(config: Config, inputs: Inputs) -> None:
     job = "finetune_embedder_pairs"
     check_config(job, config, inputs.base)
     check_retrieval_metric(job, config)
-    if inputs.base is None or config.projection is None:
+    if inputs.base is None:
+        return
+    check_embedder(inputs.base)
+    if config.projection is None:
         return
     from ratchet.models.embedder.projection import read_dim
 
@@ -69,4 +79,6 @@ JOB = Job(
     run="ratchet.jobs.statements.implementation.finetune_embedder_pairs:run",
     check=check,
     warm_start=WARM_START,
+    outputs=("adapter",),
+    metrics=list_training_metrics,
 )

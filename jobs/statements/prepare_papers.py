@@ -58,4 +58,5 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.statements.implementation.prepare_papers:run",
     check=check,
+    outputs=("train", "valid", "test"),
 )

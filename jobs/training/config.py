@@ -114,6 +114,12 @@ def require(job: str, config: object, rules: list[tuple[str, bool, str]]) -> Non
             raise InputError(f"{job}.{name}: {getattr(config, name)} given; expected {expected}")
 
 
+def list_training_metrics(config: FinetuneConfig) -> list[str]:
+    """Return the names of the metrics that every finetuning job reports."""
+    held_out = [f"valid/{config.metric}{end}" for end in ("", "_start", "_best")]
+    return [*held_out, "loss", "best_epoch", "best_step", "improved"]
+
+
 def epochs_blocked_by(config: FinetuneConfig) -> str:
     """Return why training for more epochs cannot continue a run with fewer, or an empty string."""
     if config.lr_scheduler_type != "constant":

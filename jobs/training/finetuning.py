@@ -132,6 +132,7 @@ def run_finetuning(
         },
         {f"{unit}s": _table(history, unit, kept)},
         _curves(history),
+        note=f"kept the {kept.replace('_', ' ')}: no {unit} was better" if kept in ("base", "current_best") else "",
     )
 
 

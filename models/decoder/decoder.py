@@ -19,6 +19,7 @@ from ratchet.models.decoder.conversation import Conversations
 from ratchet.models.devices import resolve_device, resolve_dtype
 from ratchet.models.loading import move_model, open_model, silence_transformers
 from ratchet.models.model_files import copy_tokenizer
+from ratchet.models.model_kind import check_decoder
 
 
 class Decoder:
@@ -101,6 +102,7 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str, device: str) -
 def check(base: Path) -> None:
     """Raise ModelError for a folder that is no causal language model, or whose tokenizer has no end-of-sequence token.
     Reads no weights."""
+    check_decoder(base)
     config = transformers.AutoConfig.from_pretrained(base)
     if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(

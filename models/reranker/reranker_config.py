@@ -17,6 +17,7 @@ from typing import Any, Literal
 from ratchet.errors import ModelError
 from ratchet.models.embedder.encoding_config import Role
 from ratchet.models.model_files import RERANKER_CONFIG_FILE
+from ratchet.models.model_kind import read_config
 
 PROMPT = (
     "Given a query A and a passage B, determine whether the passage contains an answer to the query by providing a"
@@ -89,7 +90,7 @@ def read_reranker_config(folder: Path) -> RerankerConfig:
         if isinstance(values, dict) and not set(values) - known and "kind" in values:
             return RerankerConfig(**values)
         raise ModelError(f"{own}: not a reranker config; expected the fields {', '.join(sorted(known))}")
-    config = json.loads((folder / "config.json").read_text())
+    config = read_config(folder)
     architectures = " ".join(config.get("architectures") or [])
     if "CausalLM" in architectures:
         return YES_NO

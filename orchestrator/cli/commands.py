@@ -51,7 +51,7 @@ def _run(arguments: argparse.Namespace) -> int:
         with OpenRun(store) as open_run:
             plan, run_log = begin(found, steps, store, parameters, argv, arguments.repair, cluster)
             open_run.set_folder(run_log.folder)
-            console.print_warnings(plan)
+            console.print_warnings(plan, summary)
             with console.make_live_view(plan, found.name, run_log.run_id) as view:
                 outcome = Run(found, summary, plan, cluster, run_log, view).execute()
             console.write_report(run_log, outcome)
@@ -103,10 +103,10 @@ def _submit(arguments: argparse.Namespace) -> int:
 def _plan(arguments: argparse.Namespace) -> int:
     store = Store.view(arguments.store, missing_ok=True)
     found = recipe.find(arguments.recipe)
-    steps, _, _ = recipe.build(found, recipe.Settings.read(_lines(arguments)))
+    steps, summary, _ = recipe.build(found, recipe.Settings.read(_lines(arguments)))
     plan = Plan(steps, store)
     plan.check()
-    console.print_warnings(plan)
+    console.print_warnings(plan, summary)
     console.print_plan(plan, read_last_step_ids(store, found.name) if arguments.explain else None)
     return 0
 

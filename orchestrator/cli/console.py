@@ -26,11 +26,11 @@ from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Recipe
 from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, pluralize
 from ratchet.orchestrator.reporting.run_report import write_run_report
-from ratchet.orchestrator.reporting.run_summary import build_run_report, build_summary_table
+from ratchet.orchestrator.reporting.run_summary import build_run_report, build_summary_table, list_unreported_metrics
 from ratchet.orchestrator.reporting.sweep_data import SweepReport
 from ratchet.orchestrator.reporting.sweep_report import format_trials, write_sweep_report
 from ratchet.orchestrator.run_log import RunLog, list_run_logs, list_sweeps
-from ratchet.orchestrator.step import Step
+from ratchet.orchestrator.step import Step, Summary
 from ratchet.orchestrator.store import Store, audit_log, gc
 from ratchet.orchestrator.store.lease import list_lease_holders
 from ratchet.orchestrator.store.open_runs import list_open_runs
@@ -64,6 +64,8 @@ def write_report(run_log: RunLog, outcome: Outcome) -> None:
 def print_outcome(run_log: RunLog, outcome: Outcome) -> None:
     """Print the summary table of a run, its failures, and the path of the report."""
     _print_summary(build_summary_table(outcome.plan, outcome.summary))
+    for line in list_unreported_metrics(outcome.plan, outcome.summary):
+        print_error(f"warning: {line}")
     for name, message in outcome.failures.items():
         print_error(f"{name} failed: {message}")
         trace = run_log.folder / "errors" / f"{name.replace('/', '.')}.txt"
@@ -93,8 +95,11 @@ def write_sweep(folder: Path, data: SweepReport) -> Path:
     return write_sweep_report(folder, data)[0]
 
 
-def print_warnings(plan: Plan) -> None:
-    """Print what of the jobs' code could not be followed."""
+def print_warnings(plan: Plan, summary: Summary) -> None:
+    """Print the steps that the recipe made for nothing, and what of the jobs' code could not be followed."""
+    if summary.unreached:
+        names = ", ".join(summary.unreached)
+        print_error(f"warning: {names}: no row or goal of the Summary depends on it; it does not run")
     for warning in plan.warnings:
         print_error(f"warning: {warning}")
 

@@ -132,8 +132,8 @@ class Cluster:
             raise InputError(
                 f"step {step.name}: {asked.workers} workers of {asked.cpus:g} CPUs and {asked.gpus:g} GPUs"
                 f"{wanted} given; expected at most the {count_fitting(machines, asked)} that fit on the cluster at its"
-                f" largest (machines: {have}); lower them with --set {step.job.name}.workers=... or .cpus=..., or allow"
-                f" fewer workers with --set {step.job.name}.min_workers=..."
+                f" largest (machines: {have}); lower {_name_settings(step)}, or allow fewer workers with --set"
+                f" {step.job.name}.min_workers=..."
             )
         return replace(asked, workers=workers)
 
@@ -185,6 +185,13 @@ class Cluster:
             if self.owns_ray:
                 ray.shutdown()
             self.started = False
+
+
+def _name_settings(step: Step) -> str:
+    """Return the settings of a step's resources that were given, as after `--set`; workers where none was."""
+    names = ("workers", "cpus", "gpus", "memory", "accelerator", "labels")
+    given = [name for name in names if getattr(step.resources, name) != getattr(Resources(), name)]
+    return " or ".join(f"--set {step.job.name}.{name}=..." for name in given or ["workers"])
 
 
 def compute_demand(resources: Resources) -> Demand:

@@ -128,8 +128,14 @@ class Run:
             self.run_log.event("lost", name, **lost)
             repeated = f", {lost['amount']:g} {lost['unit']} repeated" if lost["amount"] is not None else ""
             self.view.message(f"{name}: {lost['what']}: lost{repeated}")
+        if note := self._read_note(name):
+            self.view.message(f"{name}: {note}")
         self._update_status()
         self.write_plan()
+
+    def _read_note(self, name: str) -> str:
+        manifest = self.plan.steps[name].manifest
+        return manifest.result.get("note", "") if manifest else ""
 
     def _select_metrics(self, name: str) -> dict[str, float]:
         """Return the metrics of a step: those in the recipe's table, else all."""

@@ -13,7 +13,7 @@ fingerprint.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt
 
 from ratchet.errors import InputError
+from ratchet.orchestrator.job_interface.declaration import check_job
 from ratchet.orchestrator.job_interface.settings import Unit
 
 
@@ -152,6 +153,8 @@ class Result:
     `share against step | wrong_value` names one of several curves in a chart."""
     cases: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Title -> cards: {"title": str, "columns": {heading: [{"text": str, "good": bool}, ...]}}."""
+    note: str = ""
+    """What a reader of the step's numbers must know, such as `kept the base: no epoch was better`. Tables show it."""
 
 
 Run = Callable[[Context, Any, Any], Result]
@@ -187,6 +190,13 @@ class Job:
     are None."""
     warm_start: WarmStart | None = None
     """Set it if a step can start from the state of a shorter one. The result must be the same as without."""
+    outputs: tuple[str, ...] = ()
+    """The folders and files of the output that other steps may take as `step["name"]`, or globs of them. Empty: any."""
+    metrics: Callable[[Any], Collection[str]] | None = None
+    """`metrics(config)` returns the names of the metrics that a table may show, or globs of them. None: any."""
+
+    def __post_init__(self) -> None:
+        check_job(self)
 
     @property
     def modules(self) -> tuple[str, ...]:

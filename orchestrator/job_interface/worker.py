@@ -13,6 +13,7 @@ import ray
 import ratchet
 from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface.code import find_version
+from ratchet.orchestrator.job_interface.declaration import describe_value
 from ratchet.orchestrator.job_interface.job import Context, Job, RequiredCode, Result
 from ratchet.orchestrator.job_interface.snapshot import find_snapshot
 
@@ -20,7 +21,13 @@ from ratchet.orchestrator.job_interface.snapshot import find_snapshot
 def run_job(job: Job, context: Context, config: Any, inputs: Any, paths: Sequence[Path]) -> Result:
     """Check this process, and run the job in it. paths: as for `check_worker`."""
     check_worker(context, paths)
-    return job.load()(context, config, inputs)
+    result = job.load()(context, config, inputs)
+    if not isinstance(result, Result):
+        raise InputError(
+            f"step {context.step}: job {job.name} returned {describe_value(result)}; expected a Result; end `run` with"
+            " return Result({...})"
+        )
+    return result
 
 
 def check_worker(context: Context, paths: Iterable[Path]) -> None:

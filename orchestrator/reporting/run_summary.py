@@ -9,6 +9,7 @@ from typing import Any
 
 from ratchet.orchestrator.execution.outcome import Outcome
 from ratchet.orchestrator.execution.schedule import Status
+from ratchet.orchestrator.job_interface.settings import suggest
 from ratchet.orchestrator.plan import Plan, describe_inputs, get_config
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
 from ratchet.orchestrator.run_log import RunLog
@@ -21,8 +22,35 @@ STATUS_WORDS = {
 
 
 def build_summary_table(plan: Plan, summary: Summary) -> dict[str, dict[str, float | None]]:
-    """Build the rows of the summary: label -> column -> value or None. `time`: seconds of the row's steps."""
-    return {row.label: {**_collect_values(plan, row), "time": _sum_seconds(plan, row)} for row in summary.rows}
+    """Build the rows of the summary: label -> column -> value or None. `time`: seconds of the row's steps. The notes of
+    the row's steps stand behind its label."""
+    return {
+        _describe_row(plan, row): {**_collect_values(plan, row), "time": _sum_seconds(plan, row)}
+        for row in summary.rows
+    }
+
+
+def list_unreported_metrics(plan: Plan, summary: Summary) -> list[str]:
+    """Return a sentence for each metric of the table that its finished step does not report as a number."""
+    lines = []
+    for row in summary.rows:
+        for title, metric in row.columns.items():
+            manifest = plan.steps[metric.step.name].manifest
+            found = manifest.result.get("metrics", {}) if manifest else {}
+            if manifest and not isinstance(found.get(metric.name), int | float):
+                known = [name for name, value in found.items() if isinstance(value, int | float)]
+                lines.append(
+                    f"row '{row.label}', column '{title}': step {metric.step.name} reports no number '{metric.name}';"
+                    f" expected one of {', '.join(known)}{suggest(metric.name, known)}"
+                )
+    return lines
+
+
+def _describe_row(plan: Plan, row: Row) -> str:
+    manifests = [plan.steps[step.name].manifest for step in row.steps]
+    notes = dict.fromkeys(manifest.result.get("note", "") for manifest in manifests if manifest)
+    text = "; ".join(filter(None, notes))
+    return f"{row.label} ({text})" if text else row.label
 
 
 def build_run_report(run_log: RunLog, outcome: Outcome) -> RunReport:
@@ -85,7 +113,7 @@ def _build_step(
         tables=result.get("tables", {}),
         curves=result.get("curves", {}),
         cases=result.get("cases", {}),
-        message=message,
+        message=message or result.get("note", ""),
         lost=planned.commit.record.get("lost", []) if planned.commit else [],
     )
 

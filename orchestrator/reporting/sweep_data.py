@@ -52,6 +52,8 @@ class TrialReport:
     """Seconds of the reused steps that other trials had computed."""
     reason: str = ""
     """Why it failed."""
+    note: str = ""
+    """What a reader of its value must know: that the finetune kept its base."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,8 @@ def group_failures(data: SweepReport) -> dict[str, str]:
 
 def format_label(data: SweepReport, trial: TrialReport) -> str:
     roles = (("winner", data.winner), ("defaults", data.default))
-    return f"trial {trial.number}" + "".join(f" ({role})" for role, which in roles if which == trial.number)
+    marks = [*(role for role, which in roles if which == trial.number), *filter(None, [trial.note])]
+    return f"trial {trial.number}" + "".join(f" ({mark})" for mark in marks)
 
 
 def rank_trials(data: SweepReport) -> list[TrialReport]:

@@ -59,7 +59,9 @@ def _run_sweep(
         winner_file = results.write_winner(sweep, best)
         console.print_line(f"   or: ratchet run {sweep.given} --settings {winner_file}")
         if arguments.promote:
-            console.print_line(f"model:  {results.promote_winner(sweep, best, store, arguments.promote)}")
+            note = results.read_note(sweep, best, store)
+            path = results.promote_winner(sweep, best, store, arguments.promote)
+            console.print_line(f"model:  {path}{f' ({note})' if note else ''}")
     console.print_line(f"report: {console.write_sweep(sweep.trial_log.folder, report)}")
     store.publish(sweep.trial_log.folder)
     if not finished:

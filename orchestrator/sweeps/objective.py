@@ -16,7 +16,7 @@ from ratchet.errors import RecipeError
 from ratchet.orchestrator.job_interface.settings import suggest
 from ratchet.orchestrator.plan import get_config
 from ratchet.orchestrator.recipe import match_steps
-from ratchet.orchestrator.step import Step, Summary
+from ratchet.orchestrator.step import Step, Summary, check_metric
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,9 @@ def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched
         if found := [step for step in training if step.name in among]:
             return Objective(found[-1].name, f"valid/{name}", metric, trained=True)
     if dot:
-        return Objective([step for step in steps if step.name in reached][-1].name, name, metric, trained=False)
+        last = [step for step in steps if step.name in reached][-1]
+        check_metric(last, name, f"--metric {metric}")
+        return Objective(last.name, name, metric, trained=False)
     shown = [
         number
         for row in summary.rows

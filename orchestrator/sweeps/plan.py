@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from ratchet.errors import InputError, RatchetError, RecipeError
 from ratchet.orchestrator import recipe
+from ratchet.orchestrator.job_interface.job import Resources
 from ratchet.orchestrator.plan import Plan, describe_inputs, get_config
 from ratchet.orchestrator.reporting.formatting import format_setting
 from ratchet.orchestrator.step import Source, Step
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.sweeps.objective import Objective, find_changed_steps, find_objective, select_needed_steps
-from ratchet.orchestrator.sweeps.space import Dimension, Space
+from ratchet.orchestrator.sweeps.space import Dimension, Space, format_value
 from ratchet.orchestrator.sweeps.trial_log import TrialLog
 
 
@@ -53,7 +55,11 @@ def plan_sweep(
         raise RecipeError(f"space {path}: no distribution given; expected a line such as `epochs: choice(1, 2)`")
     lines = (*lines, *space.fixed)
     steps, summary, parameters = recipe.build(found, recipe.Settings.read(list(lines)))
+    for dimension in space.dimensions:
+        _check_no_resource(dimension, steps)
     variants = [(d, [_build_variant(found, lines, d, value) for value in d.values]) for d in space.dimensions]
+    for dimension in space.dimensions:
+        _check_whole_numbers(found, lines, dimension)
     touched = {name for _, made in variants for name in find_changed_steps(steps, made)}
     objective = find_objective(metric, steps, summary, touched)
     needed = select_needed_steps(steps, objective.step)
@@ -114,6 +120,31 @@ def _build_variant(found: recipe.Recipe, lines: Iterable[str], dimension: Dimens
         return recipe.build(found, recipe.Settings.read([*lines, f"{dimension.name}={value}"]))[0]
     except InputError as error:
         raise RecipeError(f"{dimension.where}: {error}") from None
+
+
+def _check_no_resource(dimension: Dimension, steps: Sequence[Step]) -> None:
+    """Raise RecipeError for a space of a resource, which changes no result."""
+    pattern, dot, name = dimension.name.rpartition(".")
+    matched = recipe.match_steps(steps, pattern) if dot else []
+    if name in {field.name for field in fields(Resources)} and all(name not in get_config(step) for step in matched):
+        raise RecipeError(
+            f"{dimension.where}: {dimension.name} is a resource: it changes the speed and no result; expected a"
+            f" setting; give it with --set {dimension.name}=..."
+        )
+
+
+def _check_whole_numbers(found: recipe.Recipe, lines: Iterable[str], dimension: Dimension) -> None:
+    """Raise RecipeError if a range draws fractions for a setting that takes whole numbers."""
+    if dimension.kind not in ("uniform", "loguniform"):
+        return
+    low, high = (float(value) for value in dimension.values)
+    try:
+        _build_variant(found, lines, dimension, format_value(low + (high - low) / math.pi))
+    except RecipeError:
+        raise RecipeError(
+            f"{dimension.where}: {dimension.written} given, which draws fractions; expected whole numbers for"
+            f" {dimension.name}; write randint({low:g}, {high:g})"
+        ) from None
 
 
 def _check_values(where: str, steps: Iterable[Step]) -> None:

@@ -32,9 +32,11 @@ def build_sweep_report(sweep: SweepPlan, store: Store, command: str) -> SweepRep
     trial_log, objective = sweep.trial_log, sweep.objective
     costs = {key: _collect_step_costs(trial_log.list_runs(trial), store) for key, trial in trial_log.trials.items()}
     trials = [
-        _build_trial_report(sweep, costs[key], number, trial_log.trials[key]) for number, key in enumerate(costs, 1)
+        _build_trial_report(sweep, costs[key], number, trial, read_note(sweep, trial, store))
+        for number, (key, trial) in enumerate(trial_log.trials.items(), 1)
     ]
     best = find_winner(list(trial_log.trials.values()), objective.maximize)
+    note = "" if best is None else read_note(sweep, best, store)
     default = next((trial for trial in trial_log.trials.values() if not trial.settings), None)
     step_costs = [item for found in costs.values() for item in found]
     return SweepReport(
@@ -50,7 +52,7 @@ def build_sweep_report(sweep: SweepPlan, store: Store, command: str) -> SweepRep
         trials=trials,
         winner=None if best is None else trial_log.get_number(best.settings),
         default=None if default is None else trial_log.get_number(default.settings),
-        conclusion=compare_with_defaults(best, default, objective.metric),
+        conclusion=compare_with_defaults(best, default, objective.metric) + (f"; the winner {note}" if note else ""),
         winner_command="" if best is None else shlex.join(_build_command(sweep, best)),
         importance=compute_importance(sweep, list(trial_log.trials.values())),
         steps_done=sum(computed for computed, _ in step_costs),
@@ -90,6 +92,16 @@ def compare_with_defaults(best: Trial | None, default: Trial | None, metric: str
     if gain <= 2 * error:
         return f"{sentence}: within noise (a difference of {gain:.4f}, two standard errors are {2 * error:.4f})"
     return f"{sentence}: more than noise (a difference of {gain:.4f}, two standard errors are {2 * error:.4f})"
+
+
+def read_note(sweep: SweepPlan, trial: Trial, store: Store) -> str:
+    """Return the note of the deciding step of a finished trial, such as that it kept its base; else an empty string."""
+    notes: dict[str, None] = {}
+    for run_log in sweep.trial_log.list_runs(trial) if trial.status == "finished" else ():
+        ids = (step["step_id"] for step in run_log.steps() if step["name"] == sweep.objective.step)
+        commits = [store.lookup(step_id) for step_id in ids if step_id]
+        notes |= dict.fromkeys(store.manifest(c.manifest).result.get("note", "") for c in commits if c is not None)
+    return "; ".join(filter(None, notes))
 
 
 def compute_importance(sweep: SweepPlan, trials: Sequence[Trial]) -> dict[str, float]:
@@ -137,7 +149,7 @@ def promote_winner(sweep: SweepPlan, best: Trial, store: Store, name: str) -> Pa
         "sweep": sweep.trial_log.id,
         "settings": dict(best.settings),
     }
-    about |= {"metric": sweep.objective.metric, "value": best.value}
+    about |= {"metric": sweep.objective.metric, "value": best.value, "note": read_note(sweep, best, store)}
     write_atomically(folder / f"{name}.json", json.dumps(about, indent=1))
     link = folder / f".{name}.{os.getpid()}"
     link.symlink_to(Path("..", "objects", commit.manifest))
@@ -156,7 +168,7 @@ def _build_command(sweep: SweepPlan, trial: Trial) -> list[str]:
 
 
 def _build_trial_report(
-    sweep: SweepPlan, step_costs: Sequence[tuple[bool, float]], number: int, trial: Trial
+    sweep: SweepPlan, step_costs: Sequence[tuple[bool, float]], number: int, trial: Trial, note: str
 ) -> TrialReport:
     return TrialReport(
         number=number,
@@ -169,6 +181,7 @@ def _build_trial_report(
         spent=sum(seconds for computed, seconds in step_costs if computed),
         shared=sum(seconds for computed, seconds in step_costs if not computed),
         reason=trial.reason,
+        note=note,
     )
 
 

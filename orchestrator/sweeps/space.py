@@ -131,14 +131,19 @@ def format_settings(point: Point) -> list[str]:
 
 def _parse_dimension(where: str, name: str, written: str) -> Dimension | None:
     """Parse a value. Returns None for a plain value."""
+    shown = written if len(written) <= 100 else f"{written[:100]}..."
     try:
         call = ast.parse(written, mode="eval").body
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        if written.partition("(")[0].strip() in KINDS:
+            raise RecipeError(
+                f"{where}: {shown} given, which cannot be read ({getattr(error, 'msg', error)}); expected values"
+                " separated by commas, such as loguniform(1e-5, 1e-3)"
+            ) from None
         return None
     if not isinstance(call, ast.Call):
         return None
     kind = call.func.id if isinstance(call.func, ast.Name) else ""
-    shown = written if len(written) <= 100 else f"{written[:100]}..."
     if kind not in KINDS or call.keywords:
         raise RecipeError(f"{where}: {shown} given; expected one of {', '.join(f'{k}(...)' for k in KINDS)}")
     values = tuple(

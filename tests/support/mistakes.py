@@ -17,6 +17,14 @@ import pytest
 
 from ratchet.orchestrator.cli.main import main
 
+_HEADER = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+MODEL: Mapping[str, str | bytes] = {
+    "base/config.json": '{"architectures": ["BertModel"], "model_type": "bert", "max_position_embeddings": 512}',
+    "base/tokenizer.json": "{}",
+    "base/model.safetensors": len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(4),
+}
+"""The files of an encoder that passes the checks of a plan."""
+
 
 @dataclass(frozen=True)
 class Mistake:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -234,7 +235,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     )
     counts = json.loads(lengths.read_text())
     (context.out / "history.json").write_text(json.dumps({"tables": result.tables, "curves": result.curves}) + "\n")
-    return Result({**result.metrics, **counts}, result.tables, result.curves)
+    return replace(result, metrics={**result.metrics, **counts})
 
 
 def _read_samples(folder: Path) -> list[Sample]:

@@ -1,0 +1,121 @@
+"""What a model's path is, by its files and its config.json: an encoder, a decoder, an adapter, weights alone.
+
+Imports nothing heavy, since plans check models.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ratchet.errors import ModelError
+
+ENCODER_DECODERS = ("t5", "bart", "pegasus", "marian", "mbart", "led", "whisper")
+"""Prefixes of the `model_type` of models that have an encoder and a decoder."""
+
+
+def check_is_folder(path: Path) -> None:
+    """Raise ModelError for a path that is a file, saying of what kind."""
+    if not path.is_file():
+        return
+    kinds = {
+        ".gguf": "a GGUF file, which is not read; expected the folder of the model that it was made from",
+        ".safetensors": "a file of weights; expected the folder with its config.json and tokenizer",
+        ".bin": "a file of weights; expected a folder with config.json, tokenizer and safetensors",
+        ".json": "a JSON file; expected the folder of the model",
+    }
+    kind = kinds.get(path.suffix.lower(), "a file; expected a Hugging Face model folder")
+    hint = f"; give {path.parent}" if (path.parent / "config.json").is_file() else "; give a folder"
+    raise ModelError(f"model {path}: this is {kind}{hint}")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return config.json of a model folder. Raises ModelError if there is none or it is no JSON object, and says what
+    the folder holds instead."""
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ModelError(f"model {folder}: {_describe_other(folder)}")
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{file}: not JSON ({error}); expected a whole file; fetch or save the model again") from None
+    if not isinstance(config, dict):
+        raise ModelError(f"{file}: a {type(config).__name__} given; expected an object; fetch or save the model again")
+    return config
+
+
+def check_no_custom_code(folder: Path) -> None:
+    """Raise ModelError for a model whose classes are Python files of its own, which are never run."""
+    config = read_config(folder)
+    own_code = config.get("auto_map")
+    if own_code and not isinstance(config.get("model_type"), str):
+        raise ModelError(f"model {folder}: needs its own code ({_first(own_code)}); {NO_CODE}")
+    if own_code and list(folder.glob("modeling_*.py")):
+        raise ModelError(f"model {folder}: needs its own code ({_first(own_code)}); {NO_CODE}")
+
+
+NO_CODE = "expected a model of transformers, since code from a model folder is never run; give another model"
+
+
+def check_decoder(folder: Path) -> None:
+    """Raise ModelError for a folder whose config.json is not that of a decoder (causal language model)."""
+    config = read_config(folder)
+    names = " ".join(config.get("architectures") or [])
+    kind = describe_kind(config)
+    if kind not in ("a decoder", "a model"):
+        raise ModelError(
+            f"model {folder}: this is {kind} ({names or config.get('model_type')}); expected a decoder (causal LM),"
+            " such as Qwen2ForCausalLM; give another model"
+        )
+
+
+def check_embedder(folder: Path) -> None:
+    """Raise ModelError for a folder whose config.json is that of a reranker or of an encoder-decoder."""
+    config = read_config(folder)
+    kind = describe_kind(config)
+    if kind in ("a reranker", "an encoder-decoder"):
+        names = ", ".join(config.get("architectures") or [str(config.get("model_type"))])
+        raise ModelError(
+            f"model {folder}: this is {kind} ({names}); expected an embedder: an encoder or a decoder; give another"
+            " model"
+        )
+
+
+def describe_kind(config: dict[str, Any]) -> str:
+    """Return what a config.json describes, with its article."""
+    names, kind = " ".join(config.get("architectures") or []), str(config.get("model_type", "")).lower()
+    if "SequenceClassification" in names:
+        return "a reranker"
+    if "CausalLM" in names:
+        return "a decoder"
+    if "Encoder" in names:
+        return "an encoder"
+    if "ConditionalGeneration" in names or kind.startswith(ENCODER_DECODERS):
+        return "an encoder-decoder"
+    if any(part in kind for part in ("bert", "xlm", "mpnet", "electra", "deberta", "ernie")):
+        return "an encoder"
+    return "a model"
+
+
+def _describe_other(folder: Path) -> str:
+    """Return what a folder without config.json is, and what to do."""
+    adapter = folder / "adapter_config.json"
+    if adapter.is_file():
+        try:
+            base = json.loads(adapter.read_text()).get("base_model_name_or_path") or "its base"
+        except (ValueError, AttributeError):
+            base = "its base"
+        return (
+            f"this is a LoRA adapter of {base}; expected a whole model; merge it first (python -m jobs merge --base"
+            f" {base} --adapter {folder} --corpus ... --out ...)"
+        )
+    if files := sorted(folder.glob("*.gguf")):
+        return f"holds GGUF ({files[0].name}), which is not read; expected the model that it was made from"
+    inside = [path.parent.name for path in sorted(folder.glob("*/config.json"))]
+    hint = f"; did you mean '{folder / inside[0]}'?" if len(inside) == 1 else "; check the path"
+    return f"no config.json; expected a Hugging Face model folder{hint}"
+
+
+def _first(auto_map: Any) -> str:
+    return str(next(iter(auto_map.values()))) if isinstance(auto_map, dict) and auto_map else str(auto_map)

@@ -1,0 +1,115 @@
+"""Checks of what users declare (jobs, steps, rows) when it is made. Errors name the line of the user's file."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from ratchet.errors import RecipeError
+
+STEP_NAME = re.compile(r"(?!\.)[\w.+=,@-]+(/(?!\.)[\w.+=,@-]+)*")
+JOB_NAME = re.compile(r"[A-Za-z_]\w*")
+SCALARS = (str, int, float, bool, type(None))
+INPUTS = "Path, Path | None or tuple[Path, ...]"
+
+
+def locate_caller() -> str:
+    """Return `file:line: ` of the user's line that is being executed; empty if it is a line of Ratchet."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith("ratchet.orchestrator.") and not frame.f_code.co_filename.startswith("<"):
+            break
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None or module.partition(".")[0] == "ratchet":
+        return ""
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}: "
+
+
+def require(holds: bool, where: str, given: Any, expected: str) -> None:
+    """Raise RecipeError, with the user's line, unless `holds`."""
+    if not holds:
+        raise RecipeError(f"{locate_caller()}{where}: {describe_value(given)} given; expected {expected}")
+
+
+def require_items(items: Any, kind: type, where: str, expected: str) -> None:
+    """Raise RecipeError, with the user's line, unless `items` is a list or tuple of `kind`."""
+    require(isinstance(items, Sequence) and not isinstance(items, str), where, items, f"a list of {expected}")
+    for item in items:
+        require(isinstance(item, kind), where, item, expected)
+
+
+def describe_value(value: Any) -> str:
+    """Return a value as text: short literals as they are, other values by their type."""
+    if isinstance(value, (*SCALARS, tuple, list, dict)) and len(text := repr(value)) <= 60:
+        return text
+    return value.__name__ if isinstance(value, type) else f"a {type(value).__name__}"
+
+
+def check_job(job: Any) -> None:
+    """Raise RecipeError for a Job whose name, classes, function or check cannot be used."""
+    where = f"job {job.name}"
+    require(isinstance(job.name, str) and bool(JOB_NAME.fullmatch(job.name)), "Job", job.name, "a name like my_job")
+    require(isinstance(job.version, int), f"{where}.version", job.version, "an integer, such as 1")
+    for name, kind in (("config", job.config), ("inputs", job.inputs)):
+        is_class = isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        require(is_class, f"{where}.{name}", kind, "a dataclass; add @dataclass(frozen=True)")
+        frozen = kind.__dataclass_params__.frozen
+        require(frozen, f"{where}.{name}", kind, "a frozen dataclass; write @dataclass(frozen=True)")
+    for name, kind in _get_hints(job.config).items():
+        require(
+            _is_setting(kind), f"{where}: Config.{name}", _show(kind), "str, int, float, bool, Literal, None or tuples"
+        )
+    for name, kind in _get_hints(job.inputs).items():
+        require(_is_input(kind), f"{where}: Inputs.{name}", _show(kind), INPUTS)
+    if isinstance(job.run, str):
+        require(job.run.count(":") == 1, f"{where}.run", job.run, "module:function, or the function itself")
+    else:
+        _check_parameters(f"{where}.run", job.run, 3, "run(context, config, inputs)")
+    if job.check is not None:
+        _check_parameters(f"{where}.check", job.check, 2, "check(config, inputs)")
+
+
+def _check_parameters(where: str, function: Any, number: int, expected: str) -> None:
+    require(callable(function), where, function, f"a function {expected}")
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*range(number))
+    except TypeError:
+        given = f"{getattr(function, '__name__', 'function')}({', '.join(signature.parameters)})"
+        raise RecipeError(f"{locate_caller()}{where}: {given} given; expected {expected}") from None
+
+
+def _get_hints(kind: type) -> dict[str, Any]:
+    """Return the types of a dataclass's fields; nothing where they are defined in a function and cannot be found."""
+    try:
+        hints = get_type_hints(kind, include_extras=True)
+    except NameError:
+        return {}
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _is_setting(kind: Any) -> bool:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _is_setting(arguments[0])
+    if origin in (Union, types.UnionType, tuple):
+        return all(argument is Ellipsis or _is_setting(argument) for argument in arguments)
+    return origin is Literal or kind in SCALARS
+
+
+def _is_input(kind: Any) -> bool:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return all(argument is type(None) or _is_input(argument) for argument in arguments)
+    return kind is Path or (origin is tuple and arguments == (Path, Ellipsis))
+
+
+def _show(kind: Any) -> Any:
+    return kind if isinstance(kind, type) and not get_args(kind) else str(kind).replace("typing.", "")
