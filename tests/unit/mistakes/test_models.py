@@ -1,0 +1,202 @@
+"""Mistakes in the choice of a model: adapters, single files, other kinds of models, damaged folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import mistakes
+import pytest
+from mistakes import MODEL, Mistake
+
+TASKS = "".join(json.dumps({"question": f"{i} + 1?", "answer": f"#### {i + 1}"}) + "\n" for i in range(40))
+JSONL = "".join(json.dumps({"query": f"q {i}", "pos": [f"right {i}"], "neg": [f"wrong {i}"]}) + "\n" for i in range(60))
+
+
+def retriever(name: str, base: str, answer: str, files: Mapping[str, str | bytes] = MODEL) -> Mistake:
+    data = {"data.jsonl": JSONL}
+    return Mistake(name, f"plan retriever --set data=data.jsonl --set base={base}", answer, {**data, **files})
+
+
+def gsm8k(name: str, answer: str, files: Mapping[str, str | bytes]) -> Mistake:
+    command = "plan gsm8k --set data=train.jsonl --set base=base"
+    return Mistake(name, command, answer, {"train.jsonl": TASKS, **files})
+
+
+def config(**values: object) -> dict[str, str | bytes]:
+    """The files of a model with another config.json."""
+    return {**MODEL, "base/config.json": json.dumps(values)}
+
+
+ADAPTER = json.dumps({"base_model_name_or_path": "BAAI/bge-small-en", "r": 8})
+PATHS = [
+    retriever(
+        "gguf_file", "m.gguf", r"model m\.gguf: this is a GGUF file, which is not read; expected .*", {"m.gguf": "GGUF"}
+    ),
+    retriever(
+        "weights_file",
+        "base/model.safetensors",
+        r"model base/model\.safetensors: this is a file of weights; .*"
+        r"; give base",
+    ),
+    retriever("bin_file", "w.bin", r"model w\.bin: this is a file of weights; expected a folder .*", {"w.bin": "x"}),
+    retriever("config_file", "base/config.json", r"model base/config\.json: this is a JSON file; .*; give base"),
+    retriever(
+        "text_file", "m.txt", r"model m\.txt: this is a file; expected a Hugging Face model folder.*", {"m.txt": ""}
+    ),
+    retriever("missing", "nowhere", r"model 'nowhere': no such folder; expected a folder or a hub id .*"),
+    retriever("missing_path", "./nowhere", r"model '\./nowhere': no such folder; .*"),
+    retriever("empty_name", "''", r"model '': no such folder; .*"),
+    retriever("three_parts", "a/b/c", r"model 'a/b/c': no such folder; .*"),
+    retriever("not_fetched", "nobody/nothing-at-all", r"model 'nobody/nothing-at-all': neither a folder, .*"),
+]
+FOLDERS = [
+    retriever(
+        "adapter",
+        "lora",
+        r"model lora: this is a LoRA adapter of BAAI/bge-small-en; expected a whole model; merge it"
+        r" first \(python -m jobs merge .*",
+        {"lora/adapter_config.json": ADAPTER},
+    ),
+    retriever(
+        "adapter_of_unknown",
+        "lora",
+        r"model lora: this is a LoRA adapter of its base; .*",
+        {"lora/adapter_config.json": "{}"},
+    ),
+    retriever(
+        "adapter_damaged",
+        "lora",
+        r"model lora: this is a LoRA adapter of its base; .*",
+        {"lora/adapter_config.json": "{"},
+    ),
+    retriever("gguf_folder", "g", r"model g: holds GGUF \(m\.gguf\), which is not read; .*", {"g/m.gguf": "GGUF"}),
+    retriever(
+        "empty_folder",
+        "e",
+        r"model e: no config\.json; expected a Hugging Face model folder; check the path",
+        {"e/": ""},
+    ),
+    retriever(
+        "folder_above",
+        "up",
+        r"model up: no config\.json; .*; did you mean 'up/base'\?",
+        {f"up/{name}": content for name, content in MODEL.items()},
+    ),
+    retriever(
+        "config_truncated",
+        "base",
+        r"base/config\.json: not JSON \(.*\); expected a whole file; .*",
+        {**MODEL, "base/config.json": '{"architectures": ["Be'},
+    ),
+    retriever("config_empty", "base", r"base/config\.json: not JSON \(.*\); .*", {**MODEL, "base/config.json": ""}),
+    retriever(
+        "config_list",
+        "base",
+        r"base/config\.json: a list given; expected an object; .*",
+        {**MODEL, "base/config.json": "[]"},
+    ),
+    retriever(
+        "config_utf16",
+        "base",
+        r"base/config\.json: not JSON \(.*\); .*",
+        {**MODEL, "base/config.json": "{}".encode("utf-16")},
+    ),
+    retriever(
+        "config_nested", "base", r"base/config\.json: not JSON \(.*\); .*", {**MODEL, "base/config.json": "[" * 100_000}
+    ),
+    retriever(
+        "no_tokenizer",
+        "base",
+        r"model base: no tokenizer; expected tokenizer\.json; .*",
+        {name: content for name, content in MODEL.items() if "tokenizer" not in name},
+    ),
+    retriever(
+        "no_weights",
+        "base",
+        r"model base: no weights \(model\.safetensors is missing\); .*",
+        {name: content for name, content in MODEL.items() if "safetensors" not in name},
+    ),
+    retriever(
+        "cut_weights",
+        "base",
+        r"model base: model\.safetensors is cut short, .*",
+        {**MODEL, "base/model.safetensors": b"version https://git-lfs"},
+    ),
+    retriever(
+        "index_damaged",
+        "base",
+        r"base/model\.safetensors\.index\.json: cannot be read .*",
+        {**MODEL, "base/model.safetensors.index.json": "{"},
+    ),
+]
+KINDS = [
+    retriever(
+        "custom_code",
+        "base",
+        r"model base: needs its own code \(x--modeling\.Own\); expected a model of transformers,.*",
+        config(architectures=["Own"], auto_map={"AutoModel": "x--modeling.Own"}),
+    ),
+    retriever(
+        "custom_code_file",
+        "base",
+        r"model base: needs its own code \(modeling_own\.Own\); .*",
+        {**config(model_type="own", auto_map={"AutoModel": "modeling_own.Own"}), "base/modeling_own.py": ""},
+    ),
+    retriever(
+        "reranker_as_embedder",
+        "base",
+        r"model base: this is a reranker \(BertForSequenceClassification\); expected an"
+        r" embedder: .*",
+        config(architectures=["BertForSequenceClassification"], model_type="bert"),
+    ),
+    retriever(
+        "t5_as_embedder",
+        "base",
+        r"model base: this is an encoder-decoder \(T5ForConditionalGeneration\); .*",
+        config(architectures=["T5ForConditionalGeneration"], model_type="t5"),
+    ),
+    gsm8k(
+        "encoder_as_decoder",
+        r"model base: this is an encoder \(BertModel\); expected a decoder \(causal LM\), .*",
+        {**MODEL},
+    ),
+    gsm8k(
+        "masked_as_decoder",
+        r"model base: this is an encoder \(RobertaForMaskedLM\); expected a decoder .*",
+        config(architectures=["RobertaForMaskedLM"], model_type="roberta"),
+    ),
+    gsm8k(
+        "reranker_as_decoder",
+        r"model base: this is a reranker \(.*\); expected a decoder .*",
+        config(architectures=["Qwen2ForSequenceClassification"], model_type="qwen2"),
+    ),
+    gsm8k(
+        "t5_as_decoder",
+        r"model base: this is an encoder-decoder \(.*\); expected a decoder .*",
+        config(architectures=["T5ForConditionalGeneration"], model_type="t5"),
+    ),
+    gsm8k(
+        "adapter_as_decoder",
+        r"model base: this is a LoRA adapter of BAAI/bge-small-en; .*",
+        {"base/adapter_config.json": ADAPTER},
+    ),
+]
+RERANKERS = [
+    Mistake(
+        f"reranker_{name}",
+        f"plan retriever --set data=data.jsonl --set base=base --set reranker={name}",
+        rf"reranker: model '{name}': no such folder; .*; none and embedder are possible too{hint}",
+        {"data.jsonl": JSONL, **MODEL},
+    )
+    for name, hint in (("embeder", r"; did you mean 'embedder'\?"), ("non", r"; did you mean 'none'\?"), ("true", ""))
+]
+
+
+@mistakes.parametrize(PATHS, FOLDERS, KINDS, RERANKERS)
+def test_the_answer(
+    mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    mistakes.check(mistake, tmp_path, monkeypatch, capsys)
