@@ -123,6 +123,7 @@ def test_the_same_step_gives_the_same_bytes_and_a_current_best_that_is_not_beate
     spoiled = dataclasses.replace(FAST, start_from="current_best", epochs=1, learning_rate=0.5)
     result = run(context(tmp_path / "a"), spoiled, current_best)
     assert result.metrics["kept"] == "current_best"
+    assert result.note == "kept the current best: no epoch was better"
     assert result.metrics["improved"] is False
     assert result.metrics["valid/map@25"] == pytest.approx(tuned[0].metrics["valid/map@25"], abs=2e-3)
     for path in tuned[1].iterdir():
@@ -130,6 +131,7 @@ def test_the_same_step_gives_the_same_bytes_and_a_current_best_that_is_not_beate
 
     allowed = run(context(tmp_path / "b"), dataclasses.replace(spoiled, allow_regression=True), current_best)
     assert allowed.metrics["kept"] == "epoch 1"
+    assert allowed.note == ""
     assert losses(allowed) == losses(result)
     assert allowed.metrics["valid/map@25"] < result.metrics["valid/map@25"]
 
@@ -141,6 +143,7 @@ def test_a_base_that_is_not_beaten_gets_an_adapter_that_changes_nothing(
 
     result = run(context(tmp_path), dataclasses.replace(FAST, epochs=1, learning_rate=1e-12), inputs)
     assert result.metrics["kept"] == "base"
+    assert result.note == "kept the base: no epoch was better"
     texts = read_shards(inputs.corpus)["text"].to_pylist()
     plain = encoder.load(inputs.base, dtype="float32").encode(texts, "passage")
     np.testing.assert_array_equal(
