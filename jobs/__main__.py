@@ -2,6 +2,7 @@
 
     python -m jobs embed --model MODEL --texts FOLDER --out FOLDER --set role=query
     python -m jobs embed --json-schema      the JSON Schema of its settings
+    python -m jobs ./drop_hubs.py --mined FOLDER --out FOLDER       an own job in the working folder
     python -m jobs --reference              the inputs and settings of all jobs, in Markdown
 
 If a run is killed, the same command resumes it: finished work is kept beside the output folder until the job is done.
@@ -25,6 +26,7 @@ from typing import Any, get_type_hints
 
 from ratchet import jobs
 from ratchet.errors import InputError, RatchetError
+from ratchet.models.model_files import resolve
 from ratchet.orchestrator.job_interface import Context, Job, Resources, Result, Source
 from ratchet.orchestrator.job_interface.code import read_code
 from ratchet.orchestrator.job_interface.job import RequiredCode
@@ -44,6 +46,9 @@ from ratchet.orchestrator.job_interface.source_digest import get_stamp, list_fil
 from ratchet.orchestrator.job_interface.terminal import CleanConsole, print_clean
 from ratchet.orchestrator.job_interface.worker import run_job
 
+MODELS = {"model", "base", "student"}
+"""Inputs that are models: a folder or a hub id."""
+
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run a job. Return the exit status: 0, 2 for wrong input, 1 for another failure, 130 for Ctrl-C."""
@@ -60,6 +65,9 @@ def main(given: Sequence[str] | None = None) -> int:
         print(write_reference(), end="")
         return 0
     try:
+        if own := _find_own_declaration(given[0]):
+            verbs[own] = own
+            given = [own, *given[1:]]
         if given[0] not in verbs:
             raise InputError(f"verb: '{given[0]}' given; expected one of {', '.join(verbs)}{suggest(given[0], verbs)}")
         job = load_declaration(verbs[given[0]])
@@ -87,6 +95,15 @@ def find_declarations() -> dict[str, str]:
     root = Path(jobs.__path__[0])
     found = {path.stem: path for path in sorted(root.glob("*/*.py")) if "\nJOB = " in path.read_text()}
     return {name: f"ratchet.jobs.{path.parent.name}.{name}" for name, path in found.items()}
+
+
+def _find_own_declaration(verb: str) -> str:
+    """Return the module of a user's job, `VERB.py` with a `JOB` in the working folder; empty if there is none."""
+    path = Path(f"{verb.removesuffix('.py')}.py").absolute()
+    if not path.stem.isidentifier() or not path.is_file() or "\nJOB = " not in path.read_text():
+        return ""
+    sys.path.insert(0, str(path.parent))
+    return path.stem
 
 
 def load_declaration(module: str) -> Job:
@@ -167,6 +184,9 @@ def _read_arguments(job: Job, given: Sequence[str]) -> tuple[Any, Any, argparse.
             raise InputError(f"--set: '{text}' given; expected NAME=VALUE")
         settings[name.strip()] = value.strip()
     paths = {field.name: getattr(options, field.name) for field in dataclasses.fields(job.inputs)}
+    for name in MODELS & paths.keys():
+        if paths[name] is not None:
+            paths[name] = resolve(str(paths[name]))
     for name, path in paths.items():
         paths[name] = tuple(one.absolute() for one in path) if isinstance(path, list) else path and path.absolute()
         for one in paths[name] if isinstance(paths[name], tuple) else [paths[name]]:

@@ -39,6 +39,35 @@ def test_what_is_wrong_is_said_in_a_line(
     assert re.search(said, error), error
 
 
+OWN = """from dataclasses import dataclass
+from pathlib import Path
+from ratchet.orchestrator.job_interface import Job, Result
+@dataclass(frozen=True)
+class Config:
+    size: int = 3
+@dataclass(frozen=True)
+class Inputs:
+    model: Path | None = None
+def run(context, config, inputs):
+    return Result({"size": config.size})
+JOB = Job("own", version=1, config=Config, inputs=Inputs, run=run)
+"""
+
+
+@pytest.mark.parametrize("verb", ["own_verb_{}", "own_verb_{}.py", "./own_verb_{}.py"])
+def test_an_own_job_in_the_working_folder_is_found(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    number = len(verb)
+    (tmp_path / f"own_verb_{number}.py").write_text(OWN)
+    (tmp_path / "data.py").write_text("raise SystemError\n")
+    assert main([verb.format(number), "--out", "made", "--set", "size=x"]) == 2
+    assert "--set size: 'x' given; expected a valid integer" in capsys.readouterr().err
+    assert main([verb.format(number), "--out", "made", "--model", "nobody/nothing"]) == 2
+    assert "model 'nobody/nothing': neither a folder, nor in the hub's cache" in capsys.readouterr().err
+
+
 def test_every_job_is_listed_and_described(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"embed", "evaluate_retrieval", "mine", "prepare"} <= set(find_declarations())
     assert not {"splits", "config", "shard_map"} & set(find_declarations())
