@@ -54,7 +54,7 @@ def fit(context, config, inputs):
     rows += [{"epoch": str(n), "valid/score": score} for n, score in enumerate(scores, 1)]
     return Result({"valid/score": scores[-1]}, {"epochs": rows})
 
-MINE = Job("mine", version=1, config=Mine, inputs=Inputs, run=mine)
+MINE = Job("toy_mine", version=1, config=Mine, inputs=Inputs, run=mine)
 FIT = Job("fit", version=1, config=Fit, inputs=Inputs, run=fit, warm_start=WarmStart("epochs", lambda config: ""))
 
 def toy(*, seconds: float = 0.0) -> Summary:
