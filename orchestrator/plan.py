@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ratchet.errors import DamagedError, InputError, RecipeError, describe
+from ratchet.errors import DamagedError, InputError
 from ratchet.orchestrator.fingerprint import build_fingerprint, compute_step_id, describe_changes
 from ratchet.orchestrator.job_interface.code import read_code
 from ratchet.orchestrator.job_interface.source_digest import SourceDigests
@@ -123,13 +123,7 @@ class Plan:
             step = self.steps[name].step
             if step.job.check is None:
                 continue
-            try:
-                step.job.check(step.config, self.inputs(name, verified=False))
-            except (ValueError, TypeError, LookupError, AttributeError) as error:
-                raise RecipeError(
-                    f"step {name}: the check of job {step.job.name} raised {describe(error)}; expected an InputError"
-                    " that says what is wrong"
-                ) from error
+            step.job.check(step.config, self.inputs(name, verified=False))
 
     def explain(self, name: str, before: Mapping[str, str]) -> list[str]:
         """Return why a step is not a hit: what changed since `before` (step name -> step id of an earlier run)."""

@@ -332,7 +332,7 @@ class StoreModel(RuleBasedStateMachine):
             trial_log=SimpleNamespace(list_runs=lambda trial: [run_log], id="sweep"),
             objective=SimpleNamespace(step=step, metric="value"),
         )
-        best: Any = SimpleNamespace(settings={}, value=1.0)
+        best: Any = SimpleNamespace(settings={}, value=1.0, status="finished")
         try:
             promote_winner(sweep, best, store, f"best-{step}")
         except AssertionError:

@@ -188,8 +188,8 @@ NAMES = answers(
             "embed.workers=many",
         )
     ),
-    ("plan quickstart --settings nosuch.yaml", r"nosuch\.yaml: No such file or directory; expected a YAML file .*"),
-    ("plan quickstart --settings .", r"\.: Is a directory; expected a YAML file with lines `name: value`"),
+    ("plan quickstart --settings nosuch.yaml", r"nosuch\.yaml: no such file; expected one; check the path"),
+    ("plan quickstart --settings .", r"\.: a folder given; expected a file; give a file in it"),
 )
 
 

@@ -338,12 +338,10 @@ JOBS = [
         "check_raises",
         "    pass",
         '    raise ValueError("seven")',
-        r"step a: the check of job count raised ValueError: seven; .*",
+        r"\S+\.py:\d+ in check: ValueError: seven; .*",
     ),
-    job(
-        "check_attribute", "    pass", "    config.nosuch", r"step a: the check of job count raised AttributeError: .*"
-    ),
-    job("check_key", "    pass", "    {}['x']", r"step a: the check of job count raised KeyError: 'x'; .*"),
+    job("check_attribute", "    pass", "    config.nosuch", r"\S+\.py:\d+ in check: AttributeError: .*"),
+    job("check_key", "    pass", "    {}['x']", r"\S+\.py:\d+ in check: KeyError: 'x'; .*"),
     job(
         "input_str",
         "before: Path | None",

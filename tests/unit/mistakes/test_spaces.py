@@ -69,7 +69,11 @@ SPACES = [
     space("misspelt_setting", "finetune_embedder.epoch: choice(1, 2)", GIVEN + r"--set .*; did you mean 'epochs'\?"),
     space("misspelt_parameter", "iteration: choice(1, 2)", GIVEN + r"--set .*; did you mean 'iterations'\?"),
     space("no_distribution", "finetune_embedder.epochs: 2", r"space space\.yaml: no distribution given; .*"),
-    space("twice", "iterations: choice(1, 2)\niterations: choice(1, 2)", r"space\.yaml:2: iterations given twice; .*"),
+    space(
+        "twice",
+        "iterations: choice(1, 2)\niterations: choice(1, 2)",
+        r"space\.yaml:2: iterations is also given at space\.yaml:1; .*",
+    ),
     space("a_list", "iterations: [1, 2]", GIVEN + r"a list or a nested block given; .*"),
 ]
 EPOCHS = "finetune_embedder.epochs: choice(1, 2)"

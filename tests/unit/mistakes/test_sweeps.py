@@ -20,16 +20,16 @@ def metric(given: str, answer: str) -> Mistake:
 
 
 SPACES = [
+    Mistake("no such space", ORDER.format("map@25"), r"space\.yaml: no such file; expected one; check the path"),
     Mistake(
-        "no such space", ORDER.format("map@25"), r"space\.yaml: No such file or directory; expected a YAML file .*"
+        "a folder", ORDER.format("map@25"), r"space\.yaml: a folder given; expected a file; .*", {"space.yaml/": ""}
     ),
-    Mistake("a folder", ORDER.format("map@25"), r"space\.yaml: Is a directory; expected .*", {"space.yaml/": ""}),
-    space("empty", "", r"space space\.yaml: no distribution given; expected a line such as .*"),
+    space("empty", "", r"space\.yaml: the file is empty; expected text; .*"),
     space("plain values only", "seed: 3\n", r"space space\.yaml: no distribution given; expected a line such as .*"),
     space("a list", "- a\n", r"space\.yaml: no mapping given; expected lines `name: value`"),
     space("nested", "a:\n  b: 1\n", r"space\.yaml:1: a list or a nested block given; expected `name: value` .*"),
-    space("twice", GOOD + GOOD, r"space\.yaml:2: finetune_embedder\.epochs given twice; expected one line; remove one"),
-    space("no yaml", "a: [1", r"space\.yaml: .*; expected lines `name: value`"),
+    space("twice", GOOD + GOOD, r"space\.yaml:2: finetune_embedder\.epochs is also given at space\.yaml:1; .*"),
+    space("no yaml", "a: [1", r"space\.yaml:1: .*; expected lines `name: value`; .*"),
     space("distribution", "seed: lognormal(1, 2)\n", r"space\.yaml:1: lognormal\(1, 2\) given; expected one of .*"),
     space("empty grid", "seed: grid()\n", r"space\.yaml:1: grid\(\) given; expected at least one value .*"),
     space(

@@ -295,7 +295,7 @@ def test_the_log_says_what_was_committed_promoted_withdrawn_and_removed(
         trial_log=SimpleNamespace(list_runs=lambda trial: [begun(store, {"a": commit.manifest})], id="sweep"),
         objective=SimpleNamespace(step="a", metric="value"),
     )
-    best: Any = SimpleNamespace(settings={}, value=1.0)
+    best: Any = SimpleNamespace(settings={}, value=1.0, status="finished")
     promote_winner(sweep, best, store, "best")
     store.local("promoted", "best.json").unlink()
     store.withdraw(commit)
