@@ -159,7 +159,7 @@ def find(name: str) -> Recipe:
     else:
         raise RecipeError(f"recipe '{name}': unknown; expected one of {', '.join(names())}{suggest(name, names())}")
     function = getattr(module, name, None)
-    if not callable(function):
+    if not callable(function) or inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise RecipeError(
             f"recipe {name}: {module.__file__} has no function {name}(); expected one that returns a Summary"
         )

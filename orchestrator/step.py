@@ -25,9 +25,9 @@ from ratchet.orchestrator.job_interface.declaration import (
     require_items,
 )
 from ratchet.orchestrator.job_interface.job import Job, Resources, Source
-from ratchet.orchestrator.job_interface.settings import suggest, validate
+from ratchet.orchestrator.job_interface.settings import Seed, suggest, validate
 
-__all__ = ["Job", "Metric", "Output", "Resources", "Row", "Source", "Step", "Summary", "reachable", "step"]
+__all__ = ["Job", "Metric", "Output", "Resources", "Row", "Seed", "Source", "Step", "Summary", "reachable", "step"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from annotated_types import Ge, Interval
 
 from ratchet.jobs.answers import compare_checkpoints, init_decoder, make_countdown, prepare_tasks, sft
 from ratchet.jobs.pretrained import pretrained
-from ratchet.orchestrator.step import Output, Source, Summary, step
+from ratchet.orchestrator.step import Output, Seed, Source, Summary, step
 from ratchet.recipes._answering import evaluate_model, learn_from_teacher, make_row, make_teacher_rows, select_model
 
 
@@ -24,7 +24,7 @@ def countdown(
     teacher: str = "",
     teacher_completions: Annotated[int, Ge(0)] = 0,
     ce_weight: Annotated[float, Interval(ge=0, le=1)] = 0.5,
-    seed: int = 42,
+    seed: Seed = 42,
 ) -> Summary:
     """Make or read Countdown tasks, finetune on their solutions (or a teacher's), and verify each checkpoint's answers.
 
@@ -77,7 +77,7 @@ def countdown(
     before = evaluate_model("start", model, None, prepared["test"], **sampling)
     rows = [make_row("untrained", before, num_completions)]
     evaluations = []
-    for number in checkpoints:
+    for number in dict.fromkeys(checkpoints):  # `sft` refuses a step that is given twice
         name = f"checkpoint-{number}"
         evaluations.append(evaluate_model(name, *select_model(model, training, name), prepared["test"], **sampling))
         rows.append(make_row(f"step {number}", evaluations[-1], num_completions))

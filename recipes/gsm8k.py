@@ -8,7 +8,7 @@ from annotated_types import Ge, Interval
 
 from ratchet.jobs.answers import prepare_tasks, sft
 from ratchet.jobs.pretrained import pretrained
-from ratchet.orchestrator.step import Source, Summary, step
+from ratchet.orchestrator.step import Seed, Source, Summary, step
 from ratchet.recipes._answering import evaluate_model, learn_from_teacher, make_row, make_teacher_rows, select_model
 
 
@@ -25,7 +25,7 @@ def gsm8k(
     teacher: str = "",
     teacher_completions: Annotated[int, Ge(0)] = 0,
     ce_weight: Annotated[float, Interval(ge=0, le=1)] = 0.5,
-    seed: int = 42,
+    seed: Seed = 42,
 ) -> Summary:
     """Finetune on GSM8K's solutions, with the loss on the answers only, and verify the answers before and after.
 

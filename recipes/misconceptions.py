@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from annotated_types import Ge
+from annotated_types import Interval
 
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import prepare
-from ratchet.orchestrator.step import Source, Summary, step
+from ratchet.orchestrator.step import Seed, Source, Summary, step
 from ratchet.recipes._retrieval_loop import Distillation, Mining, RetrievalLoop, choose_reranker
 
 
@@ -18,11 +18,11 @@ def misconceptions(
     base: str = "sentence-transformers/all-MiniLM-L6-v2",
     bootstrap: str = "",
     reranker: str = "none",
-    iterations: Annotated[int, Ge(0)] = 2,
+    iterations: Annotated[int, Interval(ge=0, le=1000)] = 2,
     mining: Mining = "each",
     distillation: Distillation = "kl_div",
     ablations: bool = False,
-    seed: int = 42,
+    seed: Seed = 42,
 ) -> Summary:
     """Iterate mining and finetuning on Eedi's questions, in the published setting: MAP@25, 15 mined negatives.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from annotated_types import Ge
+from annotated_types import Ge, Interval
 
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import prepare
-from ratchet.orchestrator.step import Summary, step
+from ratchet.orchestrator.step import Seed, Summary, step
 from ratchet.recipes._retrieval_loop import RetrievalLoop
 
 
@@ -16,9 +16,9 @@ def quickstart(
     *,
     questions: Annotated[int, Ge(1)] = 320,
     base: str = "sentence-transformers/all-MiniLM-L6-v2",
-    iterations: Annotated[int, Ge(0)] = 2,
+    iterations: Annotated[int, Interval(ge=0, le=1000)] = 2,
     reranker: bool = True,
-    seed: int = 42,
+    seed: Seed = 42,
 ) -> Summary:
     """Iterate mining, finetuning, reranking and distillation on generated multiple-choice questions, on two CPU cores.
 

@@ -8,7 +8,7 @@ from annotated_types import Ge, MinLen
 
 from ratchet.jobs.answers import prepare_tasks, sft
 from ratchet.jobs.pretrained import pretrained
-from ratchet.orchestrator.step import Metric, Row, Source, Step, Summary, step
+from ratchet.orchestrator.step import Metric, Row, Seed, Source, Step, Summary, step
 from ratchet.recipes._answering import evaluate_model, select_model
 
 COLUMNS = {
@@ -34,7 +34,7 @@ def squad(
     max_train: Annotated[int, Ge(1)] | None = 1000,
     max_test: Annotated[int, Ge(1)] = 100,
     method: Literal["lora", "full"] = "lora",
-    seed: int = 42,
+    seed: Seed = 42,
 ) -> Summary:
     """Finetune once per strategy of asking a passage's questions, and compare each with the untrained model.
 

@@ -9,7 +9,7 @@ from annotated_types import Ge
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import embed, merge
 from ratchet.jobs.statements import evaluate_papers, finetune_embedder_pairs, prepare_papers
-from ratchet.orchestrator.step import Output, Row, Source, Step, Summary, step
+from ratchet.orchestrator.step import Output, Row, Seed, Source, Step, Summary, step
 
 
 def theorems(
@@ -18,7 +18,7 @@ def theorems(
     base: str = "sentence-transformers/all-MiniLM-L6-v2",
     max_length: Annotated[int, Ge(4)] = 256,
     baselines: tuple[Literal["bm25", "jaccard"], ...] = ("bm25", "jaccard"),
-    seed: int = 42,
+    seed: Seed = 42,
 ) -> Summary:
     """Split papers, finetune on pairs of statements of one paper, then rank all held-out statements for each of them.
 

@@ -16,7 +16,7 @@ from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import Job, Unit
+from ratchet.orchestrator.job_interface import Job, Seed, Unit
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Config:
     engine: Literal["transformers", "vllm"] = "transformers"
     """`vllm` uses continuous batching, for many prompts on GPUs. It takes single-turn questions only. An adapter is
     merged first."""
-    seed: int = 42
+    seed: Seed = 42
     """Seed of the sampling."""
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Job, Unit
+from ratchet.orchestrator.job_interface import Job, Seed, Unit
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Config:
     """Maximum size of the vocabulary."""
     max_position_embeddings: Annotated[int, Ge(16), Unit("tokens")] = 1024
     """Maximum sequence length."""
-    seed: int = 42
+    seed: Seed = 42
     """Seed of the weights."""
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from annotated_types import Ge, Interval, MinLen
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Job
+from ratchet.orchestrator.job_interface import Job, Seed
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Config:
     """Largest number. Numbers are drawn from 1 to this."""
     targets: tuple[Annotated[int, Ge(0)], Annotated[int, Ge(0)]] = (10, 99)
     """Smallest and largest target."""
-    seed: int = 42
+    seed: Seed = 42
     """Seed of the tasks."""
 
 

@@ -12,7 +12,7 @@ from typing import Annotated
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Job, Unit
+from ratchet.orchestrator.job_interface import Job, Seed, Unit
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Config:
     """Train on a random subset of this size. A group is a passage with its questions, or one problem. None: all."""
     max_test: Annotated[int, Ge(1), Unit("groups")] | None = None
     """Test on a random subset of this size. None: all."""
-    seed: int = 42
+    seed: Seed = 42
     """Seed of the split and the subsets."""
     shard_rows: Annotated[int, Ge(1), Unit("samples")] = 128
     """Samples per shard, the unit of generation and of recovery after a kill."""
@@ -48,6 +48,8 @@ def check(config: Config, inputs: Inputs) -> None:
     from ratchet.data.tasks.splits import group_samples, split_groups
 
     task = get_task(config.task)
+    if inputs.data is None:  # at plan: another step makes it
+        return
     if inputs.test is not None and inputs.test.exists() and inputs.data.exists() and inputs.test.samefile(inputs.data):
         raise InputError(
             f"{inputs.data}: given as data and as test; expected test rows that are not trained on; give the test file,"

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Job
+from ratchet.orchestrator.job_interface import Job, Seed
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Config:
     """Minimum similarity of a negative. None: no limit."""
     backend: Literal["blocked", "faiss"] = "blocked"
     """Both are exact. `faiss` is a flat index."""
-    seed: int = 42
+    seed: Seed = 42
     """Seed of the random draws. The draw of a query does not depend on other queries."""
 
 

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Lt
 
-from ratchet.orchestrator.job_interface import Job, Unit
+from ratchet.orchestrator.job_interface import Job, Seed, Unit
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Config:
     """Fraction of the questions that is held out for the final metrics."""
     validation_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1
     """Fraction of the remaining questions that selects checkpoints, so that nothing is selected on the test split."""
-    seed: int = 42
+    seed: Seed = 42
     """Seed of the split and of the generated questions."""
     shard_rows: Annotated[int, Ge(1), Unit("rows")] = 4096
     """Rows per shard. The shard is the unit of work, and of what a lost worker repeats."""

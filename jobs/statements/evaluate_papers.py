@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, MinLen
 
-from ratchet.orchestrator.job_interface import Job
+from ratchet.orchestrator.job_interface import Job, Seed
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Config:
     """Cut-offs of the metrics."""
     max_queries: Annotated[int, Ge(1)] | None = None
     """Size of a sample of the queries, which still rank all statements. None: all statements are queries."""
-    seed: int = 42
+    seed: Seed = 42
     """Seed of the sample."""
 
 

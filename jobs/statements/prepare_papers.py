@@ -12,7 +12,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Lt
 
-from ratchet.orchestrator.job_interface import Job, Unit
+from ratchet.orchestrator.job_interface import Job, Seed, Unit
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Config:
     """Size of a sample of the papers, drawn before the split. None: all papers."""
     max_statements: Annotated[int, Ge(2)] | None = None
     """Maximum number of statements per paper; longer papers are sampled. None: all statements."""
-    seed: int = 42
+    seed: Seed = 42
     """Seed of the samples and of the split."""
     shard_rows: Annotated[int, Ge(1), Unit("rows")] = 16_384
     """Statements per shard."""

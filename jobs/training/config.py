@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Interval
 from ratchet.errors import InputError
 from ratchet.jobs.training.schedule import LrSchedulerType
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import Unit, WarmStart
+from ratchet.orchestrator.job_interface import Seed, Unit, WarmStart
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class FinetuneConfig:
     zero_stage: Annotated[int, Interval(ge=0, le=3)] = 1
     """DeepSpeed ZeRO stage. 0: nothing is sharded; 1: optimizer states; 2: gradients too; 3: all weights too, which is
     slow and meant for bases that do not fit otherwise (not with nf4)."""
-    seed: int = 42
+    seed: Seed = 42
     """Random seed of the adapter's weights, of the order of the data and of sampling."""
 
 

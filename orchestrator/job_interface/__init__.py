@@ -10,7 +10,7 @@ from ratchet.orchestrator.job_interface.job import (
     Source,
     WarmStart,
 )
-from ratchet.orchestrator.job_interface.settings import Unit
+from ratchet.orchestrator.job_interface.settings import Seed, Unit
 
 __all__ = [
     "Context",
@@ -18,6 +18,7 @@ __all__ = [
     "Progress",
     "Resources",
     "Result",
+    "Seed",
     "Source",
     "Unit",
     "WarmStart",

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from annotated_types import Interval
 from pydantic import TypeAdapter, ValidationError
 
 from ratchet.errors import InputError
@@ -36,6 +37,10 @@ class Unit:
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
         return {**handler(core_schema), "unit": self.name}
+
+
+Seed = Annotated[int, Interval(ge=0, lt=2**32)]
+"""A random seed that every library takes."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ratchet.orchestrator.cli.main import main
+
 
 def test_ablations_share_what_they_have_in_common(tmp_path: Path) -> None:
     """Steps of the same job, settings and inputs are one step: the first iteration has no teacher in any case."""
@@ -55,3 +57,8 @@ def test_recipes_that_answer_can_be_built(
     steps, summary, _ = build(find(name), Settings(given))
     assert expected <= {step.name for step in steps}
     assert all(row.columns for row in summary.rows)
+
+
+@pytest.mark.parametrize("name", ["countdown", "quickstart"])
+def test_a_recipe_that_makes_its_data_can_be_planned(name: str, tmp_path: Path) -> None:
+    assert main(["plan", name, "--store", str(tmp_path / "store")]) == 0

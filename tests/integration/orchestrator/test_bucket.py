@@ -382,7 +382,7 @@ def test_a_bucket_that_cannot_be_used_is_named(at: Callable[..., Store], monkeyp
     at("one")
     with pytest.raises(StoreError, match=r"s3://missing/x.*expected the object storage to answer"):
         Store.open("s3://missing/x")
-    with pytest.raises(StoreError, match=r"ftp://kept.*expected s3://"):
+    with pytest.raises(StoreError, match=r"ftp://kept.*expected a folder, s3://"):
         Store.open("ftp://kept")
     for url in ("az://account/kept?sig=hush", "s3://key:hush@kept/x"):
         with pytest.raises(StoreError, match="a key or token given in the URL") as refused:
