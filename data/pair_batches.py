@@ -31,6 +31,22 @@ class PairBatch:
     """Number of pairs in the batch, over all workers."""
 
 
+def count_pairs(count_P: np.ndarray) -> int:
+    """Return the number of pairs per epoch, for the number of statements of each paper, int64 [P]."""
+    return int(((count_P[count_P >= 2] + 1) // 2).sum())
+
+
+def check_pairs(pairs: int, batch_size: Sequence[int], *, drop_last: bool) -> None:
+    """Raise DataError if an epoch of that many pairs has not a single batch."""
+    if not pairs:
+        raise DataError("statements: no paper has two; expected some, to form pairs; give other papers")
+    if drop_last and pairs < max(batch_size):
+        raise DataError(
+            f"batch_size: {max(batch_size)} given, for {pairs} pairs in an epoch, where drop_last drops incomplete"
+            " batches; expected at least one full batch; lower batch_size, or set drop_last=false"
+        )
+
+
 class PairSampler:
     """Pairs of the statements in a table (`ratchet.data.formats.papers.STATEMENTS`). Papers with one are dropped.
 
@@ -46,19 +62,13 @@ class PairSampler:
         self._usable_U = np.flatnonzero(counts[self._paper_S] >= 2)
         """Rows of papers with at least two statements."""
         self._length_S = pc.utf8_length(self._text).to_numpy()
-        self.pairs = int(((counts[counts >= 2] + 1) // 2).sum())
+        self.pairs = count_pairs(counts)
         """Number of pairs per epoch."""
         self.papers = int((counts >= 2).sum())
         """Number of papers with at least two statements."""
         self.batch_size, self.drop_last = tuple(batch_size), drop_last
         self._drawn: tuple[tuple[int, int], np.ndarray] = ((-1, -1), np.zeros((0, 2), np.int64))
-        if not self.pairs:
-            raise DataError("statements: no paper has two; expected some, to form pairs; give other papers")
-        if drop_last and self.pairs < max(self.batch_size):
-            raise DataError(
-                f"batch_size: {max(self.batch_size)} given, for {self.pairs} pairs in an epoch, where drop_last drops"
-                " incomplete batches; expected at least one full batch; lower batch_size, or set drop_last=false"
-            )
+        check_pairs(self.pairs, self.batch_size, drop_last=drop_last)
 
     def texts(self, row_N: np.ndarray) -> list[str]:
         """Return the texts of rows. Reads shard by shard: Arrow's `take` would copy the whole mapped table first."""

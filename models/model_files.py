@@ -130,6 +130,16 @@ def check_folder(folder: Path) -> None:
     _check_vocabulary(folder)
 
 
+def read_weight_names(folder: Path) -> list[str]:
+    """Return the names of a model's weights, from its index or the header of its safetensors file."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return list(json.loads(index.read_text())["weight_map"])
+    with (folder / "model.safetensors").open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return [name for name in header if name != "__metadata__"]
+
+
 def _check_vocabulary(folder: Path) -> None:
     """Raise ModelError if the tokenizer has ids beyond the embedding: it is that of another model."""
     rows = read_config(folder).get("vocab_size")

@@ -16,6 +16,7 @@ from typing import Any
 from ratchet.errors import DamagedError, InputError
 from ratchet.orchestrator.fingerprint import build_fingerprint, compute_step_id, describe_changes
 from ratchet.orchestrator.job_interface.code import read_code
+from ratchet.orchestrator.job_interface.job import Result
 from ratchet.orchestrator.job_interface.source_digest import SourceDigests
 from ratchet.orchestrator.step import Output, Reference, Source, Step
 from ratchet.orchestrator.store import Commit, Store
@@ -50,6 +51,8 @@ class Plan:
         self.sources = SourceDigests(store.local("sources", f"{platform.node()}.json"))
         self.steps = {step.name: Planned(step) for step in steps}
         self.code = {step.job: read_code(step.job) for step in steps}
+        self.notes: list[str] = []
+        """What a user must know of the steps that are going to run, such as rows that are left out."""
         self.parents = {step.name: {parent.name for parent in step.parents} for step in steps}
         for name in self.steps:
             self.resolve(name)
@@ -110,20 +113,30 @@ class Plan:
 
     @property
     def warnings(self) -> list[str]:
-        """What of the jobs' code could not be followed, with file and line."""
-        return sorted({warning for code in self.code.values() for warning in code.warnings})
+        """What of the jobs' code could not be followed, with file and line, and the notes of `check`."""
+        return [*sorted({warning for code in self.code.values() for warning in code.warnings}), *self.notes]
 
     def missing(self) -> list[str]:
         """Return the names of the steps without a result."""
         return [name for name, planned in self.steps.items() if planned.commit is None]
 
     def check(self) -> None:
-        """Call the `check` of each job that is going to run. Raises its error."""
-        for name in self.missing():
-            step = self.steps[name].step
-            if step.job.check is None:
+        """Call `check` and `predict` of each job that is going to run. Raises their errors."""
+        results: dict[str, Result] = {}
+        for name, planned in self.steps.items():
+            step = planned.step
+            if planned.manifest is not None:
+                results[name] = Result(planned.manifest.result.get("metrics", {}))
                 continue
-            step.job.check(step.config, self.inputs(name, verified=False))
+            inputs = self.inputs(name, verified=False)
+            if step.job.check is not None:
+                step.job.check(step.config, inputs)
+            if step.job.predict is not None:
+                known = {key: ref.step.name for key, ref in step.inputs.items() if isinstance(ref, Output)}
+                parents = {key: results[parent] for key, parent in known.items() if parent in results}
+                results[name] = step.job.predict(step.config, inputs, parents)
+                if results[name].note:
+                    self.notes.append(f"{name}: {results[name].note}")
 
     def explain(self, name: str, before: Mapping[str, str]) -> list[str]:
         """Return why a step is not a hit: what changed since `before` (step name -> step id of an earlier run)."""

@@ -15,6 +15,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import reprlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -125,7 +126,8 @@ def read_lines(path: Path) -> list[tuple[str, str, str]]:
             first = found[key.value][2]
             raise RecipeError(f"{where}: {key.value} is also given at {first}; expected one line; remove one")
         if not (key.value + value.value).isprintable():
-            raise RecipeError(f"{where}: {key.value + value.value!a} given; expected printable text; correct the line")
+            given = reprlib.repr(key.value + value.value)
+            raise RecipeError(f"{where}: {given} given; expected printable text; correct the line")
         found[key.value] = (key.value, value.value.strip(), where)
     return list(found.values())
 
@@ -149,6 +151,7 @@ def find(name: str) -> Recipe:
                 f"recipe {path}: '{name}' is no name of a Python function; expected letters, digits and _; rename the"
                 f" file to {re.sub(r'[^A-Za-z0-9_]', '_', name)}.py"
             )
+        read_text(path, RecipeError)
         module = importlib.import_module(name)
         if Path(module.__file__ or "").resolve() != path:
             raise RecipeError(

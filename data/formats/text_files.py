@@ -36,7 +36,7 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
     reader = csv.reader((line for _, line in iterate_lines(path)), strict=True)
     start, rows = 1, 0
     try:
-        header = next((row for row in reader if "".join(row).strip()), [])
+        header = next((row for row in reader if len(row) > 1 or "".join(row).strip(BLANK)), [])
         missing = [column for column in columns if column not in header]
         if missing:
             raise DataError(

@@ -75,5 +75,12 @@ def split_groups(
     return Splits({"train": remaining[cut:], "valid": remaining[:cut], "test": test}, len(order) - len(remaining))
 
 
+def describe_repeated(splits: Splits) -> str:
+    """Return how many groups were left out of training, or an empty string for none."""
+    if not splits.also_in_test:
+        return ""
+    return f"{splits.also_in_test:,} groups are left out of training: a question of theirs is a test question"
+
+
 def _flatten(groups: Iterable[list[Sample]]) -> Iterator[Sample]:
     return (sample for group in groups for sample in group)

@@ -8,7 +8,7 @@ from typing import Annotated
 from annotated_types import Ge, Interval, MinLen
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Job, Seed
+from ratchet.orchestrator.job_interface import Job, Result, Seed
 
 
 @dataclass(frozen=True)
@@ -42,5 +42,6 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.make_countdown:run",
     check=check,
+    predict=lambda config, inputs, parents: Result({"tasks": config.tasks}),
     outputs=("tasks",),
 )

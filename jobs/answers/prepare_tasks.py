@@ -5,6 +5,7 @@ Groups, such as the questions on a passage, are never split, and no question is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,7 @@ from typing import Annotated
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Job, Seed, Unit
+from ratchet.orchestrator.job_interface import Job, Result, Seed, Unit
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,15 @@ class Inputs:
     """The official test file."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def predict(config: Config, inputs: Inputs, parents: Mapping[str, Result]) -> Result:
     """Read, verify and split all samples, so that a bad row is an error before anything starts."""
     from ratchet.data.tasks import get_task, read_samples
-    from ratchet.data.tasks.splits import group_samples, split_groups
+    from ratchet.data.tasks.splits import describe_repeated, group_samples, split_groups
 
     task = get_task(config.task)
-    if inputs.data is None:  # at plan: another step makes it
-        return
+    if inputs.data is None:  # another step makes it
+        made = parents["data"].metrics.get("tasks") if "data" in parents else None
+        return Result({} if made is None else {"train": int(made)})
     if inputs.test is not None and inputs.test.exists() and inputs.data.exists() and inputs.test.samefile(inputs.data):
         raise InputError(
             f"{inputs.data}: given as data and as test; expected test rows that are not trained on; give the test file,"
@@ -60,7 +62,7 @@ def check(config: Config, inputs: Inputs) -> None:
     for path, found in zip(given, groups, strict=True):
         if not found:
             raise InputError(f"{path}: no samples; expected at least one; give another file")
-    split_groups(
+    splits = split_groups(
         task,
         groups[0],
         groups[1] if inputs.test is not None else None,
@@ -70,6 +72,8 @@ def check(config: Config, inputs: Inputs) -> None:
         max_test=config.max_test,
         source=inputs.data,
     )
+    train = sum(map(len, splits.groups["train"][: config.max_train]))
+    return Result({"train": train}, note=describe_repeated(splits))
 
 
 JOB = Job(
@@ -78,6 +82,6 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.prepare_tasks:run",
-    check=check,
+    predict=predict,
     outputs=("train", "valid", "test"),
 )

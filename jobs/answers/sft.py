@@ -6,14 +6,23 @@ The best one is kept and, where asked for, the model after each of some training
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval
 
-from ratchet.jobs.training.config import WARM_START, FinetuneConfig, check_config, list_training_metrics, require
-from ratchet.orchestrator.job_interface import Job, Unit
+from ratchet.jobs.training.config import (
+    WARM_START,
+    FinetuneConfig,
+    check_checkpoints,
+    check_config,
+    list_training_metrics,
+    require,
+)
+from ratchet.jobs.training.schedule import check_warmup
+from ratchet.orchestrator.job_interface import Job, Result, Unit
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,16 @@ def check(config: Config, inputs: Inputs) -> None:
         decoder.check(inputs.base)
 
 
+def predict(config: Config, inputs: Inputs, parents: Mapping[str, Result]) -> Result:
+    """Refuse checkpoints and a warm-up after the last training step, as if no sample were too long."""
+    samples = parents["train"].metrics.get("train") if "train" in parents else None
+    if isinstance(samples, int):
+        most = -(-samples // config.batch_size) * config.epochs
+        check_checkpoints(config.checkpoints, most)
+        check_warmup(config.warmup_steps, most)
+    return Result()
+
+
 def list_metrics(config: Config) -> list[str]:
     return [*list_training_metrics(config), "samples", "too_long", "longest"]
 
@@ -90,6 +109,7 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.sft:run",
     check=check,
+    predict=predict,
     warm_start=WARM_START,
     outputs=("adapter", "model", "checkpoint-*", "history.json"),
     metrics=list_metrics,

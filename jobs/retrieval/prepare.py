@@ -7,13 +7,14 @@ passages have them (FlagEmbedding's `pos_scores` and `neg_scores`), in the colum
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Lt
 
-from ratchet.orchestrator.job_interface import Job, Seed, Unit
+from ratchet.orchestrator.job_interface import Job, Result, Seed, Unit
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,12 @@ class Inputs:
     """Eedi CSVs, FlagEmbedding JSONL or a BEIR folder. None: generated questions."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def predict(config: Config, inputs: Inputs, parents: Mapping[str, Result]) -> Result:
     """Read and split all data. Errors name the file and line before anything is started."""
-    from ratchet.jobs.retrieval.splits import load_data, split_data
+    from ratchet.jobs.retrieval.splits import describe_repeated, load_data, split_data
 
-    split_data(load_data(inputs.data, config.questions, config.seed), config)
+    splits = split_data(load_data(inputs.data, config.questions, config.seed), config)
+    return Result({f"{name}/queries": len(found) for name, found in splits.items()}, note=describe_repeated(splits))
 
 
 JOB = Job(
@@ -49,6 +51,6 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.prepare:run",
-    check=check,
+    predict=predict,
     outputs=("corpus", "train", "valid", "test"),
 )

@@ -28,3 +28,12 @@ def split_data(data: RetrievalData, config: Config) -> dict[str, list[Query]]:
     """Return the queries of train, valid and test. The queries of one question stay together."""
     source = next((query.where.rpartition(":")[0] for query in data.queries if query.where), "generated questions")
     return split_queries(data.queries, config.test_fraction, config.validation_fraction, config.seed, source)
+
+
+def describe_repeated(splits: dict[str, list[Query]]) -> str:
+    """Return how many queries of `train` have the text of a test query, or an empty string for none."""
+    tested = {query.text for query in splits["test"]}
+    if not (repeated := [query for query in splits["train"] if query.text in tested]):
+        return ""
+    at = f", such as {repeated[0].where}" if repeated[0].where else ""
+    return f"{len(repeated):,} of {len(splits['train']):,} training queries have the text of a test query{at}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +19,7 @@ from ratchet.jobs.training.config import (
 )
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_kind import check_embedder
-from ratchet.orchestrator.job_interface import Job, Unit
+from ratchet.orchestrator.job_interface import Job, Result, Unit
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,16 @@ def check(config: Config, inputs: Inputs) -> None:
             )
 
 
+def predict(config: Config, inputs: Inputs, parents: Mapping[str, Result]) -> Result:
+    """Refuse a batch size above the number of pairs."""
+    pairs = parents["train"].metrics.get("train/pairs") if "train" in parents else None
+    if isinstance(pairs, int):
+        from ratchet.data.pair_batches import check_pairs
+
+        check_pairs(pairs, config.batch_size, drop_last=config.drop_last)
+    return Result()
+
+
 JOB = Job(
     "finetune_embedder_pairs",
     version=1,
@@ -78,6 +89,7 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.statements.implementation.finetune_embedder_pairs:run",
     check=check,
+    predict=predict,
     warm_start=WARM_START,
     outputs=("adapter",),
     metrics=list_training_metrics,

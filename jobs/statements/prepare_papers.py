@@ -6,13 +6,14 @@ is Arrow files that training maps into memory.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Lt
 
-from ratchet.orchestrator.job_interface import Job, Seed, Unit
+from ratchet.orchestrator.job_interface import Job, Result, Seed, Unit
 
 
 @dataclass(frozen=True)
@@ -37,18 +38,24 @@ class Inputs:
     """A .jsonl file, or a folder of such files, with one paper per line: `lemmas`, `theorems` and `arxiv_id`."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def predict(config: Config, inputs: Inputs, parents: Mapping[str, Result]) -> Result:
     """Read every line. Errors name the file and line before anything is started."""
-    from ratchet.data.formats.papers import choose_papers, count_statements
+    import numpy as np
 
-    choose_papers(
-        count_statements(inputs.papers),
+    from ratchet.data.formats.papers import SPLITS, choose_papers, count_statements
+    from ratchet.data.pair_batches import count_pairs
+
+    count_P = count_statements(inputs.papers)
+    split_P = choose_papers(
+        count_P,
         config.max_papers,
         config.test_fraction,
         config.validation_fraction,
         config.seed,
         str(inputs.papers),
     )
+    train = count_P[split_P == SPLITS.index("train")]
+    return Result({"train/pairs": count_pairs(np.minimum(train, config.max_statements or train))})
 
 
 JOB = Job(
@@ -57,6 +64,6 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.statements.implementation.prepare_papers:run",
-    check=check,
+    predict=predict,
     outputs=("train", "valid", "test"),
 )

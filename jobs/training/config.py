@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,7 +13,7 @@ from annotated_types import Ge, Gt, Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs.training.schedule import LrSchedulerType
-from ratchet.models.model_files import check_folder
+from ratchet.models.model_files import check_folder, read_weight_names
 from ratchet.orchestrator.job_interface import Seed, Unit, WarmStart
 
 
@@ -99,6 +100,20 @@ def check_config(job: str, config: FinetuneConfig, base: Path | None) -> None:
         )
     if base is not None:
         check_folder(base)
+        check_target_modules(job, base, config.target_modules)
+
+
+def check_target_modules(job: str, base: Path, target_modules: str) -> None:
+    """Raise InputError for a name that is not part of any weight of the model."""
+    if target_modules == "all-linear":
+        return
+    known = {part for name in read_weight_names(base) for part in name.split(".")[:-1] if not part.isdecimal()}
+    for name in target_modules.split(","):
+        if known and name.strip().rpartition(".")[2] not in known:
+            raise InputError(
+                f"{job}.target_modules: '{name.strip()}' given; expected all-linear, or names of {base}:"
+                f" {', '.join(sorted(known))}"
+            )
 
 
 def check_retrieval_metric(job: str, config: FinetuneConfig) -> None:
@@ -112,6 +127,15 @@ def require(job: str, config: object, rules: list[tuple[str, bool, str]]) -> Non
     for name, holds, expected in rules:
         if not holds:
             raise InputError(f"{job}.{name}: {getattr(config, name)} given; expected {expected}")
+
+
+def check_checkpoints(checkpoints: Sequence[int], total: int) -> None:
+    """Raise InputError for a checkpoint after the last training step."""
+    if checkpoints and checkpoints[-1] > total:
+        raise InputError(
+            f"checkpoints: {checkpoints[-1]} given, of {total} training steps in all; expected training steps within"
+            " them; leave it out, or train for more epochs"
+        )
 
 
 def list_training_metrics(config: FinetuneConfig) -> list[str]:

@@ -17,8 +17,9 @@ import torch.distributed as dist
 from ray import train as ray_train
 from ray.train.torch import get_device
 
-from ratchet.errors import ArtifactError, InputError
+from ratchet.errors import ArtifactError
 from ratchet.jobs.training.checkpoints import Checkpoints
+from ratchet.jobs.training.config import check_checkpoints
 from ratchet.jobs.training.preemption import PreemptionWatcher
 from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory, is_better, learning_rate_at
 from ratchet.jobs.training.task import TrainTask, WorkerInfo
@@ -69,11 +70,7 @@ class TrainingLoop:
         )
         self.total = sum(self.task.steps[: options.epochs])
         learning_rate_at(0, self.total, options)  # raises before anything is computed
-        if options.checkpoints and options.checkpoints[-1] > self.total:
-            raise InputError(
-                f"checkpoints: {options.checkpoints[-1]} given, of {self.total} steps in all; expected steps within"
-                " them; leave it out, or train for more epochs"
-            )
+        check_checkpoints(options.checkpoints, self.total)
         self.history = TrainHistory()
         self.checkpoints = Checkpoints(context, options, self.worker, self.task, self.engine)
         self.saved_at = self.reported_at = time.monotonic()

@@ -72,17 +72,22 @@ def is_better(metric: str, values: Mapping[str, float], than: Mapping[str, float
     return values[metric] < than[metric] if metric.endswith("loss") else values[metric] > than[metric]
 
 
+def check_warmup(warmup_steps: int | None, steps: int) -> None:
+    """Raise InputError if the warm-up is not shorter than the run of that many training steps."""
+    if warmup_steps is not None and warmup_steps >= steps:
+        raise InputError(
+            f"warmup_steps: {warmup_steps} given, of {steps} steps in all; expected fewer; lower it, or set"
+            " warmup_ratio instead"
+        )
+
+
 def learning_rate_at(step: int, steps: int, options: OptimizationConfig) -> float:
     """Return the learning rate of training step 0 <= step < steps: a linear warm-up, then a decay to 0, or constant.
 
     Raises InputError if the warm-up is not shorter than the run.
     """
+    check_warmup(options.warmup_steps, steps)
     warmup = math.ceil(options.warmup_ratio * steps) if options.warmup_steps is None else options.warmup_steps
-    if warmup >= steps and options.warmup_steps is not None:
-        raise InputError(
-            f"warmup_steps: {warmup} given, of {steps} steps in all; expected fewer; lower it, or set warmup_ratio"
-            " instead"
-        )
     if step < warmup:
         return options.learning_rate * ((step + 1) / warmup)
     if options.lr_scheduler_type == "constant":

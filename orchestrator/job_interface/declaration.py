@@ -74,6 +74,8 @@ def check_job(job: Any) -> None:
         _check_parameters(f"{where}.run", job.run, 3, "run(context, config, inputs)")
     if job.check is not None:
         _check_parameters(f"{where}.check", job.check, 2, "check(config, inputs)")
+    if job.predict is not None:
+        _check_parameters(f"{where}.predict", job.predict, 3, "predict(config, inputs, parents)")
 
 
 def _check_parameters(where: str, function: Any, number: int, expected: str) -> None:

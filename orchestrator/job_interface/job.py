@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Interval
 
 from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface.declaration import check_job
@@ -29,7 +29,7 @@ from ratchet.orchestrator.job_interface.settings import Unit
 class Resources:
     """The resources that a step requests from the cluster. They are not part of its fingerprint."""
 
-    workers: Annotated[int, Ge(1)] | None = None
+    workers: Annotated[int, Interval(ge=1, le=100_000)] | None = None
     """Number of workers. None: as many as the cluster has GPUs at its largest, or one without GPUs."""
     min_workers: Annotated[int, Ge(1)] | None = None
     """Number of workers to start with where there is no room for all. None: wait for all. More workers join a map over
@@ -39,7 +39,7 @@ class Resources:
     """CPUs per worker. None: the largest number with which all workers fit on the machines."""
     gpus: Annotated[float, Ge(0)] | None = None
     """GPUs per worker. None: one if the cluster has any, else none."""
-    memory: Annotated[float, Ge(0), Unit("GB")] = 0.0
+    memory: Annotated[float, Interval(ge=0, le=100_000), Unit("GB")] = 0.0
     """Memory that is reserved per worker. 0: none."""
     accelerator: str = ""
     """GPU type in Ray's spelling: L40S, H100, ... Empty: any."""
@@ -58,11 +58,14 @@ class Resources:
     """Number of retries of a step after transient errors, such as a lost worker. Invalid input is never retried."""
 
     def selector(self) -> dict[str, str]:
-        """Return the labels as a dict. Raises InputError for one that is not `name=value`."""
+        """Return the labels as a dict. Raises InputError for one that is not `name=value`, and for a repeated name."""
         for label in self.labels:
             if not all(label.partition("=")[::2]):
                 raise InputError(f"labels: '{label}' given; expected name=value, such as market=on-demand")
-        return dict(label.split("=", 1) for label in self.labels)
+        found = dict(label.split("=", 1) for label in self.labels)
+        if len(found) < len(self.labels):
+            raise InputError(f"labels: {','.join(self.labels)} given; expected each name once; remove one")
+        return found
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,7 @@ class Result:
 
 
 Run = Callable[[Context, Any, Any], Result]
+Predict = Callable[[Any, Any, Mapping[str, Result]], Result]
 
 
 @dataclass(frozen=True)
@@ -188,6 +192,10 @@ class Job:
     check: Callable[[Any, Any], None] | None = None
     """`check(config, inputs)` runs at plan time, before Ray starts, and raises InputError. Inputs that do not exist yet
     are None."""
+    predict: Predict | None = None
+    """`predict(config, inputs, parents)` runs at plan time after `check`. It returns the part of the result that is
+    known before the step runs, such as numbers of rows, and raises InputError for settings that do not fit to them.
+    parents: the field of an input -> the result of its step, or what that step's job predicts."""
     warm_start: WarmStart | None = None
     """Set it if a step can start from the state of a shorter one. The result must be the same as without."""
     outputs: tuple[str, ...] = ()

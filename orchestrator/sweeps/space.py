@@ -17,6 +17,7 @@ import ast
 import itertools
 import math
 import random
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,7 +134,8 @@ def _parse_dimension(where: str, name: str, written: str) -> Dimension | None:
     """Parse a value. Returns None for a plain value."""
     shown = written if len(written) <= 100 else f"{written[:100]}..."
     try:
-        call = ast.parse(written, mode="eval").body
+        with warnings.catch_warnings(action="ignore"):  # Python warns of `1or 2`
+            call = ast.parse(written, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         if written.partition("(")[0].strip() in KINDS:
             raise RecipeError(

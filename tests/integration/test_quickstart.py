@@ -91,7 +91,7 @@ def broken(folder: Path, what: str) -> Sequence[str]:
         ("json", "x.jsonl:31: not JSON"),
         ("positives", "x.jsonl:31: pos is empty"),
         ("utf8", "x.jsonl:31: byte 0xff"),
-        ("empty", "corpus is empty"),
+        ("empty", "x.jsonl: the file is empty"),
         ("weights", "tokenizer"),
         ("setting", "learning_rate"),
         ("key", "did you mean 'learning_rate'"),

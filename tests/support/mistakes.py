@@ -17,7 +17,7 @@ import pytest
 
 from ratchet.orchestrator.cli.main import main
 
-_HEADER = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+_HEADER = b'{"encoder.dense.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
 MODEL: Mapping[str, str | bytes] = {
     "base/config.json": '{"architectures": ["BertModel"], "model_type": "bert", "max_position_embeddings": 512}',
     "base/tokenizer.json": "{}",

@@ -7,7 +7,7 @@ from typing import Any
 
 from ratchet.data.tables import write_shards
 from ratchet.data.tasks import get_task, read_samples
-from ratchet.data.tasks.splits import group_samples, split_groups
+from ratchet.data.tasks.splits import describe_repeated, group_samples, split_groups
 from ratchet.data.tasks.task import SAMPLES, Sample, sample_to_row, write_task_name
 from ratchet.jobs.answers.prepare_tasks import Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Progress, Result
@@ -35,6 +35,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result(
         {"task": config.task, **counts, "also_in_test": found.also_in_test},
         {"splits": [_describe(name, chosen) for name, chosen in splits.items()]},
+        note=describe_repeated(found),
         cases={"samples": [_make_case(sample) for sample in splits["train"][0][:1]]},
     )
 

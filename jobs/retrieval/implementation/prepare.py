@@ -7,7 +7,7 @@ import pyarrow as pa
 from ratchet.data.retrieval import Query
 from ratchet.data.tables import CORPUS, QUERIES, TEACHER_SCORES, write_shards
 from ratchet.jobs.retrieval.prepare import Config, Inputs
-from ratchet.jobs.retrieval.splits import load_data, split_data
+from ratchet.jobs.retrieval.splits import describe_repeated, load_data, split_data
 from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 
@@ -40,6 +40,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result(
         {"documents": len(corpus), "queries": len(data.queries), **counts, **data.notes},
         {"splits": [_statistics(name, queries) for name, queries in splits.items()]},
+        note=describe_repeated(splits),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ratchet.data.formats.papers import SPLITS, STATEMENTS, Paper, choose_papers, count_statements, read_papers
+from ratchet.data.pair_batches import count_pairs
 from ratchet.data.tables import write_mapped, write_table
 from ratchet.jobs.statements.prepare_papers import Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Progress, Result
@@ -35,6 +36,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         {
             "papers": int((split >= 0).sum()),
             **{f"{name}/statements": int(count.sum()) for name, count in counts.items()},
+            "train/pairs": count_pairs(counts["train"]),
             "blank_statements": empty,
             "repeated_statements": repeated,
         },

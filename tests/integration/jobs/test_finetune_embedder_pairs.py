@@ -56,7 +56,7 @@ def inputs(concepts: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
             file.write(json.dumps({"arxiv_id": f"p{number}", "lemmas": texts[:1], "theorems": texts[1:]}) + "\n")
     given = prepare_papers.Inputs(folder / "papers.jsonl")
     config = prepare_papers.Config(validation_fraction=0.3, shard_rows=50)
-    prepare_papers.check(config, given)
+    prepare_papers.predict(config, given, {})
     result = prepare_papers.JOB.load()(context(folder), config, given)
     assert result.metrics["papers"] == 90
     return Inputs(concepts / "base", folder / "out/train", folder / "out/valid")

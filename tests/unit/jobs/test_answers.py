@@ -62,12 +62,12 @@ def test_a_wrong_target_is_named_before_anything_runs(tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
     file.write_text('{"nums": [1, 2], "target": 3}\n{"nums": [1, 2], "target": 5, "solution": "1 + 2"}\n')
     with pytest.raises(DataError, match=r"tasks.jsonl:2: the verifier of countdown returns equation_not_balanced"):
-        prepare_tasks.check(prepare_tasks.Config("countdown"), prepare_tasks.Inputs(file))
+        prepare_tasks.predict(prepare_tasks.Config("countdown"), prepare_tasks.Inputs(file), {})
     file.write_text("\n")
     with pytest.raises(InputError, match="only blank lines"):
-        prepare_tasks.check(prepare_tasks.Config("countdown"), prepare_tasks.Inputs(file))
+        prepare_tasks.predict(prepare_tasks.Config("countdown"), prepare_tasks.Inputs(file), {})
     with pytest.raises(DataError, match="expected one of countdown"):
-        prepare_tasks.check(prepare_tasks.Config("counting"), prepare_tasks.Inputs(file))
+        prepare_tasks.predict(prepare_tasks.Config("counting"), prepare_tasks.Inputs(file), {})
 
 
 def gradient(
@@ -222,7 +222,7 @@ def test_a_passages_questions_and_their_tokens(made: Path, tmp_path: Path, conte
     file = tmp_path / "squad.json"
     file.write_text(json.dumps({"data": [passage(number) for number in range(8)]}))
     config, given = prepare_tasks.Config(f"squad-{strategy}", max_test=2, test_fraction=0.4), prepare_tasks.Inputs(file)
-    prepare_tasks.check(config, given)
+    prepare_tasks.predict(config, given, {})
     prepared = context(1, name="prepare")
     prepare_tasks.JOB.load()(prepared, config, given)
     rows = read_shards(prepared.out / "test", SAMPLES.names).to_pylist()

@@ -11,7 +11,7 @@ import pytest
 from ratchet.data.tables import CORPUS, QUERIES, list_shards, read_shards
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval.implementation.prepare import run
-from ratchet.jobs.retrieval.prepare import Config, Inputs, check
+from ratchet.jobs.retrieval.prepare import Config, Inputs, predict
 from ratchet.orchestrator.job_interface import Context, Result
 from ratchet.orchestrator.job_interface.settings import validate
 
@@ -21,7 +21,7 @@ SPLITS = ("train", "valid", "test")
 
 def made(context: MakeContext, config: Config, inputs: Inputs | None = None) -> tuple[Path, Result]:
     ctx = context()
-    check(config, inputs or Inputs())
+    predict(config, inputs or Inputs(), {})
     return ctx.out, run(ctx, config, inputs or Inputs())
 
 
@@ -120,3 +120,21 @@ def test_scores_that_a_file_brings_can_be_learned_from(tmp_path: Path, context: 
 def test_wrong_settings_are_named(config: dict[str, float], said: str) -> None:
     with pytest.raises(InputError, match=said):
         validate(Config, config, "prepare")
+
+
+def test_training_queries_with_the_text_of_a_test_query_are_counted(tmp_path: Path) -> None:
+    texts = ["Where?", "When?", "Who?", "Where?"]
+    files = {
+        "corpus.jsonl": "".join(json.dumps({"_id": f"d{i}", "text": f"text {i}"}) + "\n" for i in range(4)),
+        "queries.jsonl": "".join(json.dumps({"_id": f"q{i}", "text": text}) + "\n" for i, text in enumerate(texts)),
+        "qrels/train.tsv": "q0\td0\t1\nq1\td1\t1\n",
+        "qrels/dev.tsv": "q2\td2\t1\n",
+        "qrels/test.tsv": "q3\td3\t1\n",
+    }
+    (tmp_path / "qrels").mkdir()
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    predicted = predict(Config(), Inputs(tmp_path), {})
+    assert predicted.metrics == {"train/queries": 2, "valid/queries": 1, "test/queries": 1}
+    where = f"{tmp_path / 'qrels/train.tsv'}:1"
+    assert predicted.note == f"1 of 2 training queries have the text of a test query, such as {where}"

@@ -149,7 +149,43 @@ RESOURCES = [
 ]
 
 
-@mistakes.parametrize(PARAMETERS, SETTINGS, RESOURCES)
+GSM8K = "".join(f'{{"question": "What is {i}?", "answer": "So #### {i}"}}\n' for i in range(40))
+SIZES = [
+    theorems(
+        "finetune_embedder_pairs.batch_size=100000",
+        r"batch_size: 100000 given, for \d+ pairs in an epoch, .*; lower batch_size, or .*",
+    ),
+    theorems("finetune_embedder_pairs.batch_size=4,100000", r"batch_size: 100000 given, for \d+ pairs .*"),
+    Mistake(
+        "checkpoints after the last step",
+        "plan countdown --set checkpoints=5000",
+        r"checkpoints: 5000 given, of \d+ training steps in all; expected training steps within them; .*",
+    ),
+    Mistake(
+        "checkpoints after the last step of given tasks",
+        "plan countdown --set data=t.jsonl --set checkpoints=50",
+        r"checkpoints: 50 given, of \d+ training steps in all; .*",
+        {"t.jsonl": "".join(f'{{"nums": [{i}, 2], "target": {i + 2}, "solution": "{i} + 2"}}\n' for i in range(9, 40))},
+    ),
+    Mistake(
+        "a warm-up of more steps than there are",
+        "plan countdown --set sft.warmup_steps=100000",
+        r"warmup_steps: 100000 given, of \d+ steps in all; expected fewer; .*",
+    ),
+    quickstart(
+        "finetune_embedder.target_modules=nothing",
+        r"finetune_embedder\.target_modules: 'nothing' given; expected all-linear, or names of .*",
+    ),
+    quickstart("embed.labels=a=b,a=c", r"--set .*: labels: a=b,a=c given; expected each name once; remove one"),
+    quickstart("embed.memory=1e12", given(r"embed\.memory=1e12", "<= 100000")),
+    quickstart("embed.workers=99999999999", given(r"embed\.workers=99999999999", "<= 100000")),
+    Mistake("nul", "plan ./r.py", r"r\.py:1: a NUL byte given; expected UTF-8 text; .*", {"r.py": b"a\0b"}),
+    Mistake("utf-16", "plan ./r.py", r"r\.py: UTF-16 given; .*", {"r.py": "def r(): pass".encode("utf-16")}),
+    Mistake("empty", "plan ./r.py", r"r\.py: the file is empty; expected text; .*", {"r.py": b""}),
+]
+
+
+@mistakes.parametrize(PARAMETERS, SETTINGS, RESOURCES, SIZES)
 def test_the_answer(
     mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
