@@ -1,6 +1,7 @@
 """Runs a job by itself, without a plan, a store or a cache:
 
     python -m jobs embed --model MODEL --texts FOLDER --out FOLDER --set role=query
+    python -m jobs embed --model MODEL --texts FILE.jsonl --out FOLDER      or FILE.txt: a document per line
     python -m jobs embed --json-schema      the JSON Schema of its settings
     python -m jobs ./drop_hubs.py --mined FOLDER --out FOLDER       an own job in the working folder
     python -m jobs --reference              the inputs and settings of all jobs, in Markdown
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from ratchet import jobs
+from ratchet.data.formats.plain_texts import SUFFIXES, write_text_shards
 from ratchet.errors import InputError, RatchetError
 from ratchet.models.model_files import resolve
 from ratchet.orchestrator.job_interface import Context, Job, Resources, Result, Source
@@ -48,6 +50,8 @@ from ratchet.orchestrator.job_interface.worker import run_job
 
 MODELS = {"model", "base", "student"}
 """Inputs that are models: a folder or a hub id."""
+TEXTS = {"texts", "corpus"}
+"""Inputs of documents: shards, or a JSON Lines or text file with a document per line."""
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -77,6 +81,8 @@ def main(given: Sequence[str] | None = None) -> int:
         config, inputs, options = _read_arguments(job, given[1:])
         if job.check:
             job.check(config, inputs)
+        if job.predict:
+            job.predict(config, inputs, {})
         result = _run(job, config, inputs, options)
     except KeyboardInterrupt:
         print_clean(f"{given[0]}: stopped; give the same command again to resume", sys.stderr)
@@ -215,6 +221,7 @@ def _run(job: Job, config: Any, inputs: Any, options: argparse.Namespace) -> Res
     out = work / "out"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
+    inputs = _write_shards_of(inputs, work)
     attempts = work / "attempts"
     with attempts.open("a") as file:
         file.write("|")
@@ -250,6 +257,16 @@ def _run(job: Job, config: Any, inputs: Any, options: argparse.Namespace) -> Res
     out.rename(options.out)
     shutil.rmtree(work)
     return result
+
+
+def _write_shards_of(inputs: Any, work: Path) -> Any:
+    """Return the inputs with shards instead of a file of texts."""
+    given = {name: getattr(inputs, name, None) for name in TEXTS}
+    files = {name: path for name, path in given.items() if isinstance(path, Path) and path.suffix in SUFFIXES}
+    for name, path in files.items():
+        shutil.rmtree(work / name, ignore_errors=True)
+        write_text_shards(path, work / name)
+    return dataclasses.replace(inputs, **{name: work / name for name in files})
 
 
 def _show_progress(running: Any, actor: Any, name: str) -> Result:

@@ -31,7 +31,7 @@ class Inputs:
     model: Path
     """A Hugging Face model folder."""
     texts: Path
-    """Shards with the columns id and text."""
+    """Shards with the columns id and text. `python -m jobs` takes a `.jsonl` or `.txt` file too."""
     adapter: Path | None = None
     """A LoRA adapter for the model."""
 

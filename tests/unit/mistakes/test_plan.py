@@ -149,7 +149,6 @@ RESOURCES = [
 ]
 
 
-GSM8K = "".join(f'{{"question": "What is {i}?", "answer": "So #### {i}"}}\n' for i in range(40))
 SIZES = [
     theorems(
         "finetune_embedder_pairs.batch_size=100000",
