@@ -8,15 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ratchet.data.tables import read_shards
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_a_job_runs_by_itself_and_prints_its_numbers(problem: Any, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "jobs", "evaluate_retrieval", "--queries", str(problem.queries)]
-    command += ["--corpus", str(problem.corpus), "--out", "made", "--set", "system=bm25", "--set", "k=1,25"]
+def run_job(command: list[str], folder: Path) -> dict[str, str]:
+    """Run `python -m jobs` in a folder and return the metrics that it prints."""
     done = subprocess.run(
-        command,
-        cwd=tmp_path,
+        [sys.executable, "-m", "jobs", *command],
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -24,7 +25,12 @@ def test_a_job_runs_by_itself_and_prints_its_numbers(problem: Any, tmp_path: Pat
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    values = dict(line.rsplit(None, 1) for line in done.stdout.splitlines())
+    return dict(line.rsplit(None, 1) for line in done.stdout.splitlines())
+
+
+def test_a_job_runs_by_itself_and_prints_its_numbers(problem: Any, tmp_path: Path) -> None:
+    command = ["evaluate_retrieval", "--queries", str(problem.queries), "--corpus", str(problem.corpus)]
+    values = run_job([*command, "--out", "made", "--set", "system=bm25", "--set", "k=1,25"], tmp_path)
     assert next(iter(values)) == "map@25"
     assert 0 < float(values["map@25"]) < 1
     assert values["queries"] == "60"
@@ -35,3 +41,11 @@ def test_a_job_runs_by_itself_and_prints_its_numbers(problem: Any, tmp_path: Pat
         "run.trec",
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "problem"], "no work folder is left"
+
+
+def test_a_text_file_is_embedded(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("One text.\nAnother one.\n")
+    model = "sentence-transformers/all-MiniLM-L6-v2"
+    values = run_job(["embed", "--model", model, "--texts", "texts.txt", "--out", "vectors"], tmp_path)
+    assert values["rows"] == "2"
+    assert read_shards(tmp_path / "vectors")["id"].to_pylist() == ["1", "2"]
