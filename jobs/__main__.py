@@ -262,8 +262,10 @@ def _run(job: Job, config: Any, inputs: Any, options: argparse.Namespace) -> Res
 def _write_shards_of(inputs: Any, work: Path) -> Any:
     """Return the inputs with shards instead of a file of texts."""
     given = {name: getattr(inputs, name, None) for name in TEXTS}
-    files = {name: path for name, path in given.items() if isinstance(path, Path) and path.suffix in SUFFIXES}
+    files = {name: path for name, path in given.items() if isinstance(path, Path) and path.is_file()}
     for name, path in files.items():
+        if path.suffix not in SUFFIXES:
+            raise InputError(f"--{name}: {path} given; expected a folder of shards, or a file {' or '.join(SUFFIXES)}")
         shutil.rmtree(work / name, ignore_errors=True)
         write_text_shards(path, work / name)
     return dataclasses.replace(inputs, **{name: work / name for name in files})

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from ratchet.errors import ModelError
-from ratchet.models.model_kind import check_is_folder, check_no_custom_code, read_config
+from ratchet.models.model_kind import check_is_folder, check_no_custom_code, check_type, read_config
 
 ENCODING_CONFIG_FILE = "encoding_config.json"
 RERANKER_CONFIG_FILE = "reranker_config.json"
@@ -102,6 +102,7 @@ def check_folder(folder: Path) -> None:
     """Raises ModelError for a folder that lacks a configuration, a tokenizer or any of its weights, whose weights were
     cut short, or whose tokenizer knows more tokens than the model. Reads the weights' headers only."""
     check_no_custom_code(folder)
+    check_type(folder)
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "tokenizer.model", "vocab.json")):
         raise ModelError(f"model {folder}: no tokenizer; expected tokenizer.json; save the tokenizer into the folder")
     index = folder / "model.safetensors.index.json"
@@ -144,10 +145,10 @@ def _check_vocabulary(folder: Path) -> None:
     """Raise ModelError if the tokenizer has ids beyond the embedding: it is that of another model."""
     rows = read_config(folder).get("vocab_size")
     file = folder / "tokenizer.json"
-    if not isinstance(rows, int) or not file.is_file():
+    if not file.is_file():
         return
     largest = _largest_id(file, file.stat().st_mtime_ns)
-    if largest >= rows:
+    if isinstance(rows, int) and largest >= rows:
         raise ModelError(
             f"model {folder}: tokenizer.json has ids up to {largest}, config.json says vocab_size {rows}; expected a"
             " tokenizer of this model; save the two together again"
@@ -157,8 +158,13 @@ def _check_vocabulary(folder: Path) -> None:
 @lru_cache(maxsize=32)
 def _largest_id(file: Path, _: int) -> int:
     """The largest token id in a tokenizer.json. The second argument, its modification time, is part of the cache
-    key."""
-    tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    key. Raises ModelError for a file that is no JSON object."""
+    try:
+        tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{file}: not JSON ({error}); expected a whole file; fetch or save the model again") from None
+    if not isinstance(tokenizer, dict):
+        raise ModelError(f"{file}: a {type(tokenizer).__name__} given; expected an object; fetch the model again")
     vocabulary = tokenizer.get("model", {}).get("vocab") or []
     ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
     return max([*ids, *(token["id"] for token in tokenizer.get("added_tokens", []))], default=-1)

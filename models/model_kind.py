@@ -5,12 +5,18 @@ Imports nothing heavy, since plans check models.
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ratchet.errors import ModelError
 
+NO_TEXT = re.compile("CLIP|Image|Vision|ViT|Audio|Speech|Wav2Vec")
+"""Parts of the names of classes that do not read text."""
 ENCODER_DECODERS = ("t5", "bart", "pegasus", "marian", "mbart", "led", "whisper")
 """Prefixes of the `model_type` of models that have an encoder and a decoder."""
 
@@ -58,6 +64,26 @@ def check_no_custom_code(folder: Path) -> None:
 NO_CODE = "expected a model of transformers, since code from a model folder is never run; give another model"
 
 
+def check_type(folder: Path) -> None:
+    """Raise ModelError for a `model_type` that the installed transformers does not know."""
+    kind = read_config(folder).get("model_type")
+    if not isinstance(kind, str) or f'"{kind}"' not in _read_known_types():
+        raise ModelError(
+            f"{folder / 'config.json'}: model_type {kind!r} given; expected one that transformers"
+            f" {version('transformers')} knows; give another model, or install a newer transformers"
+        )
+
+
+@cache
+def _read_known_types() -> str:
+    """Return the source of the tables of model types, which takes seconds to import."""
+    package = importlib.util.find_spec("transformers")
+    assert package is not None
+    assert package.origin is not None
+    folder = Path(package.origin).parent / "models" / "auto"
+    return "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*auto*.py")))
+
+
 def check_decoder(folder: Path) -> None:
     """Raise ModelError for a folder whose config.json is not that of a decoder (causal language model)."""
     config = read_config(folder)
@@ -74,7 +100,7 @@ def check_embedder(folder: Path) -> None:
     """Raise ModelError for a folder whose config.json is that of a reranker or of an encoder-decoder."""
     config = read_config(folder)
     kind = describe_kind(config)
-    if kind in ("a reranker", "an encoder-decoder"):
+    if kind in ("a reranker", "an encoder-decoder", "a model of images or sound"):
         names = ", ".join(config.get("architectures") or [str(config.get("model_type"))])
         raise ModelError(
             f"model {folder}: this is {kind} ({names}); expected an embedder: an encoder or a decoder; give another"
@@ -89,6 +115,8 @@ def describe_kind(config: dict[str, Any]) -> str:
         return "a reranker"
     if "CausalLM" in names:
         return "a decoder"
+    if NO_TEXT.search(names):
+        return "a model of images or sound"
     if "Encoder" in names:
         return "an encoder"
     if "ConditionalGeneration" in names or kind.startswith(ENCODER_DECODERS):

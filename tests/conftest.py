@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -19,6 +20,10 @@ from ratchet.orchestrator.job_interface import Context, Resources
 MakeContext = Callable[..., Context]
 
 CONCEPTS = 12
+
+# A time is no property: machines are slow at times.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

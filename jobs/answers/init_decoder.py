@@ -49,4 +49,5 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.init_decoder:run",
     check=check,
+    metrics=lambda config: ("parameters",),
 )

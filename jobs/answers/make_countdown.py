@@ -44,4 +44,5 @@ JOB = Job(
     check=check,
     predict=lambda config, inputs, parents: Result({"tasks": config.tasks}),
     outputs=("tasks",),
+    metrics=lambda config: ("tasks",),
 )

@@ -84,4 +84,5 @@ JOB = Job(
     run="ratchet.jobs.answers.implementation.prepare_tasks:run",
     predict=predict,
     outputs=("train", "valid", "test"),
+    metrics=lambda config: ("task", "train", "valid", "test", "also_in_test"),
 )

@@ -31,4 +31,5 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.rejection_sample:run",
+    metrics=lambda config: ("samples", "unsolved", "kept"),
 )

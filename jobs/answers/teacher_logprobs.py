@@ -56,4 +56,5 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.teacher_logprobs:run",
     check=check,
+    metrics=lambda config: ("samples", "tokens", "top_k", "dtype"),
 )

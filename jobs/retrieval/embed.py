@@ -53,4 +53,5 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.embed:run",
     check=check,
+    metrics=lambda config: ("rows", "dim", "tokens", "dtype"),
 )

@@ -68,4 +68,12 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.mine:run",
     check=check,
+    metrics=lambda config: (
+        "queries",
+        "negatives",
+        "random_fill",
+        "suspected_false_negatives",
+        "positive_similarity",
+        "negative_similarity",
+    ),
 )

@@ -53,4 +53,5 @@ JOB = Job(
     run="ratchet.jobs.retrieval.implementation.prepare:run",
     predict=predict,
     outputs=("corpus", "train", "valid", "test"),
+    metrics=lambda config: ("documents", "queries", "*/queries", "queries without *"),
 )

@@ -66,4 +66,5 @@ JOB = Job(
     run="ratchet.jobs.statements.implementation.prepare_papers:run",
     predict=predict,
     outputs=("train", "valid", "test"),
+    metrics=lambda config: ("papers", "*/statements", "train/pairs", "blank_statements", "repeated_statements"),
 )

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface.declaration import check_job
+from ratchet.orchestrator.job_interface.declaration import check_job, require
 from ratchet.orchestrator.job_interface.settings import Unit
 
 
@@ -78,6 +78,9 @@ class Source:
     ignored: tuple[str, ...] = ()
     """Globs of the files in the folder that do not count, by relative path. A model's README does not change the
     model."""
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.path, Path), "Source", self.path, "a Path; write Source(Path(...))")
 
     @classmethod
     def find(cls, given: str, name: str = "data") -> Source:

@@ -72,7 +72,10 @@ def validate(kind: type, values: Mapping[str, Any], where: str = "") -> Any:
         made = _adapter(kind).validate_python(dict(values))
     except ValidationError as error:
         raise _input_error(error, values, prefix) from None
+    hints = get_type_hints(kind, include_extras=True)
     for name in values:
+        if isinstance(values[name], bool) and not isinstance(getattr(made, name), bool):
+            raise InputError(f"{prefix}{name}: {values[name]} given; expected {_type_text(hints[name])}")
         _check_finite(getattr(made, name), f"{prefix}{name}")
     return made
 

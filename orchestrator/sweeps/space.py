@@ -156,8 +156,8 @@ def _parse_dimension(where: str, name: str, written: str) -> Dimension | None:
     )
     if kind in RANGES:
         _check_range(where, shown, kind, values)
-    if not values:
-        raise RecipeError(f"{where}: {shown} given; expected at least one value in the brackets")
+    if not values or (kind not in RANGES and len(set(values)) < len(values)):
+        raise RecipeError(f"{where}: {shown} given; expected at least one value in the brackets, each once")
     return Dimension(name, kind, values, where, written)  # type: ignore[arg-type]
 
 

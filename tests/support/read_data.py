@@ -7,7 +7,7 @@ from typing import Any, Literal
 from ratchet.jobs.answers import prepare_tasks
 from ratchet.jobs.retrieval import prepare
 from ratchet.jobs.statements import prepare_papers
-from ratchet.orchestrator.step import Row, Source, Summary, step
+from ratchet.orchestrator.step import Source, Summary, step
 
 COMMAND = f"plan {__file__} --set kind="
 
@@ -24,4 +24,4 @@ def read_data(
     else:
         inputs: dict[str, Any] = {"data": source, "test": Source.find(test, "test") if test else None}
         made = step("prepare", prepare_tasks.JOB, task=kind, **inputs)
-    return Summary([Row("rows", {"rows": made.metric("rows")})])
+    return Summary([], goals=[made])

@@ -77,7 +77,7 @@ def test_what_cannot_work_is_refused_before_anything_starts(change: dict[str, An
 def test_a_base_without_weights_is_refused(inputs: Inputs, tmp_path: Path) -> None:
     from ratchet.errors import ModelError
 
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ModelError, match="no tokenizer"):
         check(Config(), dataclasses.replace(inputs, base=tmp_path))
     check(Config(), Inputs(None, None, None, None))  # type: ignore[arg-type]  # not made yet

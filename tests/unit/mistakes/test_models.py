@@ -133,6 +133,36 @@ FOLDERS = [
 ]
 KINDS = [
     retriever(
+        "images",
+        "base",
+        r"model base: this is a model of images or sound \(CLIPModel\); expected an embedder: .*",
+        config(architectures=["CLIPModel"], model_type="clip"),
+    ),
+    retriever(
+        "no_model_type",
+        "base",
+        r"base/config\.json: model_type None given; expected one that transformers \S+ knows; .*",
+        config(architectures=["BertModel"]),
+    ),
+    retriever(
+        "unknown_model_type",
+        "base",
+        r"base/config\.json: model_type 'bertt' given; expected one that transformers \S+ knows; .*",
+        config(architectures=["BerttModel"], model_type="bertt"),
+    ),
+    retriever(
+        "tokenizer_cut",
+        "base",
+        r"base/tokenizer\.json: not JSON \(.*\); expected a whole file; .*",
+        {**MODEL, "base/tokenizer.json": "{"},
+    ),
+    retriever(
+        "tokenizer_list",
+        "base",
+        r"base/tokenizer\.json: a list given; expected an object; .*",
+        {**MODEL, "base/tokenizer.json": "[]"},
+    ),
+    retriever(
         "custom_code",
         "base",
         r"model base: needs its own code \(x--modeling\.Own\); expected a model of transformers,.*",

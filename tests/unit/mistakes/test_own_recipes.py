@@ -57,6 +57,22 @@ STEPS = [
     recipe(
         "setting_text_for_int", 'a = step("a", JOB, size="abc")' + END, r"HERE: step a: count\.size: 'abc' given; .*"
     ),
+    recipe(
+        "setting_true_for_int",
+        'a = step("a", JOB, size=True)' + END,
+        r"HERE: step a: count\.size: True given; expected int >= 1",
+    ),
+    recipe(
+        "source_text",
+        'a = step("a", JOB, before=Source("data"))' + END,
+        r"HERE: Source: 'data' given; expected a Path; write Source\(Path\(\.\.\.\)\)",
+    ),
+    recipe(
+        "metric_of_own_job",
+        'from ratchet.jobs.retrieval import prepare; a = step("a", prepare.JOB);'
+        ' return Summary([Row("x", {"m": a.metric("querys")}, [a])])',
+        r"row 'x', column 'm': step a reports no 'querys'; expected one of documents, queries, .*",
+    ),
     recipe("setting_bound", 'a = step("a", JOB, size=0)' + END, r"HERE: step a: count\.size: 0 given; expected >= 1"),
     recipe("setting_fraction", 'a = step("a", JOB, size=1.5)' + END, r"HERE: step a: count\.size: 1\.5 given; .*"),
     recipe("setting_list", 'a = step("a", JOB, size=[1])' + END, r"HERE: step a: count\.size: \[1\] given; .*"),

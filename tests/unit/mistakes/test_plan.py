@@ -178,6 +178,12 @@ SIZES = [
     quickstart("embed.labels=a=b,a=c", r"--set .*: labels: a=b,a=c given; expected each name once; remove one"),
     quickstart("embed.memory=1e12", given(r"embed\.memory=1e12", "<= 100000")),
     quickstart("embed.workers=99999999999", given(r"embed\.workers=99999999999", "<= 100000")),
+    Mistake(
+        "as many pairs as a batch",
+        "plan theorems --set data=papers.jsonl --set base=base",
+        r"batch_size: 1024 given, for \d+ pairs in an epoch, .*",
+        {"papers.jsonl": PAPERS, **MODEL},
+    ),
     Mistake("nul", "plan ./r.py", r"r\.py:1: a NUL byte given; expected UTF-8 text; .*", {"r.py": b"a\0b"}),
     Mistake("utf-16", "plan ./r.py", r"r\.py: UTF-16 given; .*", {"r.py": "def r(): pass".encode("utf-16")}),
     Mistake("empty", "plan ./r.py", r"r\.py: the file is empty; expected text; .*", {"r.py": b""}),

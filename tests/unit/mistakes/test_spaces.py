@@ -28,6 +28,11 @@ SPACES = [
         "finetune_embedder.lora_r: loguniform(8, 64)",
         GIVEN + r"loguniform\(8, 64\) given, which draws fractions; .*; write randint\(8, 64\)",
     ),
+    space(
+        "value_twice",
+        "finetune_embedder.epochs: grid(1, 1)",
+        GIVEN + r"grid\(1, 1\) given; expected at least one value in the brackets, each once",
+    ),
     space("fractions_for_iterations", "iterations: uniform(1, 3)", GIVEN + r"uniform\(1, 3\) given, which draws .*"),
     space(
         "no_comma",
