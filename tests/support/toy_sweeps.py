@@ -52,7 +52,7 @@ def fit(context, config, inputs):
     (context.out / "model.txt").write_text(str(scores))
     rows = [{"epoch": "start", "valid/score": 0.0}]
     rows += [{"epoch": str(n), "valid/score": score} for n, score in enumerate(scores, 1)]
-    return Result({"valid/score": scores[-1]}, {"epochs": rows})
+    return Result({"valid/score": scores[-1]}, {"epochs": rows}, note="a high rate" if config.rate > 0.6 else "")
 
 MINE = Job("toy_mine", version=1, config=Mine, inputs=Inputs, run=mine)
 FIT = Job("fit", version=1, config=Fit, inputs=Inputs, run=fit, warm_start=WarmStart("epochs", lambda config: ""))

@@ -33,6 +33,9 @@ def test_trials_share_what_they_have_in_common_and_the_best_one_wins(sweeps: Swe
     assert "--set fit.rate=0.7" in output
     assert (sweeps.store / "promoted" / "best" / "model.txt").read_text() == "(0.7, 1.4, 2.1)"
     folder = sweeps.folder_of_sweep()
+    said = [line for line in output.splitlines() if "a high rate" in line]
+    assert any(line.startswith("model:") for line in said), output
+    assert "trial 3 (winner) (a high rate)" in (folder / "report.md").read_text()
     assert "trial 3" in (folder / "report.md").read_text()
     # The winner's file does what it says, and finds everything made.
     status, again = sweeps.run("--settings", str(folder / "winner.yaml"))
