@@ -70,7 +70,7 @@ def broken(folder: Path, what: str) -> Sequence[str]:
         "weights": lambda: (
             file.write_text(rows),
             (folder / "model").mkdir(),
-            (folder / "model" / "config.json").write_text("{}"),
+            (folder / "model" / "config.json").write_text('{"model_type": "bert"}'),
         ),
         "setting": lambda: file.write_text(rows),
         "key": lambda: file.write_text(rows),
