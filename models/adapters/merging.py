@@ -154,7 +154,10 @@ def _sentence_transformers(encoding_config: EncodingConfig, dim: int, target: Pa
     documents = {
         "modules.json": modules,
         "sentence_bert_config.json": {"max_seq_length": encoding_config.max_length, "do_lower_case": False},
-        "config_sentence_transformers.json": {"prompts": prompts, "similarity_fn_name": "cosine"},
+        "config_sentence_transformers.json": {
+            "prompts": prompts,
+            "similarity_fn_name": "cosine" if encoding_config.normalize else "dot",
+        },
         "1_Pooling/config.json": {
             "word_embedding_dimension": dim,
             **{f"pooling_mode_{mode}": ours == encoding_config.pooling for ours, mode in modes.items()},

@@ -135,10 +135,12 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
             " other layers are not supported"
         )
     pooling: dict[str, Any] = _json(folder / paths["Pooling"] / "config.json") if "Pooling" in paths else {}
-    query, passage = _prompts(folder, pooling)
+    about = folder / "config_sentence_transformers.json"
+    values = _json(about) if about.is_file() else {}
+    query, passage = _prompts(folder, values, pooling)
     return EncodingConfig(
         _pooling(folder, pooling) if pooling else "mean",
-        "Normalize" in paths,
+        "Normalize" in paths or _compares_by_cosine(folder, values),
         length,
         query + "{text}",
         passage + "{text}",
@@ -171,10 +173,17 @@ def _max_length(folder: Path, config: dict[str, Any]) -> int:
     return int(min([MAX_LENGTH, *(number for number in said if number)]))
 
 
-def _prompts(folder: Path, pooling: dict[str, Any]) -> tuple[str, str]:
+def _compares_by_cosine(folder: Path, values: dict[str, Any]) -> bool:
+    """Whether sentence-transformers compares vectors by cosine similarity (its default), else by inner product."""
+    name = values.get("similarity_fn_name") or "cosine"
+    if name not in ("cosine", "dot"):
+        raise ModelError(f"model {folder}: compares vectors by {name}; expected cosine or dot; use another model")
+    return bool(name == "cosine")
+
+
+def _prompts(folder: Path, values: dict[str, Any], pooling: dict[str, Any]) -> tuple[str, str]:
     """The prompts of sentence-transformers for queries and passages."""
-    path = folder / "config_sentence_transformers.json"
-    prompts = (_json(path).get("prompts") or {}) if path.is_file() else {}
+    prompts = values.get("prompts") or {}
     query = prompts.get("query") or ""
     passage = prompts.get("document") or prompts.get("passage") or ""
     if (query or passage) and pooling.get("include_prompt") is False:

@@ -82,7 +82,9 @@ def test_sentence_transformers_folders_give_their_vectors(
     parts = [body, models.Pooling(body.get_embedding_dimension(), pooling_mode=mode)]
     if mode != "cls":
         parts.append(models.Normalize())
-    peer = SentenceTransformer(modules=parts, device="cpu", prompts={"query": "w7 w8 ", "document": "w9 "})
+    prompts = {"query": "w7 w8 ", "document": "w9 "}
+    similarity = "cosine" if mode != "cls" else "dot"
+    peer = SentenceTransformer(modules=parts, device="cpu", prompts=prompts, similarity_fn_name=similarity)  # type: ignore[arg-type]
     peer.save(str(tmp_path))
     found = read_encoding_config(tmp_path)
     side = "left" if kind == "qwen2" else "right"
@@ -90,6 +92,30 @@ def test_sentence_transformers_folders_give_their_vectors(
     ours = encoder.load(tmp_path, dtype="float32")
     for role, encode in (("query", peer.encode_query), ("passage", peer.encode_document)):
         np.testing.assert_allclose(ours.encode(texts, role), encode(texts), atol=1e-4, rtol=1e-4)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["cosine", None, "no file"])
+def test_vectors_compared_by_cosine_are_normalised(tiny: dict[str, Path], tmp_path: Path, name: str | None) -> None:
+    from sentence_transformers import SentenceTransformer, models
+
+    body = models.Transformer(str(tiny["bert"]))
+    parts = [body, models.Pooling(body.get_embedding_dimension(), pooling_mode="mean")]
+    SentenceTransformer(modules=parts, device="cpu").save(str(tmp_path))
+    about = tmp_path / "config_sentence_transformers.json"
+    values = json.loads(about.read_text())
+    about.write_text(json.dumps(values | {"similarity_fn_name": name}))
+    if name == "no file":
+        about.unlink()
+    peer = SentenceTransformer(str(tmp_path), device="cpu")
+    texts = ["w1 w2 w3", "w4 w5"]
+    ours_ND = encoder.load(tmp_path, dtype="float32", device="cpu").encode(texts, "passage")
+    vectors_ND = peer.encode(texts)
+    np.testing.assert_allclose(ours_ND @ ours_ND.T, peer.similarity(vectors_ND, vectors_ND), atol=1e-5)
+    about.write_text(json.dumps(values | {"similarity_fn_name": "dot"}))
+    assert not read_encoding_config(tmp_path).normalize
+    about.write_text(json.dumps(values | {"similarity_fn_name": "manhattan"}))
+    with pytest.raises(ModelError, match="compares vectors by manhattan; expected cosine or dot"):
+        read_encoding_config(tmp_path)
 
 
 def test_older_files_name_the_pooling_otherwise(minilm: Path, tmp_path: Path) -> None:

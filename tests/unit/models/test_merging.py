@@ -78,6 +78,17 @@ def test_a_merged_embedder_is_one_for_sentence_transformers_too(minilm: Path, tm
     assert not [name for name in plain["missing_keys"] if "pooler" not in name]
 
 
+def test_a_dot_product_model_stays_one(tiny: dict[str, Path], tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    adapter = embedder_adapter(tiny["bert"], tmp_path / "adapter", EncodingConfig("mean", normalize=False))
+    merged(tiny["bert"], adapter, tmp_path / "merged")
+    peer = SentenceTransformer(str(tmp_path / "merged"), device="cpu")
+    assert peer.similarity_fn_name == "dot"
+    (tmp_path / "merged/encoding_config.json").unlink()
+    assert not read_encoding_config(tmp_path / "merged").normalize
+
+
 def test_a_projection_goes_along(minilm: Path, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
