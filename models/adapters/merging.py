@@ -16,7 +16,8 @@ from safetensors import safe_open
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
 from ratchet.models.embedder import encoder, projection
-from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
+from ratchet.models.embedder.encoding_config import read_encoding_config
+from ratchet.models.embedder.sentence_transformers_layout import write_layout
 from ratchet.models.loading import silence_transformers
 from ratchet.models.model_files import RERANKER_CONFIG_FILE, copy_tokenizer, find_config_folder
 from ratchet.models.reranker import reranker
@@ -39,10 +40,11 @@ def is_reranker(base: Path, adapter: Path) -> bool:
     return (find_config_folder(base, adapter) / RERANKER_CONFIG_FILE).is_file()
 
 
-def merge(base: Path, adapter: Path, target: Path) -> None:
+def merge(base: Path, adapter: Path, target: Path) -> str:
     """Write base plus adapter into the empty folder `target`: weights in the dtype of the base (merged in float32),
     tokenizer, config file, and for embedders the layout of sentence-transformers.
 
+    Return why the layout is missing, if sentence-transformers would embed differently with it, else an empty string.
     Raises ModelError for an adapter that does not fit.
     """
     kind = _stored(base)
@@ -61,11 +63,11 @@ def merge(base: Path, adapter: Path, target: Path) -> None:
             shutil.copytree(projection.find(encoding_config.projection, adapter, base), target / projection.FOLDER)
             encoding_config = replace(encoding_config, projection=projection.FOLDER)
         encoding_config.write(target)
-        _sentence_transformers(encoding_config, model.config.hidden_size, target)
     with silence_transformers():
         model.to(kind).save_pretrained(target)
     copy_tokenizer(base, target)
     _same_vocabulary(base, target)
+    return "" if is_reranker(base, adapter) else write_layout(encoding_config, model.config.hidden_size, target)
 
 
 def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> MergeCheck:
@@ -131,39 +133,3 @@ def _same_vocabulary(base: Path, target: Path) -> None:
     before, after = (json.loads((folder / "config.json").read_text()).get("vocab_size") for folder in (base, target))
     if before != after:
         raise ModelError(f"merge: the base has {before} tokens, merged it has {after}; expected the same; train anew")
-
-
-def _sentence_transformers(encoding_config: EncodingConfig, dim: int, target: Path) -> None:
-    """The files that `SentenceTransformer(folder)` reads."""
-    layers = [("Transformer", ""), ("Pooling", "1_Pooling")]
-    layers += [("Dense", encoding_config.projection)] * bool(encoding_config.projection)
-    layers += [("Normalize", f"{len(layers)}_Normalize")] * encoding_config.normalize
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
-        for i, (name, path) in enumerate(layers)
-    ]
-    prompts = {
-        role: template.removesuffix("{text}")
-        for role, template in (
-            ("query", encoding_config.query_template),
-            ("document", encoding_config.passage_template),
-        )
-        if template.endswith("{text}")
-    }
-    modes = {"cls": "cls_token", "mean": "mean_tokens", "last_token": "lasttoken"}
-    documents = {
-        "modules.json": modules,
-        "sentence_bert_config.json": {"max_seq_length": encoding_config.max_length, "do_lower_case": False},
-        "config_sentence_transformers.json": {
-            "prompts": prompts,
-            "similarity_fn_name": "cosine" if encoding_config.normalize else "dot",
-        },
-        "1_Pooling/config.json": {
-            "word_embedding_dimension": dim,
-            **{f"pooling_mode_{mode}": ours == encoding_config.pooling for ours, mode in modes.items()},
-            "include_prompt": True,
-        },
-    }
-    for name, document in documents.items():
-        (target / name).parent.mkdir(exist_ok=True)
-        (target / name).write_text(json.dumps(document, indent=2) + "\n")

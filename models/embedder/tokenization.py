@@ -27,7 +27,9 @@ class TextTokenizer:
 
     def __init__(self, tokenizer: Any, encoding_config: EncodingConfig) -> None:
         self.tokenizer, self.encoding_config = tokenizer, encoding_config
-        self.end: int | None = tokenizer.eos_token_id if encoding_config.add_eos else None
+        # Some tokenizers append the token themselves, and count it when they truncate.
+        lacks = encoding_config.add_eos and tokenizer("x")["input_ids"][-1:] != [tokenizer.eos_token_id]
+        self.end: int | None = tokenizer.eos_token_id if lacks else None
         self.limit = encoding_config.max_length - (self.end is not None)
         if encoding_config.examples or encoding_config.split_template("query")[1]:
             self(["x"], "query")

@@ -17,7 +17,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     context.progress(Progress(0, 2, "stages", "merging"))
     target = context.out / "model"
     target.mkdir()
-    merging.merge(inputs.base, inputs.adapter, target)
+    missing = merging.merge(inputs.base, inputs.adapter, target)
     context.progress(Progress(1, 2, "stages", "comparing"))
     texts = pq.read_table(list_shards(inputs.corpus)[0], columns=["text"])["text"].to_pylist()[: config.probes]
     compared = merging.check(inputs.base, inputs.adapter, target, texts)
@@ -32,5 +32,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             " allow_unchanged=true"
         )
     return Result(
-        {"difference": float(f"{compared.drift:.3g}"), "changed": compared.change >= 1e-6, "probes": len(texts)}
+        {"difference": float(f"{compared.drift:.3g}"), "changed": compared.change >= 1e-6, "probes": len(texts)},
+        note=f"without the files of sentence-transformers: {missing}" if missing else "",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,56 @@ def test_a_dot_product_model_stays_one(tiny: dict[str, Path], tmp_path: Path) ->
     assert peer.similarity_fn_name == "dot"
     (tmp_path / "merged/encoding_config.json").unlink()
     assert not read_encoding_config(tmp_path / "merged").normalize
+
+
+PLAIN = EncodingConfig("last_token", max_length=40)
+SHOT = {"examples": (("w1", "w2"), ("w3", "w4")), "example_template": "{task} {text} {answer}"}
+
+
+@pytest.mark.parametrize("kind", ["bert", "qwen2", "gpt2"])
+@pytest.mark.parametrize(
+    ("change", "missing"),
+    [
+        ({}, ""),
+        ({"task": "w5 w6", "query_template": "{task} w7 {text}", "passage_template": "w8 {task} {text}"}, ""),
+        ({"add_eos": True}, ""),
+        ({"add_eos": True, "padding_side": "left", "task": "w1", "query_template": "{task} {text}"}, ""),
+        ({"pooling": "mean", "normalize": False, "max_length": 12}, ""),
+        ({"pooling": "cls"}, ""),
+        (SHOT | {"task": "w9", "query_template": "{task} {text}"}, ""),
+        ({"query_template": "{text} w1"}, "text behind {text}"),
+        ({"passage_template": "w2 {text} w1"}, "text behind {text}"),
+        ({"query_max_length": 3}, "query_max_length"),
+    ],
+)
+def test_sentence_transformers_embeds_as_we_do_or_has_no_layout(
+    tiny: dict[str, Path], texts: list[str], tmp_path: Path, kind: str, change: dict[str, Any], missing: str
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    base = tmp_path / "base"
+    shutil.copytree(tiny[kind], base)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base, padding_side="left")
+    tokenizer.chat_template = "{% for m in messages %}w1 {{ m.content }} w2{% endfor %}"
+    tokenizer.save_pretrained(base)
+    adapter = embedder_adapter(base, tmp_path / "adapter", replace(PLAIN, **change))
+    expected = {
+        role: encoder.load(base, adapter, dtype="float32", device="cpu").encode(texts, role)  # type: ignore[arg-type]
+        for role in ("query", "passage")
+    }
+    target = tmp_path / "merged"
+    target.mkdir()
+    assert missing in (why := merging.merge(base, adapter, target))
+    assert bool(why) == bool(missing)
+    ours = encoder.load(target, dtype="float32", device="cpu")
+    assert ours.encoding_config == read_encoding_config(adapter)
+    np.testing.assert_allclose(ours.encode(texts, "query"), expected["query"], atol=1e-4, rtol=1e-4)
+    assert (target / "modules.json").is_file() == (not missing)
+    if missing:
+        return
+    peer = SentenceTransformer(str(target), device="cpu")
+    np.testing.assert_allclose(peer.encode_query(texts), expected["query"], atol=1e-3, rtol=1e-3)
+    np.testing.assert_allclose(peer.encode_document(texts), expected["passage"], atol=1e-3, rtol=1e-3)
 
 
 def test_a_projection_goes_along(minilm: Path, tmp_path: Path) -> None:
