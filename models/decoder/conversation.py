@@ -22,7 +22,8 @@ PLAIN_TEMPLATE = (
     "{% else %}{{ message.content }}\n\n{% endif %}"
     "{% endfor %}"
 )
-"""Chat template for tokenizers without one: the texts in order, answers closed by the end-of-sequence token."""
+"""Chat template for tokenizers without one: the texts in order, answers closed by the end-of-sequence token. The tokens
+that the tokenizer puts in front of every text (Llama, Gemma) stand in front of the conversation."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Conversations:
             )
         if not tokenizer.chat_template:
             tokenizer.chat_template = PLAIN_TEMPLATE
+        self.start = _find_start_tokens(tokenizer) if tokenizer.chat_template == PLAIN_TEMPLATE else []
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         self.tokenizer = tokenizer
@@ -56,15 +58,15 @@ class Conversations:
 
     def tokenize_prompt(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> list[int]:
         """Return the token ids up to the answer to the last question. answers: to all questions but the last."""
-        ids: list[int] = []
+        ids = list(self.start)
         for segment, _ in self._split_segments(system, questions, answers):
             ids += self._tokenize(segment)
         return ids
 
     def tokenize_sample(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> Tokens:
         """Tokenize a whole conversation. Labels are the answers, including the token that ends each."""
-        ids: list[int] = []
-        trained: list[bool] = []
+        ids = list(self.start)
+        trained = [False] * len(ids)
         for segment, own in self._split_segments(system, questions, answers):
             found = self._tokenize(segment)
             if own:
@@ -126,3 +128,10 @@ class Conversations:
                 " it to append; use a template that does, or a task with one turn"
             )
         return text[len(before) :]
+
+
+def _find_start_tokens(tokenizer: Any) -> list[int]:
+    """Return the special tokens that a tokenizer puts in front of every text."""
+    (text,) = tokenizer("a", add_special_tokens=False)["input_ids"][:1] or [None]
+    ids: list[int] = tokenizer("a")["input_ids"]
+    return ids[: ids.index(text)] if text in ids else []

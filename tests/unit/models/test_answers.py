@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from ratchet.errors import ModelError
@@ -85,6 +85,30 @@ def test_a_tokenizer_without_template_gets_a_plain_one() -> None:
     talks = Conversations(tokenizer())
     assert shown(talks, talks.tokenize_sample("Sys", ["Q", "R"], ["A", "B"])) == "Sys\n\nQ\n\n[A<end>]R\n\n[B<end>]"
     assert talks.ends == {1}
+
+
+def test_a_tokenizer_without_template_keeps_its_own_first_token() -> None:
+    fast = tokenizer(bos_token="<s>")
+    fast.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 2)]
+    )
+    talks = Conversations(fast)
+    found = talks.tokenize_sample("Sys", ["Q", "R"], ["A", "B"])
+    assert shown(talks, found) == "<s>Sys\n\nQ\n\n[A<end>]R\n\n[B<end>]"
+    assert talks.tokenize_prompt("Sys", ["Q"], []) == fast("Sys\n\nQ\n\n")["input_ids"]
+    # A chat template writes the token itself, if the model wants it.
+    fast.chat_template = CHAT
+    again = Conversations(fast)
+    assert shown(again, again.tokenize_sample("", ["Q"], ["A"])) == "<s>user\nQ<e>\n<s>assistant\n[A<e>]\n"
+
+
+def test_a_tokenizer_without_template_keeps_no_last_token() -> None:
+    fast = tokenizer(bos_token="<s>")
+    fast.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A <end>", pair="<s> $A $B <end>", special_tokens=[("<s>", 2), ("<end>", 1)]
+    )
+    talks = Conversations(fast)
+    assert shown(talks, talks.tokenize_sample("", ["Q"], ["A"])) == "<s>Q\n\n[A<end>]"
 
 
 def test_a_template_that_ends_answers_with_nothing_gets_the_end_of_sequence() -> None:
