@@ -6,6 +6,7 @@ Legend: B rows, L tokens (padded), D dimensions, V vocabulary, T tokens that are
 from __future__ import annotations
 
 import shutil
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -113,16 +114,37 @@ def check(base: Path) -> None:
 
 
 def check_same_tokens(one: Path, other: Path) -> None:
-    """Raise ModelError if the two tokenizers differ: in the id of a token, or in the tokens of a probe text."""
-    first, second = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (one, other))
-    mine, theirs = first.get_vocab(), second.get_vocab()
+    """Raise ModelError if the two tokenizers differ: in the id of a token, or in the tokens of a conversation, their
+    chat templates and the token that ends an answer included."""
+    first, second = load_conversations(one), load_conversations(other)
+    mine, theirs = first.tokenizer.get_vocab(), second.tokenizer.get_vocab()
     # Tokens that only one vocabulary has are harmless; a token with two ids is not.
     differ = next((token for token in mine.keys() & theirs.keys() if mine[token] != theirs[token]), None)
-    probe = "Combine 12 and 3.5 into \\boxed{42}: naïve café, x² = 4\n<answer>(1 + 2) * 3</answer>"
-    same = first(probe, add_special_tokens=False)["input_ids"] == second(probe, add_special_tokens=False)["input_ids"]
-    if differ is not None or not same:
-        raise ModelError(
-            f"models {one} and {other}: their tokens differ"
-            f" ({f'{differ!r} is {mine[differ]} and {theirs[differ]}' if differ else 'a text is split differently'});"
-            " expected the same, since log-probabilities are per token; train on the teacher's answers instead"
+    if differ is not None:
+        raise _differ(
+            one, other, f"tokens differ ({differ!r} is {mine[differ]} and {theirs[differ]})", "use such models"
         )
+    probe = "Combine 12 and 3.5 into \\boxed{42}: naïve café, x² = 4\n<answer>(1 + 2) * 3</answer>"
+    pairs = (_describe_tokens(talks, probe) for talks in (first, second))
+    for at, (token, peer) in enumerate(zip_longest(*pairs, fillvalue="nothing")):
+        if token != peer:
+            raise _differ(
+                one,
+                other,
+                f"samples differ at token {at} ({token} and {peer})",
+                "give both the same chat template and eos_token in tokenizer_config.json",
+            )
+
+
+def _describe_tokens(conversations: Conversations, text: str) -> list[str]:
+    """Return each token of a sample, and whether it is trained on."""
+    found = conversations.tokenize_sample("", [text], [text])
+    names = conversations.tokenizer.convert_ids_to_tokens(found.ids)
+    return [f"{name!r}{' (trained on)' * own}" for name, own in zip(names, found.trained, strict=True)]
+
+
+def _differ(one: Path, other: Path, how: str, fix: str) -> ModelError:
+    return ModelError(
+        f"models {one} and {other}: their {how}; expected the same, since log-probabilities are per token; {fix}, or"
+        " train on the teacher's answers instead"
+    )

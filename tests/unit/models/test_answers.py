@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -309,3 +310,44 @@ def test_other_tokens_cannot_teach(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
     with pytest.raises(ModelError, match="their tokens differ"):
         decoder.check_same_tokens(folder, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("template", "eos", "says"),
+    [
+        (None, "<e>", "'<end>' (trained on) and '<e>' (trained on)"),
+        (None, "<end>", ""),
+        (CHAT, "<end>", "at token 0 ('C' and '<s>')"),
+    ],
+)
+def test_a_student_that_ends_answers_otherwise_cannot_be_taught(
+    tmp_path: Path, template: str | None, eos: str, says: str
+) -> None:
+    """The two tokenizers have the same vocabulary and split every text alike."""
+    for name, own_template, own_eos in (("teacher", None, "<end>"), ("student", template, eos)):
+        fast = tokenizer(eos_token=own_eos)
+        fast.chat_template = own_template
+        fast.save_pretrained(tmp_path / name)
+    if not says:
+        return decoder.check_same_tokens(tmp_path / "teacher", tmp_path / "student")
+    with pytest.raises(ModelError, match=re.escape(says)):
+        decoder.check_same_tokens(tmp_path / "teacher", tmp_path / "student")
+
+
+def test_templates_that_close_answers_otherwise_are_seen_and_unused_end_tokens_are_not(
+    folder: Path, tmp_path: Path
+) -> None:
+    for name, template, eos in (
+        ("instruct", CHAT, "<e>"),
+        ("other", CHAT.replace("<e>\n{% endfor", "<s>\n{% endfor"), "<end>"),
+    ):
+        fast = tokenizer(eos_token=eos)
+        fast.chat_template = template
+        fast.save_pretrained(tmp_path / name)
+    # Both train on <e>, with which the template closes answers.
+    decoder.check_same_tokens(folder, tmp_path / "instruct")
+    with pytest.raises(
+        ModelError,
+        match=r"'<e>' and '<s>'\); expected the same, .* chat template and eos_token",
+    ):
+        decoder.check_same_tokens(folder, tmp_path / "other")
