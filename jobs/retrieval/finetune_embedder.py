@@ -18,6 +18,7 @@ from ratchet.jobs.training.config import (
     require,
 )
 from ratchet.models.embedder.encoding_config import read_encoding_config
+from ratchet.models.model_files import find_config_folder
 from ratchet.models.model_kind import check_embedder
 from ratchet.orchestrator.job_interface import Job, Unit
 
@@ -36,8 +37,8 @@ class Config(RetrievalFinetuneConfig):
     false_negative_mask: bool = True
     """Mask negatives that are known positives of the query, or have the text of its positive or of the query."""
     task: str = ""
-    """One sentence that says what to search for. Replaces `{task}` in the templates. Empty: that of the encoding
-    config."""
+    """One sentence that says what to search for. Replaces `{task}`, which a template must have. Empty: that of the
+    encoding config."""
     query_template: str = ""
     """Template of queries, with `{text}` and optionally `{task}`. Empty: that of the encoding config; with examples,
     that of bge-en-icl."""
@@ -87,6 +88,7 @@ def check(config: Config, inputs: Inputs) -> None:
     if inputs.base is None:
         return
     check_embedder(inputs.base)
+    _check_task(job, config, inputs)
     length = read_encoding_config(inputs.base).with_limits(config.max_length).max_length
     examples = config.num_examples * (2 * config.example_max_length + TEMPLATE_TOKENS)
     left = length - examples - TEMPLATE_TOKENS
@@ -95,6 +97,21 @@ def check(config: Config, inputs: Inputs) -> None:
             f"{job}.num_examples: {config.num_examples} given, of up to {2 * config.example_max_length} tokens"
             f" each, with a max_length of {length}; that leaves {max(0, left)} for the query, expected"
             f" {config.query_max_length or 'some'}; raise max_length, or lower num_examples or example_max_length"
+        )
+
+
+def _check_task(job: str, config: Config, inputs: Inputs) -> None:
+    """Raise InputError for a task that no template uses. Templates of an adapter are read once it exists."""
+    adapter = inputs.current_best if config.start_from == "current_best" else None
+    if not config.task or (config.num_examples and not config.query_template):
+        return  # the template of bge-en-icl has {task}
+    if config.start_from == "current_best" and adapter is None:
+        return
+    given = read_encoding_config(find_config_folder(inputs.base, adapter))
+    if "{task}" not in (config.query_template or given.query_template) + given.passage_template:
+        raise InputError(
+            f"{job}.task: {config.task!r} given, but no template has {{task}}; expected query_template with it; set"
+            " query_template, such as 'Instruct: {task}\\nQuery: {text}', or leave task empty"
         )
 
 

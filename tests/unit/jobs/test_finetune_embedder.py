@@ -62,6 +62,8 @@ def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inp
         ({"metric": "accuracy"}, "metric: accuracy given"),
         ({"epochs": 0}, "epochs: 0 given"),
         ({"lora_dropout": 1.0}, "lora_dropout: 1.0 given"),
+        ({"task": "Find it."}, "task: 'Find it.' given, but no template has {task}; expected query_template with it"),
+        ({"task": "Find it.", "query_template": "Q: {text}"}, "task: 'Find it.' given, but no template has {task}"),
         ({"num_examples": 1, "num_fixed_examples": 2}, "num_fixed_examples: 2 given; expected 0 up to num_examples"),
         (
             {"num_examples": 3},
@@ -72,6 +74,11 @@ def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inp
 def test_what_cannot_work_is_refused_before_anything_starts(change: dict[str, Any], says: str, inputs: Inputs) -> None:
     with pytest.raises(InputError, match=says):
         check(validate(Config, change, "finetune_embedder"), inputs)
+
+
+def test_a_task_that_a_template_uses_is_accepted(inputs: Inputs) -> None:
+    for change in ({"query_template": "{task} {text}"}, {"num_examples": 1, "max_length": 512}):
+        check(validate(Config, {"task": "Find it.", **change}, "finetune_embedder"), inputs)
 
 
 def test_a_base_without_weights_is_refused(inputs: Inputs, tmp_path: Path) -> None:

@@ -175,6 +175,13 @@ KINDS = [
         {**config(model_type="own", auto_map={"AutoModel": "modeling_own.Own"}), "base/modeling_own.py": ""},
     ),
     retriever(
+        "custom_code_not_fetched",
+        "base",
+        r"model base: needs its own code \(a/b--modeling_own\.Own\); .*; if it is a plain 'bert', remove auto_map from"
+        r" config\.json",
+        config(architectures=["BertModel"], model_type="bert", auto_map={"AutoModel": "a/b--modeling_own.Own"}),
+    ),
+    retriever(
         "reranker_as_embedder",
         "base",
         r"model base: this is a reranker \(BertForSequenceClassification\); expected an"
