@@ -13,11 +13,13 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from tokenizers import processors
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora, merging
 from ratchet.models.embedder import encoder, projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
+from ratchet.models.embedder.sentence_transformers_layout import write_layout
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
 
@@ -138,6 +140,44 @@ def test_sentence_transformers_embeds_as_we_do_or_has_no_layout(
     peer = SentenceTransformer(str(target), device="cpu")
     np.testing.assert_allclose(peer.encode_query(texts), expected["query"], atol=1e-3, rtol=1e-3)
     np.testing.assert_allclose(peer.encode_document(texts), expected["passage"], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("settings", [{}, {"add_bos_token": True, "add_eos_token": False}])
+def test_a_first_token_stays_where_the_last_is_added(
+    tiny: dict[str, Path], texts: list[str], tmp_path: Path, settings: dict[str, bool]
+) -> None:
+    """transformers builds the post-processor anew if tokenizer_config.json has one of the settings."""
+    from sentence_transformers import SentenceTransformer
+
+    shutil.copytree(tiny["gpt2"], tmp_path / "base")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "base", bos_token="[UNK]", pad_token=None)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="[UNK] $A", pair="[UNK] $A $B", special_tokens=[("[UNK]", 2)]
+    )
+    tokenizer.save_pretrained(tmp_path / "base")
+    file = tmp_path / "base/tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    adapter = embedder_adapter(tmp_path / "base", tmp_path / "adapter", replace(PLAIN, add_eos=True, max_length=20))
+    expected = encoder.load(tmp_path / "base", adapter, dtype="float32", device="cpu").encode(texts, "query")
+    merged(tmp_path / "base", adapter, tmp_path / "merged")
+    peer = SentenceTransformer(str(tmp_path / "merged"), device="cpu")
+    assert peer.tokenizer("w1").input_ids == [2, 4, 1]
+    np.testing.assert_allclose(peer.encode_query(texts), expected, atol=1e-3)
+
+
+def test_a_tokenizer_that_cannot_be_adapted_has_no_layout(tiny: dict[str, Path], tmp_path: Path) -> None:
+    """A tokenizer without tokenizer.json does not append the token."""
+    base = tmp_path / "base"
+    shutil.copytree(tiny["bert"], base)
+    (base / "tokenizer.json").unlink()
+    (base / "vocab.txt").write_text("\n".join(["[PAD]", "[SEP]", "[UNK]", "[CLS]", "[MASK]", *"abc12=+.,tex"]))
+    config = {"tokenizer_class": "BertTokenizer", "eos_token": "[MASK]"}
+    (base / "tokenizer_config.json").write_text(json.dumps(config))
+    before = (base / "tokenizer_config.json").read_bytes()
+    why = write_layout(replace(PLAIN, add_eos=True), 32, base)
+    assert why == "its tokenizer gives other tokens in sentence-transformers"
+    assert (base / "tokenizer_config.json").read_bytes() == before
+    assert not (base / "modules.json").exists()
 
 
 def test_a_projection_goes_along(minilm: Path, tmp_path: Path) -> None:
