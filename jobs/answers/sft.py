@@ -18,6 +18,7 @@ from ratchet.jobs.training.config import (
     FinetuneConfig,
     check_checkpoints,
     check_config,
+    count_feedable_workers,
     list_training_metrics,
     require,
 )
@@ -111,6 +112,7 @@ JOB = Job(
     check=check,
     predict=predict,
     warm_start=WARM_START,
+    max_workers=lambda config: count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "history.json"),
     metrics=list_metrics,
 )

@@ -14,6 +14,7 @@ from ratchet.jobs.training.config import (
     RetrievalFinetuneConfig,
     check_config,
     check_retrieval_metric,
+    count_feedable_workers,
     list_training_metrics,
     require,
 )
@@ -123,6 +124,7 @@ JOB = Job(
     run="ratchet.jobs.retrieval.implementation.finetune_embedder:run",
     check=check,
     warm_start=WARM_START,
+    max_workers=lambda config: count_feedable_workers(config.batch_size),
     outputs=("adapter",),
     metrics=list_training_metrics,
 )

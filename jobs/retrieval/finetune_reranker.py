@@ -16,6 +16,7 @@ from ratchet.jobs.training.config import (
     RetrievalFinetuneConfig,
     check_config,
     check_retrieval_metric,
+    count_feedable_workers,
     list_training_metrics,
 )
 from ratchet.models.reranker.reranker_config import read_reranker_config
@@ -64,6 +65,7 @@ JOB = Job(
     run="ratchet.jobs.retrieval.implementation.finetune_reranker:run",
     check=check,
     warm_start=WARM_START,
+    max_workers=lambda config: count_feedable_workers(config.batch_size),
     outputs=("adapter", "teacher_gate"),
     metrics=list_training_metrics,
 )

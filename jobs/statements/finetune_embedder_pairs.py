@@ -15,6 +15,7 @@ from ratchet.jobs.training.config import (
     FinetuneConfig,
     check_config,
     check_retrieval_metric,
+    count_feedable_workers,
     list_training_metrics,
 )
 from ratchet.models.embedder.encoding_config import read_encoding_config
@@ -91,6 +92,7 @@ JOB = Job(
     check=check,
     predict=predict,
     warm_start=WARM_START,
+    max_workers=lambda config: count_feedable_workers(min(config.batch_size)),
     outputs=("adapter",),
     metrics=list_training_metrics,
 )

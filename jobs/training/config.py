@@ -129,6 +129,12 @@ def require(job: str, config: object, rules: list[tuple[str, bool, str]]) -> Non
             raise InputError(f"{job}.{name}: {getattr(config, name)} given; expected {expected}")
 
 
+def count_feedable_workers(batch_size: int) -> int:
+    """Return how many workers get a row in every training step. The steps of an epoch are of nearly equal size, so that
+    each has at least half a batch."""
+    return max(1, batch_size // 2)
+
+
 def check_checkpoints(checkpoints: Sequence[int], total: int) -> None:
     """Raise InputError for a checkpoint after the last training step."""
     if checkpoints and checkpoints[-1] > total:

@@ -49,7 +49,8 @@ class TrainingLoop:
         self, context: Context, options: OptimizationConfig, task_class: type, arguments: dict[str, Any]
     ) -> None:
         engine.silence_libraries()
-        device = get_device()
+        # Ray shows GPUs to workers without any, and get_device would return the first one.
+        device = get_device() if context.resources.gpus else torch.device("cpu")
         if device.type == "cpu":
             engine.keep_freed_memory()
             torch.set_num_threads(max(1, int(context.resources.cpus or 1)))

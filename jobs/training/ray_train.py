@@ -113,6 +113,11 @@ def _fit(context: Context, options: OptimizationConfig, task_class: type, argume
     install_cleanup()
     resources = context.resources
     workers, gpus = resources.workers or 1, resources.gpus or 0
+    if gpus not in (0, 1):
+        raise InputError(
+            f"step {context.step}: gpus={gpus:g} per worker given; expected 0 or 1, since a training worker uses one"
+            " GPU; set gpus=1 and raise workers"
+        )
     folder = run_folder(context, options, workers)
     elastic = resources.min_workers is not None
     os.environ[START_TIMEOUT] = WAIT_FOR_SOME_SECONDS if elastic else WAIT_FOR_ALL_SECONDS

@@ -1,6 +1,8 @@
 """Triton kernels of `tiled_contrastive_loss`: a tile of similarities is held in registers only.
 
-Operands may be bfloat16; products are accumulated in float32. D is read in blocks, so it may be large. In `soft_sums`
+Operands may be bfloat16; products are accumulated in float32. Float32 operands are multiplied as three products of
+TF32 numbers, which tensor cores do at nearly the accuracy of float32. Row numbers are int64, since a row number times D
+may exceed 2**31. D is read in blocks, so it may be large. In `soft_sums`
 each block of the output has its own program, which recomputes the similarities: more arithmetic, less memory.
 """
 
@@ -23,7 +25,7 @@ def _similarities(query, key, group, rows, keys, N, P, D, offset, scale, GROUPS:
         dims = start + tl.arange(0, DIMS)
         left = tl.load(query + rows[:, None] * D + dims, (rows < N)[:, None] & (dims < D)[None, :], 0.0)
         right = tl.load(key + keys[None, :] * D + dims[:, None], (keys < P)[None, :] & (dims < D)[:, None], 0.0)
-        tile += tl.dot(left, right, input_precision="ieee")
+        tile += tl.dot(left, right, input_precision="tf32x3")
     kept = (keys < P)[None, :] & (rows < N)[:, None]
     if GROUPS:
         own = tl.load(group + offset + rows, rows < N, -1)
@@ -37,11 +39,11 @@ def _normalisers(
     query, key, group, out, N, P, D, offset, scale,
     GROUPS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     most = tl.full((ROWS,), -float("inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     for start in range(0, P, KEYS):
-        keys = start + tl.arange(0, KEYS)
+        keys = (start + tl.arange(0, KEYS)).to(tl.int64)
         tile = _similarities(query, key, group, rows, keys, N, P, D, offset, scale, GROUPS, DIMS)
         new = tl.maximum(most, tl.max(tile, 1))
         safe = tl.where(new == -float("inf"), 0.0, new)
@@ -55,17 +57,17 @@ def _soft_sums(
     query, key, group, own, other, out, N, P, D, offset, scale,
     GROUPS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DIMS: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     dims = tl.program_id(1) * OUT + tl.arange(0, OUT)
     own_lse = tl.load(own + rows, rows < N, 0.0)
     sums = tl.zeros((ROWS, OUT), tl.float32)
     for start in range(0, P, KEYS):
-        keys = start + tl.arange(0, KEYS)
+        keys = (start + tl.arange(0, KEYS)).to(tl.int64)
         tile = _similarities(query, key, group, rows, keys, N, P, D, offset, scale, GROUPS, DIMS)
         other_lse = tl.load(other + keys, keys < P, 0.0)
         weight = tl.exp(tile - own_lse[:, None]) + tl.exp(tile - other_lse[None, :])
         right = tl.load(key + keys[:, None] * D + dims[None, :], (keys < P)[:, None] & (dims < D)[None, :], 0.0)
-        sums += tl.dot(weight.to(right.dtype), right, input_precision="ieee")
+        sums += tl.dot(weight.to(right.dtype), right, input_precision="tf32x3")
     tl.store(out + rows[:, None] * D + dims[None, :], sums, (rows < N)[:, None] & (dims < D)[None, :])
 
 

@@ -116,15 +116,21 @@ class Cluster:
         machines = self.machines()
         return Demand(sum(m.cpus * m.count for m in machines), sum(m.gpus * m.count for m in machines))
 
-    def resolve(self, resources: Resources) -> Resources:
-        """Fill in the unset resources for this cluster at its largest."""
-        return resolve_resources(resources, self.machines())
+    def resolve(self, step: Step) -> Resources:
+        """Fill in the unset resources of a step for this cluster at its largest, with no more workers than it can
+        feed."""
+        asked = resolve_resources(step.resources, self.machines())
+        if step.resources.workers is None and step.job.max_workers is not None:
+            most = step.job.max_workers(step.config)
+            if asked.workers is not None and asked.workers > most:
+                return resolve_resources(replace(step.resources, workers=most), self.machines())
+        return asked
 
     def place(self, step: Step) -> Resources:
         """Resolve the resources of a step, with as many workers as fit. Raises InputError if the cluster can never
         place the step."""
         machines = self.machines()
-        asked = resolve_resources(step.resources, machines)
+        asked = self.resolve(step)
         if (workers := choose_workers(machines, asked)) == 0:
             have = ", ".join(f"{m.count} of {m.cpus:g} CPUs and {m.gpus:g} GPUs" for m in machines)
             memory = f"{asked.memory:g} GB" if asked.memory else ""

@@ -115,7 +115,7 @@ class Executor:
             attempt=lease.attempt,
             out=staging,
             work=work,
-            resources=self.cluster.resolve(step.resources),
+            resources=self.cluster.resolve(step),
             logs=self.store.logs(step_id),
             warm_start_to=work / "state" if family else None,
             warm_start_from=state,

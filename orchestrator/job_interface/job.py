@@ -201,6 +201,9 @@ class Job:
     parents: the field of an input -> the result of its step, or what that step's job predicts."""
     warm_start: WarmStart | None = None
     """Set it if a step can start from the state of a shorter one. The result must be the same as without."""
+    max_workers: Callable[[Any], int] | None = None
+    """`max_workers(config)` returns the largest number of workers that the step can feed. It limits the number where
+    none is given. None: any."""
     outputs: tuple[str, ...] = ()
     """The folders and files of the output that other steps may take as `step["name"]`, or globs of them. Empty: any."""
     metrics: Callable[[Any], Collection[str]] | None = None

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ratchet.errors import InputError
+from ratchet.jobs.answers import sft
+from ratchet.jobs.retrieval import embed
+from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.job_interface import Resources
 from ratchet.orchestrator.job_interface.placement import (
     Machine,
@@ -17,6 +22,7 @@ from ratchet.orchestrator.job_interface.placement import (
     count_fitting,
     resolve_resources,
 )
+from ratchet.orchestrator.step import Source, step
 
 MACHINES = st.lists(
     st.builds(Machine, st.integers(0, 9).map(float), st.integers(0, 3).map(float), st.integers(1, 3)), max_size=4
@@ -79,3 +85,19 @@ def test_workers_go_where_their_labels_memory_and_gpus_are() -> None:
     assert resolve_resources(Resources(accelerator="H100"), [spot, steady]).workers == 2
     with pytest.raises(InputError, match="expected name=value"):
         count_fitting([spot], replace(asked, labels=("spot",)))
+
+
+def test_a_training_has_no_more_workers_than_its_batch_feeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = {"worker": {"resources": {"CPU": 64, "GPU": 8}, "max_workers": 8}, "head": {"resources": {"CPU": 4}}}
+    file = tmp_path / "cluster.yaml"
+    file.write_text(json.dumps({"available_node_types": nodes, "head_node_type": "head", "max_workers": 8}))
+    monkeypatch.setenv("RATCHET_CLUSTER", str(file))
+    cluster = Cluster("cluster:6379")
+    inputs = {name: Source(tmp_path) for name in ("base", "train", "valid")}
+    for batch_size, most in ((16, 8), (2, 1), (4096, 64)):
+        tuned = step("sft", sft.JOB, batch_size=batch_size, **inputs)
+        assert cluster.resolve(tuned).workers == cluster.place(tuned).workers == most
+    embedded = step("embed", embed.JOB, model=inputs["base"], texts=inputs["train"])
+    assert cluster.resolve(embedded).workers == 64
+    asked = step("asked", sft.JOB, batch_size=2, resources=Resources(workers=4), **inputs)
+    assert cluster.resolve(asked).workers == 4, "a number that is given is kept"
