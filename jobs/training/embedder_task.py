@@ -105,6 +105,6 @@ class EmbedderTask:
         own: rows of this worker's documents, as given by `split_rows`. options: those of RankCounter."""
         first = int(own[0]) if len(own) else 0
         scores_R = np.fmax.reduce(gather_objects(score_relevant(query_QD, relevant, [(first, own_ND)])))
-        counter = RankCounter(relevant, scores_R, query_QD=query_QD, **options)
+        counter = RankCounter(relevant, scores_R, query_QD=query_QD, device=self.device, **options)
         counter.add(first, own_ND)
         return 1 + np.sum(gather_objects(counter.before_R), axis=0)

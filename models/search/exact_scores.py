@@ -150,8 +150,11 @@ class Corpus:
 
 
 @contextmanager
-def single_threaded_pool() -> Iterator[ThreadPoolExecutor]:
+def single_threaded_pool(device: str | torch.device = "cpu") -> Iterator[ThreadPoolExecutor]:
     """Context manager: a pool of as many threads as torch uses, each of which runs torch on one thread.
+
+    For a GPU the pool has two threads: one waits for the GPU, which both share, while the other one counts on the host.
+    More would only hold more buffers in its memory.
 
     Whole chunks per thread instead of all threads on each multiplication: no barrier per call to wait at (a factor of
     two where other processes want the cores too), and a chunk's scores stay in the cache of the core that selects."""
@@ -159,7 +162,8 @@ def single_threaded_pool() -> Iterator[ThreadPoolExecutor]:
     torch.set_num_threads(1)
     try:
         # Again in every thread: OpenMP keeps the number per thread.
-        with ThreadPoolExecutor(max(1, threads), initializer=torch.set_num_threads, initargs=(1,)) as executor:
+        width = max(1, threads if torch.device(device).type == "cpu" else min(2, threads))
+        with ThreadPoolExecutor(width, initializer=torch.set_num_threads, initargs=(1,)) as executor:
             yield executor
     finally:
         torch.set_num_threads(threads)

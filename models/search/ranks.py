@@ -159,7 +159,7 @@ class RankCounter:
         if self._asked is None:
             raise ModelError("RankCounter.add: there are no query vectors; expected query_QD; give it at construction")
         corpus, kept = self._asked.without_blocks(), threading.local()
-        with single_threaded_pool() as executor:
+        with single_threaded_pool(self.device) as executor:
             for offset, piece in corpus.add_all([(row_offset, block_ND)], self.block_rows):
                 piece_ND = piece.to(self.device)
 
@@ -199,7 +199,7 @@ class RankCounter:
                 pair.other.before_R += their_before_R
 
         pairs = [_Mutual(self, row_offset, other, offset) for offset, other in others]
-        with single_threaded_pool() as executor:
+        with single_threaded_pool(self.device) as executor:
             list(executor.map(count, itertools.product(pairs, range(0, len(query_QD), self.query_rows))))
         for pair in pairs:
             self.rows += len(pair.every_n)

@@ -97,7 +97,7 @@ def _find_blocked_candidates(
     queries = len(multiplied_QD)
     pools = [Pool(start, min(query_rows, queries - start)) for start in range(0, queries, query_rows)]
     kept = threading.local()
-    with single_threaded_pool() as executor:
+    with single_threaded_pool(device) as executor:
         for offset, block in blocks:
             block_ND = block.to(device)
 
