@@ -1,9 +1,8 @@
 # One command each. Everything is installed into .venv; nothing is written outside the checkout by the set-up.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-EXTRA ?= cpu
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready-$(EXTRA)
+READY := $(VENV)/.ready
 # Threads that wait for each other sleep: two processes of tests, each with threads, would burn the time of the other.
 PATIENT := OMP_WAIT_POLICY=PASSIVE
 
@@ -12,7 +11,7 @@ PATIENT := OMP_WAIT_POLICY=PASSIVE
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
 
-setup: $(READY) ## install the locked dependencies into .venv (EXTRA=gpu for faiss-gpu)
+setup: $(READY) ## install the locked dependencies into .venv
 
 # torch by itself and first, at exactly the locked version: where an index offers a CPU wheel, pip takes that, and
 # what comes after finds torch there and does not ask for a build with CUDA.
@@ -20,7 +19,7 @@ $(READY): setup.cfg requirements.lock
 	@echo "setting up $(VENV) (once, a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --no-cache-dir --disable-pip-version-check -c requirements.lock torch
-	@$(BIN)/python -m pip install -q --no-cache-dir --disable-pip-version-check -c requirements.lock -e '.[$(EXTRA),dev]'
+	@$(BIN)/python -m pip install -q --no-cache-dir --disable-pip-version-check -c requirements.lock -e '.[dev]'
 	@touch $@
 
 quickstart: $(READY) ## set up, then run two iterations on generated data and write a report
@@ -44,17 +43,16 @@ types: $(READY) ## mypy
 	@$(BIN)/mypy
 
 bench: $(READY) ## the benchmarks, side by side with what one would use instead
-	@$(BIN)/python -m pip install -q --no-cache-dir --disable-pip-version-check -c requirements.lock -e '.[$(EXTRA),dev,bench]'
+	@$(BIN)/python -m pip install -q --no-cache-dir --disable-pip-version-check -c requirements.lock -e '.[dev,bench]'
 	@for file in embedding mining scoring finetune finetune_reranker contrastive metrics sft answers countdown overhead sweep; do echo "== $$file"; $(BIN)/python -m benchmarks.$$file || exit 1; done
 
-# torch first, as in the set-up. faiss-gpu is released together with faiss-cpu, under the same version.
+# torch first, as in the set-up.
 lock: ## renew requirements.lock from the ranges in setup.cfg, in a fresh environment
 	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
 	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir "$$(sed -n 's/^ *\(torch[<>=].*\)/\1/p' setup.cfg)"
-	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir '.[cpu,dev,bench,aws]'
+	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir '.[dev,bench,aws]'
 	@(sed -n '/^#/p' requirements.lock; \
-	  $(VENV)-lock/bin/python -m pip freeze | sed 's/+cpu$$//' | grep -v '^ratchet' | \
-	  sed 'p; s/^faiss-cpu==/faiss-gpu==/; t; d') > requirements.new && mv requirements.new requirements.lock
+	  $(VENV)-lock/bin/python -m pip freeze | sed 's/+cpu$$//' | grep -v '^ratchet') > requirements.new && mv requirements.new requirements.lock
 	@rm -rf $(VENV)-lock build
 
 clean: ## remove .venv and results

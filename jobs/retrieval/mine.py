@@ -7,7 +7,6 @@ that were too similar to the query, perhaps unlabelled positives).
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -36,7 +35,7 @@ class Config:
     min_score: float | None = None
     """Minimum similarity of a negative. None: no limit."""
     backend: Literal["blocked", "faiss"] = "blocked"
-    """Both are exact. `faiss` is a flat index."""
+    """Both are exact. `faiss` is a flat index, on the CPU."""
     seed: Seed = 42
     """Seed of the random draws. The draw of a query does not depend on other queries."""
 
@@ -57,8 +56,6 @@ def check(config: Config, inputs: Inputs) -> None:
     start, end = config.window
     if not 0 <= start < end:
         raise InputError(f"mine.window: {start},{end} given; expected 0 <= first < second, such as 2,200")
-    if config.backend == "faiss" and importlib.util.find_spec("faiss") is None:
-        raise InputError("mine.backend: 'faiss' given; expected an installed faiss; install faiss-cpu or set blocked")
 
 
 JOB = Job(
