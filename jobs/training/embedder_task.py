@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,16 @@ import torch
 from torch import Tensor
 
 from ratchet.jobs.training.config import FinetuneConfig
-from ratchet.jobs.training.finetuning import attach_adapter
+from ratchet.jobs.training.finetuning import CPU_TOKENS, attach_adapter
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.models.adapters import lora
 from ratchet.models.batching import pad
 from ratchet.models.dropout import DropoutMasks
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
+from ratchet.models.length_groups import group_by_length
 from ratchet.models.loading import eval_mode
+from ratchet.models.losses import grad_cache
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.search.ranks import RankCounter, Relevant, score_relevant
 from ratchet.models.zero3_sync import Zero3Sync
@@ -81,6 +85,49 @@ class EmbedderTask:
         with self.dropout.tokens(torch.from_numpy(row_ids)[:, None], mask_BL.cumsum(1)):
             return self.encoder.embed(ids_BL.to(self.device), mask_BL.to(self.device)).float()
 
+    def embed_rows(self, ids_R: Sequence[list[int]], row_ids_R: np.ndarray, rows: np.ndarray) -> Tensor:
+        """Return the vectors of some rows, float32 [rows, D] with gradient, computed in batches of similar length.
+
+        Without rows the model runs too, so that there is a backward pass. Collective under ZeRO-3."""
+        multiple, tokens = self._get_forward_size()
+        groups = group_by_length([len(ids_R[row]) for row in rows], tokens, multiple) if len(rows) else []
+        parts = [self.embed_batch([ids_R[i] for i in rows[at]], row_ids_R[rows[at]], multiple) for at in groups]
+        vectors = torch.cat(parts) if parts else self.run_filler()[:0].float()
+        back = np.argsort(np.concatenate(groups)) if groups else np.zeros(0, np.int64)
+        return vectors[torch.from_numpy(back).to(self.device)] + self.zero3_sync.finish(self.run_filler)
+
+    def _get_forward_size(self) -> tuple[int, int]:
+        """Return (multiple of padded lengths, padded tokens) of a forward pass."""
+        return (4, CPU_TOKENS) if self.device == "cpu" else (8, self.resources.batch_tokens)
+
+    def make_parts(
+        self,
+        ids_R: Sequence[list[int]],
+        row_ids_R: np.ndarray,
+        gradient: Callable[[Tensor], tuple[Tensor, Tensor]],
+    ) -> list[Callable[[], tuple[Tensor, int]]]:
+        """Embed all texts of this worker without gradient. Each part embeds a micro batch again, with gradient.
+
+        See `TrainTask.parts`, and `grad_cache` for `gradient`. Collective."""
+        lengths = [len(ids) for ids in ids_R]
+        batches = self._split_micro_batches(lengths)
+        embed = partial(self.embed_rows, ids_R, row_ids_R)
+        parts = grad_cache.make_backward_passes(embed, batches, gradient, self.worker.world_size)
+        tokens = [sum(lengths[row] for row in rows) for rows in batches]
+        return [partial(_run_part, part, count) for part, count in zip(parts, tokens, strict=True)]
+
+    def _split_micro_batches(self, lengths: list[int]) -> list[np.ndarray]:
+        """Split rows into micro batches of similar length. All workers get the same number; some may be empty."""
+        most = self.resources.micro_batch_size
+        multiple, tokens = self._get_forward_size()
+        if most is not None:
+            order = np.argsort(lengths, kind="stable")
+            groups = np.array_split(order, -(-len(order) // most)) if len(order) else []
+        else:
+            groups = group_by_length(lengths, tokens, multiple) if lengths else []
+        wanted = max(gather_objects(len(groups)))
+        return [*groups, *[np.zeros(0, np.int64)] * (wanted - len(groups))]
+
     def run_filler(self) -> Tensor:
         """Run the forward pass that ZeRO-3 needs from a worker without rows."""
         ids_BL = torch.zeros((1, 2), dtype=torch.int64, device=self.device)
@@ -108,3 +155,7 @@ class EmbedderTask:
         counter = RankCounter(relevant, scores_R, query_QD=query_QD, device=self.device, **options)
         counter.add(first, own_ND)
         return 1 + np.sum(gather_objects(counter.before_R), axis=0)
+
+
+def _run_part(part: Callable[[], Tensor], tokens: int) -> tuple[Tensor, int]:
+    return part(), tokens

@@ -50,7 +50,8 @@ class Resources:
     batch_tokens: Annotated[int, Ge(1), Unit("tokens")] = 16_384
     """Padded tokens per forward pass of inference."""
     micro_batch_size: Annotated[int, Ge(1), Unit("rows")] | None = None
-    """Rows per forward and backward pass of training. None: chosen by the job. The batch size is unchanged."""
+    """Rows of training whose activations are kept at a time. None: chosen by the job. The result is the same; smaller
+    micro batches need less memory, and embedders then embed each text twice."""
     timeout: Annotated[float, Gt(0), Unit("seconds")] = 1800.0
     """Time after which a training run gives up on a worker that does not answer. All workers then restart from the last
     checkpoint."""

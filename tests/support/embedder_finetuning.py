@@ -56,11 +56,11 @@ class Lines:
         return [tuple(json.loads(line)) for line in self.path.read_text().splitlines()] if self.path.exists() else []
 
 
-def context(folder: Path, workers: int = 1, retries: int = 1) -> Context:
+def context(folder: Path, workers: int = 1, retries: int = 1, micro_batch_size: int | None = None) -> Context:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray workers cannot import tests/support
     for name in ("out", "work"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    resources = Resources(workers, cpus=2 / workers, gpus=0.0, retries=retries)
+    resources = Resources(workers, cpus=2 / workers, gpus=0.0, retries=retries, micro_batch_size=micro_batch_size)
     return Context("tune", "cd" * 32, 1, folder / "out", folder / "work", resources, Lines(folder / "progress"))
 
 

@@ -3,7 +3,9 @@
 Legend: Q queries of a batch, P its passages (each text once), D dimensions.
 
 All workers know the whole batch. Its queries and passages are distributed by length, each worker embeds its part, and
-passages are gathered with their gradient: the loss is the same for any number of workers.
+passages are gathered with their gradient: the loss is the same for any number of workers. In-batch negatives need all
+vectors at once. Where the activations of all texts do not fit in memory, the texts are embedded twice
+(`ratchet.models.losses.grad_cache`).
 """
 
 from __future__ import annotations
@@ -22,23 +24,19 @@ from ratchet.data.tables import read_shards
 from ratchet.data.triplets import Triplets, find_corpus_rows, pad_rows
 from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
 from ratchet.jobs.training.embedder_task import EmbedderTask
-from ratchet.jobs.training.finetuning import (
-    CPU_TOKENS,
-    run_finetuning,
-    select_metrics,
-    steps_of_epochs,
-)
+from ratchet.jobs.training.finetuning import run_finetuning, select_metrics, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.jobs.training.teacher_gate import resolve_distillation
 from ratchet.models.embedder.encoder import Encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig
-from ratchet.models.length_groups import group_by_length
 from ratchet.models.losses.contrastive import false_negative_mask, gather_with_gradient, scale_for_workers
 from ratchet.models.losses.distillation import distillation_loss
 from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 
+CPU_GRAPH_TOKENS = 2**15
+"""Tokens of a training step on CPUs whose activations are all kept. For MiniLM they take about 8 GB."""
 ICL_TEMPLATE = "<instruct>{task}\n<query>{text}\n<response>"
 """The template of bge-en-icl. An example is followed by its answer."""
 
@@ -98,29 +96,49 @@ class TrainTask(EmbedderTask):
         return self.triplets.query_text[query].as_py(), self.triplets.corpus_text[answer].as_py()
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
-        """Return one part: in-batch negatives need all passages at once."""
-        return [partial(self.loss, epoch, step)]
-
-    def loss(self, epoch: int, step: int) -> tuple[Tensor, int]:
-        batch, config = self._take_batch(epoch, step), self.config
+        """Return one part where the texts of every worker fit in memory, else one per micro batch."""
+        batch, workers = self._take_batch(epoch, step), self.worker.world_size
         self.dropout.start_step(epoch, step)
-        query_QD = self._embed(batch.query_ids, batch.query_rows)
-        own_PD = self._embed(batch.passage_ids, batch.passage_rows)
-        zero = self.zero3_sync.finish(self.run_filler)
+        ids_R = [*batch.query_ids, *batch.passage_ids]
+        row_ids_R = np.concatenate([batch.query_rows, batch.passage_rows])
+
+        def gradient(vector_RD: Tensor) -> tuple[Tensor, Tensor]:
+            vector_RD.requires_grad_()
+            with torch.enable_grad():
+                loss = self._compute_loss(batch, vector_RD)
+            # The gradients of passages are summed over workers, and those of the parts averaged.
+            return loss, torch.autograd.grad(loss, vector_RD)[0] / workers
+
+        if all(gather_objects(self._fits(ids_R))):
+            return [partial(self._run_whole, batch, ids_R, row_ids_R)]
+        return self.make_parts(ids_R, row_ids_R, gradient)
+
+    def _fits(self, ids_R: list[list[int]]) -> bool:
+        """Whether the graph of one forward and backward pass of all texts is kept in memory."""
+        if self.resources.micro_batch_size is not None:
+            return len(ids_R) <= self.resources.micro_batch_size
+        return sum(map(len, ids_R)) <= (CPU_GRAPH_TOKENS if self.device == "cpu" else self.resources.batch_tokens)
+
+    def _run_whole(self, batch: WorkerBatch, ids_R: list[list[int]], row_ids_R: np.ndarray) -> tuple[Tensor, int]:
+        vector_RD = self.embed_rows(ids_R, row_ids_R, np.arange(len(ids_R)))
+        return self._compute_loss(batch, vector_RD), sum(map(len, ids_R))
+
+    def _compute_loss(self, batch: WorkerBatch, vector_RD: Tensor) -> Tensor:
+        """Return this worker's share of the loss. vector_RD: queries, then passages."""
+        config = self.config
+        query_QD, own_PD = vector_RD.split([len(batch.query_ids), len(batch.passage_ids)])
         passage_PD = gather_with_gradient(own_PD, offsets=batch.offsets)
-        logits_QP = query_QD.float() @ passage_PD.float().T / config.temperature
-        mask_QP = None if batch.mask_QP is None else batch.mask_QP.to(self.device)
+        logits_QP = query_QD @ passage_PD.T / config.temperature
         total = distillation_loss(
             config.distillation,
             logits_QP,
             batch.member_QG.to(self.device),
             None if batch.teacher_QG is None else batch.teacher_QG.to(self.device),
-            mask_QP=mask_QP,
+            mask_QP=None if batch.mask_QP is None else batch.mask_QP.to(self.device),
             label_smoothing=config.label_smoothing,
             teacher_temperature=config.teacher_temperature,
         )
-        tokens = sum(map(len, batch.query_ids)) + sum(map(len, batch.passage_ids))
-        return scale_for_workers(total, batch.queries, self.worker.world_size) + zero, tokens
+        return scale_for_workers(total, batch.queries, self.worker.world_size)
 
     def _take_batch(self, epoch: int, step: int) -> WorkerBatch:
         """Return the batch of a training step, and start to prepare the next one in a thread."""
@@ -174,17 +192,6 @@ class TrainTask(EmbedderTask):
             return None
         drawn = [self.triplets.draw_examples(config.seed, epoch, int(query), config.num_examples) for query in query_Q]
         return [[self._get_example(*pair) for pair in own] for own in drawn]
-
-    def _embed(self, ids: list[list[int]], row_ids: np.ndarray) -> Tensor:
-        """float32 [rows, D] with gradient, computed in batches of similar length."""
-        on_cpu = self.device == "cpu"
-        multiple, tokens = (4, CPU_TOKENS) if on_cpu else (8, self.resources.batch_tokens)
-        parts, order = [], []
-        for batch in group_by_length([len(row) for row in ids], tokens, multiple):
-            parts.append(self.embed_batch([ids[i] for i in batch], row_ids[batch], multiple))
-            order.append(batch)
-        back = np.argsort(np.concatenate(order))
-        return torch.cat(parts)[torch.from_numpy(back).to(self.device)]
 
     def compute_metrics(self, model: Encoder) -> dict[str, float]:
         """Exact metrics on `valid`. Each worker embeds a part of the queries and of the corpus."""

@@ -26,13 +26,11 @@ from ratchet.data.tables import open_mapped, read_shards
 from ratchet.errors import InputError
 from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs
 from ratchet.jobs.training.embedder_task import EmbedderTask
-from ratchet.jobs.training.finetuning import CPU_TOKENS, run_finetuning, select_metrics
+from ratchet.jobs.training.finetuning import run_finetuning, select_metrics
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.models.embedder import projection
 from ratchet.models.embedder.encoder import Encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
-from ratchet.models.length_groups import group_by_length
-from ratchet.models.losses import grad_cache
 from ratchet.models.losses.tiled_contrastive_loss import symmetric_info_nce_gradient
 from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
@@ -81,7 +79,7 @@ class TrainTask(EmbedderTask):
             projection.save(self.encoder.projection, folder / self.encoder.encoding_config.projection)
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
-        """Embed all texts of this worker without gradient. Each part embeds a micro batch again, with gradient."""
+        """Return one part per micro batch."""
         config, worker = self.config, self.worker
         batch = self.sampler.make_batch(config.seed, epoch, step, worker.rank, worker.world_size)
         texts = self.sampler.texts(np.concatenate([batch.left_N, batch.right_N]))
@@ -97,30 +95,7 @@ class TrainTask(EmbedderTask):
             loss, *gradients = symmetric_info_nce_gradient(*sides, **options)
             return loss, torch.cat(gradients)
 
-        batches = self._micro_batches([len(ids) for ids in ids_R])
-        embed = partial(self._embed, ids_R, row_ids)
-        parts = grad_cache.make_backward_passes(embed, batches, gradient, worker.world_size)
-        tokens = [sum(len(ids_R[row]) for row in rows) for rows in batches]
-        return [partial(_run_part, part, count) for part, count in zip(parts, tokens, strict=True)]
-
-    def _micro_batches(self, lengths: list[int]) -> list[np.ndarray]:
-        """Split rows into micro batches of similar length. All workers get the same number; some may be empty."""
-        most = self.resources.micro_batch_size
-        multiple, tokens = (4, CPU_TOKENS) if self.device == "cpu" else (8, self.resources.batch_tokens)
-        if most is not None:
-            order = np.argsort(lengths, kind="stable")
-            groups = np.array_split(order, -(-len(order) // most)) if len(order) else []
-        else:
-            groups = group_by_length(lengths, tokens, multiple) if lengths else []
-        wanted = max(gather_objects(len(groups)))
-        return [*groups, *[np.zeros(0, np.int64)] * (wanted - len(groups))]
-
-    def _embed(self, ids_R: list[list[int]], row_ids: np.ndarray, rows: np.ndarray) -> Tensor:
-        """float32 [rows, D]. An empty micro batch runs the model too, since all workers must."""
-        filler = self.encoder.tokenizer.pad_token_id
-        chosen = [ids_R[row] for row in rows] or [[filler, filler]]
-        ids = row_ids[rows] if len(rows) else np.zeros(1, np.int64)
-        return self.embed_batch(chosen, ids, 4 if self.device == "cpu" else 8)[: len(rows)]
+        return self.make_parts(ids_R, row_ids, gradient)
 
     def compute_metrics(self, model: Encoder) -> dict[str, float]:
         """Exact metrics on `valid`, each statement against all others. Each worker embeds a part."""
@@ -135,10 +110,6 @@ class TrainTask(EmbedderTask):
         return select_metrics(
             self.config, partial(compute_rank_metrics, ranks_R, relevant), "mrr", "p@1", "r@10", "r@100"
         )
-
-
-def _run_part(part: Callable[[], Tensor], tokens: int) -> tuple[Tensor, int]:
-    return part(), tokens
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import reranker_finetuning
+import torch
 from embedder_finetuning import FAST, SHOWN
+from torch import Tensor
 
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs, check
@@ -93,3 +96,42 @@ def test_a_base_without_weights_is_refused(inputs: Inputs, tmp_path: Path) -> No
 def test_more_workers_than_queries_are_refused_with_the_fix(inputs: Inputs, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"workers: 3 given.*lower workers, or raise batch"):
         TrainTask(WorkerInfo(0, 3, "cpu"), dataclasses.replace(FAST, batch_size=2), inputs, Resources(3, 1.0, 0.0))
+
+
+def collect_gradients(config: Config, inputs: Inputs, micro_batch_size: int | None) -> tuple[int, float, list[Tensor]]:
+    """Return (number of parts, loss, gradients) of a training step on one worker."""
+    resources = Resources(1, cpus=1.0, gpus=0.0, micro_batch_size=micro_batch_size)
+    task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, resources)
+    parts, loss = task.parts(0, 0), 0.0
+    for part in parts:
+        share, _ = part()
+        share.backward()
+        loss += float(share.detach())
+    return len(parts), loss, [weight.grad for weight in task.model.parameters() if weight.grad is not None]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"num_negatives": 0},
+        {"in_batch_negatives": False, "label_smoothing": 0.1},
+        {"lora_dropout": 0.3},
+        {"distillation": "kl_div"},
+        {"distillation": "m3_kd_loss", "gradient_checkpointing": True},
+    ],
+)
+def test_micro_batches_give_the_gradient_of_the_whole_batch(
+    change: dict[str, Any], inputs: Inputs, concepts: Path, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(FAST, dtype="float32", **change)
+    if config.distillation != "none":
+        inputs = dataclasses.replace(inputs, mined=reranker_finetuning.make_inputs(concepts, tmp_path).mined)
+    one, loss, expected = collect_gradients(config, inputs, None)
+    several, again, found = collect_gradients(config, inputs, 3)
+    assert (one, several > 4) == (1, True)
+    assert again == pytest.approx(loss, rel=1e-6)
+    largest = max(float(gradient.abs().max()) for gradient in expected)
+    assert len(found) == len(expected) > 0
+    for mine, whole in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, whole, rtol=0, atol=1e-6 * largest)
