@@ -5,8 +5,8 @@
 Both get the same triplets: `--batch` queries a step with one positive and `--negatives` random negatives each, ragged
 texts as they are (Eedi's CSVs, FlagEmbedding JSONL or a BEIR folder; without `--data` generated questions), LoRA of
 rank 32 on all linear layers, AdamW. Each run is a process of its own, in alternation; the first step is not counted.
-Tokens are those of the texts of a step, without padding, counted alike for both.
-`make bench` installs what the peer needs.
+Tokens are those of the texts of a step, without padding, counted alike for both. The last two ways embed each text
+twice (GradCache) to bound the memory: at most `--micro-batch` texts at a time. `make bench` installs the peer.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ WAYS = {
     "ours-float32": "ratchet, float32",
     "peer": "sentence-transformers, float32 (default)",
     "peer-bf16": "sentence-transformers, bf16=True",
+    "ours-cached-float32": "ratchet, float32, micro batches",
+    "peer-cached": "sentence-transformers, its GradCache loss",
 }
 
 
@@ -49,6 +51,7 @@ def arguments(
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--batch", type=int, default=batch)
     parser.add_argument("--negatives", type=int, default=negatives)
+    parser.add_argument("--micro-batch", type=int, default=32, help="texts, of the ways with micro batches")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--ways", default=",".join(ways))
     parser.add_argument("--way", help=argparse.SUPPRESS)
@@ -148,7 +151,9 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
         write(folder, rows)
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
-        task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, float(given.threads), 0.0))
+        cached = {"micro_batch_size": given.micro_batch} if "cached" in given.way else {}
+        resources = Resources(1, cpus=float(given.threads), gpus=0.0, **cached)
+        task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, resources)
         return steps(task, tokens_of(rows))
 
 
@@ -202,7 +207,7 @@ def peer(given: argparse.Namespace) -> dict[str, float]:
         SentenceTransformerTrainer,
         SentenceTransformerTrainingArguments,
     )
-    from sentence_transformers.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.losses import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
 
     from ratchet.models.model_files import MINILM, resolve
 
@@ -219,7 +224,10 @@ def peer(given: argparse.Namespace) -> dict[str, float]:
         def on_step_end(self, *_: Any, **__: Any) -> None:
             ends.append(clocks())
 
-    class Kept(MultipleNegativesRankingLoss):
+    cached = given.way.endswith("cached")
+    size = {"mini_batch_size": given.micro_batch} if cached else {}
+
+    class Kept(CachedMultipleNegativesRankingLoss if cached else MultipleNegativesRankingLoss):  # type: ignore[misc]
         def forward(self, *given: Any, **named: Any) -> Any:
             loss = super().forward(*given, **named)
             losses.append(float(loss.detach()))
@@ -243,7 +251,7 @@ def peer(given: argparse.Namespace) -> dict[str, float]:
             model=model,
             args=arguments,
             train_dataset=Dataset.from_dict(columns),
-            loss=Kept(model, scale=20.0),
+            loss=Kept(model, scale=20.0, **size),
             callbacks=[Clock()],
         ).train()
     return summary(tokens_of(rows), ends[0], ends[-1], len(ends), losses)
