@@ -11,6 +11,8 @@ import torch
 import transformers
 
 from ratchet.errors import ModelError
+from ratchet.models.adapters import lora
+from ratchet.models.cpu_linear import prepack
 from ratchet.models.model_files import check_folder
 
 
@@ -63,6 +65,24 @@ def open_model(
             " config.json asks for; fetch or save the model again"
         )
     return model, sorted(found["missing_keys"])
+
+
+def place_model(
+    model: Any, adapter: Path | None, device: torch.device, dtype: torch.dtype, *, training: bool, prepacked: bool
+) -> Any:
+    """Return an opened model on its device and in its dtype, with an adapter for inference if one is given.
+
+    The adapter is merged, in the dtype of the opened model. Over a model in 4 bits it stays beside, since merged
+    weights would be rounded to 4 bits again. prepacked: see `ratchet.models.cpu_linear`.
+    """
+    is_merged = not getattr(model, "is_loaded_in_4bit", False)
+    if adapter is not None and not training:
+        model = lora.merge(model, adapter) if is_merged else lora.load(model, adapter)
+    model = move_model(model, device, dtype)
+    model.train(training)
+    if prepacked and not training and is_merged:
+        prepack(model)
+    return model
 
 
 def turn_off_dropout(config: Any) -> None:

@@ -35,6 +35,9 @@ class Config:
     """Maximum length of a prompt. A longer one is an error; prompts are never truncated."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Data type of weights and activations."""
+    quantization: Literal["none", "nf4"] = "none"
+    """`nf4` keeps the linear layers in 4 bits: a quarter of the memory, slower, and slightly different results. An
+    adapter is then not merged."""
     measure_latency: bool = False
     """Answer one group at a time and record the seconds it took. Slower, and the result differs from run to run."""
     engine: Literal["transformers", "vllm"] = "transformers"
@@ -75,6 +78,11 @@ def check_vllm(config: Config, inputs: Inputs) -> None:
         raise InputError(
             "generate.engine: 'vllm' given; expected it to be installed (the extra: pip install '.[vllm]'); or set"
             " engine=transformers"
+        )
+    if config.quantization != "none":
+        raise InputError(
+            f"generate.quantization: {config.quantization} given; expected none with engine 'vllm', which serves merged"
+            " weights; or set engine=transformers"
         )
     if config.measure_latency:
         raise InputError(

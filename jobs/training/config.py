@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,12 +86,7 @@ class RetrievalFinetuneConfig(FinetuneConfig):
 
 
 def check_config(job: str, config: FinetuneConfig, base: Path | None) -> None:
-    """Raise InputError for settings that exclude each other, a missing package and an unusable base."""
-    if config.quantization != "none" and importlib.util.find_spec("bitsandbytes") is None:
-        raise InputError(
-            f"{job}.quantization: {config.quantization} given, and the package bitsandbytes is not installed; expected"
-            " it to be; install it, or set quantization=none"
-        )
+    """Raise InputError for settings that exclude each other and an unusable base."""
     if config.quantization != "none" and config.zero_stage == 3:
         raise InputError(
             f"{job}.zero_stage: 3 given; expected 2 or less with nf4, since quantized blocks cannot be sharded; lower"

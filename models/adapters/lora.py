@@ -78,9 +78,12 @@ def load(model: Any, folder: Path, *, trainable: bool = False) -> PeftModel:
     if not (folder / CONFIG).is_file() or not (folder / WEIGHTS).is_file():
         raise ModelError(f"adapter {folder}: no {CONFIG} and {WEIGHTS}; expected a PEFT folder; check the path")
     try:
-        return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable, autocast_adapter_dtype=False)
-    except (RuntimeError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
+        with warnings.catch_warnings():
+            # PEFT keeps the initial weights of layers that the file lacks, such as all of another kind of model.
+            warnings.filterwarnings("error", message="Found missing adapter keys")
+            return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable, autocast_adapter_dtype=False)
+    except (RuntimeError, ValueError, UserWarning) as error:
+        first = str(error).strip().splitlines()[0][:200]
         raise ModelError(
             f"adapter {folder}: does not fit the model ({first}); expected an adapter of this base"
         ) from None

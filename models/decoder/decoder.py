@@ -15,10 +15,9 @@ import transformers
 from torch import Tensor
 
 from ratchet.errors import ModelError
-from ratchet.models.adapters import lora
 from ratchet.models.decoder.conversation import Conversations
 from ratchet.models.devices import resolve_device, resolve_dtype
-from ratchet.models.loading import move_model, open_model, silence_transformers
+from ratchet.models.loading import open_model, place_model, silence_transformers
 from ratchet.models.model_files import copy_tokenizer
 from ratchet.models.model_kind import check_decoder
 
@@ -63,20 +62,16 @@ def load(
     """
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)
-    merging = adapter is not None and not training
     model, _ = open_model(
         transformers.AutoModelForCausalLM,
         base,
-        dtype=torch.float32 if merging else kind,
+        dtype=torch.float32 if adapter and not training and quantization == "none" else kind,
         device=where,
         training=training,
         quantization=quantization,
         may_lack=lambda name: False,
     )
-    if merging and adapter is not None:
-        model = lora.merge(model, adapter)
-    model = move_model(model, where, kind)
-    model.train(training)
+    model = place_model(model, adapter, where, kind, training=training, prepacked=False)
     return Decoder(model, load_conversations(base))
 
 

@@ -16,14 +16,12 @@ import transformers
 from torch import Tensor
 
 from ratchet.errors import ModelError
-from ratchet.models.adapters import lora
 from ratchet.models.batching import MULTIPLE, batch_by_tokens, pad
-from ratchet.models.cpu_linear import prepack
 from ratchet.models.devices import resolve_device, resolve_dtype
 from ratchet.models.embedder import projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, Example, Role, read_encoding_config
 from ratchet.models.embedder.tokenization import TextTokenizer
-from ratchet.models.loading import eval_mode, move_model, open_model
+from ratchet.models.loading import eval_mode, open_model, place_model
 from ratchet.models.model_files import find_config_folder
 
 OWN_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "distilbert", "modernbert", "t5", "bloom", "mpt")
@@ -158,19 +156,14 @@ def load(
     model, _ = open_model(
         transformers.AutoModel,
         base,
-        dtype=torch.float32 if adapter else kind,
+        dtype=torch.float32 if adapter and quantization == "none" else kind,
         device=where,
         training=training,
         quantization=quantization,
         # The pooler's output is not used.
         may_lack=lambda name: "pooler" in name,
     )
-    if adapter is not None and not training:
-        model = lora.merge(model, adapter)
-    model = move_model(model, where, kind)
-    model.train(training)
-    if prepacked and not training:
-        prepack(model)
+    model = place_model(model, adapter, where, kind, training=training, prepacked=prepacked)
     sides = {"padding_side": encoding_config.padding_side, "truncation_side": "right"}
     tokenizer = transformers.AutoTokenizer.from_pretrained(base, **sides)
     layer = None

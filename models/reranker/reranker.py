@@ -20,11 +20,9 @@ import transformers
 from torch import Tensor
 
 from ratchet.errors import ModelError
-from ratchet.models.adapters import lora
 from ratchet.models.batching import MULTIPLE, batch_by_tokens
-from ratchet.models.cpu_linear import prepack
 from ratchet.models.devices import resolve_device, resolve_dtype
-from ratchet.models.loading import eval_mode, move_model, open_model
+from ratchet.models.loading import eval_mode, open_model, place_model
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.reranker.prefix_sharing import (
     PrefixRow,
@@ -180,7 +178,7 @@ def load(
         model, missing = open_model(
             transformers.AutoModelForCausalLM if decoder else transformers.AutoModelForSequenceClassification,
             base,
-            dtype=torch.float32 if adapter else kind,
+            dtype=torch.float32 if adapter and quantization == "none" else kind,
             device=where,
             training=training,
             quantization=quantization,
@@ -189,12 +187,7 @@ def load(
         )
     finally:
         torch.random.set_rng_state(state)
-    if adapter is not None and not training:
-        model = lora.merge(model, adapter)
-    model = move_model(model, where, kind)
-    model.train(training)
-    if prepacked and not training:
-        prepack(model)
+    model = place_model(model, adapter, where, kind, training=training, prepacked=prepacked)
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     reranker = Reranker(model, tokenizer, reranker_config)
     reranker.new_layers = sorted({name.rpartition(".")[0] for name in missing})

@@ -26,7 +26,9 @@ class Worker:
 
     def __init__(self, config: Config, inputs: Inputs, batch_tokens: int, device: str) -> None:
         self.config, self.batch_tokens = config, batch_tokens
-        self.decoder = decoder.load(inputs.model, inputs.adapter, dtype=config.dtype, device=device)
+        self.decoder = decoder.load(
+            inputs.model, inputs.adapter, dtype=config.dtype, device=device, quantization=config.quantization
+        )
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         samples = [row_to_sample(row) for row in pq.read_table(source).to_pylist()]

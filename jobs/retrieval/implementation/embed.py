@@ -25,7 +25,14 @@ class Worker:
 
     def __init__(self, model: Path, adapter: Path | None, config: Config, batch_tokens: int, device: str) -> None:
         encoding_config = read_encoding_config(find_config_folder(model, adapter)).with_limits(config.max_length)
-        self.encoder = encoder.load(model, adapter, dtype=config.dtype, device=device, encoding_config=encoding_config)
+        self.encoder = encoder.load(
+            model,
+            adapter,
+            dtype=config.dtype,
+            device=device,
+            quantization=config.quantization,
+            encoding_config=encoding_config,
+        )
         self.config = config
         self.batch_tokens = batch_tokens
 

@@ -33,7 +33,12 @@ class Worker:
             config.max_length, config.query_max_length
         )
         self.reranker = reranker.load(
-            model, adapter, dtype=config.dtype, device=device, reranker_config=reranker_config
+            model,
+            adapter,
+            dtype=config.dtype,
+            device=device,
+            quantization=config.quantization,
+            reranker_config=reranker_config,
         )
         table = read_shards(corpus, ["id", "text"])
         self.text_of = dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
+from ratchet.models.decoder import decoder
+from ratchet.models.embedder import encoder
 
 IDS_BL = torch.arange(3, 33).reshape(2, 15)
 
@@ -110,3 +112,18 @@ def test_broken_adapters_are_refused(tiny: dict[str, Path], tmp_path: Path) -> N
     with pytest.raises(ModelError, match="not finite"):
         lora.save(model, tmp_path / "bad")
     assert not (tmp_path / "bad").exists()
+
+
+def test_an_adapter_of_another_kind_of_model_is_refused(tiny: dict[str, Path], tmp_path: Path) -> None:
+    """The layers of a causal language model have another prefix than those of an embedder."""
+    model = lora.attach(
+        encoder.load(tiny["qwen2"], device="cpu", training=True).model,
+        lora_r=2,
+        lora_alpha=4,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+        seed=0,
+    )
+    lora.save(model, tmp_path)
+    with pytest.raises(ModelError, match=r"does not fit the model \(Found missing adapter keys"):
+        decoder.load(tiny["qwen2"], tmp_path, device="cpu")

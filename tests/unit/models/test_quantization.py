@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import transformers
 
 from ratchet.models.adapters import lora
+from ratchet.models.decoder import decoder
 from ratchet.models.embedder import encoder
 from ratchet.models.loading import move_model
 from ratchet.models.reranker import reranker
@@ -81,3 +83,41 @@ def test_an_adapter_learns_over_a_base_in_4_bits_that_stays(base: Path, tmp_path
     else:
         whole = reranker.load(base, tmp_path, dtype="float32", device="cpu", reranker_config=ASK)
         assert int(np.argmax(whole.score(["w1"], [texts])[0])) == 2
+
+
+@pytest.mark.parametrize("kind", ["encoder", "reranker", "decoder"])
+def test_inference_in_4_bits_is_near_and_keeps_the_adapter_beside(base: Path, tmp_path: Path, kind: str) -> None:
+    load: Any = {
+        "encoder": encoder.load,
+        "decoder": decoder.load,
+        "reranker": partial(reranker.load, reranker_config=ASK),
+    }
+    load = load[kind]
+    plain = load(base, dtype="float32", device="cpu", training=True).model
+    model = lora.attach(plain, lora_r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", seed=0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) / 3)
+    lora.save(model, tmp_path)
+    texts, found = ["w1w2w3", "w4w5w6w7", "w8"], {}
+    for adapter in (None, tmp_path):
+        for quantization in ("none", "nf4"):
+            options: dict[str, Any] = {"dtype": "float32", "device": "cpu", "quantization": quantization}
+            one = load(base, adapter, **options)
+            if kind == "encoder":
+                values = one.encode(texts, "passage").ravel()
+            elif kind == "reranker":
+                values = one.score(["w1"], [texts])[0]
+            else:
+                with torch.no_grad():
+                    values = one.model(torch.arange(3, 40)[None]).logits.ravel().numpy()
+            assert len(linears(one.model)) == (2 * 7 if quantization == "nf4" else 0)
+            found[adapter is None, quantization] = np.asarray(values, np.float64)
+
+    def distance(one: tuple[bool, str], other: tuple[bool, str]) -> float:
+        return float(np.linalg.norm(found[one] - found[other]) / np.linalg.norm(found[other]))
+
+    for is_base in (True, False):
+        assert 0 < distance((is_base, "nf4"), (is_base, "none")) < 0.35
+    assert distance((False, "nf4"), (False, "none")) < distance((True, "nf4"), (False, "none"))
