@@ -39,6 +39,7 @@ def start_engine(
     # lock there on which every later process blocks. gloo needs no compiler.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    is_half = trained[0].dtype == torch.bfloat16
     # Without torch's Adam DeepSpeed compiles its own.
     adam = {"lr": learning_rate, "weight_decay": weight_decay, "torch_adam": True, "adam_w_mode": True}
     engine, *_ = deepspeed.initialize(
@@ -49,8 +50,11 @@ def start_engine(
             "train_micro_batch_size_per_gpu": 1,
             "gradient_accumulation_steps": 1,
             "optimizer": {"type": "AdamW", "params": adam},
-            "bf16": {"enabled": trained[0].dtype == torch.bfloat16},
-            "zero_optimization": {"stage": zero_stage},
+            "bf16": {"enabled": is_half},
+            # In bfloat16 a quarter of the sum of 4,096 micro-batches is lost.
+            "data_types": {"grad_accum_dtype": "fp32"},
+            # Stage 0 cannot add bfloat16 gradients up in float32. Stage 1 does the same with sharded moments.
+            "zero_optimization": {"stage": max(zero_stage, int(is_half))},
             # DeepSpeed 0.19 clips at 1.0 when nothing is said.
             "gradient_clipping": max_grad_norm,
             "steps_per_print": 1_000_000_000,

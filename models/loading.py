@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import transformers
+from torch.nn import functional
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
@@ -99,13 +100,56 @@ def turn_off_dropout(config: Any) -> None:
 
 
 def move_model(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """Move the model to a device and dtype. Of a 4-bit model only the trainable weights are cast."""
-    if not getattr(model, "is_loaded_in_4bit", False):
-        return model.to(device=device, dtype=dtype)
+    """Move the model to a device, and its weights to a dtype; 4-bit weights stay. Buffers keep their dtype: rotary
+    frequencies in bfloat16 would turn the positions of long texts by radians."""
+    if getattr(model, "is_loaded_in_4bit", False):
+        return model
+    model.to(device=device)
     for parameter in model.parameters():
-        if parameter.requires_grad:
+        if parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)
     return model
+
+
+def train_in_float32(model: Any) -> None:
+    """Make the trainable weights float32, over a model of any dtype, so that gradients add up in float32.
+
+    Their layers compute in the dtype of their input: the weights are cast, not the activations, which would be kept for
+    the backward pass in twice the size. Raises ModelError for a layer that is neither linear nor a layer norm.
+    """
+    for name, module in model.named_modules():
+        own = [weight for weight in module.parameters(recurse=False) if weight.requires_grad]
+        for weight in own:
+            weight.data = weight.data.float()
+        if hasattr(module, "lora_A"):
+            module.cast_input_dtype_enabled = False  # of PEFT, which would cast the activations
+        if own and type(module) in FLOAT32_LAYERS:
+            module.__class__ = FLOAT32_LAYERS[type(module)]
+        elif own and type(module) not in (*FLOAT32_LAYERS.values(), torch.nn.ParameterDict):
+            raise ModelError(
+                f"layer {name}: a {type(module).__name__} is to be trained; expected linear layers and layer norms;"
+                " leave it out of target_modules"
+            )
+
+
+class _Linear(torch.nn.Linear):
+    """Float32 weights, cast to the dtype of the input in each pass."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        bias = None if self.bias is None else self.bias.to(input.dtype)
+        return functional.linear(input, self.weight.to(input.dtype), bias)
+
+
+class _LayerNorm(torch.nn.LayerNorm):
+    """As `_Linear`."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        weight, bias = (None if own is None else own.to(input.dtype) for own in (self.weight, self.bias))
+        return functional.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
+
+
+FLOAT32_LAYERS: dict[type, type] = {torch.nn.Linear: _Linear, torch.nn.LayerNorm: _LayerNorm}
+"""Layer -> the layer that `train_in_float32` makes of it."""
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory, is_
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models.adapters import lora
 from ratchet.models.dropout import DropoutMasks
-from ratchet.models.loading import move_model
+from ratchet.models.loading import train_in_float32
 from ratchet.models.search.rank_metrics import RankMetrics
 from ratchet.orchestrator.job_interface import Context, Result, digests
 
@@ -49,7 +49,6 @@ def attach_adapter(
 
     dropout: the masks of the adapter's dropout layers. options: `modules_to_save` and `task` of
     `ratchet.models.adapters.lora.attach`."""
-    device, dtype = model.device, model.dtype
     names = config.target_modules
     if initial_adapter is not None:
         with_adapter = lora.load(model, initial_adapter, trainable=True)
@@ -63,7 +62,7 @@ def attach_adapter(
             seed=config.seed,
             **options,
         )
-    move_model(with_adapter, device, dtype)
+    train_in_float32(with_adapter)
     dropout.install(with_adapter)
     if config.gradient_checkpointing:
         recomputing = {"use_reentrant": False, "context_fn": dropout.checkpoint_contexts}

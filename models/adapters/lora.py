@@ -49,7 +49,7 @@ def attach(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return get_peft_model(model, config, autocast_adapter_dtype=False)
+            return get_peft_model(model, config)
     except ValueError as error:
         raise ModelError(f"target_modules: {target_modules} given; {error}; `all-linear` fits any model") from None
     finally:
@@ -81,7 +81,7 @@ def load(model: Any, folder: Path, *, trainable: bool = False) -> PeftModel:
         with warnings.catch_warnings():
             # PEFT keeps the initial weights of layers that the file lacks, such as all of another kind of model.
             warnings.filterwarnings("error", message="Found missing adapter keys")
-            return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable, autocast_adapter_dtype=False)
+            return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable)
     except (RuntimeError, ValueError, UserWarning) as error:
         first = str(error).strip().splitlines()[0][:200]
         raise ModelError(

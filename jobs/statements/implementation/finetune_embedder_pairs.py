@@ -59,10 +59,10 @@ class TrainTask(EmbedderTask):
         self.projects = dim is not None and not base.projection
         self.is_new = self.projects and one.projection is None
         if self.is_new and dim is not None:
-            one.projection = projection.init(one.dim, dim, self.config.seed).to(one.device, one.dtype)
+            one.projection = projection.init(one.dim, dim, self.config.seed).to(one.device)
             one.encoding_config = replace(one.encoding_config, projection=projection.FOLDER)
         if self.projects and one.projection is not None:
-            self.model.projection = one.projection.requires_grad_()  # the model contains all trained parameters
+            self.model.projection = one.projection.float().requires_grad_()  # the model contains all trained parameters
 
     def evaluate_start(self) -> dict[str, float]:
         if self.inputs.current_best is not None or not self.is_new:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 
 START = """
@@ -41,3 +43,54 @@ def test_nothing_is_compiled_and_a_lock_that_a_killed_process_left_stops_nobody(
     )
     assert "moved True" in done.stdout, done.stderr
     assert [path.name for path in cache.rglob("*") if path.is_file()] == ["lock"]
+
+
+SUM = """
+import os, sys, torch
+os.environ["LOCAL_RANK"] = "0"
+torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=0, world_size=1)
+from ratchet.models import engine
+from ratchet.models.loading import train_in_float32
+
+PARTS, stage, kind = 4096, int(sys.argv[2]), sys.argv[3]
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 4, bias=False)).to(torch.bfloat16)
+model[0].requires_grad_(kind == "full")
+if kind == "adapter":
+    train_in_float32(model)
+trained = model[1].weight
+start = trained.detach().double().clone()
+inputs = torch.randn(PARTS, 3, 8).to(torch.bfloat16) + 1
+training = engine.start_engine(
+    model, learning_rate=0.0, weight_decay=0.0, max_grad_norm=0.0, zero_stage=stage, device="cpu"
+)
+import deepspeed
+from deepspeed.utils import safe_get_full_grad
+for number, rows in enumerate(inputs):
+    loss = training(rows).float().sum() / PARTS
+    training.set_gradient_accumulation_boundary(number == PARTS - 1)
+    training.backward(loss)
+found = safe_get_full_grad(trained).double()
+with deepspeed.zero.GatheredParameters(list(model.parameters()), enabled=stage == 3):
+    hidden = (inputs.double() @ model[0].weight.detach().double().T).to(torch.bfloat16).double()
+    expected = hidden.sum((0, 1)).expand(4, 8) / PARTS
+print("error", float((found - expected).norm() / expected.norm()))
+"""
+
+
+@pytest.mark.parametrize("kind", ["adapter", "full"])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_gradients_of_thousands_of_parts_add_up(tmp_path: Path, stage: int, kind: str) -> None:
+    """Over a base in bfloat16, against a sum in float64."""
+    done = subprocess.run(
+        [sys.executable, "-c", SUM, str(tmp_path), str(stage), kind],
+        cwd=ROOT,
+        env=os.environ | {"DS_ACCELERATOR": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    found = [line for line in done.stdout.splitlines() if line.startswith("error ")]
+    assert found, done.stderr
+    assert float(found[0].split()[1]) < (1e-3 if kind == "adapter" else 2e-3)  # read in bfloat16

@@ -14,7 +14,7 @@ import transformers
 from ratchet.models.adapters import lora
 from ratchet.models.decoder import decoder
 from ratchet.models.embedder import encoder
-from ratchet.models.loading import move_model
+from ratchet.models.loading import train_in_float32
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig
 
@@ -48,10 +48,10 @@ def test_an_adapter_learns_over_a_base_in_4_bits_that_stays(base: Path, tmp_path
     assert len(linears(plain)) == 2 * 7
     assert plain.config.quantization_config.bnb_4bit_use_double_quant
     model = lora.attach(plain, lora_r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", seed=0)
-    move_model(model, one.device, torch.bfloat16)
+    train_in_float32(model)
     one.model = model
     trained = [weight for weight in model.parameters() if weight.requires_grad]
-    assert {weight.dtype for weight in trained} == {torch.bfloat16}
+    assert {weight.dtype for weight in trained} == {torch.float32}
     optimizer = torch.optim.AdamW(trained, lr=2e-2)
     texts = ["w1", "w2w3", "w4w5w6"]
     losses = []

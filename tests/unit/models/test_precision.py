@@ -1,0 +1,104 @@
+"""Models in bfloat16, made from the configs of real architectures, against plain transformers on the same weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from ratchet.models.adapters import lora
+from ratchet.models.decoder import decoder
+from ratchet.models.embedder import encoder
+from ratchet.models.loading import move_model, train_in_float32
+
+SIZE = {
+    "hidden_size": 128,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 200,
+}
+DECODER = {"num_key_value_heads": 1, "head_dim": 64, "max_position_embeddings": 4096, "rope_theta": 1e6, **SIZE}
+ARCHITECTURES: dict[str, Any] = {
+    "qwen2": lambda: transformers.Qwen2Config(**DECODER),
+    "qwen3": lambda: transformers.Qwen3Config(**DECODER),
+    "llama": lambda: transformers.LlamaConfig(**DECODER),
+    "mistral": lambda: transformers.MistralConfig(**DECODER, sliding_window=None),
+    "mistral-window": lambda: transformers.MistralConfig(**DECODER, sliding_window=64),
+    "gemma3": lambda: transformers.Gemma3TextConfig(**DECODER, sliding_window=64),
+    "bert": lambda: transformers.BertConfig(**SIZE),
+    "xlm-roberta": lambda: transformers.XLMRobertaConfig(**SIZE, max_position_embeddings=514),
+    "modernbert": lambda: transformers.ModernBertConfig(**SIZE, global_attn_every_n_layers=2, local_attention=32),
+}
+IDS = torch.randint(10, 190, (2, 300), generator=torch.Generator().manual_seed(0))
+
+
+def make(name: str, kind: Any, folder: Path, tokenizer: Path) -> Path:
+    config = ARCHITECTURES[name]()
+    for token in ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"):
+        if hasattr(config, token):
+            setattr(config, token, 1)
+    torch.manual_seed(0)
+    kind.from_config(config).save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(tokenizer).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_vectors_are_those_of_transformers(
+    name: str, dtype: str, tiny: dict[str, Path], tmp_path: Path, record_property: Any
+) -> None:
+    folder = make(name, transformers.AutoModel, tmp_path / "base", tiny["qwen2"])
+    ours = encoder.load(folder, dtype=dtype, device="cpu", prepacked=False).model
+    plain = transformers.AutoModel.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    mask = torch.ones_like(IDS)
+    with torch.no_grad():
+        found, expected = (one(IDS, attention_mask=mask).last_hidden_state.float() for one in (ours, plain))
+    largest = float((found - expected).abs().max() / expected.abs().max())
+    record_property("largest difference", largest)
+    assert largest < (1e-5 if dtype == "float32" else 1e-2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if "bert" not in name])
+def test_logits_and_gradients_are_those_of_transformers(
+    name: str, dtype: str, tiny: dict[str, Path], tmp_path: Path
+) -> None:
+    """The adapter's weights are float32 in ours, and in the plain model all weights are."""
+    folder = make(name, transformers.AutoModelForCausalLM, tmp_path / "base", tiny["qwen2"])
+    ours = decoder.load(folder, dtype=dtype, device="cpu").model
+    plain = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    with torch.no_grad():
+        found, expected = (one(IDS).logits.float() for one in (ours, plain))
+    assert float((found - expected).abs().max() / expected.abs().max()) < (1e-5 if dtype == "float32" else 1e-2)
+    options: dict[str, Any] = {"lora_r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-linear"}
+    gradients = []
+    for kind in (dtype, "float32"):
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, kind)).eval()
+        model = lora.attach(model, **options, seed=0, task="CAUSAL_LM")
+        if kind == dtype:
+            train_in_float32(model)
+        with torch.no_grad():
+            for weight_name, weight in model.named_parameters():
+                if "lora_B" in weight_name:
+                    weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) / 30)
+                assert weight.dtype == (torch.float32 if weight.requires_grad else getattr(torch, kind))
+        model(IDS, labels=IDS).loss.backward()
+        gradients.append(torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]))
+    error = float((gradients[0] - gradients[1]).norm() / gradients[1].norm())
+    assert error < (1e-5 if dtype == "float32" else 0.1)
+
+
+def test_rotary_frequencies_keep_their_precision(tiny: dict[str, Path], tmp_path: Path) -> None:
+    """At position 2,048 frequencies in bfloat16 turn by radians."""
+    folder = make("qwen2", transformers.AutoModel, tmp_path / "base", tiny["qwen2"])
+    exact = transformers.AutoModel.from_pretrained(folder).rotary_emb.inv_freq
+    for dtype in (torch.bfloat16, torch.float32):
+        model = transformers.AutoModel.from_pretrained(folder)
+        moved = move_model(model, torch.device("cpu"), dtype)
+        assert moved.dtype == dtype
+        assert torch.equal(moved.rotary_emb.inv_freq, exact)
