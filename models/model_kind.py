@@ -17,6 +17,10 @@ from ratchet.errors import ModelError
 
 NO_TEXT = re.compile("CLIP|Image|Vision|ViT|Audio|Speech|Wav2Vec")
 """Parts of the names of classes that do not read text."""
+POSITIONS_AFTER_PADDING = frozenset(
+    ["roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer", "data2vec-text", "ibert"]
+)
+"""The `model_type` of models whose positions begin after that of the padding token."""
 ENCODER_DECODERS = ("t5", "bart", "pegasus", "marian", "mbart", "led", "whisper")
 """Prefixes of the `model_type` of models that have an encoder and a decoder."""
 
@@ -108,6 +112,16 @@ def check_embedder(folder: Path) -> None:
             f"model {folder}: this is {kind} ({names}); expected an embedder: an encoder or a decoder; give another"
             " model"
         )
+
+
+def count_positions(config: dict[str, Any]) -> int | None:
+    """Return the number of tokens that a model has positions for; None where config.json says nothing.
+
+    RoBERTa and its relatives number positions from `pad_token_id` + 1 on, so that 512 of 514 can be used."""
+    positions = config.get("max_position_embeddings")
+    if positions and str(config.get("model_type", "")) in POSITIONS_AFTER_PADDING:
+        return int(positions) - int(config.get("pad_token_id", 1)) - 1
+    return None if positions is None else int(positions)
 
 
 def describe_kind(config: dict[str, Any]) -> str:

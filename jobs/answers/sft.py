@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval
 
+from ratchet.errors import InputError
 from ratchet.jobs.training.config import (
     WARM_START,
     FinetuneConfig,
@@ -24,6 +25,9 @@ from ratchet.jobs.training.config import (
 )
 from ratchet.jobs.training.schedule import check_warmup
 from ratchet.orchestrator.job_interface import Job, Result, Unit
+
+DEFAULT_MAX_LENGTH = 2048
+"""Maximum length of a sample in tokens, where `max_length` is None."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,13 @@ def check(config: Config, inputs: Inputs) -> None:
         from ratchet.models.decoder import decoder
 
         decoder.check(inputs.base)
+        window = decoder.get_sliding_window(inputs.base) if config.packing else None
+        if window is not None and window < (config.max_length or DEFAULT_MAX_LENGTH):
+            raise InputError(
+                f"sft.packing: true given, for a model whose layers attend to {window} tokens back; expected false where"
+                f" rows are longer, since packed rows have a mask without a window; set packing=false, or max_length to"
+                f" {window} or less"
+            )
 
 
 def predict(config: Config, inputs: Inputs, parents: Mapping[str, Result]) -> Result:

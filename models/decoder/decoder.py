@@ -108,6 +108,15 @@ def check(base: Path) -> None:
     load_conversations(base)
 
 
+def get_sliding_window(base: Path) -> int | None:
+    """Return how many tokens back the layers of a model attend that attend to a window only; None without such layers.
+    Reads no weights."""
+    config = transformers.AutoConfig.from_pretrained(base).get_text_config()
+    layers = getattr(config, "layer_types", None) or ["sliding_attention"]
+    window: int | None = getattr(config, "sliding_window", None)
+    return window if getattr(config, "use_sliding_window", True) and "sliding_attention" in layers else None
+
+
 def check_same_tokens(one: Path, other: Path) -> None:
     """Raise ModelError if the two tokenizers differ: in the id of a token, or in the tokens of a conversation, their
     chat templates and the token that ends an answer included."""

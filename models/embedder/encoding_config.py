@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from ratchet.errors import ModelError
 from ratchet.models.model_files import ENCODING_CONFIG_FILE, RERANKER_CONFIG_FILE
+from ratchet.models.model_kind import count_positions
 
 Role = Literal["query", "passage"]
 Example = tuple[str, str]
@@ -167,7 +168,7 @@ def _max_length(folder: Path, config: dict[str, Any]) -> int:
     limits = folder / "sentence_bert_config.json"
     if limits.is_file() and (given := _json(limits).get("max_seq_length")):
         return min(int(given), MAX_LENGTH)
-    said = [config.get("max_position_embeddings")]
+    said = [count_positions(config)]
     if (folder / "tokenizer_config.json").is_file():
         said.append(_json(folder / "tokenizer_config.json").get("model_max_length"))
     return int(min([MAX_LENGTH, *(number for number in said if number)]))

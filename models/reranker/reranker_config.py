@@ -17,7 +17,7 @@ from typing import Any, Literal
 from ratchet.errors import ModelError
 from ratchet.models.embedder.encoding_config import Role
 from ratchet.models.model_files import RERANKER_CONFIG_FILE
-from ratchet.models.model_kind import read_config
+from ratchet.models.model_kind import count_positions, read_config
 
 PROMPT = (
     "Given a query A and a passage B, determine whether the passage contains an answer to the query by providing a"
@@ -94,10 +94,7 @@ def read_reranker_config(folder: Path) -> RerankerConfig:
     architectures = " ".join(config.get("architectures") or [])
     if "CausalLM" in architectures:
         return YES_NO
-    length = min(512, int(config.get("max_position_embeddings") or 512))
-    if str(config.get("model_type", "")) in ("roberta", "xlm-roberta", "camembert"):
-        length -= 2  # position ids begin at 2
-    return RerankerConfig("cross_encoder", length)
+    return RerankerConfig("cross_encoder", min(512, count_positions(config) or 512))
 
 
 class PairTokenizer:

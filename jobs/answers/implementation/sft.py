@@ -19,7 +19,7 @@ from ratchet.data.tasks.answers import TEACHER_LOGPROBS
 from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, read_task_name, row_to_sample, write_task_name
 from ratchet.data.triplets import distribute
 from ratchet.errors import InputError
-from ratchet.jobs.answers.sft import Config, Inputs
+from ratchet.jobs.answers.sft import DEFAULT_MAX_LENGTH, Config, Inputs
 from ratchet.jobs.training.finetuning import attach_adapter, run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.models.adapters import lora
@@ -37,8 +37,6 @@ from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 CPU_BATCH_TOKENS = 2048
 """Padded tokens per forward pass on CPUs. Larger passes do not fit into the caches."""
-DEFAULT_MAX_LENGTH = 2048
-"""Maximum length of a sample in tokens, where `max_length` is None."""
 
 
 class TrainTask:

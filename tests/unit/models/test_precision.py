@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 import transformers
 
+from ratchet.errors import InputError
+from ratchet.jobs.answers import sft
 from ratchet.models.adapters import lora
 from ratchet.models.decoder import decoder
 from ratchet.models.embedder import encoder
@@ -102,3 +105,31 @@ def test_rotary_frequencies_keep_their_precision(tiny: dict[str, Path], tmp_path
         moved = move_model(model, torch.device("cpu"), dtype)
         assert moved.dtype == dtype
         assert torch.equal(moved.rotary_emb.inv_freq, exact)
+
+
+def test_packing_is_refused_where_a_window_is_shorter_than_a_row(tiny: dict[str, Path], tmp_path: Path) -> None:
+    """The mask of packed rows has no window."""
+    for name in ("qwen2", "llama", "mistral", "mistral-window", "gemma3"):
+        folder = make(name, transformers.AutoModelForCausalLM, tmp_path / name, tiny["qwen2"])
+        window = 64 if name in ("mistral-window", "gemma3") else None
+        assert decoder.get_sliding_window(folder) == window
+        inputs = sft.Inputs(folder, tmp_path, tmp_path)
+        sft.check(sft.Config(packing=True, max_length=64), inputs)
+        sft.check(sft.Config(), inputs)
+        if window is None:
+            sft.check(sft.Config(packing=True), inputs)
+            continue
+        with pytest.raises(InputError, match=r"sft\.packing: true given, for a model whose layers attend to 64 tokens"):
+            sft.check(sft.Config(packing=True), inputs)
+
+
+@pytest.mark.parametrize("name", ["xlm-roberta", "bert"])
+def test_a_text_is_cut_where_the_positions_end(name: str, tiny: dict[str, Path], tmp_path: Path) -> None:
+    """Two of the 514 positions of XLM-R are not used."""
+    folder = make(name, transformers.AutoModel, tmp_path / "base", tiny["qwen2"])
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": None}))
+    one = encoder.load(folder, dtype="float32", device="cpu")
+    assert one.encoding_config.max_length == 512
+    assert len(one.tokenize(["w1 " * 2000], "passage")[0]) == 512
+    assert one.encode(["w1 " * 2000], "passage").shape == (1, 128)
