@@ -69,7 +69,7 @@ def countdown(
         ),
         checkpoints=checkpoints,
         epochs=6,
-        learning_rate=1e-4 if base else 1e-3,
+        learning_rate=1e-3 if not base else 1e-4 if method == "lora" else None,
         method=method if base else "full",
         **sampling,
     )

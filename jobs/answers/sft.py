@@ -28,12 +28,16 @@ from ratchet.orchestrator.job_interface import Job, Result, Unit
 
 DEFAULT_MAX_LENGTH = 2048
 """Maximum length of a sample in tokens, where `max_length` is None."""
+LEARNING_RATES = {"lora": 2e-4, "full": 2e-5}
+"""By `method`, where `learning_rate` is None. All weights together need smaller steps than an adapter."""
 
 
 @dataclass(frozen=True)
 class Config(FinetuneConfig):
     batch_size: Annotated[int, Ge(1), Unit("samples")] = 16
     """Samples per training step, over all workers."""
+    learning_rate: Annotated[float, Gt(0)] | None = None  # type: ignore[assignment]
+    """Peak learning rate, reached after the warm-up. None: 2e-4 with LoRA, and 2e-5 for all weights."""
     method: Literal["lora", "full"] = "lora"
     """`full` trains all weights and writes a model instead of an adapter."""
     lora_r: Annotated[int, Ge(1)] = 16
@@ -94,9 +98,9 @@ def check(config: Config, inputs: Inputs) -> None:
         window = decoder.get_sliding_window(inputs.base) if config.packing else None
         if window is not None and window < (config.max_length or DEFAULT_MAX_LENGTH):
             raise InputError(
-                f"sft.packing: true given, for a model whose layers attend to {window} tokens back; expected false where"
-                f" rows are longer, since packed rows have a mask without a window; set packing=false, or max_length to"
-                f" {window} or less"
+                f"sft.packing: true given, for a model whose layers attend to {window} tokens back; expected false"
+                " where rows are longer, since packed rows have a mask without a window; set packing=false, or"
+                f" max_length to {window} or less"
             )
 
 

@@ -19,7 +19,7 @@ from ratchet.data.tasks.answers import TEACHER_LOGPROBS
 from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, read_task_name, row_to_sample, write_task_name
 from ratchet.data.triplets import distribute
 from ratchet.errors import InputError
-from ratchet.jobs.answers.sft import DEFAULT_MAX_LENGTH, Config, Inputs
+from ratchet.jobs.answers.sft import DEFAULT_MAX_LENGTH, LEARNING_RATES, Config, Inputs
 from ratchet.jobs.training.finetuning import attach_adapter, run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.models.adapters import lora
@@ -221,6 +221,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     lengths = context.work / "lengths.json"
     arguments = {"inputs": inputs, "resources": context.resources, "lengths": lengths}
     full = config.method == "full"
+    config = replace(config, learning_rate=config.learning_rate or LEARNING_RATES[config.method])
     result = run_finetuning(
         context,
         config,

@@ -256,3 +256,12 @@ def test_a_passages_questions_and_their_tokens(made: Path, tmp_path: Path, conte
     else:
         assert found["prompt_tokens"] < 1.5 * sum(whole) / 2
         assert found["prompt_tokens_api"] > 2.5 * sum(whole) / 2
+
+
+@pytest.mark.parametrize(("method", "rate"), [("lora", 1e-4), ("full", None)])
+def test_countdown_trains_all_weights_at_their_own_rate(method: str, rate: float | None, tmp_path: Path) -> None:
+    from ratchet.orchestrator.recipe import Settings, build, find
+
+    steps, _, _ = build(find("countdown"), Settings({"base": str(tmp_path), "method": method}))
+    (training,) = (step for step in steps if step.job.name == "sft")
+    assert training.config.learning_rate == rate
