@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import gc
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from safetensors import safe_open
+import transformers
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
+from ratchet.models.adapters.shard_merge import merge_shards, read_main_dtype
 from ratchet.models.embedder import encoder, projection
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.embedder.sentence_transformers_layout import write_layout
-from ratchet.models.loading import silence_transformers
 from ratchet.models.model_files import RERANKER_CONFIG_FILE, copy_tokenizer, find_config_folder
 from ratchet.models.reranker import reranker
-from ratchet.models.reranker.reranker_config import read_reranker_config
+from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
 
 
 @dataclass(frozen=True)
@@ -41,71 +41,75 @@ def is_reranker(base: Path, adapter: Path) -> bool:
 
 
 def merge(base: Path, adapter: Path, target: Path) -> str:
-    """Write base plus adapter into the empty folder `target`: weights in the dtype of the base (merged in float32),
+    """Write base plus adapter into the empty folder `target`: weights in the dtypes and shards of the base,
     tokenizer, config file, and for embedders the layout of sentence-transformers.
 
     Return why the layout is missing, if sentence-transformers would embed differently with it, else an empty string.
     Raises ModelError for an adapter that does not fit.
     """
-    kind = _stored(base)
     if is_reranker(base, adapter):
         reranker_config = read_reranker_config(find_config_folder(base, adapter))
-        model = reranker.load(
-            base, adapter, dtype="float32", device="cpu", reranker_config=reranker_config, prepacked=False
-        ).model
         reranker_config.write(target)
+        _write_config(base, target, reranker_config)
     else:
         encoding_config = read_encoding_config(find_config_folder(base, adapter))
-        model = encoder.load(
-            base, adapter, dtype="float32", device="cpu", encoding_config=encoding_config, prepacked=False
-        ).model
         if encoding_config.projection:
             shutil.copytree(projection.find(encoding_config.projection, adapter, base), target / projection.FOLDER)
             encoding_config = replace(encoding_config, projection=projection.FOLDER)
         encoding_config.write(target)
-    with silence_transformers():
-        model.to(kind).save_pretrained(target)
+        shutil.copyfile(base / "config.json", target / "config.json")
+    merge_shards(base, adapter, target)
     copy_tokenizer(base, target)
-    _same_vocabulary(base, target)
-    return "" if is_reranker(base, adapter) else write_layout(encoding_config, model.config.hidden_size, target)
+    if is_reranker(base, adapter):
+        return ""
+    return write_layout(encoding_config, transformers.AutoConfig.from_pretrained(base).hidden_size, target)
 
 
 def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> MergeCheck:
-    """Compare, in float32, the outputs for `texts` of the base, the base with adapter (not merged) and the merged
-    folder."""
+    """Compare, in the dtype of the base, the outputs for `texts` of the base, the base with adapter (not merged) and
+    the merged folder. One copy of the weights is in memory at a time."""
     if len(texts) < 2:
         raise ModelError(f"merge: {len(texts)} probe texts; expected 2 or more; give some of the corpus")
-    if is_reranker(base, adapter):
-        reranker_config = read_reranker_config(merged)
-        plain = (
-            None
-            if not reranker.can_score(base)
-            else _scores(reranker.load(base, **CPU, reranker_config=reranker_config), texts)
-        )
-        beside = reranker.load(base, **CPU, reranker_config=reranker_config, training=True)
-        beside.model = lora.load(beside.model, adapter)
-        expected, found = _scores(beside, texts), _scores(reranker.load(merged, **CPU), texts)
-        spread = float(expected.std()) + 1e-6
-        change = np.inf if plain is None else float(np.abs(expected - plain).max()) / spread
-        return MergeCheck(float(np.abs(expected - found).max()) / spread, change)
-    encoding_config = read_encoding_config(merged)
-    with_adapter = encoder.load(base, **CPU, encoding_config=encoding_config, training=True, config_folder=merged)
-    with_adapter.model = lora.load(with_adapter.model, adapter)
-    vectors = [
-        _unit(one.encode(texts, "passage"))
-        for one in (
-            encoder.load(base, **CPU, encoding_config=encoding_config, config_folder=merged),
-            with_adapter,
-            encoder.load(merged, **CPU),
-        )
-    ]
-    plain_ND, expected_ND, found_ND = vectors
-    return MergeCheck(
-        float((1 - (expected_ND * found_ND).sum(1)).max()), float((1 - (expected_ND * plain_ND).sum(1)).max())
+    dtype = "bfloat16" if read_main_dtype(base) == "bfloat16" else "float32"
+    options: dict[str, Any] = {"dtype": dtype, "device": "cpu", "prepacked": False}
+    compute: Callable[[Any], np.ndarray]
+    plain: np.ndarray | None = None
+    one: Any
+    load: Callable[..., Any]
+    reranks = is_reranker(base, adapter)
+    if reranks:
+        load, compute = reranker.load, partial(_scores, texts=texts)
+        one = load(base, **options, reranker_config=read_reranker_config(merged), training=True)
+        compares = reranker.can_score(base)
+    else:
+        load, compute = encoder.load, lambda model: _unit(model.encode(texts, "passage"))
+        config = read_encoding_config(merged)
+        one = load(base, **options, encoding_config=config, config_folder=merged, training=True)
+        compares = True
+    if compares:
+        plain = compute(one)
+    one.model = lora.load(one.model, adapter)
+    expected = compute(one)
+    del one
+    gc.collect()
+    found = compute(load(merged, **options))
+    if not reranks:
+        assert plain is not None
+        return MergeCheck(float((1 - (expected * found).sum(1)).max()), float((1 - (expected * plain).sum(1)).max()))
+    spread = float(expected.std()) + 1e-6
+    change = np.inf if plain is None else float(np.abs(expected - plain).max()) / spread
+    return MergeCheck(float(np.abs(expected - found).max()) / spread, change)
+
+
+def _write_config(base: Path, target: Path, reranker_config: RerankerConfig) -> None:
+    """Write config.json with the class that loads the weights as a reranker."""
+    decoder = reranker_config.kind == "yes_no"
+    config = transformers.AutoConfig.from_pretrained(base, **({} if decoder else {"num_labels": 1}))
+    classes: Any = (
+        transformers.MODEL_FOR_CAUSAL_LM_MAPPING if decoder else transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
     )
-
-
-CPU: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
+    config.architectures = [classes[type(config)].__name__]
+    config.save_pretrained(target)
 
 
 def _scores(model: reranker.Reranker, texts: Sequence[str]) -> np.ndarray:
@@ -115,21 +119,3 @@ def _scores(model: reranker.Reranker, texts: Sequence[str]) -> np.ndarray:
 
 def _unit(vectors_ND: np.ndarray) -> np.ndarray:
     return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-12)
-
-
-def _stored(base: Path) -> torch.dtype:
-    """The dtype in which most of a folder's weights are stored."""
-    sizes: dict[str, int] = {}
-    for path in base.glob("*.safetensors"):
-        with safe_open(path, "pt") as file:
-            for name in list(file.keys()):
-                part = file.get_slice(name)
-                sizes[part.get_dtype()] = sizes.get(part.get_dtype(), 0) + int(np.prod(part.get_shape()))
-    most = max(sizes, key=lambda name: sizes[name], default="F32")
-    return {"BF16": torch.bfloat16, "F16": torch.float16}.get(most, torch.float32)
-
-
-def _same_vocabulary(base: Path, target: Path) -> None:
-    before, after = (json.loads((folder / "config.json").read_text()).get("vocab_size") for folder in (base, target))
-    if before != after:
-        raise ModelError(f"merge: the base has {before} tokens, merged it has {after}; expected the same; train anew")

@@ -15,9 +15,10 @@ import transformers
 from torch import Tensor
 
 from ratchet.errors import ModelError
+from ratchet.models.adapters.shard_merge import merge_shards
 from ratchet.models.decoder.conversation import Conversations
 from ratchet.models.devices import resolve_device, resolve_dtype
-from ratchet.models.loading import open_model, place_model, silence_transformers
+from ratchet.models.loading import open_model, place_model
 from ratchet.models.model_files import copy_tokenizer
 from ratchet.models.model_kind import check_decoder
 
@@ -80,17 +81,17 @@ def load_conversations(base: Path) -> Conversations:
     return Conversations(transformers.AutoTokenizer.from_pretrained(base))
 
 
-def merge(base: Path, adapter: Path, target: Path, *, dtype: str, device: str) -> None:
-    """Write base plus adapter, merged as by `load`, as a model folder for other libraries. Does nothing if `target`
-    exists: it is renamed into place when it is complete.
+def merge(base: Path, adapter: Path, target: Path) -> None:
+    """Write base plus adapter, merged by `merge_shards`, as a model folder for other libraries. Does nothing if
+    `target` exists: it is renamed into place when it is complete.
     """
     if target.exists():
         return
-    found = load(base, adapter, dtype="float32", device="cpu").model.to(resolve_dtype(dtype, torch.device(device)))
     unfinished = target.with_name(f"{target.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    with silence_transformers():
-        found.save_pretrained(str(unfinished))
+    unfinished.mkdir()
+    merge_shards(base, adapter, unfinished)
+    shutil.copyfile(base / "config.json", unfinished / "config.json")
     copy_tokenizer(base, unfinished)
     unfinished.rename(target)
 

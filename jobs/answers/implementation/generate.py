@@ -176,7 +176,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if config.engine == "vllm":
         check_vllm(config, inputs)  # at plan time the samples may not have existed
         generator = ShardGenerator(config, inputs, device)
-        model = _merge_adapter(context, config, inputs, device)
+        model = _merge_adapter(context, inputs)
         counts = generate_shards(
             context, shards, model, generator, context.out, total_rows=total, each=config.num_completions
         )
@@ -190,12 +190,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result({**numbers, "dtype": config.dtype})
 
 
-def _merge_adapter(context: Context, config: Config, inputs: Inputs, device: str) -> Path:
+def _merge_adapter(context: Context, inputs: Inputs) -> Path:
     """Return a model folder for vLLM, with the adapter merged into the weights where there is one."""
     if inputs.adapter is None:
         return inputs.model
     merged = context.work / "merged"
-    decoder.merge(inputs.model, inputs.adapter, merged, dtype=config.dtype, device=device)
+    decoder.merge(inputs.model, inputs.adapter, merged)
     return merged
 
 

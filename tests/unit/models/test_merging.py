@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from tokenizers import processors
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora, merging
+from ratchet.models.adapters.shard_merge import merge_shards, read_main_dtype
 from ratchet.models.embedder import encoder, projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.embedder.sentence_transformers_layout import write_layout
@@ -244,7 +247,7 @@ def test_weights_are_stored_as_the_bases_are(tiny: dict[str, Path], tmp_path: Pa
     )
     transformers.AutoTokenizer.from_pretrained(tiny["bert"]).save_pretrained(base)
     found = merged(base, embedder_adapter(base, tmp_path / "adapter"), tmp_path / "merged")
-    assert merging._stored(tmp_path / "merged") == torch.bfloat16
+    assert read_main_dtype(tmp_path / "merged") == "bfloat16"
     assert 0 < found.drift < 1e-2
 
 
@@ -271,3 +274,88 @@ def test_an_adapter_that_does_nothing_changes_nothing(minilm: Path, tmp_path: Pa
     found = merged(minilm, tmp_path / "adapter", tmp_path / "merged")
     assert abs(found.change) < 1e-6
     assert abs(found.drift) < 1e-6
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_shards_are_those_of_peft(tiny: dict[str, Path], tmp_path: Path, tied: bool, causal: bool) -> None:
+    base, adapter, target = tmp_path / "base", tmp_path / "adapter", tmp_path / "merged"
+    config = transformers.AutoConfig.from_pretrained(tiny["qwen2"], tie_word_embeddings=tied)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
+    size = sum(weight.nbytes for weight in model.parameters())
+    model.save_pretrained(base, max_shard_size=size // 3)
+    assert len(list(base.glob("*.safetensors"))) >= 3
+    # An embedder's adapter lacks the prefix `model.` that the checkpoint of a causal language model has.
+    kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
+    whole = ["lm_head"] if causal and not tied else ["norm"]
+    trained(
+        kind.from_pretrained(base, dtype=torch.float32), whole, "CAUSAL_LM" if causal else "FEATURE_EXTRACTION", adapter
+    )
+    stored = load_file(adapter / lora.WEIGHTS)
+    stored = {name: value if "lora_" in name else value + 0.5 for name, value in stored.items()}
+    save_file(stored, adapter / lora.WEIGHTS, metadata={"format": "pt"})
+    target.mkdir()
+    merge_shards(base, adapter, target)
+    assert sorted(path.name for path in target.iterdir()) == sorted(path.name for path in base.glob("model*"))
+    expected = lora.merge(kind.from_pretrained(base, dtype=torch.float32), adapter).state_dict()
+    before, found = read_all(base), read_all(target)
+    assert before.keys() == found.keys()
+    for name, value in found.items():
+        plain = name if name in expected else name.removeprefix("model.")
+        # Not trained, and absent from an embedder.
+        wanted = expected[plain].to(torch.bfloat16) if plain in expected else before[name]
+        assert torch.equal(value, wanted), name
+    changed = [name for name in found if not torch.equal(found[name], before[name])]
+    assert len(changed) >= 7 * config.num_hidden_layers
+
+
+def read_all(folder: Path) -> dict[str, torch.Tensor]:
+    """Reads all tensors, in the files that the index names."""
+    named = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    files = {file: load_file(folder / file) for file in set(named.values())}
+    assert sum(map(len, files.values())) == len(named)
+    return {name: files[file][name] for name, file in named.items()}
+
+
+@pytest.mark.parametrize(
+    "change", [{"use_dora": True}, {"use_rslora": True}, {"bias": "all"}, {"alpha_pattern": {"q": 1}}]
+)
+def test_other_variants_of_lora_are_refused(minilm: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    adapter = embedder_adapter(minilm, tmp_path / "adapter")
+    about = json.loads((adapter / lora.CONFIG).read_text())
+    (adapter / lora.CONFIG).write_text(json.dumps(about | change))
+    with pytest.raises(ModelError, match=next(iter(change))):
+        merge_shards(minilm, adapter, tmp_path)
+
+
+def test_merging_holds_one_tensor(tmp_path: Path) -> None:
+    """Each of 24 tensors has 8 MB. Measured in a process of its own, whose peak, unlike ru_maxrss, is not
+    that of its parent."""
+    layers = {f"layers.{i}.q.weight": torch.randn(2048, 2048).to(torch.bfloat16) for i in range(24)}
+    (tmp_path / "config.json").write_text("{}")
+    save_file(layers, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    adapter, target = tmp_path / "adapter", tmp_path / "merged"
+    adapter.mkdir()
+    target.mkdir()
+    pairs = {
+        f"base_model.model.{name[:-7]}.lora_{part}.weight": torch.ones(shape)
+        for name in layers
+        for part, shape in (("A", (4, 2048)), ("B", (2048, 4)))
+    }
+    save_file(pairs, adapter / lora.WEIGHTS)
+    (adapter / lora.CONFIG).write_text(json.dumps({"r": 4, "lora_alpha": 8}))
+    program = """
+import sys
+from pathlib import Path
+from ratchet.models.adapters.shard_merge import merge_shards
+import torch
+torch.ones(512, 512) @ torch.ones(512, 512)
+peak = lambda: int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+before = peak()
+merge_shards(*map(Path, sys.argv[1:]))
+print(peak() - before)
+"""
+    arguments = [sys.executable, "-c", program, str(tmp_path), str(adapter), str(target)]
+    grown = int(subprocess.run(arguments, capture_output=True, text=True, check=True).stdout) * 1024
+    assert 10e6 < grown < 180e6, f"peak grew by {grown / 1e6:.0f} MB; the weights have 201 MB"

@@ -1,0 +1,205 @@
+"""Merging of a LoRA adapter into safetensors files, one tensor at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ratchet.errors import ModelError
+from ratchet.models.adapters import lora
+
+DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+INDEX = "model.safetensors.index.json"
+PLAIN = "base_model.model."
+PIECE = 16 * 2**20
+"""Bytes that are copied at once."""
+TIED = ("lm_head", "embed_tokens", "embed_out", "wte", "word_embeddings")
+"""Names of modules that may share their weight with another one."""
+REFUSED = {
+    "use_rslora": False, "use_dora": False, "bias": "none", "lora_bias": False, "rank_pattern": {}, "alpha_pattern": {},
+    "trainable_token_indices": None, "target_parameters": None, "peft_type": "LORA",
+}  # fmt: skip
+"""Settings of PEFT whose other values are not supported."""
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a safetensors file."""
+
+    name: str
+    file: str
+    dtype: str
+    shape: list[int]
+    start: int
+    """Byte of the file at which it begins."""
+    size: int
+    """Bytes."""
+
+
+def list_tensors(folder: Path) -> list[StoredTensor]:
+    """Return the tensors of a model folder, by file and place."""
+    index = folder / INDEX
+    files = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
+    found = []
+    for file in sorted(files):
+        with (folder / file).open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            header = json.loads(opened.read(length))
+        header.pop("__metadata__", None)
+        for name, about in sorted(header.items(), key=lambda pair: pair[1]["data_offsets"]):
+            start, end = about["data_offsets"]
+            found.append(StoredTensor(name, file, about["dtype"], about["shape"], 8 + length + start, end - start))
+    return found
+
+
+def read_main_dtype(folder: Path) -> str:
+    """Return the dtype, in the spelling of torch, in which most of a folder's weights are stored."""
+    sizes: dict[str, int] = {}
+    for tensor in list_tensors(folder):
+        sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + prod(tensor.shape)
+    return str(DTYPES.get(max(sizes, key=lambda name: sizes[name]), torch.float32)).removeprefix("torch.")
+
+
+def merge_shards(base: Path, adapter: Path, target: Path) -> None:
+    """Write the weights of base plus adapter into the folder `target`, in the base's files and dtypes. The sums are
+    computed in float32. At most one tensor is in memory. Each file is renamed into place when it is complete.
+
+    Layers that only the adapter has, such as a new head, are added to the last file. Raises ModelError for an adapter
+    that does not fit, and for variants of LoRA other than the plain one.
+    """
+    config = json.loads((adapter / lora.CONFIG).read_text())
+    _check_variant(adapter, config)
+    changes = _read_changes(adapter)
+    stored = list_tensors(base)
+    prefix, changed = _match(adapter, changes, [tensor.name for tensor in stored])
+    tied = json.loads((base / "config.json").read_text()).get("tie_word_embeddings", False)
+    shared = [name for name in changes if tied and name.split(".")[-2] in TIED]
+    if shared:
+        raise ModelError(f"adapter {adapter}: it changes {shared[0]}, which is tied; expected other layers; train anew")
+    scaling = config["lora_alpha"] / config["r"]
+    main = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}[read_main_dtype(base)]
+    files = sorted({tensor.file for tensor in stored})
+    weight_map: dict[str, str] = {}
+    total = 0
+    for file in files:
+        own = [tensor for tensor in stored if tensor.file == file]
+        new = {name: parts["whole"] for name, parts in changes.items() if name not in changed.values()}
+        new = new if file == files[-1] else {}
+        header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+        end = 0
+        sizes = [(prefix + tensor.name, tensor.dtype, tensor.shape, tensor.size) for tensor in own]
+        sizes += [(name, main, list(x.shape), x.numel() * DTYPES[main].itemsize) for name, x in new.items()]
+        for name, dtype, shape, size in sizes:
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
+            weight_map[name], end = file, end + size
+        total += end
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        unfinished = target / f"{file}.unfinished"
+        with (base / file).open("rb") as source, unfinished.open("wb") as out:
+            out.write(len(text).to_bytes(8, "little") + text)
+            for tensor in own:
+                source.seek(tensor.start)
+                if tensor.name in changed:
+                    change = changes[changed[tensor.name]]
+                    merged = _apply(adapter, source, tensor, change, scaling, bool(config.get("fan_in_fan_out")))
+                    out.write(_to_bytes(merged))
+                else:
+                    _copy(source, out, tensor.size)
+            for whole in new.values():
+                out.write(_to_bytes(whole.to(DTYPES[main])))
+            out.flush()
+            os.fsync(out.fileno())
+        unfinished.rename(target / file)
+    if (base / INDEX).is_file():
+        document = {"metadata": {"total_size": total}, "weight_map": weight_map}
+        (target / INDEX).write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
+
+
+def _check_variant(adapter: Path, config: Mapping[str, Any]) -> None:
+    for name, expected in REFUSED.items():
+        if (config.get(name) or expected) != expected:
+            raise ModelError(f"adapter {adapter}: {name}={config[name]}; expected {expected}; train another adapter")
+
+
+def _read_changes(adapter: Path) -> dict[str, dict[str, Tensor]]:
+    """Return, by the name of a weight in PEFT's plain model, its parts `A` and `B`, or `whole`."""
+    changes: dict[str, dict[str, Tensor]] = {}
+    for name, value in load_file(adapter / lora.WEIGHTS).items():
+        module, _, part = name.removeprefix(PLAIN).partition(".lora_")
+        if part not in ("", "A.weight", "B.weight"):
+            raise ModelError(f"adapter {adapter}: {name} given; expected lora_A and lora_B of linear layers")
+        changes.setdefault(f"{module}.weight" if part else module, {})[part[:1] or "whole"] = value
+    return changes
+
+
+def _match(adapter: Path, changes: Mapping[str, Any], stored: list[str]) -> tuple[str, dict[str, str]]:
+    """Return the prefix that the stored names lack, and the change of each stored name.
+
+    A checkpoint of a causal language model, loaded as its backbone, has a prefix that the adapter lacks. One of a
+    backbone, loaded as a classifier, lacks a prefix that the adapter has.
+    """
+    found: dict[str, str] = {}
+    prefixes = set()
+    for name, parts in changes.items():
+        fitting = [one for one in stored if f".{one}".endswith(f".{name}") or f".{name}".endswith(f".{one}")]
+        if len(fitting) > 1 or (not fitting and "whole" not in parts):
+            raise ModelError(
+                f"adapter {adapter}: does not fit the model ({name} is {len(fitting)} times in it); expected an adapter"
+                " of this base"
+            )
+        for one in fitting:
+            found[one] = name
+            prefixes.add(name.removesuffix(one) if len(name) > len(one) else "")
+    if len(prefixes) > 1:
+        raise ModelError(f"adapter {adapter}: does not fit the model (prefixes {sorted(prefixes)}); expected one")
+    return next(iter(prefixes), ""), found
+
+
+def _apply(
+    adapter: Path,
+    source: BinaryIO,
+    tensor: StoredTensor,
+    change: Mapping[str, Tensor],
+    scaling: float,
+    transposed: bool,
+) -> Tensor:
+    """Return the merged tensor in its stored dtype."""
+    if tensor.dtype not in DTYPES:
+        raise ModelError(f"adapter {adapter}: {tensor.name} has dtype {tensor.dtype}; expected one of {list(DTYPES)}")
+    dtype = DTYPES[tensor.dtype]
+    if "whole" in change:
+        source.seek(tensor.size, os.SEEK_CUR)
+        merged = change["whole"].to(dtype)
+        fits = list(merged.shape) == tensor.shape
+    else:
+        delta = (change["B"].float() @ change["A"].float()).mul_(scaling)
+        delta = delta.T if transposed else delta
+        fits = list(delta.shape) == tensor.shape
+        if fits:
+            plain = torch.empty(tensor.shape, dtype=dtype)
+            source.readinto(_to_bytes(plain))  # type: ignore[attr-defined]  # files have it, BinaryIO does not say so
+            merged = delta.add_(plain).to(dtype)
+    if not fits:
+        raise ModelError(f"adapter {adapter}: does not fit the model ({tensor.name} is {tensor.shape}); expected it to")
+    return merged
+
+
+def _copy(source: BinaryIO, out: BinaryIO, size: int) -> None:
+    while size:
+        piece = source.read(min(size, PIECE))
+        out.write(piece)
+        size -= len(piece)
+
+
+def _to_bytes(tensor: Tensor) -> memoryview:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
