@@ -132,6 +132,23 @@ def train_in_float32(model: Any) -> None:
             )
 
 
+@contextmanager
+def other_adapter(model: Any, folder: Path) -> Iterator[None]:
+    """Context manager in which a PEFT model has a saved adapter instead of the one that it trains, over the same base
+    weights. Raises ModelError as `lora.load` does."""
+    lora.add(model, folder, OTHER)
+    model.set_adapter(OTHER)
+    train_in_float32(model)  # the layers of the other adapter too: they are trainable while they are active
+    try:
+        yield
+    finally:
+        model.set_adapter("default")
+        model.delete_adapter(OTHER)
+
+
+OTHER = "other"
+
+
 class _Linear(torch.nn.Linear):
     """Float32 weights, cast to the dtype of the input in each pass."""
 

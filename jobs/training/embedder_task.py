@@ -20,7 +20,7 @@ from ratchet.models.dropout import DropoutMasks
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.length_groups import group_by_length
-from ratchet.models.loading import eval_mode
+from ratchet.models.loading import eval_mode, other_adapter
 from ratchet.models.losses import grad_cache
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.search.ranks import RankCounter, Relevant, score_relevant
@@ -66,7 +66,11 @@ class EmbedderTask:
         base, current_best, config = self.inputs.base, self.inputs.current_best, self.config
         if current_best is None or config.start_from == "current_best":
             return self.evaluate()  # training starts from the current best
-        return self.compute_metrics(encoder.load(base, current_best, dtype=config.dtype, device=self.device))
+        folder = find_config_folder(base, current_best)
+        if config.zero_stage == 3:  # no layers can be added to sharded ones
+            return self.compute_metrics(encoder.load(base, current_best, dtype=config.dtype, device=self.device))
+        with other_adapter(self.model, current_best), eval_mode(self.model):
+            return self.compute_metrics(self.encoder.with_config(read_encoding_config(folder), base, folder))
 
     def evaluate(self) -> dict[str, float]:
         with eval_mode(self.model):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +75,26 @@ def save(model: PeftModel, folder: Path) -> None:
 
 
 def load(model: Any, folder: Path, *, trainable: bool = False) -> PeftModel:
-    """Add a saved adapter. Raises ModelError for a folder without one, or one for another model."""
+    """Add a saved adapter to a plain model. Raises ModelError for a folder without one, or one for another model."""
+    with _fitting(folder):
+        return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable)
+
+
+def add(model: PeftModel, folder: Path, name: str) -> None:
+    """Load a saved adapter beside the one that the model has. Raises ModelError as `load` does."""
+    with _fitting(folder):
+        model.load_adapter(str(folder), name)
+
+
+@contextmanager
+def _fitting(folder: Path) -> Iterator[None]:
     if not (folder / CONFIG).is_file() or not (folder / WEIGHTS).is_file():
         raise ModelError(f"adapter {folder}: no {CONFIG} and {WEIGHTS}; expected a PEFT folder; check the path")
     try:
         with warnings.catch_warnings():
             # PEFT keeps the initial weights of layers that the file lacks, such as all of another kind of model.
             warnings.filterwarnings("error", message="Found missing adapter keys")
-            return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable)
+            yield
     except (RuntimeError, ValueError, UserWarning) as error:
         first = str(error).strip().splitlines()[0][:200]
         raise ModelError(

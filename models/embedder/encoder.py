@@ -55,6 +55,10 @@ class Encoder:
         """Dimension of the vectors."""
         return self.projection.out_features if self.projection is not None else self.model.config.hidden_size
 
+    def with_config(self, encoding_config: EncodingConfig, base: Path, folder: Path) -> Encoder:
+        """Return an encoder of the same model with another encoding config, which lies in `folder`."""
+        return _assemble(self.model, base, encoding_config, folder, self.device, self.dtype)
+
     def tokenize(
         self, texts: Sequence[str], role: Role, examples: Sequence[Sequence[Example]] | None = None
     ) -> list[list[int]]:
@@ -164,12 +168,19 @@ def load(
         may_lack=lambda name: "pooler" in name,
     )
     model = place_model(model, adapter, where, kind, training=training, prepacked=prepacked)
+    return _assemble(model, base, encoding_config, config_folder, where, kind)
+
+
+def _assemble(
+    model: Any, base: Path, encoding_config: EncodingConfig, folder: Path, device: torch.device, dtype: torch.dtype
+) -> Encoder:
+    """Return an encoder with the tokenizer of the base and the projection of a folder."""
     sides = {"padding_side": encoding_config.padding_side, "truncation_side": "right"}
     tokenizer = transformers.AutoTokenizer.from_pretrained(base, **sides)
     layer = None
     if encoding_config.projection:
-        found = projection.find(encoding_config.projection, config_folder, base)
-        layer = projection.load(found, model.config.hidden_size).to(where, kind)
+        found = projection.find(encoding_config.projection, folder, base)
+        layer = projection.load(found, model.config.hidden_size).to(device, dtype)
     return Encoder(model, tokenizer, encoding_config, layer)
 
 

@@ -9,6 +9,7 @@ multiplied, and only by the answers' rows of the head. Pairs of a query share th
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -58,6 +59,16 @@ class Reranker:
         self.head = _rows_of_head(model, self.tokens.answers) if reranker_config.kind == "yes_no" else None
         self.new_layers: list[str] = []
         """Layers that the model folder lacks; they are initialised at random."""
+
+    def with_config(self, reranker_config: RerankerConfig) -> Reranker:
+        """Return a reranker of the same model with another reranker config."""
+        other = copy.copy(self)
+        other.tokens = PairTokenizer(self.tokens.tokenizer, reranker_config)
+        other.reranker_config = reranker_config
+        if self.head is not None:
+            plain = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+            other.head = _rows_of_head(plain, other.tokens.answers)
+        return other
 
     @property
     def backbone(self) -> Any:

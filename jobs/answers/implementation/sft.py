@@ -29,7 +29,7 @@ from ratchet.models.decoder.multi_turn import ConversationState, converse
 from ratchet.models.decoder.sampling import Sampling
 from ratchet.models.dropout import DropoutMasks
 from ratchet.models.length_groups import group_by_length
-from ratchet.models.loading import eval_mode, silence_transformers
+from ratchet.models.loading import eval_mode, other_adapter, silence_transformers
 from ratchet.models.losses import causal_lm_loss
 from ratchet.models.losses.causal_lm_loss import TeacherLogprobs, pack_rows
 from ratchet.models.model_files import copy_tokenizer
@@ -119,6 +119,9 @@ class TrainTask:
         current_best = self.inputs.current_best
         if current_best is None or self.config.start_from == "current_best":
             return self.evaluate()  # training starts from the model to improve on
+        if self.config.method == "lora":
+            with other_adapter(self.model, current_best):
+                return self.evaluate()
         trained = self.decoder
         self.decoder = decoder.load(self.inputs.base, current_best, dtype=self.config.dtype, device=self.device)
         try:

@@ -34,7 +34,7 @@ from ratchet.jobs.training.teacher_gate import TeacherGate, resolve_distillation
 from ratchet.models.adapters import lora
 from ratchet.models.dropout import DropoutMasks
 from ratchet.models.length_groups import group_by_length
-from ratchet.models.loading import eval_mode
+from ratchet.models.loading import eval_mode, other_adapter
 from ratchet.models.losses.contrastive import scale_for_workers
 from ratchet.models.losses.distillation import distillation_loss
 from ratchet.models.model_files import find_config_folder
@@ -102,9 +102,13 @@ class TrainTask:
             return self._measure([row["ranks"] for row in self.lists])
         if current_best is None or self.config.start_from == "current_best":
             return self.evaluate()  # training starts from the current best
-        return self._evaluate_reranked(
-            reranker.load(self.inputs.base, current_best, dtype=self.config.dtype, device=self.device)
-        )
+        if self.config.zero_stage == 3:  # no layers can be added to sharded ones
+            return self._evaluate_reranked(
+                reranker.load(self.inputs.base, current_best, dtype=self.config.dtype, device=self.device)
+            )
+        config = read_reranker_config(find_config_folder(self.inputs.base, current_best))
+        with other_adapter(self.model, current_best), eval_mode(self.model):
+            return self._evaluate_reranked(self.reranker.with_config(config))
 
     def evaluate(self) -> dict[str, float]:
         with eval_mode(self.model):

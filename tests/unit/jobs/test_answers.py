@@ -25,6 +25,8 @@ from ratchet.jobs.answers import (
 from ratchet.jobs.answers.implementation.generate import Worker, count_shared_tokens
 from ratchet.jobs.answers.implementation.sft import TrainTask
 from ratchet.jobs.training.task import WorkerInfo
+from ratchet.models import loading
+from ratchet.models.decoder import decoder
 from ratchet.orchestrator.job_interface import Context, Resources
 from ratchet.orchestrator.job_interface.settings import validate
 
@@ -265,3 +267,27 @@ def test_countdown_trains_all_weights_at_their_own_rate(method: str, rate: float
     steps, _, _ = build(find("countdown"), Settings({"base": str(tmp_path), "method": method}))
     (training,) = (step for step in steps if step.job.name == "sft")
     assert training.config.learning_rate == rate
+
+
+def test_the_current_best_is_measured_over_the_base_that_is_trained(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base is loaded once."""
+    where, resources = (WorkerInfo(0, 1, "cpu"), Resources(1, 1.0, 0.0))
+    best = TrainTask(where, dataclasses.replace(FAST, method="lora"), inputs(made), resources, tmp_path / "l.json")
+    with torch.no_grad():
+        for name, weight in best.model.named_parameters():
+            if "lora_B" in name:
+                weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) / 5)
+    best.save(tmp_path)
+    expected = best.evaluate()
+    loaded: list[str] = []
+    open_model = loading.open_model
+    monkeypatch.setattr(decoder, "open_model", lambda *a, **k: loaded.append("base") or open_model(*a, **k))
+    current = dataclasses.replace(inputs(made), current_best=tmp_path)
+    config = dataclasses.replace(FAST, method="lora", lora_r=4)
+    task = TrainTask(where, config, current, resources, tmp_path / "l.json")
+    own = task.evaluate()
+    assert task.evaluate_start() == pytest.approx(expected, abs=1e-6)
+    assert task.evaluate() == own != expected
+    assert loaded == ["base"]

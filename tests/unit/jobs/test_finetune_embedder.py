@@ -16,6 +16,8 @@ from ratchet.errors import InputError
 from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs, check
 from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
 from ratchet.jobs.training.task import WorkerInfo
+from ratchet.models import loading
+from ratchet.models.embedder import encoder
 from ratchet.orchestrator.job_interface import Resources
 from ratchet.orchestrator.job_interface.settings import validate
 
@@ -135,3 +137,34 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(
     assert len(found) == len(expected) > 0
     for mine, whole in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, whole, rtol=0, atol=1e-6 * largest)
+
+
+@pytest.mark.parametrize("quantization", ["none", "nf4"])
+def test_the_current_best_is_measured_over_the_base_that_is_trained(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantization: str
+) -> None:
+    """The base is loaded once. The adapter that is trained is as before afterwards."""
+    resources = Resources(1, cpus=1.0, gpus=0.0)
+    config = dataclasses.replace(FAST, quantization=quantization, lora_r=4)
+    best = TrainTask(WorkerInfo(0, 1, "cpu"), dataclasses.replace(config, lora_r=8), inputs, resources)
+    with torch.no_grad():
+        for name, weight in best.model.named_parameters():
+            if "lora_B" in name:
+                weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) / 3)
+    best.save(tmp_path)
+    expected, own = best.evaluate(), None
+    loaded: list[str] = []
+    open_model = loading.open_model
+    monkeypatch.setattr(encoder, "open_model", lambda *a, **k: loaded.append("base") or open_model(*a, **k))
+    task = TrainTask(WorkerInfo(0, 1, "cpu"), config, dataclasses.replace(inputs, current_best=tmp_path), resources)
+    before = {name: (weight.requires_grad, weight.clone()) for name, weight in task.model.named_parameters()}
+    own = task.evaluate()
+    assert task.evaluate_start() == pytest.approx(expected, abs=1e-6)
+    assert expected != own
+    assert task.evaluate() == own
+    assert loaded == ["base"]
+    after = dict(task.model.named_parameters())
+    assert before.keys() == after.keys()
+    for name, (trained, weight) in before.items():
+        assert after[name].requires_grad == trained
+        assert torch.equal(after[name], weight)

@@ -16,6 +16,8 @@ from ratchet.errors import InputError
 from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs, check
 from ratchet.jobs.retrieval.implementation.finetune_reranker import TrainTask
 from ratchet.jobs.training.task import WorkerInfo
+from ratchet.models import loading
+from ratchet.models.reranker import reranker
 from ratchet.orchestrator.job_interface import Resources
 from ratchet.orchestrator.job_interface.settings import validate
 
@@ -85,3 +87,26 @@ def test_a_teacher_without_scores_and_other_lists_are_named(inputs: Inputs, tmp_
     write_table(tmp_path / "bare" / "shard-00000.parquet", empty)
     with pytest.raises(InputError, match="no query has a negative"):
         made(FAST, dataclasses.replace(inputs, mined=tmp_path / "bare"))
+
+
+def test_the_current_best_is_measured_over_the_base_that_is_trained(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base is loaded once. Its new head is that of the current best while that is measured."""
+    resources = Resources(1, cpus=1.0, gpus=0.0)
+    best = TrainTask(WorkerInfo(0, 1, "cpu"), dataclasses.replace(FAST, lora_r=8, seed=5), inputs, resources)
+    with torch.no_grad():
+        for weight in best.model.parameters():
+            if weight.requires_grad:
+                weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) / 5)
+    best.save(tmp_path)
+    expected = best.evaluate()
+    loaded: list[str] = []
+    open_model = loading.open_model
+    monkeypatch.setattr(reranker, "open_model", lambda *a, **k: loaded.append("base") or open_model(*a, **k))
+    current = dataclasses.replace(inputs, current_best=tmp_path)
+    task = TrainTask(WorkerInfo(0, 1, "cpu"), FAST, current, resources)
+    own = task.evaluate()
+    assert task.evaluate_start() == pytest.approx(expected, abs=1e-6)
+    assert task.evaluate() == own != expected
+    assert loaded == ["base"]
