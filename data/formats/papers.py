@@ -5,6 +5,7 @@ Files are streamed, so that memory does not grow with their size.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,37 +79,65 @@ def _parse_paper(row: Any, where: str, seen: dict[str, str]) -> Paper:
     return Paper(name, different, len(texts) - len(kept), len(kept) - len(different))
 
 
-def count_statements(path: Path) -> np.ndarray:
-    """Count the distinct statements of each paper, int64 [P]."""
-    return np.fromiter((len(paper.statements) for paper in read_papers(path)), np.int64)
+@dataclass(frozen=True)
+class Selection:
+    """Which statements of P papers are used. S statements in all, those of a paper one after the other."""
+
+    split_P: np.ndarray
+    """int8, an index into SPLITS; -1 for papers that are not used."""
+    kept_S: np.ndarray
+    """bool. Of statements with the same text in several papers only one is kept, since the others would be negatives of
+    it, or test statements that were trained on."""
+    ends_P: np.ndarray
+    """int64 [P + 1]: the statements of a paper are ends_P[p] to ends_P[p + 1]."""
+    count_P: np.ndarray
+    """int64: kept statements."""
+
+    @property
+    def dropped(self) -> int:
+        """Number of statements of used papers that are not kept."""
+        return int(np.diff(self.ends_P)[self.split_P >= 0].sum() - self.count_P[self.split_P >= 0].sum())
+
+    def describe(self) -> str:
+        """Return what a reader of the numbers must know, or an empty string."""
+        return f"{self.dropped:,} statements are left out: their text stands in another paper" if self.dropped else ""
 
 
-def choose_papers(
-    count_P: np.ndarray,
-    max_papers: int | None,
-    test_fraction: float,
-    validation_fraction: float,
-    seed: int,
-    source: str = "papers",
-) -> np.ndarray:
-    """Draw at most `max_papers` papers, and assign a split to each as `assign_splits` does; -1 for the others."""
-    chosen = np.arange(len(count_P))
-    if max_papers is not None and max_papers < len(count_P):
-        chosen = np.sort(np.random.default_rng([seed, 1]).choice(len(count_P), max_papers, replace=False))
-    split_P = np.full(len(count_P), -1, np.int8)
-    split_P[chosen] = assign_splits(count_P[chosen], test_fraction, validation_fraction, seed, source)
-    return split_P
+def select_statements(
+    path: Path, max_papers: int | None, test_fraction: float, validation_fraction: float, seed: int
+) -> Selection:
+    """Read all papers, draw at most `max_papers` of them, and assign a split to each as `assign_splits` does.
+
+    A text of several papers is kept in `test` if one of them is there, else in `valid`, else in the first paper. Holds
+    8 bytes per statement. Raises DataError, naming the file, for a bad row and for a split without a pair.
+    """
+    counts, hashes = [], []
+    for paper in read_papers(path):
+        counts.append(len(paper.statements))
+        hashes += [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in paper.statements]
+    given_P, hash_S = np.array(counts, np.int64), np.frombuffer(b"".join(hashes), np.uint64)
+    chosen = np.arange(len(given_P))
+    if max_papers is not None and max_papers < len(given_P):
+        chosen = np.sort(np.random.default_rng([seed, 1]).choice(len(given_P), max_papers, replace=False))
+    split_P = np.full(len(given_P), -1, np.int8)
+    split_P[chosen] = assign_splits(len(chosen), test_fraction, validation_fraction, seed, str(path))
+    split_S = np.repeat(split_P, given_P)
+    order_S = np.lexsort((-split_S, hash_S))  # stable: the first paper of a split comes first
+    kept_S = np.zeros(len(hash_S), bool)
+    kept_S[order_S[np.flatnonzero(np.diff(hash_S[order_S], prepend=~hash_S[order_S[:1]]))]] = True
+    count_P = np.bincount(np.repeat(np.arange(len(given_P)), given_P)[kept_S], minlength=len(given_P))
+    _check_pairs(count_P, split_P, str(path))
+    return Selection(split_P, kept_S, np.r_[0, np.cumsum(given_P)], count_P)
 
 
 def assign_splits(
-    count_P: np.ndarray, test_fraction: float, validation_fraction: float, seed: int, source: str = "papers"
+    papers: int, test_fraction: float, validation_fraction: float, seed: int, source: str = "papers"
 ) -> np.ndarray:
-    """Assign a split to each paper, as an index into SPLITS, int8 [P]. count_P: distinct statements of each paper.
+    """Assign a split to each paper, as an index into SPLITS, int8 [P].
 
     `test_fraction` of all papers are for test, and `validation_fraction` of the others for validation; at least one
-    paper in each. Raises DataError, naming `source`, for fewer than three papers, and for a split without a pair.
+    paper in each. Raises DataError, naming `source`, for fewer than three papers.
     """
-    papers = len(count_P)
     if papers < len(SPLITS):
         raise DataError(
             f"{source}: {papers} papers; expected at least three, one for each of {', '.join(SPLITS)}; give more"
@@ -120,15 +149,18 @@ def assign_splits(
     order = np.random.default_rng(seed).permutation(papers)
     split[order[:test]] = SPLITS.index("test")
     split[order[test : test + valid]] = SPLITS.index("valid")
-    pairs = int((count_P >= 2).sum())
-    for number, name in enumerate(SPLITS):
-        if not np.any(count_P[split == number] >= 2):
-            raise DataError(
-                f"{source}: {pairs} of {papers} papers have two or more statements, and none of them is in {name};"
-                " expected one in each split, since statements of a paper are matched with each other; give more"
-                " papers, or set prepare_papers.seed, .test_fraction or .validation_fraction"
-            )
     return split
+
+
+def _check_pairs(count_P: np.ndarray, split_P: np.ndarray, source: str) -> None:
+    used, pairs = int((split_P >= 0).sum()), int((count_P[split_P >= 0] >= 2).sum())
+    for number, name in enumerate(SPLITS):
+        if not np.any(count_P[split_P == number] >= 2):
+            raise DataError(
+                f"{source}: {pairs} of {used} papers have two or more statements that no other paper has, and none of"
+                f" them is in {name}; expected one in each split, since statements of a paper are matched with each"
+                " other; give more papers, or set prepare_papers.seed, .test_fraction or .validation_fraction"
+            )
 
 
 def number_papers(statements: pa.Table) -> np.ndarray:

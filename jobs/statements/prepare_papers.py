@@ -1,7 +1,7 @@
 """prepare_papers: JSONL of papers with their statements -> train/, valid/, test/, split by paper.
 
-The files are read twice, with one shard in memory at a time. `valid` and `test` are Parquet shards for `embed`; `train`
-is Arrow files that training maps into memory.
+The files are read twice, with one shard in memory at a time. A text that stands in several papers is kept in one.
+`valid` and `test` are Parquet shards for `embed`; `train` is Arrow files that training maps into memory.
 """
 
 from __future__ import annotations
@@ -42,20 +42,14 @@ def predict(config: Config, inputs: Inputs, parents: Mapping[str, Result]) -> Re
     """Read every line. Errors name the file and line before anything is started."""
     import numpy as np
 
-    from ratchet.data.formats.papers import SPLITS, choose_papers, count_statements
+    from ratchet.data.formats.papers import SPLITS, select_statements
     from ratchet.data.pair_batches import count_pairs
 
-    count_P = count_statements(inputs.papers)
-    split_P = choose_papers(
-        count_P,
-        config.max_papers,
-        config.test_fraction,
-        config.validation_fraction,
-        config.seed,
-        str(inputs.papers),
-    )
-    train = count_P[split_P == SPLITS.index("train")]
-    return Result({"train/pairs": count_pairs(np.minimum(train, config.max_statements or train))})
+    fractions = config.test_fraction, config.validation_fraction
+    found = select_statements(inputs.papers, config.max_papers, *fractions, config.seed)
+    train = found.count_P[found.split_P == SPLITS.index("train")]
+    pairs = count_pairs(np.minimum(train, config.max_statements or train))
+    return Result({"train/pairs": pairs}, note=found.describe())
 
 
 JOB = Job(
@@ -66,5 +60,12 @@ JOB = Job(
     run="ratchet.jobs.statements.implementation.prepare_papers:run",
     predict=predict,
     outputs=("train", "valid", "test"),
-    metrics=lambda config: ("papers", "*/statements", "train/pairs", "blank_statements", "repeated_statements"),
+    metrics=lambda config: (
+        "papers",
+        "*/statements",
+        "train/pairs",
+        "blank_statements",
+        "repeated_statements",
+        "in_other_papers",
+    ),
 )

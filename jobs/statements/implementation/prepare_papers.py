@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ratchet.data.formats.papers import SPLITS, STATEMENTS, Paper, choose_papers, count_statements, read_papers
+from ratchet.data.formats.papers import SPLITS, STATEMENTS, read_papers, select_statements
 from ratchet.data.pair_batches import count_pairs
 from ratchet.data.tables import write_mapped, write_table
 from ratchet.jobs.statements.prepare_papers import Config, Inputs
@@ -16,9 +17,9 @@ from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    count_P = count_statements(inputs.papers)
     fractions = config.test_fraction, config.validation_fraction
-    split = choose_papers(count_P, config.max_papers, *fractions, config.seed, str(inputs.papers))
+    found = select_statements(inputs.papers, config.max_papers, *fractions, config.seed)
+    split, ends_P = found.split_P, found.ends_P
     total = len(split)
     writers = {name: SplitWriter(context.out / name, config.shard_rows, mapped=name == "train") for name in SPLITS}
     empty = repeated = 0
@@ -26,7 +27,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         if split[number] < 0:
             continue
         empty, repeated = empty + paper.empty, repeated + paper.repeated
-        writers[SPLITS[split[number]]].add(paper.id, _sample(config, number, paper))
+        kept = found.kept_S[ends_P[number] : ends_P[number + 1]]
+        texts = list(itertools.compress(paper.statements, kept))
+        writers[SPLITS[split[number]]].add(paper.id, _sample(config, number, texts))
         if number % 1000 == 999 or number + 1 == total:
             context.progress(Progress(number + 1, total, "papers"))
     for writer in writers.values():
@@ -39,15 +42,17 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             "train/pairs": count_pairs(counts["train"]),
             "blank_statements": empty,
             "repeated_statements": repeated,
+            "in_other_papers": found.dropped,
         },
         {"splits": [_statistics(name, count) for name, count in counts.items()]},
+        note=found.describe(),
     )
 
 
-def _sample(config: Config, number: int, paper: Paper) -> list[str]:
-    most, texts = config.max_statements, paper.statements
+def _sample(config: Config, number: int, texts: list[str]) -> list[str]:
+    most = config.max_statements
     if most is None or len(texts) <= most:
-        return list(texts)
+        return texts
     chosen = np.random.default_rng([config.seed, 2, number]).choice(len(texts), most, replace=False)
     return [texts[i] for i in sorted(chosen.tolist())]
 

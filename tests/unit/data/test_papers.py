@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from public_data import FOLDER, needs_public_data
 
-from ratchet.data.formats.papers import STATEMENTS, assign_splits, read_papers
+from ratchet.data.formats.papers import SPLITS, STATEMENTS, assign_splits, read_papers, select_statements
 from ratchet.data.pair_batches import PairSampler
 from ratchet.errors import DataError
 
@@ -99,7 +100,7 @@ def test_what_cannot_be_paired_is_named() -> None:
 
 @given(st.integers(3, 400), st.floats(0.01, 0.99), st.floats(0.01, 0.99), st.integers(0, 9))
 def test_every_split_has_papers_and_the_share_asked_for(papers: int, test: float, valid: float, seed: int) -> None:
-    count = np.bincount(assign_splits(np.full(papers, 2), test, valid, seed), minlength=3)
+    count = np.bincount(assign_splits(papers, test, valid, seed), minlength=3)
     assert count.sum() == papers
     assert count.min() >= 1
     assert abs(count[2] - test * papers) <= 2
@@ -139,7 +140,7 @@ def test_missing_files_and_too_few_papers_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no \.jsonl file"):
         list(read_papers(tmp_path))
     with pytest.raises(DataError, match="2 papers; expected at least three"):
-        assign_splits(np.full(2, 2), 0.2, 0.1, 0)
+        assign_splits(2, 0.2, 0.1, 0)
 
 
 @needs_public_data
@@ -147,3 +148,30 @@ def test_the_stacks_project_is_read() -> None:
     papers = list(read_papers(FOLDER / "stacks/grouped_by_section.jsonl"))
     assert len(papers) == 2785
     assert sum(len(paper.statements) for paper in papers) == 13131
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.lists(st.sampled_from("abcdefghijkl"), max_size=4, unique=True), min_size=12, max_size=30),
+    st.integers(0, 5),
+)
+def test_a_text_of_several_papers_is_kept_in_one(papers: list[list[str]], seed: int) -> None:
+    """In test if one of them is there, else in valid. So no negative has the text of its query, and no test text is
+    trained on."""
+    own = [[f"{n} {k}" for k in range(2)] + texts for n, texts in enumerate(papers)]
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [{"arxiv_id": str(n), "lemmas": texts} for n, texts in enumerate(own)]
+        found = select_statements(write(Path(folder) / "papers.jsonl", rows), 10, 0.3, 0.3, seed)
+    kept: dict[str, list[tuple[int, int]]] = {}
+    given_in: dict[str, set[int]] = {}
+    for n, texts in enumerate(own):
+        flags = found.kept_S[found.ends_P[n] : found.ends_P[n + 1]]
+        assert len(flags) == len(texts)
+        assert found.count_P[n] == flags.sum()
+        for text, flag in zip(texts, flags, strict=True):
+            given_in.setdefault(text, set()).add(int(found.split_P[n]))
+            if flag:
+                kept.setdefault(text, []).append((n, int(found.split_P[n])))
+    assert (found.split_P >= 0).sum() == 10
+    for text, splits in given_in.items():
+        assert [split for _, split in kept[text]] == [max(splits)], SPLITS

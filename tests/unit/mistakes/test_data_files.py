@@ -218,7 +218,7 @@ PAPERS_TABLE = [
     ),
     papers(
         "empty lists",
-        r": 0 of 9 papers have two or more statements, .*; .*; give more papers, .*",
+        r": 0 of 9 papers have two or more statements that no other .*; .*; give more papers, .*",
         *[{"lemmas": []}] * 9,
     ),
     papers("a statement each", r": 0 of 9 papers have two .*none of them is in train; .*", *[{"theorems": ["a"]}] * 9),
