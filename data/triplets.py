@@ -55,6 +55,8 @@ class Triplets:
         """int64 [corpus]: the number of each row's text; equal exactly where texts are equal."""
         self._lengths = pc.utf8_length(self.corpus_text).to_numpy(), pc.utf8_length(self.query_text).to_numpy()
         self._order: tuple[tuple[int, int, int], list[np.ndarray]] = ((-1, -1, -1), [])
+        self.own_row: np.ndarray = find_own_rows(mined, corpus)
+        """int64 [queries]: see `find_own_rows`."""
         self.text_of_query: np.ndarray = _number_texts(self.query_text, texts)
         """int64 [queries]: the same numbers; -1 for a text that is not in the corpus."""
 
@@ -157,6 +159,19 @@ def find_corpus_rows(table: pa.Table, column: str, corpus: pa.Table) -> tuple[np
         )
     ends = np.cumsum([0, *pc.list_value_length(lists).to_pylist()])
     return rows.to_numpy(zero_copy_only=False).astype(np.int64), ends.astype(np.int64)
+
+
+def find_own_rows(queries: pa.Table, corpus: pa.Table) -> np.ndarray:
+    """Return the corpus row with the id of each query, int64 [Q]; -1 where there is none, or where it is a positive.
+
+    Where queries are documents (ArguAna, Quora) that row is the query itself. As in BEIR, it is neither ranked nor a
+    negative."""
+    found = pc.index_in(queries["id"].combine_chunks(), value_set=corpus["id"].combine_chunks())
+    own_Q: np.ndarray = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    for q in np.flatnonzero(own_Q >= 0).tolist():
+        if queries["id"][q].as_py() in queries["positives"][q].as_py():
+            own_Q[q] = -1
+    return own_Q
 
 
 def pad_rows(rows: Sequence[np.ndarray], fill_value: float) -> np.ndarray:

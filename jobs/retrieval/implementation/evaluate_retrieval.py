@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ratchet.data.formats.trec import write_qrels, write_run
 from ratchet.data.lexical_baselines import score_bm25
 from ratchet.data.rankings import reorder
 from ratchet.data.tables import RANKED, list_shards, read_shards, write_table
+from ratchet.data.triplets import find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
 from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
@@ -35,20 +37,23 @@ class Worker:
         self.config, self.inputs, self.device = config, inputs, device
         dense = config.system == "dense"
         table = read_shards(inputs.corpus, ["id"] if dense else ["id", "text"])
+        self.corpus = table.select(["id"])
         self.ids: list[str] = table["id"].to_pylist()
         self.row_of = {name: row for row, name in enumerate(self.ids)}
         self.documents: list[str] = [] if dense else table["text"].to_pylist()
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
-        queries = pq.read_table(source, columns=["id", "text", "positives"]).to_pylist()
+        shard = pq.read_table(source, columns=["id", "text", "positives"])
+        queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.corpus)
         relevant = Relevant.from_lists([self._positives(source, row, query) for row, query in enumerate(queries)])
         rank = self._bm25 if self.config.system == "bm25" else self._dense
-        ranks_R, scores_QK, rows_QK = rank(source, queries, relevant, report)
+        ranks_R, scores_QK, rows_QK = rank(source, queries, relevant, own_Q, report)
+        kept = [np.flatnonzero(rows != own)[: self.config.top] for rows, own in zip(rows_QK, own_Q, strict=True)]
         columns = [
             [query["id"] for query in queries],
             [query["text"] for query in queries],
-            [[self.ids[row] for row in rows] for rows in rows_QK.tolist()],
-            list(scores_QK),
+            [[self.ids[row] for row in rows[at].tolist()] for rows, at in zip(rows_QK, kept, strict=True)],
+            [scores[at] for scores, at in zip(scores_QK, kept, strict=True)],
             np.split(ranks_R, relevant.indptr[1:-1])[: len(queries)],
         ]
         arrays = [pa.array(column, field.type) for column, field in zip(columns, RANKED, strict=True)]
@@ -65,22 +70,24 @@ class Worker:
         return [self.row_of[name] for name in query["positives"]]
 
     def _dense(
-        self, source: Path, queries: list[dict[str, Any]], relevant: Relevant, report: ReportProgress
+        self, source: Path, queries: list[dict[str, Any]], relevant: Relevant, own_Q: np.ndarray, report: ReportProgress
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the ranks of the relevant documents [R], and scores [Q, K] and rows [Q, K] of the best documents."""
         query_folder, folder = self.inputs.query_embeddings, self.inputs.corpus_embeddings
         assert query_folder is not None
         assert folder is not None
         query_QD = read_vectors(query_folder / source.name, [query["id"] for query in queries])
-        ranks_R, _ = rank_relevant(query_QD, relevant, lambda: read_blocks(folder, self.ids), device=self.device)
+        blocks = partial(read_blocks, folder, self.ids)
+        ranks_R, _ = rank_relevant(query_QD, relevant, blocks, exclude_Q=own_Q, device=self.device)
         groups = group_blocks(read_blocks(folder, self.ids), max(1, BYTES_AT_ONCE // (4 * query_QD.shape[1])))
-        best = [top_k(query_QD, group, self.config.top, exact_scores=True, device=self.device) for group in groups]
-        return ranks_R, *merge_top_k(best, self.config.top)
+        most = self.config.top + 1  # the query itself may be among them
+        best = [top_k(query_QD, group, most, exact_scores=True, device=self.device) for group in groups]
+        return ranks_R, *merge_top_k(best, most)
 
     def _bm25(
-        self, source: Path, queries: list[dict[str, Any]], relevant: Relevant, report: ReportProgress
+        self, source: Path, queries: list[dict[str, Any]], relevant: Relevant, own_Q: np.ndarray, report: ReportProgress
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        width = min(self.config.top, len(self.ids))
+        width = min(self.config.top + 1, len(self.ids))  # the query itself may be among them
         ranks = [np.zeros(0, np.int64)]
         best_scores, best_rows = [np.zeros((0, width), np.float32)], [np.zeros((0, width), np.int64)]
         block = max(1, min(256, BYTES_AT_ONCE // (16 * len(self.ids))))
@@ -91,7 +98,8 @@ class Worker:
             rows = np.argsort(-scores_QN, axis=1, kind="stable")[:, :width]
             best_rows.append(rows)
             best_scores.append(np.take_along_axis(scores_QN, rows, axis=1))
-            counter = RankCounter(here, scores_QN[here.query_R, here.indices])
+            own = own_Q[start : start + len(scores_QN)]
+            counter = RankCounter(here, scores_QN[here.query_R, here.indices], exclude_Q=own)
             counter.add_scores(0, scores_QN)
             ranks.append(counter.get_ranks())
             report(start + len(scores_QN))

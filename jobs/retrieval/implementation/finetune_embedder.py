@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ratchet.data.tables import read_shards
-from ratchet.data.triplets import Triplets, find_corpus_rows, pad_rows
+from ratchet.data.triplets import Triplets, find_corpus_rows, find_own_rows, pad_rows
 from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
 from ratchet.jobs.training.embedder_task import EmbedderTask
 from ratchet.jobs.training.finetuning import run_finetuning, select_metrics, steps_of_epochs
@@ -156,7 +156,8 @@ class TrainTask(EmbedderTask):
         member_QG = torch.from_numpy(pad_rows(batch.own_Q, -1))
         mask_QP = None
         if config.false_negative_mask:
-            known = [data.text_of_row[data.positives(int(query))] for query in batch.query_Q]
+            never = [self._list_no_negatives(int(query)) for query in batch.query_Q]
+            known = [data.text_of_row[rows] for rows in never]
             mask_QP = false_negative_mask(
                 torch.from_numpy(data.text_of_row[batch.passage_P]),
                 member_QG[:, 0],
@@ -185,6 +186,11 @@ class TrainTask(EmbedderTask):
             2 * mine + 1,
         )
 
+    def _list_no_negatives(self, query: int) -> np.ndarray:
+        """Return the corpus rows that are no negatives of a query: its positives, and itself where it is a document."""
+        own = self.triplets.own_row[query]
+        return np.append(self.triplets.positives(query), own) if own >= 0 else self.triplets.positives(query)
+
     def _sample_examples(self, epoch: int, query_Q: np.ndarray) -> list[list[tuple[str, str]]] | None:
         """Sample the in-context examples of each query. None if training uses none."""
         config = self.config
@@ -202,7 +208,8 @@ class TrainTask(EmbedderTask):
         self.finish_passes(model)
         rows, ends = find_corpus_rows(self.valid, "positives", self.corpus)
         relevant = Relevant(ends, rows)
-        ranks_R = self.count_ranks(np.concatenate(gather_objects(own_QD)), relevant, own, own_ND)
+        query_QD, exclude_Q = np.concatenate(gather_objects(own_QD)), find_own_rows(self.valid, self.corpus)
+        ranks_R = self.count_ranks(query_QD, relevant, own, own_ND, exclude_Q=exclude_Q)
         return select_metrics(self.config, partial(compute_rank_metrics, ranks_R, relevant), "map@25", "r@25")
 
 

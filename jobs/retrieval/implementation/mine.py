@@ -53,6 +53,8 @@ class Worker:
         chosen = []
         for q, query in enumerate(queries):
             own = [self.known[query["text"]]] if query["text"] in self.known else []
+            if query["id"] in self.row_of:  # where queries are documents
+                own.append(int(self.texts[self.row_of[query["id"]]]))
             forbidden = {*self.texts[positives.indices[positives.indptr[q] : positives.indptr[q + 1]]].tolist(), *own}
             best = float(positive_scores[q].max())
             chosen.append(
