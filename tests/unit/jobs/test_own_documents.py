@@ -34,7 +34,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = [f"d{n}" for n in range(DOCUMENTS)]
     texts = [f"t{n}x1 t{n}x2" for n in range(DOCUMENTS)]
     write_shards(
-        made / "corpus", [{"id": name, "text": f"q0x1 {text}"} for name, text in zip(names, texts)], CORPUS, 100
+        made / "corpus",
+        [{"id": name, "text": f"q0x1 {text}"} for name, text in zip(names, texts, strict=True)],
+        CORPUS,
+        100,
     )
     write_embeddings(made / "corpus_embeddings", names, vectors)
     queries: list[dict[str, Any]] = []
