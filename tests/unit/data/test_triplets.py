@@ -17,6 +17,7 @@ from ratchet.errors import DataError
 CORPUS_ROWS = [{"id": f"c{n}", "text": f"text {n % 7}"} for n in range(9)]
 QUERY_ROWS = [
     {
+        "id": f"q{n}",
         "text": f"query {n}",
         "positives": [f"c{n % 9}", f"c{(n + 1) % 9}"][: 1 + n % 2],
         "negatives": [f"c{m}" for m in range(n % 5)],
@@ -27,7 +28,7 @@ QUERY_ROWS = [
 
 def made(queries: list[dict[str, Any]] = QUERY_ROWS) -> Triplets:
     kind = pa.list_(pa.string())
-    schema = pa.schema([("text", pa.string()), ("positives", kind), ("negatives", kind)])
+    schema = pa.schema([("id", pa.string()), ("text", pa.string()), ("positives", kind), ("negatives", kind)])
     return Triplets(pa.Table.from_pylist(queries, schema), pa.Table.from_pylist(CORPUS_ROWS, CORPUS))
 
 
@@ -106,7 +107,7 @@ def scored(change: dict[str, Any] | None = None, without: str = "") -> Triplets:
         }
         rows.append(row | scores | (change or {} if n == 9 else {}))
     ids, numbers = pa.list_(pa.string()), pa.list_(pa.float32())
-    fields = [("text", pa.string()), ("positives", ids), ("negatives", ids)]
+    fields = [("id", pa.string()), ("text", pa.string()), ("positives", ids), ("negatives", ids)]
     fields += [(name, numbers) for name in ("teacher_positive_scores", "teacher_negative_scores") if name != without]
     table = pa.Table.from_pylist(rows, pa.schema(fields))
     return Triplets(table, pa.Table.from_pylist(CORPUS_ROWS, CORPUS), teacher=True)
