@@ -64,6 +64,8 @@ def _solution(p: Params, sign: str, value: int) -> Answer:
     return Answer(f"{p.x} {sign} {value}", (sign, value))
 
 
+# A table of rules reads better with one rule on two lines.
+# fmt: off
 PROBLEMS = (
     Problem(
         id="expand_square",
@@ -79,36 +81,20 @@ PROBLEMS = (
         ),
         correct=lambda p: poly((p.p**2, 2 * p.p * p.a, p.a**2), p.x),
         rules=(
-            MalRule(
-                "expressions.square_distributed",
-                EXPRESSIONS,
+            MalRule("expressions.square_distributed", EXPRESSIONS,
                 "Distributes a square over a sum, squaring each part and losing the middle term.",
-                lambda p: poly((p.p**2, 0, p.a**2), p.x),
-            ),
-            MalRule(
-                "expressions.middle_not_doubled",
-                EXPRESSIONS,
+                lambda p: poly((p.p**2, 0, p.a**2), p.x)),
+            MalRule("expressions.middle_not_doubled", EXPRESSIONS,
                 "Counts the cross product only once, so the middle term is half of what it should be.",
-                lambda p: poly((p.p**2, p.p * p.a, p.a**2), p.x),
-            ),
-            MalRule(
-                "expressions.coefficient_not_squared",
-                EXPRESSIONS,
+                lambda p: poly((p.p**2, p.p * p.a, p.a**2), p.x)),
+            MalRule("expressions.coefficient_not_squared", EXPRESSIONS,
                 "Squares the letter but leaves the number in front of it alone.",
-                lambda p: poly((p.p, 2 * p.p * p.a, p.a**2), p.x),
-            ),
-            MalRule(
-                "expressions.constant_doubled",
-                EXPRESSIONS,
+                lambda p: poly((p.p, 2 * p.p * p.a, p.a**2), p.x)),
+            MalRule("expressions.constant_doubled", EXPRESSIONS,
                 "Multiplies the constant by two where it should be multiplied by itself.",
-                lambda p: poly((p.p**2, 2 * p.p * p.a, 2 * p.a), p.x),
-            ),
-            MalRule(
-                "expressions.bracket_doubled",
-                EXPRESSIONS,
-                "Reads the small 2 outside as two lots of the bracket.",
-                lambda p: poly((2 * p.p, 2 * p.a), p.x),
-            ),
+                lambda p: poly((p.p**2, 2 * p.p * p.a, 2 * p.a), p.x)),
+            MalRule("expressions.bracket_doubled", EXPRESSIONS, "Reads the small 2 outside as two lots of the bracket.",
+                lambda p: poly((2 * p.p, 2 * p.a), p.x)),
         ),
     ),
     Problem(
@@ -124,30 +110,17 @@ PROBLEMS = (
         ),
         correct=lambda p: poly((-p.b * p.c, p.a + p.b * p.d), p.x),
         rules=(
-            MalRule(
-                "expressions.second_sign_kept",
-                EXPRESSIONS,
+            MalRule("expressions.second_sign_kept", EXPRESSIONS,
                 "Does not realise that a negative multiplier changes the sign of the second term inside.",
-                lambda p: poly((-p.b * p.c, p.a - p.b * p.d), p.x),
-            ),
-            MalRule(
-                "expressions.first_term_only",
-                EXPRESSIONS,
+                lambda p: poly((-p.b * p.c, p.a - p.b * p.d), p.x)),
+            MalRule("expressions.first_term_only", EXPRESSIONS,
                 "Multiplies only the first term inside and copies the other one down.",
-                lambda p: poly((-p.b * p.c, p.a - p.d), p.x),
-            ),
-            MalRule(
-                "expressions.subtracts_before_expanding",
-                EXPRESSIONS,
+                lambda p: poly((-p.b * p.c, p.a - p.d), p.x)),
+            MalRule("expressions.subtracts_before_expanding", EXPRESSIONS,
                 "Does the subtraction in front first and multiplies out with its result.",
-                lambda p: poly(((p.a - p.b) * p.c, -(p.a - p.b) * p.d), p.x),
-            ),
-            MalRule(
-                "expressions.minus_lost",
-                EXPRESSIONS,
-                "Multiplies out as though the number outside were positive.",
-                lambda p: poly((p.b * p.c, p.a - p.b * p.d), p.x),
-            ),
+                lambda p: poly(((p.a - p.b) * p.c, -(p.a - p.b) * p.d), p.x)),
+            MalRule("expressions.minus_lost", EXPRESSIONS, "Multiplies out as though the number outside were positive.",
+                lambda p: poly((p.b * p.c, p.a - p.b * p.d), p.x)),
         ),
     ),
     Problem(
@@ -158,30 +131,16 @@ PROBLEMS = (
         phrasings=phrase("{p}{x}^{a} × {q}{x}^{b}", "Simplify {p}{x}^{a} × {q}{x}^{b} fully."),
         correct=lambda p: term(p.p * p.q, p.x, p.a + p.b) or Answer("", None),
         rules=(
-            MalRule(
-                "indices.multiplied",
-                INDICES,
-                "Takes the product of the powers where their sum is needed.",
-                lambda p: term(p.p * p.q, p.x, p.a * p.b),
-            ),
-            MalRule(
-                "indices.coefficients_added",
-                INDICES,
+            MalRule("indices.multiplied", INDICES, "Takes the product of the powers where their sum is needed.",
+                lambda p: term(p.p * p.q, p.x, p.a * p.b)),
+            MalRule("indices.coefficients_added", INDICES,
                 "Applies the rule for the powers to the numbers in front too, and so adds those.",
-                lambda p: term(p.p + p.q, p.x, p.a + p.b),
-            ),
-            MalRule(
-                "indices.rules_swapped",
-                INDICES,
+                lambda p: term(p.p + p.q, p.x, p.a + p.b)),
+            MalRule("indices.rules_swapped", INDICES,
                 "Swaps the two rules, adding the numbers in front and multiplying the powers.",
-                lambda p: term(p.p + p.q, p.x, p.a * p.b),
-            ),
-            MalRule(
-                "indices.subtracted",
-                INDICES,
-                "Uses the rule for dividing and takes one power from the other.",
-                lambda p: term(p.p * p.q, p.x, abs(p.a - p.b)),
-            ),
+                lambda p: term(p.p + p.q, p.x, p.a * p.b)),
+            MalRule("indices.subtracted", INDICES, "Uses the rule for dividing and takes one power from the other.",
+                lambda p: term(p.p * p.q, p.x, abs(p.a - p.b))),
         ),
     ),
     Problem(
@@ -197,30 +156,17 @@ PROBLEMS = (
         ),
         correct=lambda p: fraction(Fraction(p.c - p.b, p.a)),
         rules=(
-            MalRule(
-                "equations.same_operation",
-                EQUATIONS,
+            MalRule("equations.same_operation", EQUATIONS,
                 "Moves the constant across without using the inverse operation.",
-                lambda p: fraction(Fraction(p.c + p.b, p.a)),
-            ),
-            MalRule(
-                "equations.subtracts_coefficient",
-                EQUATIONS,
+                lambda p: fraction(Fraction(p.c + p.b, p.a))),
+            MalRule("equations.subtracts_coefficient", EQUATIONS,
                 "Removes the multiplier of the unknown by taking it away rather than dividing.",
-                lambda p: fraction(p.c - p.b - p.a),
-            ),
-            MalRule(
-                "equations.divides_one_term",
-                EQUATIONS,
+                lambda p: fraction(p.c - p.b - p.a)),
+            MalRule("equations.divides_one_term", EQUATIONS,
                 "Divides first but not every term, leaving the constant undivided.",
-                lambda p: fraction(Fraction(p.c, p.a) - p.b),
-            ),
-            MalRule(
-                "equations.stops_early",
-                EQUATIONS,
-                "Stops after undoing one of the two steps.",
-                lambda p: fraction(p.c - p.b),
-            ),
+                lambda p: fraction(Fraction(p.c, p.a) - p.b)),
+            MalRule("equations.stops_early", EQUATIONS, "Stops after undoing one of the two steps.",
+                lambda p: fraction(p.c - p.b)),
         ),
     ),
     Problem(
@@ -236,30 +182,18 @@ PROBLEMS = (
         ),
         correct=lambda p: fraction(Fraction(p.d - p.b, p.a - p.c)),
         rules=(
-            MalRule(
-                "equations.letters_added",
-                EQUATIONS,
+            MalRule("equations.letters_added", EQUATIONS,
                 "Adds the terms in the unknown from the two sides together when gathering them.",
-                lambda p: fraction(Fraction(p.d - p.b, p.a + p.c)),
-            ),
-            MalRule(
-                "equations.constants_added",
-                EQUATIONS,
+                lambda p: fraction(Fraction(p.d - p.b, p.a + p.c))),
+            MalRule("equations.constants_added", EQUATIONS,
                 "Adds the plain numbers from the two sides together when gathering them.",
-                lambda p: fraction(Fraction(p.d + p.b, p.a - p.c)),
-            ),
-            MalRule(
-                "equations.all_added",
-                EQUATIONS,
+                lambda p: fraction(Fraction(p.d + p.b, p.a - p.c))),
+            MalRule("equations.all_added", EQUATIONS,
                 "Carries everything across the equals sign with its sign unchanged.",
-                lambda p: fraction(Fraction(p.d + p.b, p.a + p.c)),
-            ),
-            MalRule(
-                "equations.divides_wrong_way",
-                EQUATIONS,
+                lambda p: fraction(Fraction(p.d + p.b, p.a + p.c))),
+            MalRule("equations.divides_wrong_way", EQUATIONS,
                 "Divides the wrong way round in the last step, the multiplier by the number.",
-                lambda p: fraction(Fraction(p.a - p.c, p.d - p.b)),
-            ),
+                lambda p: fraction(Fraction(p.a - p.c, p.d - p.b))),
         ),
     ),
     Problem(
@@ -275,36 +209,19 @@ PROBLEMS = (
         ),
         correct=lambda p: _solution(p, _TURNED[p.sign], p.v),
         rules=(
-            MalRule(
-                "inequalities.not_flipped",
-                INEQUALITIES,
-                "Forgets to turn the symbol round when dividing by a negative.",
-                lambda p: _solution(p, p.sign, p.v),
-            ),
-            MalRule(
-                "inequalities.minus_dropped",
-                INEQUALITIES,
-                "Divides as though the coefficient were positive.",
-                lambda p: _solution(p, p.sign, -p.v),
-            ),
-            MalRule(
-                "inequalities.flipped_wrong_value",
-                INEQUALITIES,
+            MalRule("inequalities.not_flipped", INEQUALITIES,
+                "Forgets to turn the symbol round when dividing by a negative.", lambda p: _solution(p, p.sign, p.v)),
+            MalRule("inequalities.minus_dropped", INEQUALITIES, "Divides as though the coefficient were positive.",
+                lambda p: _solution(p, p.sign, -p.v)),
+            MalRule("inequalities.flipped_wrong_value", INEQUALITIES,
                 "Turns the symbol round as required but loses the minus sign in the division.",
-                lambda p: _solution(p, _TURNED[p.sign], -p.v),
-            ),
-            MalRule(
-                "inequalities.as_equation",
-                INEQUALITIES,
-                "Replaces the symbol by an equals sign and leaves a single number.",
-                lambda p: _solution(p, "=", p.v),
-            ),
-            MalRule(
-                "inequalities.end_point",
-                INEQUALITIES,
+                lambda p: _solution(p, _TURNED[p.sign], -p.v)),
+            MalRule("inequalities.as_equation", INEQUALITIES,
+                "Replaces the symbol by an equals sign and leaves a single number.", lambda p: _solution(p, "=", p.v)),
+            MalRule("inequalities.end_point", INEQUALITIES,
                 "Confuses whether the end value itself belongs to the solution.",
-                lambda p: _solution(p, _STRICT[_TURNED[p.sign]], p.v),
-            ),
+                lambda p: _solution(p, _STRICT[_TURNED[p.sign]], p.v)),
         ),
     ),
 )
+# fmt: on

@@ -87,6 +87,8 @@ def _chain(r: Random) -> Params:
     return Params(a=r.randint(2, 20), b=r.randint(2, 9), c=r.randint(3, 9), d=r.randint(2, 9), e=r.randint(2, 9))
 
 
+# A table of rules reads better with one rule on two lines.
+# fmt: off
 PROBLEMS = (
     Problem(
         id="largest_decimal",
@@ -101,30 +103,18 @@ PROBLEMS = (
         ),
         correct=lambda p: max((_zero_point(d) for d in p.digits), key=lambda a: a.key),  # type: ignore[arg-type,return-value]  # numbers, here
         rules=(
-            MalRule(
-                "decimals.longer_is_larger",
-                DECIMALS,
+            MalRule("decimals.longer_is_larger", DECIMALS,
                 "Reads what follows the point as a whole number, so that having more digits wins.",
-                lambda p: _zero_point(max(p.digits, key=int)),
-            ),
-            MalRule(
-                "decimals.shorter_is_larger",
-                DECIMALS,
+                lambda p: _zero_point(max(p.digits, key=int))),
+            MalRule("decimals.shorter_is_larger", DECIMALS,
                 "Believes that fewer digits make a greater value, since hundredths are smaller pieces than tenths.",
-                lambda p: _zero_point(min(p.digits, key=len)),
-            ),
-            MalRule(
-                "decimals.ignores_zero",
-                DECIMALS,
+                lambda p: _zero_point(min(p.digits, key=len))),
+            MalRule("decimals.ignores_zero", DECIMALS,
                 "Skips a zero straight after the point and compares the first other digit.",
-                lambda p: _zero_point(max(p.digits, key=lambda d: Fraction(f"0.{d.lstrip('0')}"))),
-            ),
-            MalRule(
-                "decimals.picks_smallest",
-                DECIMALS,
+                lambda p: _zero_point(max(p.digits, key=lambda d: Fraction(f"0.{d.lstrip('0')}")))),
+            MalRule("decimals.picks_smallest", DECIMALS,
                 "Orders the wrong way round, as if numbers after the point ran backwards like negatives.",
-                lambda p: _zero_point(min(p.digits, key=lambda d: Fraction(f"0.{d}"))),
-            ),
+                lambda p: _zero_point(min(p.digits, key=lambda d: Fraction(f"0.{d}")))),
         ),
     ),
     Problem(
@@ -140,30 +130,17 @@ PROBLEMS = (
         ),
         correct=lambda p: num(p.a + Fraction(p.b, 100) + p.c + Fraction(p.d, 10)),
         rules=(
-            MalRule(
-                "decimals.aligned_right",
-                DECIMALS,
+            MalRule("decimals.aligned_right", DECIMALS,
                 "Lines up the last digits in the column layout where the points should be lined up.",
-                lambda p: num(Fraction(100 * p.a + p.b + 10 * p.c + p.d, 100)),
-            ),
-            MalRule(
-                "decimals.two_whole_numbers",
-                DECIMALS,
+                lambda p: num(Fraction(100 * p.a + p.b + 10 * p.c + p.d, 100))),
+            MalRule("decimals.two_whole_numbers", DECIMALS,
                 "Sees two separate whole numbers either side of the point and totals each side by itself.",
-                lambda p: num(Fraction(f"{p.a + p.c}.{p.b + p.d}")),
-            ),
-            MalRule(
-                "decimals.point_ignored",
-                DECIMALS,
+                lambda p: num(Fraction(f"{p.a + p.c}.{p.b + p.d}"))),
+            MalRule("decimals.point_ignored", DECIMALS,
                 "Leaves the points out of the calculation and never puts one back.",
-                lambda p: num(100 * p.a + p.b + 10 * p.c + p.d),
-            ),
-            MalRule(
-                "decimals.carry_lost",
-                DECIMALS,
-                "Does not carry from the tenths column into the ones.",
-                lambda p: num(p.a + p.c + Fraction((p.b + 10 * p.d) % 100, 100)),
-            ),
+                lambda p: num(100 * p.a + p.b + 10 * p.c + p.d)),
+            MalRule("decimals.carry_lost", DECIMALS, "Does not carry from the tenths column into the ones.",
+                lambda p: num(p.a + p.c + Fraction((p.b + 10 * p.d) % 100, 100))),
         ),
     ),
     Problem(
@@ -179,36 +156,19 @@ PROBLEMS = (
         ),
         correct=lambda p: rounded(Fraction(p.n, 10_000), p.places),
         rules=(
-            MalRule(
-                "rounding.truncates",
-                ROUNDING,
-                "Chops off the unwanted digits without looking at the next one.",
-                lambda p: _cut(p, p.places, 0),
-            ),
-            MalRule(
-                "rounding.always_up",
-                ROUNDING,
+            MalRule("rounding.truncates", ROUNDING, "Chops off the unwanted digits without looking at the next one.",
+                lambda p: _cut(p, p.places, 0)),
+            MalRule("rounding.always_up", ROUNDING,
                 "Always raises the last digit kept, however small the digit that comes next.",
-                lambda p: _cut(p, p.places, 1),
-            ),
-            MalRule(
-                "rounding.significant",
-                ROUNDING,
+                lambda p: _cut(p, p.places, 1)),
+            MalRule("rounding.significant", ROUNDING,
                 "Starts counting digits at the front of the number where only those behind the point count.",
-                _significant,
-            ),
-            MalRule(
-                "rounding.one_too_many",
-                ROUNDING,
-                "Keeps one digit more than was asked for.",
-                lambda p: rounded(Fraction(p.n, 10_000), p.places + 1),
-            ),
-            MalRule(
-                "rounding.one_too_few",
-                ROUNDING,
+                _significant),
+            MalRule("rounding.one_too_many", ROUNDING, "Keeps one digit more than was asked for.",
+                lambda p: rounded(Fraction(p.n, 10_000), p.places + 1)),
+            MalRule("rounding.one_too_few", ROUNDING,
                 "Counts the ones digit as the first place and so keeps one digit fewer than was asked for.",
-                lambda p: rounded(Fraction(p.n, 10_000), p.places - 1),
-            ),
+                lambda p: rounded(Fraction(p.n, 10_000), p.places - 1)),
         ),
     ),
     Problem(
@@ -223,24 +183,14 @@ PROBLEMS = (
         ),
         correct=lambda p: _times_ten(p, -p.zeros - 1 if p.small else p.digits + p.zeros - 1),
         rules=(
-            MalRule(
-                "rounding.index_sign",
-                ROUNDING,
+            MalRule("rounding.index_sign", ROUNDING,
                 "Gives the power of ten the opposite sign, mixing up very big and very tiny numbers.",
-                lambda p: _times_ten(p, p.zeros + 1 if p.small else 1 - p.digits - p.zeros),
-            ),
-            MalRule(
-                "rounding.counts_zeros",
-                ROUNDING,
+                lambda p: _times_ten(p, p.zeros + 1 if p.small else 1 - p.digits - p.zeros)),
+            MalRule("rounding.counts_zeros", ROUNDING,
                 "Uses the count of zeros as the power of ten and not how far the point moves.",
-                lambda p: _times_ten(p, -p.zeros if p.small else p.zeros),
-            ),
-            MalRule(
-                "rounding.counts_digits",
-                ROUNDING,
-                "Uses how many digits the number has as the power of ten.",
-                lambda p: _times_ten(p, -p.zeros - p.digits if p.small else p.digits + p.zeros),
-            ),
+                lambda p: _times_ten(p, -p.zeros if p.small else p.zeros)),
+            MalRule("rounding.counts_digits", ROUNDING, "Uses how many digits the number has as the power of ten.",
+                lambda p: _times_ten(p, -p.zeros - p.digits if p.small else p.digits + p.zeros)),
         ),
     ),
     Problem(
@@ -256,30 +206,17 @@ PROBLEMS = (
         ),
         correct=lambda p: num(p.b - p.a),
         rules=(
-            MalRule(
-                "negatives.second_sign_ignored",
-                NEGATIVES,
+            MalRule("negatives.second_sign_ignored", NEGATIVES,
                 "Ignores the sign of the number being taken away and moves further below zero.",
-                lambda p: num(-p.a - p.b),
-            ),
-            MalRule(
-                "negatives.all_positive",
-                NEGATIVES,
+                lambda p: num(-p.a - p.b)),
+            MalRule("negatives.all_positive", NEGATIVES,
                 "Stretches 'two minuses make a plus' to every number in sight, making all of them positive.",
-                lambda p: num(p.a + p.b),
-            ),
-            MalRule(
-                "negatives.sign_reversed",
-                NEGATIVES,
+                lambda p: num(p.a + p.b)),
+            MalRule("negatives.sign_reversed", NEGATIVES,
                 "Finds how far apart the two numbers are but gives the result the opposite sign.",
-                lambda p: num(p.a - p.b),
-            ),
-            MalRule(
-                "negatives.multiplies",
-                NEGATIVES,
-                "Takes two signs next to each other as an instruction to multiply.",
-                lambda p: num(p.a * p.b),
-            ),
+                lambda p: num(p.a - p.b)),
+            MalRule("negatives.multiplies", NEGATIVES,
+                "Takes two signs next to each other as an instruction to multiply.", lambda p: num(p.a * p.b)),
         ),
     ),
     Problem(
@@ -290,30 +227,16 @@ PROBLEMS = (
         phrasings=phrase("{a} + {b} × {c} - {d} + {e}", "Evaluate {a} + {b} × {c} - {d} + {e} without a calculator."),
         correct=lambda p: num(p.a + p.b * p.c - p.d + p.e),
         rules=(
-            MalRule(
-                "order.left_to_right",
-                ORDER,
-                "Carries out every operation strictly in reading order.",
-                lambda p: num((p.a + p.b) * p.c - p.d + p.e),
-            ),
-            MalRule(
-                "order.plus_first",
-                ORDER,
-                "Gives sums and differences priority over products.",
-                lambda p: num((p.a + p.b) * (p.c - p.d + p.e)),
-            ),
-            MalRule(
-                "order.addition_before_subtraction",
-                ORDER,
+            MalRule("order.left_to_right", ORDER, "Carries out every operation strictly in reading order.",
+                lambda p: num((p.a + p.b) * p.c - p.d + p.e)),
+            MalRule("order.plus_first", ORDER, "Gives sums and differences priority over products.",
+                lambda p: num((p.a + p.b) * (p.c - p.d + p.e))),
+            MalRule("order.addition_before_subtraction", ORDER,
                 "Believes that adding outranks taking away because it comes earlier in the mnemonic.",
-                lambda p: num(p.a + p.b * p.c - (p.d + p.e)),
-            ),
-            MalRule(
-                "order.right_to_left",
-                ORDER,
-                "Starts at the end and works backwards through the operations.",
-                lambda p: num(p.a + p.b * (p.c - (p.d + p.e))),
-            ),
+                lambda p: num(p.a + p.b * p.c - (p.d + p.e))),
+            MalRule("order.right_to_left", ORDER, "Starts at the end and works backwards through the operations.",
+                lambda p: num(p.a + p.b * (p.c - (p.d + p.e)))),
         ),
     ),
 )
+# fmt: on

@@ -28,6 +28,8 @@ def _amount(r: Random) -> Params | None:
     return None if a < 2 else Params(a=a, b=b, n=a * b * r.randint(2, 15))
 
 
+# A table of rules reads better with one rule on two lines.
+# fmt: off
 PROBLEMS = (
     Problem(
         id="add_fractions",
@@ -43,42 +45,24 @@ PROBLEMS = (
         words={"food": ("pizza", "cake", "flapjack", "pie", "melon")},
         correct=lambda p: fraction(Fraction(p.a, p.b) + Fraction(p.c, p.d)),
         rules=(
-            MalRule(
-                "fractions.add_across",
-                TOPIC,
+            MalRule("fractions.add_across", TOPIC,
                 "Treats tops and bottoms as two separate sums, adding the numerators and adding the denominators.",
-                lambda p: ratio(p.a + p.c, p.b + p.d),
-            ),
-            MalRule(
-                "fractions.tops_unscaled",
-                TOPIC,
+                lambda p: ratio(p.a + p.c, p.b + p.d)),
+            MalRule("fractions.tops_unscaled", TOPIC,
                 "Multiplies the denominators to get a common one but leaves the numerators as they were.",
-                lambda p: ratio(p.a + p.c, p.b * p.d),
-            ),
-            MalRule(
-                "fractions.larger_bottom",
-                TOPIC,
+                lambda p: ratio(p.a + p.c, p.b * p.d)),
+            MalRule("fractions.larger_bottom", TOPIC,
                 "Adds the numerators and simply keeps whichever denominator is larger.",
-                lambda p: ratio(p.a + p.c, max(p.b, p.d)),
-            ),
-            MalRule(
-                "fractions.smaller_bottom",
-                TOPIC,
+                lambda p: ratio(p.a + p.c, max(p.b, p.d))),
+            MalRule("fractions.smaller_bottom", TOPIC,
                 "Adds the numerators and simply keeps whichever denominator is smaller.",
-                lambda p: ratio(p.a + p.c, min(p.b, p.d)),
-            ),
-            MalRule(
-                "fractions.one_top_scaled",
-                TOPIC,
+                lambda p: ratio(p.a + p.c, min(p.b, p.d))),
+            MalRule("fractions.one_top_scaled", TOPIC,
                 "Moves to a common denominator but scales the numerator of the first fraction only.",
-                lambda p: ratio(p.a * p.d + p.c, p.b * p.d),
-            ),
-            MalRule(
-                "fractions.times_for_plus",
-                TOPIC,
+                lambda p: ratio(p.a * p.d + p.c, p.b * p.d)),
+            MalRule("fractions.times_for_plus", TOPIC,
                 "Uses the method for the product of two fractions, top by top and bottom by bottom, for their total.",
-                lambda p: ratio(p.a * p.c, p.b * p.d),
-            ),
+                lambda p: ratio(p.a * p.c, p.b * p.d)),
         ),
     ),
     Problem(
@@ -94,30 +78,17 @@ PROBLEMS = (
         words={"stuff": ("ribbon", "rope", "wire", "string", "tape")},
         correct=lambda p: fraction(Fraction(p.a * p.d, p.b * p.c)),
         rules=(
-            MalRule(
-                "fractions.no_flip",
-                TOPIC,
+            MalRule("fractions.no_flip", TOPIC,
                 "Changes the sign to a multiplication without turning the divisor upside down.",
-                lambda p: ratio(p.a * p.c, p.b * p.d),
-            ),
-            MalRule(
-                "fractions.flips_first",
-                TOPIC,
+                lambda p: ratio(p.a * p.c, p.b * p.d)),
+            MalRule("fractions.flips_first", TOPIC,
                 "Inverts the first fraction instead of the one it is being shared by.",
-                lambda p: ratio(p.b * p.c, p.a * p.d),
-            ),
-            MalRule(
-                "fractions.flips_both",
-                TOPIC,
-                "Inverts both fractions before multiplying.",
-                lambda p: ratio(p.b * p.d, p.a * p.c),
-            ),
-            MalRule(
-                "fractions.flips_then_adds",
-                TOPIC,
+                lambda p: ratio(p.b * p.c, p.a * p.d)),
+            MalRule("fractions.flips_both", TOPIC, "Inverts both fractions before multiplying.",
+                lambda p: ratio(p.b * p.d, p.a * p.c)),
+            MalRule("fractions.flips_then_adds", TOPIC,
                 "Inverts the correct fraction but then finds a total instead of a product.",
-                lambda p: ratio(p.a * p.c + p.b * p.d, p.b * p.c),
-            ),
+                lambda p: ratio(p.a * p.c + p.b * p.d, p.b * p.c)),
         ),
     ),
     Problem(
@@ -134,30 +105,17 @@ PROBLEMS = (
         words={"things": ("stickers", "marbles", "cards", "beads", "stamps", "apples")},
         correct=lambda p: num(Fraction(p.n * p.a, p.b)),
         rules=(
-            MalRule(
-                "fractions.roles_swapped",
-                TOPIC,
+            MalRule("fractions.roles_swapped", TOPIC,
                 "Mixes up the jobs of the two parts, splitting by the numerator and multiplying by the denominator.",
-                lambda p: num(Fraction(p.n * p.b, p.a)),
-            ),
-            MalRule(
-                "fractions.one_share",
-                TOPIC,
-                "Stops after splitting into equal shares and gives a single share.",
-                lambda p: num(Fraction(p.n, p.b)),
-            ),
-            MalRule(
-                "fractions.remainder",
-                TOPIC,
-                "Takes the part away and answers with what is left over.",
-                lambda p: num(p.n - Fraction(p.n * p.a, p.b)),
-            ),
-            MalRule(
-                "fractions.splits_by_top",
-                TOPIC,
+                lambda p: num(Fraction(p.n * p.b, p.a))),
+            MalRule("fractions.one_share", TOPIC, "Stops after splitting into equal shares and gives a single share.",
+                lambda p: num(Fraction(p.n, p.b))),
+            MalRule("fractions.remainder", TOPIC, "Takes the part away and answers with what is left over.",
+                lambda p: num(p.n - Fraction(p.n * p.a, p.b))),
+            MalRule("fractions.splits_by_top", TOPIC,
                 "Splits the quantity into as many shares as the numerator says and ignores the denominator.",
-                lambda p: num(Fraction(p.n, p.a)),
-            ),
+                lambda p: num(Fraction(p.n, p.a))),
         ),
     ),
 )
+# fmt: on

@@ -57,6 +57,8 @@ NO_ROOT = MalRule(
     lambda p: num(p.square, after=f" {p.unit}"),
 )
 
+# A table of rules reads better with one rule on two lines.
+# fmt: off
 PROBLEMS = (
     Problem(
         id="area_of_triangle",
@@ -76,30 +78,14 @@ PROBLEMS = (
         words={"thing": ("flag", "sail", "label", "tile", "banner")},
         correct=lambda p: num(Fraction(p.b * p.h, 2), after=f" {p.unit}^2"),
         rules=(
-            MalRule(
-                "area.not_halved",
-                AREA,
-                "Uses the rule for a rectangle and does not halve.",
-                lambda p: num(p.b * p.h, after=f" {p.unit}^2"),
-            ),
-            MalRule(
-                "area.slant_for_height",
-                AREA,
-                "Uses a sloping edge as the height.",
-                lambda p: num(Fraction(p.b * p.s, 2), after=f" {p.unit}^2"),
-            ),
-            MalRule(
-                "area.multiplies_everything",
-                AREA,
-                "Multiplies together every length that is given.",
-                lambda p: num(p.b * p.h * p.s, after=f" {p.unit}^2"),
-            ),
-            MalRule(
-                "area.adds_lengths",
-                AREA,
-                "Adds up the measurements as if going round the outside.",
-                lambda p: num(p.b + p.h + p.s, after=f" {p.unit}^2"),
-            ),
+            MalRule("area.not_halved", AREA, "Uses the rule for a rectangle and does not halve.",
+                lambda p: num(p.b * p.h, after=f" {p.unit}^2")),
+            MalRule("area.slant_for_height", AREA, "Uses a sloping edge as the height.",
+                lambda p: num(Fraction(p.b * p.s, 2), after=f" {p.unit}^2")),
+            MalRule("area.multiplies_everything", AREA, "Multiplies together every length that is given.",
+                lambda p: num(p.b * p.h * p.s, after=f" {p.unit}^2")),
+            MalRule("area.adds_lengths", AREA, "Adds up the measurements as if going round the outside.",
+                lambda p: num(p.b + p.h + p.s, after=f" {p.unit}^2")),
         ),
     ),
     Problem(
@@ -116,30 +102,16 @@ PROBLEMS = (
         words={"thing": ("table top", "sign", "target", "lid", "badge")},
         correct=lambda p: _pi(Fraction(p.d**2, 4), p.unit),
         rules=(
-            MalRule(
-                "area.whole_width_squared",
-                AREA,
-                "Squares the full width where half of it is needed.",
-                lambda p: _pi(p.d**2, p.unit),
-            ),
-            MalRule(
-                "area.circumference",
-                AREA,
+            MalRule("area.whole_width_squared", AREA, "Squares the full width where half of it is needed.",
+                lambda p: _pi(p.d**2, p.unit)),
+            MalRule("area.circumference", AREA,
                 "Mixes up the formula for the distance round the edge with the one for the space inside.",
-                lambda p: _pi(p.d, p.unit),
-            ),
-            MalRule(
-                "area.halves_after_squaring",
-                AREA,
+                lambda p: _pi(p.d, p.unit)),
+            MalRule("area.halves_after_squaring", AREA,
                 "Halves after squaring and not before, so is out by a factor of two.",
-                lambda p: _pi(Fraction(p.d**2, 2), p.unit),
-            ),
-            MalRule(
-                "area.radius_not_squared",
-                AREA,
-                "Finds the radius but leaves out the squaring.",
-                lambda p: _pi(Fraction(p.d, 2), p.unit),
-            ),
+                lambda p: _pi(Fraction(p.d**2, 2), p.unit)),
+            MalRule("area.radius_not_squared", AREA, "Finds the radius but leaves out the squaring.",
+                lambda p: _pi(Fraction(p.d, 2), p.unit)),
         ),
     ),
     Problem(
@@ -156,30 +128,15 @@ PROBLEMS = (
         words={"thing": ("garden", "sail", "field", "flag", "shelf")},
         correct=lambda p: num(180 - p.a - p.b, after="°"),
         rules=(
-            MalRule(
-                "angles.full_turn",
-                ANGLES,
-                "Believes the corners make a full turn in total.",
-                lambda p: num(360 - p.a - p.b, after="°"),
-            ),
-            MalRule(
-                "angles.one_subtracted",
-                ANGLES,
-                "Takes only the first of the known sizes from the total.",
-                lambda p: num(180 - p.a, after="°"),
-            ),
-            MalRule(
-                "angles.sum_given",
-                ANGLES,
-                "Adds the known sizes and forgets to take this from the total.",
-                lambda p: num(p.a + p.b, after="°"),
-            ),
-            MalRule(
-                "angles.assumes_isosceles",
-                ANGLES,
+            MalRule("angles.full_turn", ANGLES, "Believes the corners make a full turn in total.",
+                lambda p: num(360 - p.a - p.b, after="°")),
+            MalRule("angles.one_subtracted", ANGLES, "Takes only the first of the known sizes from the total.",
+                lambda p: num(180 - p.a, after="°")),
+            MalRule("angles.sum_given", ANGLES, "Adds the known sizes and forgets to take this from the total.",
+                lambda p: num(p.a + p.b, after="°")),
+            MalRule("angles.assumes_isosceles", ANGLES,
                 "Assumes without reason that two of the corners are equal and halves what the first leaves for them.",
-                lambda p: num(Fraction(180 - p.a, 2), after="°"),
-            ),
+                lambda p: num(Fraction(180 - p.a, 2), after="°")),
         ),
     ),
     Problem(
@@ -197,24 +154,13 @@ PROBLEMS = (
         correct=lambda p: _length(p.square, p.unit),
         rules=(
             NO_ROOT,
-            MalRule(
-                "pythagoras.adds_sides",
-                PYTHAGORAS,
-                "Adds the two given lengths as they are, without squaring.",
-                lambda p: num(p.a + p.b, after=f" {p.unit}"),
-            ),
-            MalRule(
-                "pythagoras.subtracts_for_longest",
-                PYTHAGORAS,
+            MalRule("pythagoras.adds_sides", PYTHAGORAS, "Adds the two given lengths as they are, without squaring.",
+                lambda p: num(p.a + p.b, after=f" {p.unit}")),
+            MalRule("pythagoras.subtracts_for_longest", PYTHAGORAS,
                 "Subtracts the squares although the longest side is wanted.",
-                lambda p: root(abs(p.a**2 - p.b**2), f" {p.unit}"),
-            ),
-            MalRule(
-                "pythagoras.doubles",
-                PYTHAGORAS,
-                "Doubles the given lengths where they should be squared.",
-                lambda p: root(2 * p.a + 2 * p.b, f" {p.unit}"),
-            ),
+                lambda p: root(abs(p.a**2 - p.b**2), f" {p.unit}")),
+            MalRule("pythagoras.doubles", PYTHAGORAS, "Doubles the given lengths where they should be squared.",
+                lambda p: root(2 * p.a + 2 * p.b, f" {p.unit}")),
         ),
     ),
     Problem(
@@ -233,24 +179,16 @@ PROBLEMS = (
         correct=lambda p: _length(p.square, p.unit),
         rules=(
             NO_ROOT,
-            MalRule(
-                "pythagoras.adds_for_shorter",
-                PYTHAGORAS,
+            MalRule("pythagoras.adds_for_shorter", PYTHAGORAS,
                 "Adds the squares although the longest side is already known.",
-                lambda p: root(p.c**2 + p.a**2, f" {p.unit}"),
-            ),
-            MalRule(
-                "pythagoras.subtracts_sides",
-                PYTHAGORAS,
+                lambda p: root(p.c**2 + p.a**2, f" {p.unit}")),
+            MalRule("pythagoras.subtracts_sides", PYTHAGORAS,
                 "Takes one given length from the other, without squaring.",
-                lambda p: num(p.c - p.a, after=f" {p.unit}"),
-            ),
-            MalRule(
-                "pythagoras.root_halves",
-                PYTHAGORAS,
+                lambda p: num(p.c - p.a, after=f" {p.unit}")),
+            MalRule("pythagoras.root_halves", PYTHAGORAS,
                 "Halves at the end, mistaking a square root for division by two.",
-                lambda p: num(Fraction(p.square, 2), after=f" {p.unit}"),
-            ),
+                lambda p: num(Fraction(p.square, 2), after=f" {p.unit}")),
         ),
     ),
 )
+# fmt: on

@@ -27,6 +27,8 @@ def _slope(top: int, bottom: int) -> Fraction:
     return Fraction(top, bottom)
 
 
+# A table of rules reads better with one rule on two lines.
+# fmt: off
 PROBLEMS = (
     Problem(
         id="nth_term",
@@ -42,36 +44,21 @@ PROBLEMS = (
         words={"things": ("matchsticks", "tiles", "counters", "cubes", "dots")},
         correct=lambda p: poly((p.d, p.a - p.d), "n"),
         rules=(
-            MalRule(
-                "sequences.adds_difference",
-                SEQUENCES,
+            MalRule("sequences.adds_difference", SEQUENCES,
                 "Describes how to get from one number to the next rather than from the position.",
-                lambda p: poly((1, p.d), "n"),
-            ),
-            MalRule(
-                "sequences.starts_at_first",
-                SEQUENCES,
+                lambda p: poly((1, p.d), "n")),
+            MalRule("sequences.starts_at_first", SEQUENCES,
                 "Uses the starting number as the constant, as if counting began at position zero.",
-                lambda p: poly((p.d, p.a), "n"),
-            ),
-            MalRule(
-                "sequences.roles_swapped",
-                SEQUENCES,
+                lambda p: poly((p.d, p.a), "n")),
+            MalRule("sequences.roles_swapped", SEQUENCES,
                 "Puts the starting number in front of the letter and the step at the end.",
-                lambda p: poly((p.a, p.d), "n"),
-            ),
-            MalRule(
-                "sequences.multiples_only",
-                SEQUENCES,
+                lambda p: poly((p.a, p.d), "n")),
+            MalRule("sequences.multiples_only", SEQUENCES,
                 "Takes the multiples of the common step as the answer with no adjustment.",
-                lambda p: poly((p.d, 0), "n"),
-            ),
-            MalRule(
-                "sequences.adjusts_wrong_way",
-                SEQUENCES,
+                lambda p: poly((p.d, 0), "n")),
+            MalRule("sequences.adjusts_wrong_way", SEQUENCES,
                 "Finds the right adjustment to the multiples of the step but applies it in the opposite direction.",
-                lambda p: poly((p.d, p.d - p.a), "n"),
-            ),
+                lambda p: poly((p.d, p.d - p.a), "n")),
         ),
     ),
     Problem(
@@ -89,30 +76,17 @@ PROBLEMS = (
             _slope(p.y2 - p.y1, p.x2 - p.x1).numerator, _slope(p.y2 - p.y1, p.x2 - p.x1).denominator
         ),
         rules=(
-            MalRule(
-                "lines.upside_down",
-                LINES,
-                "Puts the horizontal change over the vertical one.",
-                lambda p: ratio(p.x2 - p.x1, p.y2 - p.y1),
-            ),
-            MalRule(
-                "lines.sums_for_differences",
-                LINES,
+            MalRule("lines.upside_down", LINES, "Puts the horizontal change over the vertical one.",
+                lambda p: ratio(p.x2 - p.x1, p.y2 - p.y1)),
+            MalRule("lines.sums_for_differences", LINES,
                 "Adds the coordinates of the points where they should be subtracted.",
-                lambda p: ratio(p.y1 + p.y2, p.x1 + p.x2),
-            ),
-            MalRule(
-                "lines.rise_only",
-                LINES,
+                lambda p: ratio(p.y1 + p.y2, p.x1 + p.x2)),
+            MalRule("lines.rise_only", LINES,
                 "Gives the vertical change alone, without comparing it with the horizontal one.",
-                lambda p: ratio(p.y2 - p.y1, 1),
-            ),
-            MalRule(
-                "lines.order_mixed",
-                LINES,
-                "Subtracts in one order on top and in the other order underneath.",
-                lambda p: ratio(p.y1 - p.y2, p.x2 - p.x1),
-            ),
+                lambda p: ratio(p.y2 - p.y1, 1)),
+            MalRule("lines.order_mixed", LINES, "Subtracts in one order on top and in the other order underneath.",
+                lambda p: ratio(p.y1 - p.y2, p.x2 - p.x1)),
         ),
     ),
 )
+# fmt: on

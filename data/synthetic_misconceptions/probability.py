@@ -56,6 +56,8 @@ TOTAL_ONLY = MalRule(
     lambda p: num(p.total),
 )
 
+# A table of rules reads better with one rule on two lines.
+# fmt: off
 PROBLEMS = (
     Problem(
         id="mean_of_list",
@@ -72,30 +74,16 @@ PROBLEMS = (
         correct=lambda p: _average(Fraction(p.total, 5)),
         rules=(
             TOTAL_ONLY,
-            MalRule(
-                "averages.median",
-                AVERAGES,
+            MalRule("averages.median", AVERAGES,
                 "Puts the data in order and picks the one in the middle, confusing two kinds of average.",
-                lambda p: num(sorted(p.values)[2]),
-            ),
-            MalRule(
-                "averages.mode",
-                AVERAGES,
-                "Confuses this average with the one that occurs most often.",
-                lambda p: num(max(p.values, key=p.values.count)),
-            ),
-            MalRule(
-                "averages.midrange",
-                AVERAGES,
-                "Goes halfway between the two extremes.",
-                lambda p: _average(Fraction(max(p.values) + min(p.values), 2)),
-            ),
-            MalRule(
-                "averages.repeat_counted_once",
-                AVERAGES,
+                lambda p: num(sorted(p.values)[2])),
+            MalRule("averages.mode", AVERAGES, "Confuses this average with the one that occurs most often.",
+                lambda p: num(max(p.values, key=p.values.count))),
+            MalRule("averages.midrange", AVERAGES, "Goes halfway between the two extremes.",
+                lambda p: _average(Fraction(max(p.values) + min(p.values), 2))),
+            MalRule("averages.repeat_counted_once", AVERAGES,
                 "Leaves a repeated number out when adding and when counting.",
-                lambda p: _average(Fraction(sum(set(p.values)), len(set(p.values)))),
-            ),
+                lambda p: _average(Fraction(sum(set(p.values)), len(set(p.values))))),
         ),
     ),
     Problem(
@@ -113,24 +101,15 @@ PROBLEMS = (
         correct=lambda p: _average(Fraction(p.total, sum(p.counts))),
         rules=(
             TOTAL_ONLY,
-            MalRule(
-                "averages.frequencies_ignored",
-                AVERAGES,
+            MalRule("averages.frequencies_ignored", AVERAGES,
                 "Averages the listed values as though each had come up once.",
-                lambda p: _average(Fraction(sum(p.scores), len(p.scores))),
-            ),
-            MalRule(
-                "averages.divides_by_rows",
-                AVERAGES,
+                lambda p: _average(Fraction(sum(p.scores), len(p.scores)))),
+            MalRule("averages.divides_by_rows", AVERAGES,
                 "Finds the overall total but divides it by the number of rows.",
-                lambda p: _average(Fraction(p.total, len(p.counts))),
-            ),
-            MalRule(
-                "averages.averages_frequencies",
-                AVERAGES,
+                lambda p: _average(Fraction(p.total, len(p.counts)))),
+            MalRule("averages.averages_frequencies", AVERAGES,
                 "Averages how often things happened and not what happened.",
-                lambda p: _average(Fraction(sum(p.counts), len(p.counts))),
-            ),
+                lambda p: _average(Fraction(sum(p.counts), len(p.counts)))),
         ),
     ),
     Problem(
@@ -150,30 +129,17 @@ PROBLEMS = (
         words={"things": ("counters", "marbles", "beads", "balls", "sweets")},
         correct=lambda p: fraction(Fraction(p.a, p.n)),
         rules=(
-            MalRule(
-                "probability.odds",
-                PROBABILITY,
+            MalRule("probability.odds", PROBABILITY,
                 "Compares the favourable outcomes with the unfavourable ones and not with all of them.",
-                lambda p: ratio(p.a, p.b + p.c),
-            ),
-            MalRule(
-                "probability.kinds_equal",
-                PROBABILITY,
-                "Counts the kinds of outcome and takes each kind to be just as likely.",
-                lambda p: ratio(1, 3),
-            ),
-            MalRule(
-                "probability.one_of_all",
-                PROBABILITY,
+                lambda p: ratio(p.a, p.b + p.c)),
+            MalRule("probability.kinds_equal", PROBABILITY,
+                "Counts the kinds of outcome and takes each kind to be just as likely.", lambda p: ratio(1, 3)),
+            MalRule("probability.one_of_all", PROBABILITY,
                 "Puts one over the total since a single item is drawn, however many would do.",
-                lambda p: ratio(1, p.n),
-            ),
-            MalRule(
-                "probability.complement",
-                PROBABILITY,
-                "Gives the chance that the event does not happen.",
-                lambda p: ratio(p.b + p.c, p.n),
-            ),
+                lambda p: ratio(1, p.n)),
+            MalRule("probability.complement", PROBABILITY, "Gives the chance that the event does not happen.",
+                lambda p: ratio(p.b + p.c, p.n)),
         ),
     ),
 )
+# fmt: on

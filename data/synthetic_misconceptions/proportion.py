@@ -32,6 +32,8 @@ def _sale(r: Random) -> Params:
     return Params(rate=rate, sale=old * (100 - rate) // 100)
 
 
+# A table of rules reads better with one rule on two lines.
+# fmt: off
 PROBLEMS = (
     Problem(
         id="share_in_ratio",
@@ -48,36 +50,20 @@ PROBLEMS = (
         words={"mix": ("mixture", "blend", "bag of plant food", "batch of plaster")},
         correct=lambda p: num(Fraction(p.n * p.a, p.a + p.b)),
         rules=(
-            MalRule(
-                "ratio.own_number_only",
-                RATIO,
+            MalRule("ratio.own_number_only", RATIO,
                 "Divides the total by that person's own number without counting all the shares.",
-                lambda p: num(Fraction(p.n, p.a)),
-            ),
-            MalRule(
-                "ratio.as_fraction",
-                RATIO,
+                lambda p: num(Fraction(p.n, p.a))),
+            MalRule("ratio.as_fraction", RATIO,
                 "Reads a comparison of two parts as a fraction of the whole, part over part.",
-                lambda p: num(Fraction(p.n * p.a, p.b)),
-            ),
-            MalRule(
-                "ratio.other_share",
-                RATIO,
+                lambda p: num(Fraction(p.n * p.a, p.b))),
+            MalRule("ratio.other_share", RATIO,
                 "Takes the numbers in the wrong order and gives the amount belonging to the second one.",
-                lambda p: num(Fraction(p.n * p.b, p.a + p.b)),
-            ),
-            MalRule(
-                "ratio.stops_at_one_part",
-                RATIO,
+                lambda p: num(Fraction(p.n * p.b, p.a + p.b))),
+            MalRule("ratio.stops_at_one_part", RATIO,
                 "Finds what a single share is worth and stops without scaling it up.",
-                lambda p: num(Fraction(p.n, p.a + p.b)),
-            ),
-            MalRule(
-                "ratio.halves",
-                RATIO,
-                "Shares equally between the two, whatever the ratio says.",
-                lambda p: num(Fraction(p.n, 2)),
-            ),
+                lambda p: num(Fraction(p.n, p.a + p.b))),
+            MalRule("ratio.halves", RATIO, "Shares equally between the two, whatever the ratio says.",
+                lambda p: num(Fraction(p.n, 2))),
         ),
     ),
     Problem(
@@ -94,30 +80,18 @@ PROBLEMS = (
         words={"food": ("flour", "rice", "sugar", "butter", "oats")},
         correct=lambda p: num(Fraction(p.x * p.n, p.m)),
         rules=(
-            MalRule(
-                "ratio.additive",
-                RATIO,
+            MalRule("ratio.additive", RATIO,
                 "Thinks additively, raising one quantity by the same difference as the other instead of scaling.",
-                lambda p: num(p.x + p.n - p.m),
-            ),
-            MalRule(
-                "ratio.no_unit_value",
-                RATIO,
+                lambda p: num(p.x + p.n - p.m)),
+            MalRule("ratio.no_unit_value", RATIO,
                 "Multiplies straight by the new number without first finding what belongs to one.",
-                lambda p: num(p.x * p.n),
-            ),
-            MalRule(
-                "ratio.inverse",
-                RATIO,
+                lambda p: num(p.x * p.n)),
+            MalRule("ratio.inverse", RATIO,
                 "Treats the relationship as inverse, so that more of one thing means less of the other.",
-                lambda p: num(Fraction(p.x * p.m, p.n)),
-            ),
-            MalRule(
-                "ratio.unit_value_only",
-                RATIO,
+                lambda p: num(Fraction(p.x * p.m, p.n))),
+            MalRule("ratio.unit_value_only", RATIO,
                 "Works out what belongs to one and forgets to multiply up afterwards.",
-                lambda p: num(Fraction(p.x, p.m)),
-            ),
+                lambda p: num(Fraction(p.x, p.m))),
         ),
     ),
     Problem(
@@ -134,36 +108,19 @@ PROBLEMS = (
         words={"item": ("bike", "phone", "coat", "desk", "ticket", "guitar")},
         correct=lambda p: money(p.price * Fraction(100 + p.rate, 100)),
         rules=(
-            MalRule(
-                "percent.as_amount",
-                PERCENT,
+            MalRule("percent.as_amount", PERCENT,
                 "Handles the percentage as if it were a number of pounds and just adds it on.",
-                lambda p: money(p.price + p.rate),
-            ),
-            MalRule(
-                "percent.change_only",
-                PERCENT,
-                "Gives the size of the change and not the amount that results.",
-                lambda p: money(p.price * Fraction(p.rate, 100)),
-            ),
-            MalRule(
-                "percent.tenths_multiplier",
-                PERCENT,
+                lambda p: money(p.price + p.rate)),
+            MalRule("percent.change_only", PERCENT, "Gives the size of the change and not the amount that results.",
+                lambda p: money(p.price * Fraction(p.rate, 100))),
+            MalRule("percent.tenths_multiplier", PERCENT,
                 "Writes a single-digit percentage in the tenths place of the multiplier, as in 1.4 for 1.04.",
-                lambda p: money(p.price * Fraction(10 + p.rate, 10)),
-            ),
-            MalRule(
-                "percent.divides_by_rate",
-                PERCENT,
+                lambda p: money(p.price * Fraction(10 + p.rate, 10))),
+            MalRule("percent.divides_by_rate", PERCENT,
                 "Generalises from ten percent, finding any percentage by dividing by its number.",
-                lambda p: money(p.price + Fraction(p.price, p.rate)),
-            ),
-            MalRule(
-                "percent.wrong_direction",
-                PERCENT,
-                "Takes the change off where it should be put on.",
-                lambda p: money(p.price * Fraction(100 - p.rate, 100)),
-            ),
+                lambda p: money(p.price + Fraction(p.price, p.rate))),
+            MalRule("percent.wrong_direction", PERCENT, "Takes the change off where it should be put on.",
+                lambda p: money(p.price * Fraction(100 - p.rate, 100))),
         ),
     ),
     Problem(
@@ -180,30 +137,19 @@ PROBLEMS = (
         words={"item": ("jacket", "laptop", "watch", "sofa", "camera", "tent")},
         correct=lambda p: money(p.sale * Fraction(100, 100 - p.rate)),
         rules=(
-            MalRule(
-                "percent.adds_back",
-                PERCENT,
+            MalRule("percent.adds_back", PERCENT,
                 "Undoes a reduction by putting the same percentage of the reduced value back on.",
-                lambda p: money(p.sale * Fraction(100 + p.rate, 100)),
-            ),
-            MalRule(
-                "percent.reduces_again",
-                PERCENT,
+                lambda p: money(p.sale * Fraction(100 + p.rate, 100))),
+            MalRule("percent.reduces_again", PERCENT,
                 "Takes the reduction off a second time instead of working backwards.",
-                lambda p: money(p.sale * Fraction(100 - p.rate, 100)),
-            ),
-            MalRule(
-                "percent.divides_by_cut",
-                PERCENT,
+                lambda p: money(p.sale * Fraction(100 - p.rate, 100))),
+            MalRule("percent.divides_by_cut", PERCENT,
                 "Works backwards from the percentage removed and not from the percentage that remains.",
-                lambda p: money(p.sale * Fraction(100, p.rate)),
-            ),
-            MalRule(
-                "percent.as_amount_back",
-                PERCENT,
+                lambda p: money(p.sale * Fraction(100, p.rate))),
+            MalRule("percent.as_amount_back", PERCENT,
                 "Works backwards by adding the percentage figure itself as a sum of money.",
-                lambda p: money(p.sale + p.rate),
-            ),
+                lambda p: money(p.sale + p.rate)),
         ),
     ),
 )
+# fmt: on
