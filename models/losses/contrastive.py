@@ -24,32 +24,6 @@ from torch import Tensor
 from ratchet.errors import ModelError
 
 
-def info_nce(
-    query_QD: Tensor,
-    passage_PD: Tensor,
-    positive_Q: Tensor,
-    *,
-    temperature: float,
-    mask_QP: Tensor | None = None,
-    label_smoothing: float = 0.0,
-    reduction: str = "mean",
-) -> Tensor:
-    """Return the cross-entropy of each query's positive among all passages (van den Oord et al. 2018, "Representation
-    learning with contrastive predictive coding"), in float32 whatever the inputs' dtype; a scalar, or [Q] with
-    `reduction="none"`.
-
-        loss_q = - log softmax(query_q . passage / temperature)[positive_q]
-
-    positive_Q: int64, the row of passage_PD that belongs to each query. mask_QP: bool, True where a passage does not
-    take part (`false_negative_mask`); never the positive. label_smoothing moves that share of the target evenly over
-    all passages that take part (the positive among them). Gradients reach queries and passages. The mean and the sum
-    are over Q. Raises ModelError for a temperature <= 0 and shapes that do not fit.
-    """
-    _check(query_QD, passage_PD, positive_Q, temperature, label_smoothing, reduction)
-    logits_QP = query_QD.float() @ passage_PD.float().T / temperature
-    return cross_entropy(logits_QP, positive_Q, mask_QP=mask_QP, label_smoothing=label_smoothing, reduction=reduction)
-
-
 def cross_entropy(
     logits_QP: Tensor,
     positive_Q: Tensor,
@@ -58,7 +32,15 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Tensor:
-    """Return `info_nce` of given logits, such as a reranker's scores of a group."""
+    """Return the cross-entropy of each query's positive among all passages, a scalar, or [Q] with `reduction="none"`
+    (van den Oord et al. 2018, "Representation learning with contrastive predictive coding").
+
+        loss_q = - log softmax(logits_q)[positive_q]
+
+    positive_Q: int64, the column of each query's positive. mask_QP: bool, True where a passage does not take part
+    (`false_negative_mask`); never the positive. label_smoothing moves that share of the target evenly over all
+    passages that take part (the positive among them). Raises ModelError for a mask of another shape.
+    """
     if mask_QP is not None:
         if mask_QP.shape != logits_QP.shape:
             raise ModelError(
@@ -72,50 +54,6 @@ def cross_entropy(
         mean_Q = logits_QP.where(taking_part_QP, 0.0).sum(1) / taking_part_QP.sum(1)
         loss_Q = (1 - label_smoothing) * loss_Q + label_smoothing * (normaliser_Q - mean_Q)
     return reduce(loss_Q, reduction)
-
-
-def symmetric_info_nce(
-    left_ND: Tensor,
-    right_ND: Tensor,
-    *,
-    temperature: float,
-    all_left_PD: Tensor | None = None,
-    all_right_PD: Tensor | None = None,
-    offset: int = 0,
-    mask_left_NP: Tensor | None = None,
-    mask_right_NP: Tensor | None = None,
-    label_smoothing: float = 0.0,
-    reduction: str = "mean",
-) -> Tensor:
-    """Return the mean of `info_nce` in both directions, left i to right i and back (CLIP's loss, Radford et al. 2021).
-
-    With several workers, `all_left_PD` and `all_right_PD` are the gathered sides, in which this worker's pair 0 is row
-    `offset`. mask_left_NP says which of all right rows each left skips, mask_right_NP the reverse. `reduction` is over
-    N.
-    """
-    if left_ND.shape != right_ND.shape or (all_left_PD is None) != (all_right_PD is None):
-        raise ModelError(
-            f"symmetric_info_nce: left {tuple(left_ND.shape)} and right {tuple(right_ND.shape)}; expected pairs, row "
-            "by row, and both gathered sides or none; give as many left as right"
-        )
-    own_N = torch.arange(len(left_ND), device=left_ND.device) + offset
-    ways = (
-        (left_ND, right_ND if all_right_PD is None else all_right_PD, mask_left_NP),
-        (right_ND, left_ND if all_left_PD is None else all_left_PD, mask_right_NP),
-    )
-    losses = [
-        info_nce(
-            query,
-            passage,
-            own_N,
-            temperature=temperature,
-            mask_QP=mask,
-            label_smoothing=label_smoothing,
-            reduction=reduction,
-        )
-        for query, passage, mask in ways
-    ]
-    return (losses[0] + losses[1]) / 2
 
 
 def scale_for_workers(sum_of_losses: Tensor, queries: int, workers: int) -> Tensor:
@@ -135,13 +73,13 @@ def false_negative_mask(
     *,
     query_text_Q: Tensor | None = None,
 ) -> Tensor:
-    """Return the mask bool [Q, P] for `info_nce`: True where a passage must not count as a negative of the query.
+    """Return the mask bool [Q, P] for `cross_entropy`: True where a passage must not count as a negative of the query.
 
     Masked are passages whose text equals the positive's, another known positive's or the query's own, except the
     positive itself. Texts are int64 ids, equal exactly if the texts are: passage_text_P [P], query_text_Q [Q] (same
     numbering; optional). known_text[known_indptr[q] : known_indptr[q + 1]] are the ids of all positives of query q
-    (those that are not among the passages do no harm). positive_Q is the row of each query's positive, as in
-    `info_nce`. Memory: the mask and a few vectors, never Q x P ids.
+    (those that are not among the passages do no harm). positive_Q is the row of each query's positive. Memory: the
+    mask and a few vectors, never Q x P ids.
     """
     queries, device = len(positive_Q), passage_text_P.device
     every_Q = torch.arange(queries, device=device)
@@ -231,21 +169,3 @@ def reduce(loss_Q: Tensor, reduction: str) -> Tensor:
     if reduction == "none":
         return loss_Q
     return loss_Q.sum() if reduction == "sum" else loss_Q.mean()
-
-
-def _check(
-    query: Tensor, passage: Tensor, positive: Tensor, temperature: float, label_smoothing: float, reduction: str
-) -> None:
-    if not temperature > 0:
-        raise ModelError(f"info_nce: temperature is {temperature}; expected more than 0; 0.01 to 0.1 is usual")
-    if not 0 <= label_smoothing < 1:
-        raise ModelError(f"info_nce: label_smoothing is {label_smoothing}; expected 0 up to below 1; 0 turns it off")
-    if reduction not in ("mean", "sum", "none"):
-        raise ModelError(f"info_nce: reduction is {reduction!r}; expected 'mean', 'sum' or 'none'; correct the name")
-    if query.ndim != 2 or passage.ndim != 2 or query.shape[1] != passage.shape[1] or positive.shape != query.shape[:1]:
-        raise ModelError(
-            f"info_nce: query {tuple(query.shape)}, passage {tuple(passage.shape)}, positive {tuple(positive.shape)}; "
-            "expected [Q, D], [P, D] and [Q]; embed both with the same model"
-        )
-    if not len(query):
-        raise ModelError("info_nce: no queries; expected at least one; give every worker part of the batch")

@@ -13,7 +13,6 @@ loss is that of CLIP, Radford et al. 2021.)
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,7 +34,7 @@ def symmetric_info_nce_gradient(
 
     The loss is the same on all workers, and the gradients are complete: they are not summed over workers. Workers may
     hold different numbers of pairs, or none. group_N: int64; pairs of one group are not negatives of each other.
-    chunk: rows of a tile. On GPUs with Triton `tiled_contrastive_kernel` is used, in the dtype of the vectors.
+    chunk: rows of a tile.
     Collective. Raises ModelError for shapes that do not fit and a temperature <= 0.
     """
     if left_ND.shape != right_ND.shape or (group_N is not None and len(group_N) != len(left_ND)):
@@ -47,9 +46,7 @@ def symmetric_info_nce_gradient(
         raise ModelError(f"temperature: {temperature} given; expected more than 0; 0.01 to 0.1 is usual")
     with torch.no_grad():
         offsets = row_offsets(len(left_ND), left_ND.device)
-        if _load_kernels(left_ND) is None:
-            left_ND, right_ND = left_ND.float(), right_ND.float()
-        left_PD, right_PD = (gather_with_gradient(side, offsets=offsets) for side in (left_ND, right_ND))
+        left_PD, right_PD = (gather_with_gradient(side.float(), offsets=offsets) for side in (left_ND, right_ND))
         pairs = len(left_PD)
         if not pairs:
             raise ModelError("symmetric_info_nce_gradient: no pairs on any worker; expected some")
@@ -59,12 +56,12 @@ def symmetric_info_nce_gradient(
         options: dict[str, Any] = {"offset": own.start, "group_P": group_P, "chunk": chunk}
         row_N, column_N = (normalisers(query, key, temperature, **options) for query, key in sides)
         row_P, column_P = (gather_with_gradient(own_N, offsets=offsets) for own_N in (row_N, column_N))
-        diagonal_P = torch.linalg.vecdot(left_PD.float(), right_PD.float()) / temperature
+        diagonal_P = torch.linalg.vecdot(left_PD, right_PD) / temperature
         loss = (row_P.double() + column_P.double() - 2 * diagonal_P.double()).sum() / (2 * pairs)
         gradients = []
         for (query, key), own_lse_P, other_lse_P in zip(sides, (row_P, column_P), (column_P, row_P), strict=True):
             sums_ND = soft_sums(query, key, own_lse_P[own], other_lse_P, temperature, **options)
-            gradients.append((sums_ND - 2 * key[own].float()) / (2 * pairs * temperature))
+            gradients.append((sums_ND - 2 * key[own]) / (2 * pairs * temperature))
         return loss.float(), gradients[0], gradients[1]
 
 
@@ -78,8 +75,6 @@ def normalisers(
     chunk: int = 256,
 ) -> Tensor:
     """Return log sum_j exp(query_i . key_j / temperature), float32 [N]. Query i is paired with key offset + i."""
-    if (kernels := _load_kernels(query_ND)) is not None:
-        return kernels.normalisers(query_ND, key_PD, temperature, offset=offset, group_P=group_P)
     out_N = torch.full((len(query_ND),), -torch.inf, device=query_ND.device)
     for rows, _, tile in _tiles(query_ND, key_PD, temperature, offset, group_P, chunk):
         out_N[rows] = torch.logaddexp(out_N[rows], tile.logsumexp(dim=1))
@@ -98,8 +93,6 @@ def soft_sums(
     chunk: int = 256,
 ) -> Tensor:
     """Return sum_j (exp(s_ij - own_i) + exp(s_ij - other_j)) key_j, float32 [N, D]."""
-    if (kernels := _load_kernels(query_ND)) is not None:
-        return kernels.soft_sums(query_ND, key_PD, own_N, other_P, temperature, offset=offset, group_P=group_P)
     out_ND = torch.zeros_like(query_ND)
     for rows, keys, tile in _tiles(query_ND, key_PD, temperature, offset, group_P, chunk):
         weight = torch.exp(tile - own_N[rows, None])
@@ -124,15 +117,6 @@ def _tiles(
                 same = group_P[own, None] == group_P[keys]
                 tile.masked_fill_(same & (own[:, None] != number_P[keys]), -torch.inf)
             yield rows, keys, tile
-
-
-def _load_kernels(vectors: Tensor) -> Any:
-    """Import the Triton kernels. Returns None where they cannot run."""
-    if not vectors.is_cuda or importlib.util.find_spec("triton") is None:
-        return None
-    from ratchet.models.losses import tiled_contrastive_kernel
-
-    return tiled_contrastive_kernel
 
 
 def _own_slice(offsets: list[int], rows: int) -> slice:

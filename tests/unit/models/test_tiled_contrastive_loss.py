@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from contrastive_oracle import symmetric_info_nce
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -16,7 +17,6 @@ from worker_processes import run_workers
 from ratchet.errors import ModelError
 from ratchet.models.dropout import DropoutMasks
 from ratchet.models.losses import grad_cache, tiled_contrastive_loss
-from ratchet.models.losses.contrastive import symmetric_info_nce
 from ratchet.models.losses.tiled_contrastive_loss import symmetric_info_nce_gradient
 
 SIZES = {1: [13], 2: [7, 6], 4: [5, 1, 4, 3]}
@@ -36,7 +36,7 @@ def same_group(group: Tensor) -> Tensor:
 def naive(left: Tensor, right: Tensor, temperature: float, group: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     left, right = (side.clone().requires_grad_() for side in (left, right))
     mask = None if group is None else same_group(group)
-    loss = symmetric_info_nce(left, right, temperature=temperature, mask_left_NP=mask, mask_right_NP=mask)
+    loss = symmetric_info_nce(left, right, temperature=temperature, mask_NN=mask)
     return loss.detach(), *torch.autograd.grad(loss, (left, right))
 
 
@@ -140,7 +140,7 @@ def test_cached_gradients_are_the_full_batch_ones(workers: int, tmp_path: Path) 
     net = Net()
     left, right, group = inputs()
     mask = same_group(group)
-    loss = symmetric_info_nce(net(left), net(right), temperature=TEMPERATURE, mask_left_NP=mask, mask_right_NP=mask)
+    loss = symmetric_info_nce(net(left), net(right), temperature=TEMPERATURE, mask_NN=mask)
     expected = torch.autograd.grad(loss, list(net.parameters()))
     for found, gradients in torch.load(tmp_path / "found.pt"):
         assert found.item() == pytest.approx(loss.item(), rel=1e-6)
