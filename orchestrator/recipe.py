@@ -265,7 +265,7 @@ def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
         value = {name: _convert(text, get_type_hints(slots[name], include_extras=True)[name], line)}
         is_resource = slots[name] is Resources
         changed[s.name] = with_settings(s, {}, value) if is_resource else with_settings(s, value, {})
-        check_resources(changed[s.name].resources, line)
+        check_resources(changed[s.name].resources, line, s.job)
     return [changed.get(s.name, s) for s in steps]
 
 

@@ -158,7 +158,7 @@ def step(name: str, job: Job, *, resources: Resources | None = None, **values: A
     config = validate(job.config, given, f"{where}step {name}: {job.name}")
     if resources is not None:
         resources = validate(Resources, vars(resources), f"{where}step {name}: resources")
-        check_resources(resources, f"{where}step {name}: resources")
+        check_resources(resources, f"{where}step {name}: resources", job)
     inputs = {key: _reference(name, key, values.get(key)) for key in input_fields}
     for key, input_field in input_fields.items():
         required = input_field.default is MISSING and "None" not in str(input_field.type)
@@ -246,8 +246,9 @@ def _matches(name: str, known: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in known)
 
 
-def check_resources(resources: Resources, where: str) -> None:
-    """Raise RecipeError, beginning with `where`, for labels without a value, and more workers at first than at most."""
+def check_resources(resources: Resources, where: str, job: Job) -> None:
+    """Raise RecipeError, beginning with `where`, for labels without a value, more workers at first than at most, and
+    several workers or GPUs for a job of a single process."""
     try:
         resources.selector()
     except InputError as error:
@@ -256,6 +257,12 @@ def check_resources(resources: Resources, where: str) -> None:
         raise RecipeError(
             f"{where}: min_workers {resources.min_workers} given; expected at most workers, which is"
             f" {resources.workers}"
+        )
+    given = {"workers": (resources.workers or 1) - 1, "gpus": resources.gpus, "min_workers": resources.min_workers}
+    wrong = [name for name, value in given.items() if value]
+    if job.single_process and wrong:
+        raise RecipeError(
+            f"{where}: {wrong[0]} given; expected none, since {job.name} is one process on CPUs; leave it out"
         )
 
 

@@ -107,7 +107,8 @@ class RetrievalLoop:
             adapter = finetuned["adapter"]
             miner_name, miner = name, self.merge(f"{name}/merge_embedder", self.embedder, adapter)
             evaluation = self.evaluate(name, miner, "test", before=zero_shot)
-            rows.append(make_row(f"iteration {i}{suffix}", evaluation, finetuned, mined))
+            held_out = self.evaluate(name, miner, "valid", selection=finetuned["selection.json"])
+            rows.append(make_row(f"iteration {i}{suffix}", evaluation, finetuned, mined, held_out))
             if self.reranker is None:
                 continue
             reranker_base = reranker_base or (miner if self.reranker == "embedder" else self.reranker)
@@ -120,7 +121,7 @@ class RetrievalLoop:
                 mined=self.score_with_teacher(f"{name}/rerank_hard", hard, teacher, reranker),
                 corpus=self.prepared["corpus"],
                 valid=self.prepared["valid"],
-                ranking=self.evaluate(name, miner, "valid")["ranking"],
+                ranking=held_out["ranking"],
                 current_best=reranker and reranker["adapter"],
                 start_from="current_best",
                 distillation=self._distillation(teacher),
@@ -130,31 +131,37 @@ class RetrievalLoop:
                 **self.reranker_settings,
             )
             teacher = self.merge(f"{name}/merge_reranker", reranker_base, reranker["adapter"])
-            reranked = step(
-                f"{name}/evaluate_reranked",
-                evaluate_retrieval.JOB,
-                **self._queries("test"),
-                scored=self.rerank(f"{name}/rerank_test", evaluation["ranking"], teacher, depth=self.depth),
-                before=evaluation,
-                system="reranked",
-                tag=f"{name}_reranked",
-            )
-            rows.append(make_row(f"iteration {i}, reranked{suffix}", reranked, reranker, hard))
+            reranked = self.evaluate_reranked(name, "test", evaluation, teacher, before=evaluation)
+            selection = reranker["selection.json"]
+            held_out = self.evaluate_reranked(name, "valid", held_out, teacher, selection=selection)
+            rows.append(make_row(f"iteration {i}, reranked{suffix}", reranked, reranker, hard, held_out))
         return rows
 
     def embed(self, name: str, model: Model, texts: str) -> Step:
         role = "passage" if texts == "corpus" else "query"
         return self._step_once(f"{name}/embed_{texts}", embed.JOB, model=model, texts=self.prepared[texts], role=role)
 
-    def evaluate(self, name: str, model: Model, split: str, before: Step | None = None) -> Step:
+    def evaluate(self, name: str, model: Model, split: str, **inputs: Any) -> Step:
         return self._step_once(
             f"{name}/evaluate" if split == "test" else f"{name}/evaluate_{split}",
             evaluate_retrieval.JOB,
             **self._queries(split),
             query_embeddings=self.embed(name, model, split),
             corpus_embeddings=self.embed(name, model, "corpus"),
-            before=before,
             tag=name,
+            **inputs,
+        )
+
+    def evaluate_reranked(self, name: str, split: str, evaluation: Step, reranker: Model, **inputs: Any) -> Step:
+        """Rerank the first documents of an evaluation's rankings, and evaluate the result."""
+        return step(
+            f"{name}/evaluate_reranked" if split == "test" else f"{name}/evaluate_reranked_{split}",
+            evaluate_retrieval.JOB,
+            **self._queries(split),
+            scored=self.rerank(f"{name}/rerank_{split}", evaluation["ranking"], reranker, depth=self.depth),
+            system="reranked",
+            tag=f"{name}_reranked",
+            **inputs,
         )
 
     def mine(self, name: str, miner_name: str, miner: Model, window: tuple[int, int], i: int) -> Step | Output:
@@ -202,10 +209,17 @@ class RetrievalLoop:
         return self.shared_steps[name]
 
 
-def make_row(label: str, evaluation: Step, finetuned: Step | None = None, mined: Step | Output | None = None) -> Row:
-    """Return a row of the final table."""
+def make_row(
+    label: str,
+    evaluation: Step,
+    finetuned: Step | None = None,
+    mined: Step | Output | None = None,
+    held_out: Step | None = None,
+) -> Row:
+    """Return a row of the final table. held_out: the evaluation of the merged model that tells what merging cost."""
     columns = {"loss": finetuned.metric("loss")} if finetuned else {}
     columns |= {"MAP@25": evaluation.metric("map@25"), "R@25": evaluation.metric("r@25")}
+    columns |= {"merging cost": held_out.metric("merging_cost")} if held_out else {}
     return Row(label, columns, steps=[s for s in (mined, finetuned, evaluation) if isinstance(s, Step)])
 
 

@@ -41,10 +41,11 @@ def squad(
     The published run: --set base=Qwen/Qwen2.5-7B-Instruct
 
     base        the model to finetune: a folder or a hub id
-    data, test  official SQuAD v1.1 JSON. Without test, a tenth of the passages is held out
+    data, test  official SQuAD v1.1 JSON. Without test, a tenth of the passages is held out, in whole articles
     strategies  batch (each question in its own prompt, all in one batch), sequential (one conversation, each question
                 after the answers to the previous ones), together (all, numbered, in one prompt)
-    max_train, max_test  size of a random subset of the passages. All rows have the same test passages
+    max_train   questions to train on, with all questions of their passages
+    max_test    number of test passages, the same ones in all rows
     method      lora, or full: all weights
     seed        seed of subsets, split and order
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
@@ -56,7 +56,7 @@ def theorems(
         )
         for system in baselines
     ]
-    rows.append(make_row("zero-shot", evaluate("zero_shot", prepared, model, max_length)))
+    rows.append(make_row("zero-shot", evaluate("zero_shot", prepared["test"], model, max_length)))
     finetuned = step(
         "finetune_embedder_pairs",
         finetune_embedder_pairs.JOB,
@@ -73,19 +73,22 @@ def theorems(
     merged = step(
         "merge", merge.JOB, base=model, adapter=finetuned["adapter"], corpus=prepared["test"], allow_unchanged=True
     )["model"]
-    rows.append(make_row("finetuned", evaluate("finetuned", prepared, merged, None), finetuned))
+    held_out = evaluate("valid", prepared["valid"], merged, None, selection=finetuned["selection.json"])
+    rows.append(make_row("finetuned", evaluate("finetuned", prepared["test"], merged, None), finetuned, held_out))
     return Summary(rows)
 
 
-def evaluate(name: str, prepared: Step, model: Source | Output, max_length: int | None) -> Step:
-    """Embed the held-out statements and rank all of them."""
-    vectors = step(f"{name}/embed", embed.JOB, model=model, texts=prepared["test"], max_length=max_length)
-    return step(f"{name}/evaluate", evaluate_papers.JOB, statements=prepared["test"], embeddings=vectors)
+def evaluate(name: str, statements: Output, model: Source | Output, max_length: int | None, **inputs: Any) -> Step:
+    """Embed statements and rank all of them for each."""
+    vectors = step(f"{name}/embed", embed.JOB, model=model, texts=statements, max_length=max_length)
+    return step(f"{name}/evaluate", evaluate_papers.JOB, statements=statements, embeddings=vectors, **inputs)
 
 
-def make_row(label: str, evaluation: Step, finetuned: Step | None = None) -> Row:
+def make_row(label: str, evaluation: Step, finetuned: Step | None = None, held_out: Step | None = None) -> Row:
     """Return a row of the final table."""
     columns = {"loss": finetuned.metric("loss")} if finetuned else {}
     for name in ("mrr", "map", "p@1", "r@10", "r@100", "r@1000"):
         columns[name.upper()] = evaluation.metric(name)
+    if held_out:
+        columns["merging cost"] = held_out.metric("merging_cost")
     return Row(label, columns, steps=[finetuned, evaluation] if finetuned else [evaluation])

@@ -41,27 +41,29 @@ def split_groups(
     test_fraction: float,
     validation_fraction: float,
     seed: int,
+    max_train: int | None = None,
     max_test: int | None = None,
     source: Path,
 ) -> Splits:
-    """Split groups at random. held_out: the groups of an official test file, instead of a fraction.
+    """Split the documents at random, and their groups with them. held_out: the groups of an official test file, instead
+    of a fraction. max_train: questions, in whole groups. max_test: groups.
 
     Raises DataError, naming `source`, if no group is left to train on.
     """
     random = np.random.default_rng(seed)
-    order = [groups[i] for i in random.permutation(len(groups))]
+    order = _shuffle_documents(groups, random)
     if held_out is not None:
         test = [held_out[i] for i in random.permutation(len(held_out))]
     else:
-        cut = max(1, round(test_fraction * len(order)))
-        test, order = order[:cut], order[cut:]
+        test, order = _cut(order, test_fraction)
+        test = [test[i] for i in random.permutation(len(test))]
     test = test[:max_test]
     tested = {task.key(sample): sample for sample in _flatten(test)}
     repeated = [sample for sample in _flatten(order) if task.key(sample) in tested]
     torn = {sample.group for sample in repeated}
     remaining = [group for group in order if group[0].group not in torn]
-    cut = max(1, round(validation_fraction * len(remaining)))
-    if len(remaining) <= cut:
+    valid, train = _cut(remaining, validation_fraction)
+    if not train:
         left_out = ""
         if repeated:
             other = tested[task.key(repeated[0])]
@@ -69,10 +71,44 @@ def split_groups(
                 f", {len(order) - len(remaining)} of them in the test split ({repeated[0].where} is {other.where})"
             )
         raise DataError(
-            f"{source}: {len(groups)} groups{left_out}; expected at least {2 if held_out else 3} that are not test"
-            " rows, for a split; give more, or another test file"
+            f"{source}: {_count_documents(groups)}{left_out}; expected at least {2 if held_out else 3} that are not"
+            " test rows, for a split; give more, or another test file"
         )
-    return Splits({"train": remaining[cut:], "valid": remaining[:cut], "test": test}, len(order) - len(remaining))
+    train = _limit_questions([train[i] for i in random.permutation(len(train))], max_train)
+    return Splits({"train": train, "valid": valid, "test": test}, len(order) - len(remaining))
+
+
+def _shuffle_documents(groups: list[list[Sample]], random: np.random.Generator) -> list[list[Sample]]:
+    """Return the groups by document, the documents in random order."""
+    documents: dict[str, list[list[Sample]]] = {}
+    for group in groups:
+        documents.setdefault(_document(group), []).append(group)
+    held = list(documents.values())
+    return [group for i in random.permutation(len(held)) for group in held[i]]
+
+
+def _cut(order: list[list[Sample]], fraction: float) -> tuple[list[list[Sample]], list[list[Sample]]]:
+    """Split off that fraction of the groups, one at least, and the other groups of the last document with it."""
+    cut = max(1, round(fraction * len(order)))
+    while 0 < cut < len(order) and _document(order[cut - 1]) == _document(order[cut]):
+        cut += 1
+    return order[:cut], order[cut:]
+
+
+def _limit_questions(groups: list[list[Sample]], most: int | None) -> list[list[Sample]]:
+    """Return the first groups with at most so many questions, one group at least."""
+    questions = np.cumsum([sum(len(sample.turns) for sample in group) for group in groups])
+    return groups if most is None else groups[: max(1, int(np.searchsorted(questions, most, "right")))]
+
+
+def _document(group: list[Sample]) -> str:
+    return group[0].document or group[0].group
+
+
+def _count_documents(groups: list[list[Sample]]) -> str:
+    documents = {_document(group) for group in groups}
+    inside = f" in {len(documents)} documents" if len(documents) < len(groups) else ""
+    return f"{len(groups)} groups{inside}"
 
 
 def describe_repeated(splits: Splits) -> str:

@@ -83,8 +83,9 @@ def verify_together(gold: Any, answers: Sequence[str]) -> list[Verification]:
     return [_verify_answer(lines.get(number, "").strip(), golds) for number, golds in enumerate(gold["answers"], 1)]
 
 
-def read_passages(path: Path) -> Iterator[tuple[str, str, list[tuple[str, str, list[str]]]]]:
-    """Yield (where, passage, [(id, question, golds)]) of an official v1.1 file. Raises DataError with the place."""
+def read_passages(path: Path) -> Iterator[tuple[dict[str, str], str, list[tuple[str, str, list[str]]]]]:
+    """Yield (place, passage, [(id, question, golds)]) of an official v1.1 file, with the fields `where` and `document`
+    (the article) of a Sample as the place. Raises DataError with the place."""
     document = parse_json(str(path), read_text(path), "the official JSON of SQuAD; give that file")
     places: dict[str, str] = {}
     for a, article in enumerate(_read_objects(f"{path}", document, "data")):
@@ -96,7 +97,7 @@ def read_passages(path: Path) -> Iterator[tuple[str, str, list[tuple[str, str, l
                 for q, asked in enumerate(_read_objects(where, paragraph, "qas"))
             ]
             if questions:
-                yield where, passage, questions
+                yield {"where": where, "document": f"a{a}"}, passage, questions
 
 
 def _read_question(
@@ -144,29 +145,29 @@ def _most_common(golds: Sequence[str]) -> str:
 
 
 def read_batch(path: Path) -> Iterator[Sample]:
-    for number, (where, passage, questions) in enumerate(read_passages(path)):
+    for number, (place, passage, questions) in enumerate(read_passages(path)):
         for name, question, golds in questions:
             asked = f"Passage: {passage}\n\nQuestion: {question}"
-            yield Sample(name, f"c{number}", SYSTEM, ((asked, _most_common(golds)),), {"answers": [golds]}, where)
+            yield Sample(name, f"c{number}", SYSTEM, ((asked, _most_common(golds)),), {"answers": [golds]}, **place)
 
 
 def read_sequential(path: Path) -> Iterator[Sample]:
-    for number, (where, passage, questions) in enumerate(read_passages(path)):
+    for number, (place, passage, questions) in enumerate(read_passages(path)):
         turns = tuple(
             ((f"Passage: {passage}\n\n" if not q else "") + f"Question: {question}", _most_common(golds))
             for q, (_, question, golds) in enumerate(questions)
         )
         gold = {"answers": [golds for _, _, golds in questions]}
-        yield Sample(f"c{number}", f"c{number}", SYSTEM, turns, gold, where)
+        yield Sample(f"c{number}", f"c{number}", SYSTEM, turns, gold, **place)
 
 
 def read_together(path: Path) -> Iterator[Sample]:
-    for number, (where, passage, questions) in enumerate(read_passages(path)):
+    for number, (place, passage, questions) in enumerate(read_passages(path)):
         asked = "\n".join(f"{q}. {question}" for q, (_, question, _) in enumerate(questions, 1))
         target = "\n".join(f"{q}. {_most_common(golds)}" for q, (_, _, golds) in enumerate(questions, 1))
         turns = ((f"Passage: {passage}\n\nQuestions:\n{asked}", target),)
         gold = {"answers": [golds for _, _, golds in questions]}
-        yield Sample(f"c{number}", f"c{number}", SYSTEM + TOGETHER, turns, gold, where)
+        yield Sample(f"c{number}", f"c{number}", SYSTEM + TOGETHER, turns, gold, **place)
 
 
 BATCH = Task("squad-batch", read_batch, verify, FAILURES, SCORES)

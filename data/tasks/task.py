@@ -36,6 +36,8 @@ class Sample:
     """Reference answer for the verifier; JSON."""
     where: str = ""
     """`file:line`, for messages."""
+    document: str = ""
+    """Groups of one document are on the same side of a split. Empty: the group alone."""
 
 
 @dataclass(frozen=True)

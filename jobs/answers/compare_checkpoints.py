@@ -1,4 +1,7 @@
-"""compare_checkpoints: losses, gradient norm, pass@k and failures of a training run's checkpoints; finds collapses."""
+"""compare_checkpoints: losses, gradient norm, pass@k and failures of a training run's checkpoints; finds collapses.
+
+The best checkpoint is that of the held-out rows of training. The test questions do not choose.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """prepare_tasks: a task's official file -> train/, valid/ and test/, each target verified by the task's own verifier.
 
-Groups, such as the questions on a passage, are never split, and no question is on both sides of a split.
+Groups, such as the questions on a passage, are never split. Groups of one document, such as the passages of an article,
+are on the same side of a split, and so are equal questions.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ class Config:
     """Task: countdown, gsm8k, gsm8k-boxed, squad-batch, squad-sequential or squad-together. It defines prompt, target
     and verifier."""
     test_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.1
-    """Fraction of the groups to hold out as the test split where no test file is given."""
+    """Fraction of the groups to hold out, in whole documents, as the test split where no test file is given."""
     validation_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.02
     """Fraction of the remaining groups to hold out for the selection of checkpoints."""
-    max_train: Annotated[int, Ge(1), Unit("groups")] | None = None
-    """Train on a random subset of this size. A group is a passage with its questions, or one problem. None: all."""
+    max_train: Annotated[int, Ge(1), Unit("questions")] | None = None
+    """Train on a random subset of at most this size, in whole groups. None: all."""
     max_test: Annotated[int, Ge(1), Unit("groups")] | None = None
-    """Test on a random subset of this size. None: all."""
+    """Test on a random subset of this size. A group is a passage with its questions, or one problem. None: all."""
     seed: Seed = 42
     """Seed of the split and the subsets."""
     shard_rows: Annotated[int, Ge(1), Unit("samples")] = 128
@@ -69,10 +70,11 @@ def predict(config: Config, inputs: Inputs, parents: Mapping[str, Result]) -> Re
         test_fraction=config.test_fraction,
         validation_fraction=config.validation_fraction,
         seed=config.seed,
+        max_train=config.max_train,
         max_test=config.max_test,
         source=inputs.data,
     )
-    train = sum(map(len, splits.groups["train"][: config.max_train]))
+    train = sum(map(len, splits.groups["train"]))
     return Result({"train": train}, note=describe_repeated(splits))
 
 

@@ -128,6 +128,6 @@ JOB = Job(
     predict=predict,
     warm_start=WARM_START,
     max_workers=lambda config: count_feedable_workers(config.batch_size),
-    outputs=("adapter", "model", "checkpoint-*", "history.json"),
+    outputs=("adapter", "model", "checkpoint-*", "history.json", "selection.json"),
     metrics=list_metrics,
 )

@@ -43,6 +43,9 @@ class Inputs:
     """Another evaluation of the same queries to compare with."""
     scored: Path | None = None
     """For `reranked`: the `ranking/` of another evaluation with the scores of a reranker."""
+    selection: Path | None = None
+    """The `selection.json` of the finetune whose merged model is evaluated, on its held-out rows: adds what merging
+    cost."""
 
 
 def check(config: Config, inputs: Inputs) -> None:
@@ -59,7 +62,7 @@ def check(config: Config, inputs: Inputs) -> None:
 
 def list_metrics(config: Config) -> list[str]:
     by_rank = [f"{kind}@{k}" for kind in ("map", "r", "ndcg", "p", "hit") for k in config.k]
-    return [*by_rank, "mrr", "map", "queries", "queries_without_relevant", "first_rank/*"]
+    return [*by_rank, "mrr", "map", "queries", "queries_without_relevant", "first_rank/*", "merging_cost"]
 
 
 JOB = Job(

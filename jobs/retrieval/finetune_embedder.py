@@ -125,6 +125,6 @@ JOB = Job(
     check=check,
     warm_start=WARM_START,
     max_workers=lambda config: count_feedable_workers(config.batch_size),
-    outputs=("adapter",),
+    outputs=("adapter", "selection.json"),
     metrics=list_training_metrics,
 )

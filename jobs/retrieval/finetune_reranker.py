@@ -66,6 +66,6 @@ JOB = Job(
     check=check,
     warm_start=WARM_START,
     max_workers=lambda config: count_feedable_workers(config.batch_size),
-    outputs=("adapter", "teacher_gate"),
+    outputs=("adapter", "selection.json", "teacher_gate"),
     metrics=list_training_metrics,
 )

@@ -39,7 +39,7 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 def list_metrics(config: Config) -> list[str]:
-    return ["drift", "changed", "probes"]
+    return ["difference", "changed", "probes"]
 
 
 JOB = Job(
@@ -49,6 +49,7 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.merge:run",
     check=check,
+    single_process=True,
     outputs=("model",),
     metrics=list_metrics,
 )

@@ -35,10 +35,20 @@ class Inputs:
     """Shards of statements, as written by `prepare_papers`."""
     embeddings: Path | None = None
     """Vectors of the statements, as written by `embed`; for `dense` only."""
+    selection: Path | None = None
+    """The `selection.json` of the finetune whose merged model is evaluated, on its held-out rows: adds what merging
+    cost."""
 
 
 def list_metrics(config: Config) -> list[str]:
-    return ["mrr", "map", *(f"{kind}@{k}" for kind in ("p", "r") for k in config.k), "statements", "queries"]
+    return [
+        "mrr",
+        "map",
+        *(f"{kind}@{k}" for kind in ("p", "r") for k in config.k),
+        "statements",
+        "queries",
+        "merging_cost",
+    ]
 
 
 JOB = Job(

@@ -93,6 +93,6 @@ JOB = Job(
     predict=predict,
     warm_start=WARM_START,
     max_workers=lambda config: count_feedable_workers(min(config.batch_size)),
-    outputs=("adapter",),
+    outputs=("adapter", "selection.json"),
     metrics=list_training_metrics,
 )

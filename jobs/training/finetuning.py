@@ -20,6 +20,7 @@ from ratchet.jobs.training.checkpoints import checkpoint_folder
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.ray_train import train
 from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory, is_better
+from ratchet.jobs.training.selection import write_selection
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models.adapters import lora
 from ratchet.models.dropout import DropoutMasks
@@ -92,7 +93,7 @@ def run_finetuning(
     folder: str = "adapter",
     keep_start: Callable[[Path | None, Path], None] | None = None,
 ) -> Result:
-    """Train, and keep the best model on held-out rows in `context.out/folder`.
+    """Train, and keep the best model on held-out rows in `context.out/folder`, with its metric in `selection.json`.
 
     arguments: those of `task_class` beside `config`.
     base_is_usable: whether the base without an adapter can be kept; one with a new head cannot.
@@ -118,10 +119,12 @@ def run_finetuning(
     if not improved and not config.allow_regression and (current_best is not None or base_is_usable):
         kept = "current_best" if current_best else "base"
         (keep_start or _keep_start)(current_best, best_folder)
+    value = after if kept == f"{unit} {best}" else before
+    write_selection(context.out, config.metric, value)
     return Result(
         {
             "loss": _rounded(history.evaluations[-1]["loss"]),
-            f"valid/{config.metric}": after if kept == f"{unit} {best}" else before,
+            f"valid/{config.metric}": value,
             f"valid/{config.metric}_start": before,
             f"valid/{config.metric}_best": after,
             f"best_{unit}": best,

@@ -1,6 +1,7 @@
 """The Ray cluster of a run, started only when a step has to run.
 
-A step is one Ray task that reserves no CPUs: it drives Ray Data and Ray Train, which reserve the CPUs and GPUs.
+A step is one Ray task that reserves no CPUs: it drives Ray Data and Ray Train, which reserve the CPUs and GPUs. A job
+of a single process reserves what it needs itself.
 """
 
 from __future__ import annotations
@@ -119,6 +120,8 @@ class Cluster:
     def resolve(self, step: Step) -> Resources:
         """Fill in the unset resources of a step for this cluster at its largest, with no more workers than it can
         feed."""
+        if step.job.single_process:
+            return resolve_resources(replace(step.resources, workers=1, gpus=0.0), self.machines())
         asked = resolve_resources(step.resources, self.machines())
         if step.resources.workers is None and step.job.max_workers is not None:
             most = step.job.max_workers(step.config)
@@ -161,7 +164,8 @@ class Cluster:
         context = replace(context, code=required, progress=ProgressReporter(self.progress_actor, context.step))
         # Outside the placement group of a trial, which has no resources for what the step starts.
         free = PlacementGroupSchedulingStrategy(placement_group=None)  # type: ignore[arg-type]
-        task = ray.remote(num_cpus=0, max_retries=0)(run_job).options(name=context.step, scheduling_strategy=free)
+        options = compute_task_options(context.resources) if job.single_process else {"num_cpus": 0}
+        task = ray.remote(max_retries=0)(run_job).options(name=context.step, scheduling_strategy=free, **options)
         running = task.remote(job, context, config, inputs, find_existing_paths(context.work, inputs))
         try:
             while not ray.wait([running], timeout=0.5)[0]:
@@ -198,6 +202,13 @@ def _name_settings(step: Step) -> str:
     names = ("workers", "cpus", "gpus", "memory", "accelerator", "labels")
     given = [name for name in names if getattr(step.resources, name) != getattr(Resources(), name)]
     return " or ".join(f"--set {step.job.name}.{name}=..." for name in given or ["workers"])
+
+
+def compute_task_options(resources: Resources) -> dict[str, Any]:
+    """Return the options of a Ray task that is one worker with these resources."""
+    options: dict[str, Any] = {"num_cpus": resources.cpus, "memory": int(resources.memory * 1e9)}
+    wanted = {"accelerator_type": resources.accelerator, "label_selector": resources.selector()}
+    return {name: value for name, value in {**options, **wanted}.items() if value}
 
 
 def compute_demand(resources: Resources) -> Demand:

@@ -205,6 +205,9 @@ class Job:
     max_workers: Callable[[Any], int] | None = None
     """`max_workers(config)` returns the largest number of workers that the step can feed. It limits the number where
     none is given. None: any."""
+    single_process: bool = False
+    """Whether `run` does all work itself, on CPUs. Its process then has the resources of the step's one worker, on any
+    machine. Otherwise it has none, and starts workers that have them."""
     outputs: tuple[str, ...] = ()
     """The folders and files of the output that other steps may take as `step["name"]`, or globs of them. Empty: any."""
     metrics: Callable[[Any], Collection[str]] | None = None

@@ -30,7 +30,7 @@ class Machine:
         if not asked.selector().items() <= self.labels.items():
             return 0
         pairs = ((self.cpus, asked.cpus), (self.gpus, asked.gpus), (self.memory, asked.memory))
-        return min((int((have + 1e-9) // want) for have, want in pairs if want), default=10**6)
+        return min((int((have + 1e-9) // want) for have, want in pairs if want and have != float("inf")), default=10**6)
 
 
 def list_machines() -> list[Machine]:

@@ -8,6 +8,7 @@ from typing import Any
 from ratchet.data.tasks.answers import find_collapses
 from ratchet.errors import InputError
 from ratchet.jobs.answers.compare_checkpoints import Config, Inputs
+from ratchet.jobs.training.schedule import is_better
 from ratchet.orchestrator.job_interface import Context, Result
 
 
@@ -24,13 +25,14 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             " samples"
         )
     names = [name for name in summaries[0]["metrics"] if name.startswith("pass@")]
+    held_out = [name for name in history["tables"]["steps"][0] if name.startswith("valid/")]
     rows: list[dict[str, Any]] = []
     for (label, step, _), summary in zip(checkpoints, summaries, strict=True):
         rows.append(
             {
                 "step": label,
                 "train_loss": training[label]["loss"],
-                "eval_loss": training[label]["valid/eval_loss"],
+                **{name: training[label][name] for name in held_out},
                 "gradient_norm": norms[step - 1] if step else None,
                 **{name: summary["metrics"][name] for name in names},
                 **summary["failures"],
@@ -40,7 +42,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     collapsed = find_collapses(accuracy, questions)
     for number, row in enumerate(rows):
         row["note"] = "collapsed" if number in collapsed else ""
-    best = max(range(len(rows)), key=lambda number: (accuracy[number], -number))
+    best = 0  # by the held-out rows: the answers above are those to test questions
+    for number, row in enumerate(rows):
+        values, than = ({name.removeprefix("valid/"): one[name] for name in held_out} for one in (row, rows[best]))
+        best = number if is_better(history["metric"], values, than) else best
     rows[best]["note"] = (rows[best]["note"] + " best").strip()
     x = [float(step) for _, step, _ in checkpoints]
     curves = {f"pass@k against step | {name}": {"x": x, "y": [row[name] for row in rows]} for name in names}

@@ -23,10 +23,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         test_fraction=config.test_fraction,
         validation_fraction=config.validation_fraction,
         seed=config.seed,
+        max_train=config.max_train,
         max_test=config.max_test,
         source=inputs.data,
     )
-    splits = {**found.groups, "train": found.groups["train"][: config.max_train]}
+    splits = found.groups
     for name, chosen in splits.items():
         rows = [sample_to_row(sample) for group in chosen for sample in group]
         write_shards(context.out / name, rows, SAMPLES, config.shard_rows)

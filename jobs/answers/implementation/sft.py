@@ -236,7 +236,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         keep_start=partial(_keep_base, inputs.base) if full else None,
     )
     counts = json.loads(lengths.read_text())
-    (context.out / "history.json").write_text(json.dumps({"tables": result.tables, "curves": result.curves}) + "\n")
+    history = {"metric": config.metric, "tables": result.tables, "curves": result.curves}
+    (context.out / "history.json").write_text(json.dumps(history) + "\n")
     return replace(result, metrics={**result.metrics, **counts})
 
 

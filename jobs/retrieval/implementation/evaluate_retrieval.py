@@ -19,6 +19,7 @@ from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
 from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.retrieval.evaluate_retrieval import Config, Inputs
+from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
 from ratchet.models.search.ranks import RankCounter, Relevant, rank_relevant
 from ratchet.models.search.top_k import merge_top_k, top_k
@@ -131,7 +132,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     row_of = {name: row for row, name in enumerate(corpus["id"].to_pylist())}
     relevant = Relevant.from_lists([[row_of[name] for name in own] for own in positives], grades)
     ranks_R = ranked["ranks"].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.int64)
-    metrics = compute_rank_metrics(ranks_R, relevant, config.k)
+    metrics = compute_rank_metrics(ranks_R, relevant, list_cutoffs(inputs.selection, config.k))
     top = ranked["documents"].to_pylist()
     rankings = (
         (name, list(zip(own, scores, strict=True)))
@@ -147,7 +148,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     columns = {"id": names, "first_rank": pa.array(first, pa.int64()), "top": shown}
     write_table(context.out / "per_query.parquet", pa.table(columns | dict(metrics.per_query.items())))
     return Result(
-        _scalars(metrics),
+        {**_scalars(metrics), **compute_merging_cost(inputs.selection, metrics.values)},
         {f"{config.tag}: metrics by cut-off": _by_cutoff(metrics, config.k)},
         cases=_cases(config, inputs, queries, corpus, first, shown),
     )

@@ -16,6 +16,7 @@ from ratchet.data.vectors import read_blocks
 from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.statements.evaluate_papers import Config, Inputs
+from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
 from ratchet.models.search.ranks import RankCounter, Relevant, score_relevant
 from ratchet.models.search.symmetric_ranks import SymmetricRankCounter
@@ -111,9 +112,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         raise ArtifactError(f"step {context.step}: ranks of {len(ranks)} statements; expected one row per query")
     # The metrics depend only on the number of relevant rows and their ranks, not on which rows they are.
     relevant = Relevant(ends, np.arange(len(flat_R)) - np.repeat(ends[:-1], np.diff(ends)))
-    metrics = compute_rank_metrics(flat_R, relevant, config.k)
+    metrics = compute_rank_metrics(flat_R, relevant, list_cutoffs(inputs.selection, config.k))
     return Result(
-        _scalars(metrics, config.k, total),
+        {**_scalars(metrics, config.k, total), **compute_merging_cost(inputs.selection, metrics.values)},
         {
             "metrics by cut-off": _by_cutoff(metrics, config.k),
             "true positives in the top k": _true_positives(metrics, config.k),

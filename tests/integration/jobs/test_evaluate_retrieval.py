@@ -17,6 +17,7 @@ from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval import evaluate_retrieval
 from ratchet.jobs.retrieval.evaluate_retrieval import Config, Inputs
 from ratchet.jobs.retrieval.implementation import evaluate_retrieval as implementation
+from ratchet.jobs.training.selection import write_selection
 from ratchet.orchestrator.job_interface import Context, Result
 from ratchet.orchestrator.job_interface.settings import validate
 
@@ -163,3 +164,16 @@ def test_what_does_not_fit_is_named(problem: Any, context: MakeContext, tmp_path
     problem.write_vectors(problem.corpus_embeddings, problem.ids[::-1], problem.corpus_ND, 64)
     with pytest.raises(DataError, match=r"corpus_vectors/shard-00000\.parquet: row 0 is not the text's"):
         evaluated(context(), problem)
+
+
+def test_the_merged_model_is_compared_with_the_selected_one(problem: Any, context: MakeContext, tmp_path: Path) -> None:
+    write_selection(tmp_path, "map@7", 0.75)
+    inputs = Inputs(
+        problem.queries,
+        problem.corpus,
+        problem.query_embeddings,
+        problem.corpus_embeddings,
+        selection=tmp_path / "selection.json",
+    )
+    found = implementation.run(context(1), Config(), inputs).metrics
+    assert found["merging_cost"] == pytest.approx(0.75 - float(found["map@7"]), abs=1e-6)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.errors import InputError
+from ratchet.errors import InputError, RecipeError
 from ratchet.jobs.answers import sft
-from ratchet.jobs.retrieval import embed
-from ratchet.orchestrator.execution.cluster import Cluster
+from ratchet.jobs.retrieval import embed, merge
+from ratchet.orchestrator.execution.cluster import Cluster, compute_task_options
 from ratchet.orchestrator.job_interface import Resources
 from ratchet.orchestrator.job_interface.placement import (
     Machine,
@@ -24,6 +24,7 @@ from ratchet.orchestrator.job_interface.placement import (
 )
 from ratchet.orchestrator.step import Source, step
 
+SOURCE = Source(Path(__file__))
 MACHINES = st.lists(
     st.builds(Machine, st.integers(0, 9).map(float), st.integers(0, 3).map(float), st.integers(1, 3)), max_size=4
 )
@@ -101,3 +102,21 @@ def test_a_training_has_no_more_workers_than_its_batch_feeds(tmp_path: Path, mon
     assert cluster.resolve(embedded).workers == 64
     asked = step("asked", sft.JOB, batch_size=2, resources=Resources(workers=4), **inputs)
     assert cluster.resolve(asked).workers == 4, "a number that is given is kept"
+
+
+def test_a_job_of_a_single_process_has_the_resources_of_one_worker() -> None:
+    made = step("merge", merge.JOB, base=SOURCE, adapter=SOURCE, corpus=SOURCE, resources=Resources(memory=40))
+    cluster = Cluster()
+    cluster.__dict__["_cluster_file_machines"] = [Machine(8.0, 0.0, 2), Machine(32.0, 8.0, 4, memory=200.0)]
+    found = cluster.place(made)
+    assert (found.workers, found.gpus, found.memory) == (1, 0.0, 40)
+    assert compute_task_options(found) == {"num_cpus": found.cpus, "memory": 40 * 10**9}
+    with pytest.raises(InputError, match="1 workers of"):
+        cluster.place(replace(made, resources=Resources(memory=300, cpus=64)))
+
+
+@pytest.mark.parametrize(("name", "value"), [("workers", 2), ("gpus", 1.0), ("min_workers", 1)])
+def test_a_job_of_a_single_process_takes_no_workers(name: str, value: float) -> None:
+    resources = Resources(**{name: value})
+    with pytest.raises(RecipeError, match=f"{name} given; expected none, since merge is one process"):
+        step("merge", merge.JOB, base=SOURCE, adapter=SOURCE, corpus=SOURCE, resources=resources)
