@@ -9,7 +9,7 @@ import ctypes
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,20 +24,16 @@ def start_engine(
     max_grad_norm: float,
     zero_stage: int,
     device: str,
+    offload: str = "none",
 ) -> Any:
     """Start DeepSpeed with AdamW over the parameters that require a gradient, all float32 or all bfloat16.
 
     Master weights and moments are float32 in both cases. max_grad_norm: 0 turns clipping off. zero_stage: 0 to 3;
     with 3, workers must run equally many forward passes (`ratchet.models.zero3_sync`). The caller sets the learning
-    rate in `engine.optimizer.param_groups`. torch.distributed must be initialised, and LOCAL_RANK set.
+    rate in `engine.optimizer.param_groups`. torch.distributed must be initialised, and LOCAL_RANK set. offload: what is
+    kept in the memory of the host, see `FinetuneConfig.offload`.
     """
-    if device == "cpu":
-        os.environ["DS_ACCELERATOR"] = "cpu"  # read when DeepSpeed is imported
-    import deepspeed
-
-    # On CPUs DeepSpeed compiles its own collective into the user's cache. A process that is killed meanwhile leaves a
-    # lock there on which every later process blocks. gloo needs no compiler.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed = _import_deepspeed(device)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     is_half = trained[0].dtype == torch.bfloat16
     # Without torch's Adam DeepSpeed compiles its own.
@@ -54,7 +50,14 @@ def start_engine(
             # In bfloat16 a quarter of the sum of 4,096 micro-batches is lost.
             "data_types": {"grad_accum_dtype": "fp32"},
             # Stage 0 cannot add bfloat16 gradients up in float32. Stage 1 does the same with sharded moments.
-            "zero_optimization": {"stage": max(zero_stage, int(is_half))},
+            "zero_optimization": {
+                "stage": max(zero_stage, int(is_half)),
+                # By default 2 GB of float32, however few weights are trained.
+                "reduce_bucket_size": min(500_000_000, sum(parameter.numel() for parameter in trained)),
+                **_configure_offload(offload),
+            },
+            # DeepSpeed compiles an Adam of its own for moments in the memory of the host.
+            "zero_force_ds_cpu_optimizer": False,
             # DeepSpeed 0.19 clips at 1.0 when nothing is said.
             "gradient_clipping": max_grad_norm,
             "steps_per_print": 1_000_000_000,
@@ -64,12 +67,66 @@ def start_engine(
 
 
 @contextmanager
-def gather_trained_weights(model: Any) -> Iterator[None]:
-    """Context manager in which the trained weights are whole on every worker, also under ZeRO-3. Collective."""
+def load_partitioned(dtype: torch.dtype, device: str, *, zero_stage: int, offload: str = "none") -> Iterator[None]:
+    """Context manager in which transformers loads a model layer by layer, with its weights partitioned over the workers,
+    so that none ever holds all of them. Does nothing below ZeRO stage 3. Collective, as `start_engine`."""
+    if zero_stage < 3:
+        yield
+        return
+    _import_deepspeed(device)
+    from transformers.integrations.deepspeed import HfDeepSpeedConfig, unset_hf_deepspeed_config
+
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": dtype == torch.bfloat16},
+        "zero_optimization": {"stage": 3, **_configure_offload(offload)},
+    }
+    active = HfDeepSpeedConfig(config)  # transformers holds a weak reference
+    try:
+        yield
+    finally:
+        unset_hf_deepspeed_config()
+        del active
+
+
+def is_partitioned(weight: torch.Tensor) -> bool:
+    """Whether a weight is partitioned by ZeRO-3: it is empty until it is gathered."""
+    return hasattr(weight, "ds_id")
+
+
+@contextmanager
+def gather_weights(weights: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Context manager in which these weights are whole on every worker. Collective if one is partitioned."""
+    if not (cut := [weight for weight in weights if is_partitioned(weight)]):
+        yield
+        return
     import deepspeed
 
-    cut = [weight for weight in model.parameters() if weight.requires_grad and hasattr(weight, "ds_id")]
-    with deepspeed.zero.GatheredParameters(cut, enabled=bool(cut)):
+    with deepspeed.zero.GatheredParameters(cut):
+        yield
+
+
+def _configure_offload(offload: str) -> dict[str, Any]:
+    """Return DeepSpeed's settings for `FinetuneConfig.offload`."""
+    names = {"none": (), "optimizer": ("offload_optimizer",), "parameters": ("offload_optimizer", "offload_param")}
+    return {name: {"device": "cpu", "pin_memory": torch.cuda.is_available()} for name in names[offload]}
+
+
+def _import_deepspeed(device: str) -> Any:
+    if device == "cpu":
+        os.environ["DS_ACCELERATOR"] = "cpu"  # read when DeepSpeed is imported
+    import deepspeed
+
+    # On CPUs DeepSpeed compiles its own collective into the user's cache. A process that is killed meanwhile leaves a
+    # lock there on which every later process blocks. gloo needs no compiler.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed
+
+
+@contextmanager
+def gather_trained_weights(model: Any) -> Iterator[None]:
+    """Context manager in which the trained weights are whole on every worker, also under ZeRO-3. Collective."""
+    with gather_weights([weight for weight in model.parameters() if weight.requires_grad]):
         yield
 
 

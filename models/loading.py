@@ -14,6 +14,7 @@ from torch.nn import functional
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
 from ratchet.models.cpu_linear import prepack
+from ratchet.models.engine import is_partitioned
 from ratchet.models.model_files import check_folder
 
 
@@ -104,6 +105,10 @@ def move_model(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
     frequencies in bfloat16 would turn the positions of long texts by radians."""
     if getattr(model, "is_loaded_in_4bit", False):
         return model
+    if any(map(is_partitioned, model.parameters())):
+        for buffer in model.buffers():
+            buffer.data = buffer.data.to(device)
+        return model
     model.to(device=device)
     for parameter in model.parameters():
         if parameter.is_floating_point():
@@ -132,18 +137,29 @@ def train_in_float32(model: Any) -> None:
             )
 
 
-@contextmanager
-def other_adapter(model: Any, folder: Path) -> Iterator[None]:
-    """Context manager in which a PEFT model has a saved adapter instead of the one that it trains, over the same base
-    weights. Raises ModelError as `lora.load` does."""
+def add_other_adapter(model: Any, folder: Path) -> None:
+    """Load a saved adapter, for `other_adapter`, beside the one that a PEFT model trains. Raises ModelError as
+    `lora.load` does. ZeRO-3 needs it before the engine starts: no layers can be added to partitioned ones."""
     lora.add(model, folder, OTHER)
     model.set_adapter(OTHER)
     train_in_float32(model)  # the layers of the other adapter too: they are trainable while they are active
+    model.set_adapter("default")
+
+
+@contextmanager
+def other_adapter(model: Any, folder: Path) -> Iterator[None]:
+    """Context manager in which a PEFT model has a saved adapter instead of the one that it trains, over the same base
+    weights. It is loaded unless `add_other_adapter` has loaded it. Raises ModelError as `lora.load` does."""
+    added = OTHER in model.peft_config
+    if not added:
+        add_other_adapter(model, folder)
+    model.set_adapter(OTHER)
     try:
         yield
     finally:
         model.set_adapter("default")
-        model.delete_adapter(OTHER)
+        if not added:
+            model.delete_adapter(OTHER)
 
 
 OTHER = "other"

@@ -64,6 +64,9 @@ class FinetuneConfig:
     zero_stage: Annotated[int, Interval(ge=0, le=3)] = 1
     """DeepSpeed ZeRO stage. 0: nothing is sharded; 1: optimizer states; 2: gradients too; 3: all weights too, which is
     slow and meant for bases that do not fit otherwise (not with nf4)."""
+    offload: Literal["none", "optimizer", "parameters"] = "none"
+    """What GPUs keep in the memory of the host, which is slow. `optimizer`: the optimizer states, with zero_stage 1 or
+    more; `parameters`: the weights as well, with zero_stage 3."""
     seed: Seed = 42
     """Random seed of the adapter's weights, of the order of the data and of sampling."""
 
@@ -91,6 +94,11 @@ def check_config(job: str, config: FinetuneConfig, base: Path | None) -> None:
         raise InputError(
             f"{job}.zero_stage: 3 given; expected 2 or less with nf4, since quantized blocks cannot be sharded; lower"
             " it, or set quantization=none"
+        )
+    if config.zero_stage < (needed := {"none": 0, "optimizer": 1, "parameters": 3}[config.offload]):
+        raise InputError(
+            f"{job}.offload: {config.offload} given, with zero_stage={config.zero_stage}; expected zero_stage {needed}"
+            " or more, which shards what is offloaded; raise it"
         )
     if base is not None:
         check_folder(base)

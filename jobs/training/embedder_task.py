@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ratchet.jobs.training.config import FinetuneConfig
-from ratchet.jobs.training.finetuning import CPU_TOKENS, attach_adapter
+from ratchet.jobs.training.finetuning import CPU_TOKENS, attach_adapter, load_base
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.models.adapters import lora
 from ratchet.models.batching import pad
@@ -20,7 +20,7 @@ from ratchet.models.dropout import DropoutMasks
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.length_groups import group_by_length
-from ratchet.models.loading import eval_mode, other_adapter
+from ratchet.models.loading import add_other_adapter, eval_mode, other_adapter
 from ratchet.models.losses import grad_cache
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.search.ranks import RankCounter, Relevant, score_relevant
@@ -41,17 +41,20 @@ class EmbedderTask:
         self.device = "cpu" if worker.device == "cpu" else "cuda"
         initial_adapter = inputs.current_best if config.start_from == "current_best" else None
         folder = find_config_folder(inputs.base, initial_adapter)
-        self.encoder = encoder.load(
-            inputs.base,
-            dtype=config.dtype,
-            device=self.device,
-            encoding_config=self.make_encoding_config(read_encoding_config(folder).with_limits(config.max_length)),
-            training=True,
-            quantization=config.quantization,
-            config_folder=folder,
-        )
+        with load_base(config, self.device):
+            self.encoder = encoder.load(
+                inputs.base,
+                dtype=config.dtype,
+                device=self.device,
+                encoding_config=self.make_encoding_config(read_encoding_config(folder).with_limits(config.max_length)),
+                training=True,
+                quantization=config.quantization,
+                config_folder=folder,
+            )
         self.dropout = DropoutMasks(config.seed)
         self.model = self.encoder.model = attach_adapter(self.encoder.model, config, initial_adapter, self.dropout)
+        if config.zero_stage == 3 and inputs.current_best is not None and initial_adapter is None:
+            add_other_adapter(self.model, inputs.current_best)
         self.zero3_sync = Zero3Sync(self.model, self.device, needed=config.zero_stage == 3)
 
     def make_encoding_config(self, given: EncodingConfig) -> EncodingConfig:
@@ -63,12 +66,10 @@ class EmbedderTask:
         raise NotImplementedError
 
     def evaluate_start(self) -> dict[str, float]:
-        base, current_best, config = self.inputs.base, self.inputs.current_best, self.config
-        if current_best is None or config.start_from == "current_best":
+        base, current_best = self.inputs.base, self.inputs.current_best
+        if current_best is None or self.config.start_from == "current_best":
             return self.evaluate()  # training starts from the current best
         folder = find_config_folder(base, current_best)
-        if config.zero_stage == 3:  # no layers can be added to sharded ones
-            return self.compute_metrics(encoder.load(base, current_best, dtype=config.dtype, device=self.device))
         with other_adapter(self.model, current_best), eval_mode(self.model):
             return self.compute_metrics(self.encoder.with_config(read_encoding_config(folder), base, folder))
 
@@ -142,11 +143,10 @@ class EmbedderTask:
         """Return the rows that this worker evaluates. They are consecutive."""
         return np.array_split(np.arange(rows), self.worker.world_size)[self.worker.rank]
 
-    def finish_passes(self, model: encoder.Encoder) -> None:
+    def finish_passes(self) -> None:
         """Wait for the forward passes of all workers. Collective; needed before any other collective."""
-        if model is self.encoder:
-            with torch.no_grad():
-                self.zero3_sync.finish(self.run_filler)
+        with torch.no_grad():
+            self.zero3_sync.finish(self.run_filler)
 
     def count_ranks(
         self, query_QD: np.ndarray, relevant: Relevant, own: np.ndarray, own_ND: np.ndarray, **options: Any

@@ -68,6 +68,7 @@ class TrainingLoop:
             max_grad_norm=options.max_grad_norm,
             zero_stage=options.zero_stage,
             device=device.type,
+            offload=options.offload,
         )
         self.total = sum(self.task.steps[: options.epochs])
         learning_rate_at(0, self.total, options)  # raises before anything is computed
@@ -140,16 +141,21 @@ class TrainingLoop:
         history, options = self.history, self.options
         number = len(history.loss)
         seed_generators(options.seed, number, self.worker.rank)
-        own, tokens = 0.0, 0
+        own, tokens = torch.zeros((), device=self.device), 0
         parts = self.task.parts(history.epoch, history.step)
         for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
             share, count = part()
             self.engine.set_gradient_accumulation_boundary(left == 0)  # gradients are all-reduced once
             self.engine.backward(share)
-            own, tokens = own + float(share.detach()), tokens + count
+            own, tokens = own + share.detach(), tokens + count
         is_overdue = options.save_steps is None and time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
         first = self.worker.rank == 0
-        own_numbers = [own / self.worker.world_size, tokens, first and is_overdue, first and self.preemption.is_due()]
+        own_numbers = [
+            float(own) / self.worker.world_size,
+            tokens,
+            first and is_overdue,
+            first and self.preemption.is_due(),
+        ]
         loss, all_tokens, overdue, poll = self._all_reduce(own_numbers)
         if not math.isfinite(loss):
             raise ArtifactError(

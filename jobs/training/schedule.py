@@ -27,6 +27,8 @@ class OptimizationConfig:
     """Gradient norm above which gradients are clipped. 0: no clipping."""
     zero_stage: int
     """DeepSpeed ZeRO stage. 0: nothing is sharded; 1: optimizer states; 2: gradients too; 3: all weights too."""
+    offload: str
+    """What is kept in the memory of the host: none, optimizer or parameters."""
     seed: int
     metric: str
     """Metric of `TrainTask.evaluate` that selects the best model; see `is_better`."""

@@ -23,6 +23,7 @@ from torch import Tensor
 from ratchet.errors import ModelError
 from ratchet.models.batching import MULTIPLE, batch_by_tokens
 from ratchet.models.devices import resolve_device, resolve_dtype
+from ratchet.models.engine import gather_weights, is_partitioned
 from ratchet.models.loading import eval_mode, open_model, place_model
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.reranker.prefix_sharing import (
@@ -202,7 +203,7 @@ def load(
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     reranker = Reranker(model, tokenizer, reranker_config)
     reranker.new_layers = sorted({name.rpartition(".")[0] for name in missing})
-    if decoder:
+    if decoder and not any(map(is_partitioned, model.parameters())):  # those run once the engine has started
         _check_head(reranker)
     return reranker
 
@@ -227,7 +228,8 @@ def _rows_of_head(model: Any, answers: Sequence[int]) -> tuple[Tensor, Tensor | 
     if not isinstance(head, torch.nn.Linear):
         raise ModelError(f"model: its head is a {type(head).__name__}; expected nn.Linear; use another model")
     bias = head.bias
-    return head.weight.detach()[answers].clone(), None if bias is None else bias.detach()[answers].clone()
+    with gather_weights(list(head.parameters())):
+        return head.weight.detach()[answers].clone(), None if bias is None else bias.detach()[answers].clone()
 
 
 def _of_head(name: str) -> bool:

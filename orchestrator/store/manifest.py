@@ -110,22 +110,22 @@ class Manifest:
         return digest(self.document)
 
     def part_digest(self, part: str | None) -> str:
-        """Return the digest of the files below the folder `part` (None: all), by content and path within it.
+        """Return the digest of the file or folder `part` (None: all), by content and path within it.
 
         A step whose input is one folder is not affected by changes in another. Raises StoreError if there is no such
-        folder.
+        file or folder.
         """
         start = 0 if part is None else len(part.rstrip("/")) + 1
         inside = [[file.path[start:], file.sha256] for file in self.of_part(part)]
         if part is not None and not inside:
-            parts = sorted({file.path.split("/")[0] for file in self.files if "/" in file.path})
-            raise StoreError(f"artifact: '{part}' given; expected one of its folders: {', '.join(parts) or 'none'}")
+            parts = sorted({file.path.split("/")[0] for file in self.files})
+            raise StoreError(f"artifact: '{part}' given; expected one of {', '.join(parts) or 'none'}")
         return digest(inside)
 
     def of_part(self, part: str | None) -> list[File]:
-        """Return the files below the folder `part`; None: all."""
+        """Return the file `part`, or the files below that folder; None: all."""
         prefix = "" if part is None else part.rstrip("/") + "/"
-        return [file for file in self.files if file.path.startswith(prefix)]
+        return [file for file in self.files if file.path.startswith(prefix) or file.path == part]
 
     def missing(self, folder: Path, part: str | None = None) -> list[File]:
         """Return the files (of one part) that are missing in `folder` or differ in size."""

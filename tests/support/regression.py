@@ -22,6 +22,7 @@ OPTIONS = OptimizationConfig(
     weight_decay=0.1,
     max_grad_norm=0.5,
     zero_stage=1,
+    offload="none",
     seed=7,
     metric="goodness",
 )

@@ -205,7 +205,7 @@ class TrainTask(EmbedderTask):
         budget = self.resources.batch_tokens
         own_QD = model.encode(self.valid["text"].take(asked).to_pylist(), "query", batch_tokens=budget)
         own_ND = model.encode(self.corpus["text"].take(own).to_pylist(), "passage", batch_tokens=budget)
-        self.finish_passes(model)
+        self.finish_passes()
         rows, ends = find_corpus_rows(self.valid, "positives", self.corpus)
         relevant = Relevant(ends, rows)
         query_QD, exclude_Q = np.concatenate(gather_objects(own_QD)), find_own_rows(self.valid, self.corpus)

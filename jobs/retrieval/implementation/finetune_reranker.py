@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs
 from ratchet.jobs.training.finetuning import (
     CPU_TOKENS,
     attach_adapter,
+    load_base,
     run_finetuning,
     select_metrics,
     steps_of_epochs,
@@ -34,7 +36,7 @@ from ratchet.jobs.training.teacher_gate import TeacherGate, resolve_distillation
 from ratchet.models.adapters import lora
 from ratchet.models.dropout import DropoutMasks
 from ratchet.models.length_groups import group_by_length
-from ratchet.models.loading import eval_mode, other_adapter
+from ratchet.models.loading import add_other_adapter, eval_mode, other_adapter
 from ratchet.models.losses.contrastive import scale_for_workers
 from ratchet.models.losses.distillation import distillation_loss
 from ratchet.models.model_files import find_config_folder
@@ -75,15 +77,18 @@ class TrainTask:
         self.reranker_config = read_reranker_config(find_config_folder(inputs.base, initial_adapter)).with_limits(
             config.max_length, config.query_max_length
         )
-        self.reranker = reranker.load(
-            inputs.base,
-            dtype=config.dtype,
-            device=self.device,
-            reranker_config=self.reranker_config,
-            training=True,
-            quantization=config.quantization,
-            seed=config.seed,
-        )
+        # PEFT copies a head that is trained, which works for whole weights only.
+        is_decoder = self.reranker_config.kind == "yes_no"
+        with load_base(config, self.device) if is_decoder else nullcontext():
+            self.reranker = reranker.load(
+                inputs.base,
+                dtype=config.dtype,
+                device=self.device,
+                reranker_config=self.reranker_config,
+                training=True,
+                quantization=config.quantization,
+                seed=config.seed,
+            )
         self.dropout = DropoutMasks(config.seed)
         self.model = attach_adapter(
             self.reranker.model,
@@ -91,9 +96,11 @@ class TrainTask:
             initial_adapter,
             self.dropout,
             modules_to_save=reranker.find_heads(self.reranker),
-            task="CAUSAL_LM" if self.reranker_config.kind == "yes_no" else "SEQ_CLS",
+            task="CAUSAL_LM" if is_decoder else "SEQ_CLS",
         )
         self.reranker.model = self.model
+        if config.zero_stage == 3 and inputs.current_best is not None and initial_adapter is None:
+            add_other_adapter(self.model, inputs.current_best)
         self.zero3_sync = Zero3Sync(self.reranker.backbone, self.device, needed=config.zero_stage == 3)
 
     def evaluate_start(self) -> dict[str, float]:
@@ -102,10 +109,6 @@ class TrainTask:
             return self._measure([row["ranks"] for row in self.lists])
         if current_best is None or self.config.start_from == "current_best":
             return self.evaluate()  # training starts from the current best
-        if self.config.zero_stage == 3:  # no layers can be added to sharded ones
-            return self._evaluate_reranked(
-                reranker.load(self.inputs.base, current_best, dtype=self.config.dtype, device=self.device)
-            )
         config = read_reranker_config(find_config_folder(self.inputs.base, current_best))
         with other_adapter(self.model, current_best), eval_mode(self.model):
             return self._evaluate_reranked(self.reranker.with_config(config))
@@ -184,9 +187,8 @@ class TrainTask:
         texts = [[self.text_of[name] for name in documents] for documents in lists]
         queries = [self.lists[q]["text"] for q in mine]
         scores = model.score(queries, texts, batch_tokens=self.resources.batch_tokens)
-        if model is self.reranker:
-            with torch.no_grad():
-                self.zero3_sync.finish(self._run_blank)
+        with torch.no_grad():
+            self.zero3_sync.finish(self._run_blank)
         ranks = [
             reorder(documents, own, self.valid[q]["positives"], self.lists[q]["ranks"])[1]
             for q, documents, own in zip(mine, lists, scores, strict=True)

@@ -102,7 +102,7 @@ class TrainTask(EmbedderTask):
         own = self.split_rows(len(self.valid))
         texts = self.valid["text"].take(own).to_pylist()
         own_ND = model.encode(texts, "passage", batch_tokens=self.resources.batch_tokens)
-        self.finish_passes(model)
+        self.finish_passes()
         all_ND = np.concatenate(gather_objects(own_ND))
         every = np.arange(len(all_ND))
         relevant = Relevant(*other_statements(number_papers(self.valid), every))
