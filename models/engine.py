@@ -68,8 +68,8 @@ def start_engine(
 
 @contextmanager
 def load_partitioned(dtype: torch.dtype, device: str, *, zero_stage: int, offload: str = "none") -> Iterator[None]:
-    """Context manager in which transformers loads a model layer by layer, with its weights partitioned over the workers,
-    so that none ever holds all of them. Does nothing below ZeRO stage 3. Collective, as `start_engine`."""
+    """Context manager in which transformers loads a model layer by layer, with its weights partitioned over workers, so
+    that none ever holds all of them. Does nothing below ZeRO stage 3. Collective, as `start_engine`."""
     if zero_stage < 3:
         yield
         return

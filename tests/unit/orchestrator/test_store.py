@@ -386,7 +386,7 @@ def test_damage_after_a_first_full_look_is_seen_by_the_next(tmp_path: Path, text
 
 
 def test_a_file_is_a_part(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = Store.open(tmp_path)
     made = commit_once(store)
     (file,) = (file for file in store.manifest(made.manifest).files if file.path.count("/") == 0)
     assert store.path(made.manifest, file.path).is_file()
