@@ -180,7 +180,6 @@ def our_step(given: argparse.Namespace, way: str) -> dict[str, float]:
     from ratchet.orchestrator.job_interface import Resources
 
     engine.silence_libraries()
-    engine.keep_freed_memory()
     rows = pairs(given)
     kind = "float32" if way.endswith("float32") else "bfloat16"
     config = Config(

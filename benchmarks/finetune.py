@@ -138,7 +138,6 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
     from ratchet.orchestrator.job_interface import Resources
 
     engine.silence_libraries()
-    engine.keep_freed_memory()
     rows = triplets(given)
     config = Config(
         batch_size=given.batch,
@@ -175,11 +174,12 @@ def write(folder: Path, rows: list[tuple[str, str, list[str]]]) -> None:
 
 def steps(task: Any, tokens: int) -> dict[str, float]:
     """An epoch of a job's task under DeepSpeed's engine, as a worker of Ray Train runs it."""
-    from ratchet.models.engine import start_engine
+    from ratchet.models.engine import configure_malloc, start_engine
 
     engine = start_engine(
         task.model, learning_rate=2e-5, weight_decay=0.0, max_grad_norm=1.0, zero_stage=1, device="cpu"
     )
+    configure_malloc(task.model)
     losses: list[float] = []
     started = clocks()
     for step in range(task.steps[0]):

@@ -62,7 +62,6 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
     from ratchet.orchestrator.job_interface import Resources
 
     engine.silence_libraries()
-    engine.keep_freed_memory()
     rows = triplets(given)
     kind = "float32" if given.way.endswith("float32") else "bfloat16"
     config = Config(batch_size=given.batch, num_negatives=given.negatives, dtype=kind, max_length=256)  # type: ignore[arg-type]

@@ -87,7 +87,6 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
     from ratchet.orchestrator.job_interface import Resources
 
     engine.silence_libraries()
-    engine.keep_freed_memory()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         samples = prepared(given, folder)

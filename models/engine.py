@@ -123,6 +123,10 @@ def _import_deepspeed(device: str) -> Any:
     return deepspeed
 
 
+KEEP_FREED_BYTES = 5e8
+"""Bytes of a small model's weights, see `configure_malloc`."""
+
+
 @contextmanager
 def gather_trained_weights(model: Any) -> Iterator[None]:
     """Context manager in which the trained weights are whole on every worker, also under ZeRO-3. Collective."""
@@ -130,12 +134,19 @@ def gather_trained_weights(model: Any) -> Iterator[None]:
         yield
 
 
-def keep_freed_memory() -> None:
-    """Tell glibc to keep freed memory, so that large temporaries are not returned and faulted in again at each step."""
+def configure_malloc(model: Any) -> None:
+    """Tell glibc what to do with the freed memory of large temporaries in training on CPUs.
+
+    It is kept for small models, so that it is not faulted in again at each step. It is returned at once for large ones:
+    kept memory is in pieces that fit nothing else, which doubles the memory of the process.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return
     trim_threshold, top_pad, mmap_threshold = -1, -2, -3
+    if sum(weight.nbytes for weight in model.parameters()) > KEEP_FREED_BYTES:
+        mallopt(mmap_threshold, 2**20)
+        return
     mallopt(trim_threshold, 2**31 - 1)
     mallopt(mmap_threshold, 2**30)
     mallopt(top_pad, 64 * 2**20)

@@ -51,6 +51,8 @@ class Plan:
         self.sources = SourceDigests(store.local("sources", f"{platform.node()}.json"))
         self.steps = {step.name: Planned(step) for step in steps}
         self.code = {step.job: read_code(step.job) for step in steps}
+        self.results: dict[str, Result] = {}
+        """What is known of the steps' results after `check`: of those in the store, and what jobs predict."""
         self.notes: list[str] = []
         """What a user must know of the steps that are going to run, such as rows that are left out."""
         self.parents = {step.name: {parent.name for parent in step.parents} for step in steps}
@@ -122,7 +124,7 @@ class Plan:
 
     def check(self) -> None:
         """Call `check` and `predict` of each job that is going to run. Raises their errors."""
-        results: dict[str, Result] = {}
+        results = self.results
         for name, planned in self.steps.items():
             step = planned.step
             if planned.manifest is not None:
@@ -132,11 +134,15 @@ class Plan:
             if step.job.check is not None:
                 step.job.check(step.config, inputs)
             if step.job.predict is not None:
-                known = {key: ref.step.name for key, ref in step.inputs.items() if isinstance(ref, Output)}
-                parents = {key: results[parent] for key, parent in known.items() if parent in results}
-                results[name] = step.job.predict(step.config, inputs, parents)
+                results[name] = step.job.predict(step.config, inputs, self.parent_results(name))
                 if results[name].note:
                     self.notes.append(f"{name}: {results[name].note}")
+
+    def parent_results(self, name: str) -> dict[str, Result]:
+        """Return, for each input of a step that another step makes, what is known of that step's result."""
+        refs = self.steps[name].step.inputs.items()
+        known = {key: ref.step.name for key, ref in refs if isinstance(ref, Output)}
+        return {key: self.results[parent] for key, parent in known.items() if parent in self.results}
 
     def explain(self, name: str, before: Mapping[str, str]) -> list[str]:
         """Return why a step is not a hit: what changed since `before` (step name -> step id of an earlier run)."""

@@ -269,6 +269,12 @@ def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
     return [changed.get(s.name, s) for s in steps]
 
 
+def apply_setting(step: Step, line: str) -> Step:
+    """Return a step with a setting or resource `name=value`. Raises RecipeError."""
+    name, _, text = line.partition("=")
+    return _apply([step], step.name, name, text)[0]
+
+
 def _convert(text: str, annotation: Any, line: str) -> Any:
     try:
         return convert(text, annotation, line)

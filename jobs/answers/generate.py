@@ -8,6 +8,7 @@ is Hugging Face `generate` or vLLM, which draws other random numbers and writes 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,8 +16,9 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
+from ratchet.jobs import needs
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import Job, Seed, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Resources, Result, Seed, Unit
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,16 @@ def check_vllm(config: Config, inputs: Inputs) -> None:
         )
 
 
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Mapping[str, Result]) -> Needs | None:
+    folder = needs.find_model("model", inputs, parents)
+    if folder is None or config.engine == "vllm":
+        return None  # vLLM takes the memory that it is given
+    length = config.max_prompt_length + config.max_new_tokens
+    adapter = inputs.adapter is not None or "adapter" in parents
+    kept = max(length, resources.batch_tokens)
+    return needs.infer(folder, "causal", config, resources, length=length, adapter=adapter, kept=kept)
+
+
 JOB = Job(
     "generate",
     version=1,
@@ -114,4 +126,5 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.generate:run",
     check=check,
+    needs=estimate_needs,
 )

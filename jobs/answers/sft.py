@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval
 
 from ratchet.errors import InputError
+from ratchet.jobs import needs
 from ratchet.jobs.training.config import (
     WARM_START,
     FinetuneConfig,
@@ -24,10 +25,12 @@ from ratchet.jobs.training.config import (
     require,
 )
 from ratchet.jobs.training.schedule import check_warmup
-from ratchet.orchestrator.job_interface import Job, Result, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Resources, Result, Unit
 
 DEFAULT_MAX_LENGTH = 2048
 """Maximum length of a sample in tokens, where `max_length` is None."""
+LABELS = 1024
+"""Labels whose logits are in memory at once, as `ratchet.models.losses.causal_lm_loss.CHUNK`."""
 LEARNING_RATES = {"lora": 2e-4, "full": 2e-5}
 """By `method`, where `learning_rate` is None. All weights together need smaller steps than an adapter."""
 
@@ -118,6 +121,16 @@ def list_metrics(config: Config) -> list[str]:
     return [*list_training_metrics(config), "samples", "too_long", "longest"]
 
 
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Mapping[str, Result]) -> Needs | None:
+    length = config.max_length or DEFAULT_MAX_LENGTH
+    tokens = needs.graph_tokens(config, resources, config.batch_size, length)
+    samples = needs.count(parents, "train", "train")
+    total = None if samples is None else config.epochs * samples * length
+    folder = needs.find_model("base", inputs, parents)
+    options: dict[str, Any] = {"tokens": tokens, "total": total, "labels": min(tokens, LABELS)}
+    return needs.train(folder, "causal", config, resources, length=length, **options)
+
+
 JOB = Job(
     "sft",
     version=1,
@@ -126,6 +139,7 @@ JOB = Job(
     run="ratchet.jobs.answers.implementation.sft:run",
     check=check,
     predict=predict,
+    needs=estimate_needs,
     warm_start=WARM_START,
     max_workers=lambda config: count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "history.json", "selection.json"),

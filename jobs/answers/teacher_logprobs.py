@@ -6,14 +6,16 @@ teaches with its answers (`rejection_sample`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge
 
+from ratchet.jobs import needs
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import Job, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Resources, Result, Unit
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,13 @@ def check(config: Config, inputs: Inputs) -> None:
     decoder.check_same_tokens(inputs.model, inputs.student)
 
 
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Mapping[str, Result]) -> Needs | None:
+    folder = needs.find_model("model", inputs, parents)
+    return needs.infer(
+        folder, "causal", config, resources, length=config.max_length, adapter=inputs.adapter is not None
+    )
+
+
 JOB = Job(
     "teacher_logprobs",
     version=1,
@@ -59,5 +68,6 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.teacher_logprobs:run",
     check=check,
+    needs=estimate_needs,
     metrics=lambda config: ("samples", "tokens", "top_k", "dtype"),
 )

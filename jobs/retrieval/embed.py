@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,9 +10,11 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from ratchet.errors import InputError
+from ratchet.jobs import needs
+from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_files import check_folder
 from ratchet.models.model_kind import check_embedder
-from ratchet.orchestrator.job_interface import Job, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Resources, Result, Unit
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,17 @@ def check(config: Config, inputs: Inputs) -> None:
         )
 
 
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Mapping[str, Result]) -> Needs | None:
+    folder = needs.find_model("model", inputs, parents)
+    if folder is None:
+        return None
+    length = read_encoding_config(folder).with_limits(config.max_length).max_length
+    names = ("documents",) if config.role == "passage" else ("test/queries",)
+    rows = needs.count(parents, "texts", *names, "test/statements")
+    adapter = inputs.adapter is not None or "adapter" in parents
+    return needs.infer(folder, "backbone", config, resources, length=length, rows=rows, adapter=adapter)
+
+
 JOB = Job(
     "embed",
     version=1,
@@ -56,5 +70,6 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.embed:run",
     check=check,
+    needs=estimate_needs,
     metrics=lambda config: ("rows", "dim", "tokens", "dtype"),
 )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Ge, Gt
 
 from ratchet.errors import InputError
+from ratchet.jobs import needs
 from ratchet.jobs.training.config import (
     WARM_START,
     RetrievalFinetuneConfig,
@@ -21,8 +23,10 @@ from ratchet.jobs.training.config import (
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.model_kind import check_embedder
-from ratchet.orchestrator.job_interface import Job, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Resources, Result, Unit
 
+CPU_GRAPH_TOKENS = 2**15
+"""Tokens of a training step on CPUs whose activations are all kept. For MiniLM they take about 8 GB."""
 TEMPLATE_TOKENS = 32
 """Estimated tokens of a template and a task. The exact number is checked when the model is loaded."""
 
@@ -116,6 +120,20 @@ def _check_task(job: str, config: Config, inputs: Inputs) -> None:
         )
 
 
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Mapping[str, Result]) -> Needs | None:
+    folder = needs.find_model("base", inputs, parents)
+    if folder is None:
+        return None
+    length = read_encoding_config(folder).with_limits(config.max_length).max_length
+    texts = config.batch_size * (2 + config.num_negatives)
+    tokens = needs.graph_tokens(config, resources, texts, length, on_cpu=CPU_GRAPH_TOKENS)
+    queries = needs.count(parents, "mined", "queries", "train/queries")
+    total = None if queries is None else config.epochs * queries * (2 + config.num_negatives) * length
+    passes = 1 if texts * length <= tokens * (resources.workers or 1) else 2
+    options: dict[str, Any] = {"tokens": tokens, "passes": passes, "total": total, "vectors": texts}
+    return needs.train(folder, "backbone", config, resources, length=length, **options)
+
+
 JOB = Job(
     "finetune_embedder",
     version=1,
@@ -123,6 +141,7 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.finetune_embedder:run",
     check=check,
+    needs=estimate_needs,
     warm_start=WARM_START,
     max_workers=lambda config: count_feedable_workers(config.batch_size),
     outputs=("adapter", "selection.json"),

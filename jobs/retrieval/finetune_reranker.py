@@ -5,12 +5,14 @@ The model with the best metric of reranked held-out lists is kept.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Ge
 
+from ratchet.jobs import needs
 from ratchet.jobs.training.config import (
     WARM_START,
     RetrievalFinetuneConfig,
@@ -20,7 +22,10 @@ from ratchet.jobs.training.config import (
     list_training_metrics,
 )
 from ratchet.models.reranker.reranker_config import read_reranker_config
-from ratchet.orchestrator.job_interface import Job, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Resources, Result, Unit
+
+MICRO_BATCH_SIZE = 8
+"""Queries whose groups are in memory at once if the resources do not set micro_batch_size."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,20 @@ def check(config: Config, inputs: Inputs) -> None:
         read_reranker_config(inputs.base).with_limits(config.max_length, config.query_max_length)
 
 
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Mapping[str, Result]) -> Needs | None:
+    folder = needs.find_model("base", inputs, parents)
+    if folder is None:
+        return None
+    given = read_reranker_config(folder).with_limits(config.max_length, config.query_max_length)
+    group = 1 + config.num_negatives
+    own = -(-config.batch_size // (resources.workers or 1))
+    tokens = min(own, resources.micro_batch_size or MICRO_BATCH_SIZE) * group * given.max_length
+    queries = needs.count(parents, "mined", "queries", "train/queries")
+    total = None if queries is None else config.epochs * queries * group * given.max_length
+    kind = "causal" if given.kind == "yes_no" else "classifier"
+    return needs.train(folder, kind, config, resources, length=given.max_length, tokens=tokens, total=total)
+
+
 JOB = Job(
     "finetune_reranker",
     version=3,
@@ -64,6 +83,7 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.finetune_reranker:run",
     check=check,
+    needs=estimate_needs,
     warm_start=WARM_START,
     max_workers=lambda config: count_feedable_workers(config.batch_size),
     outputs=("adapter", "selection.json", "teacher_gate"),

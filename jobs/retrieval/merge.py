@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Ge, Gt
 
+from ratchet.jobs import needs
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import Job, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Resources, Result, Unit
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,10 @@ def list_metrics(config: Config) -> list[str]:
     return ["difference", "changed", "probes"]
 
 
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Mapping[str, Result]) -> Needs | None:
+    return needs.merge(needs.find_model("base", inputs, parents), resources)
+
+
 JOB = Job(
     "merge",
     version=1,
@@ -49,6 +55,8 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.merge:run",
     check=check,
+    needs=estimate_needs,
+    predict=needs.predict_model,
     single_process=True,
     outputs=("model",),
     metrics=list_metrics,

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Job, Seed
+from ratchet.orchestrator.job_interface import Job, Result, Seed
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.mine:run",
     check=check,
+    predict=lambda config, inputs, parents: Result(parents["queries"].metrics if "queries" in parents else {}),
     metrics=lambda config: (
         "queries",
         "negatives",

@@ -41,8 +41,10 @@ def predict(config: Config, inputs: Inputs, parents: Mapping[str, Result]) -> Re
     """Read and split all data. Errors name the file and line before anything is started."""
     from ratchet.jobs.retrieval.splits import describe_repeated, load_data, split_data
 
-    splits = split_data(load_data(inputs.data, config.questions, config.seed), config)
-    return Result({f"{name}/queries": len(found) for name, found in splits.items()}, note=describe_repeated(splits))
+    data = load_data(inputs.data, config.questions, config.seed)
+    splits = split_data(data, config)
+    counts = {f"{name}/queries": len(found) for name, found in splits.items()}
+    return Result({"documents": len(data.corpus), **counts}, note=describe_repeated(splits))
 
 
 JOB = Job(

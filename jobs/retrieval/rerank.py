@@ -10,6 +10,7 @@ Positives and negatives are also written as FlagEmbedding JSONL, with `pos_score
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,9 +18,10 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from ratchet.errors import InputError
+from ratchet.jobs import needs
 from ratchet.models.model_files import check_folder
 from ratchet.models.reranker.reranker_config import read_reranker_config
-from ratchet.orchestrator.job_interface import Job, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Resources, Result, Unit
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,16 @@ def check(config: Config, inputs: Inputs) -> None:
         read_reranker_config(inputs.model).with_limits(config.max_length, config.query_max_length)
 
 
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Mapping[str, Result]) -> Needs | None:
+    folder = needs.find_model("model", inputs, parents)
+    if folder is None:
+        return None
+    reranker_config = read_reranker_config(folder).with_limits(config.max_length, config.query_max_length)
+    kind = "causal" if reranker_config.kind == "yes_no" else "classifier"
+    adapter = inputs.adapter is not None or "adapter" in parents
+    return needs.infer(folder, kind, config, resources, length=reranker_config.max_length, adapter=adapter)
+
+
 JOB = Job(
     "rerank",
     version=1,
@@ -69,4 +81,6 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.rerank:run",
     check=check,
+    needs=estimate_needs,
+    predict=lambda config, inputs, parents: Result(parents["lists"].metrics if "lists" in parents else {}),
 )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, MinLen
 
 from ratchet.errors import InputError
+from ratchet.jobs import needs
 from ratchet.jobs.training.config import (
     WARM_START,
     FinetuneConfig,
@@ -20,7 +21,7 @@ from ratchet.jobs.training.config import (
 )
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_kind import check_embedder
-from ratchet.orchestrator.job_interface import Job, Result, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Resources, Result, Unit
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,19 @@ def predict(config: Config, inputs: Inputs, parents: Mapping[str, Result]) -> Re
     return Result()
 
 
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Mapping[str, Result]) -> Needs | None:
+    folder = needs.find_model("base", inputs, parents)
+    if folder is None:
+        return None
+    length = read_encoding_config(folder).with_limits(config.max_length).max_length
+    texts = 2 * max(config.batch_size)
+    tokens = needs.graph_tokens(config, resources, texts, length)
+    pairs = needs.count(parents, "train", "train/pairs")
+    total = None if pairs is None else config.epochs * pairs * 2 * length
+    options: dict[str, Any] = {"tokens": tokens, "passes": 2, "total": total, "vectors": texts}
+    return needs.train(folder, "backbone", config, resources, length=length, **options)
+
+
 JOB = Job(
     "finetune_embedder_pairs",
     version=1,
@@ -91,6 +105,7 @@ JOB = Job(
     run="ratchet.jobs.statements.implementation.finetune_embedder_pairs:run",
     check=check,
     predict=predict,
+    needs=estimate_needs,
     warm_start=WARM_START,
     max_workers=lambda config: count_feedable_workers(min(config.batch_size)),
     outputs=("adapter", "selection.json"),

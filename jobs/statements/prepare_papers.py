@@ -49,7 +49,9 @@ def predict(config: Config, inputs: Inputs, parents: Mapping[str, Result]) -> Re
     found = select_statements(inputs.papers, config.max_papers, *fractions, config.seed)
     train = found.count_P[found.split_P == SPLITS.index("train")]
     pairs = count_pairs(np.minimum(train, config.max_statements or train))
-    return Result({"train/pairs": pairs}, note=found.describe())
+    tested = found.count_P[found.split_P == SPLITS.index("test")]
+    statements = int(np.minimum(tested, config.max_statements or tested).sum())
+    return Result({"train/pairs": pairs, "test/statements": statements}, note=found.describe())
 
 
 JOB = Job(

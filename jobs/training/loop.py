@@ -52,7 +52,6 @@ class TrainingLoop:
         # Ray shows GPUs to workers without any, and get_device would return the first one.
         device = get_device() if context.resources.gpus else torch.device("cpu")
         if device.type == "cpu":
-            engine.keep_freed_memory()
             torch.set_num_threads(max(1, int(context.resources.cpus or 1)))
         else:
             torch.cuda.set_device(device)
@@ -61,6 +60,8 @@ class TrainingLoop:
         self.context, self.options, self.device = context, options, device
         seed_generators(options.seed)
         self.task: TrainTask = task_class(worker=self.worker, **arguments)
+        if device.type == "cpu":
+            engine.configure_malloc(self.task.model)
         self.engine = engine.start_engine(
             self.task.model,
             learning_rate=options.learning_rate,

@@ -101,13 +101,18 @@ def _submit(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
+    from ratchet.orchestrator import needs  # imports Ray
+
     store = Store.view(arguments.store, missing_ok=True)
     found = recipe.find(arguments.recipe)
     steps, summary, _ = recipe.build(found, recipe.Settings.read(_lines(arguments)))
     plan = Plan(steps, store)
     plan.check()
     console.print_warnings(plan, summary)
-    console.print_plan(plan, read_last_step_ids(store, found.name) if arguments.explain else None)
+    machines = [needs.parse_gpu(text) for text in arguments.gpu] or needs.list_known_machines()
+    known = needs.estimate(plan, machines)
+    console.print_plan(plan, read_last_step_ids(store, found.name), known, explain=arguments.explain)
+    needs.check_fits(plan, known, machines)
     return 0
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -25,6 +25,7 @@ from ratchet.orchestrator.job_interface.terminal import CleanConsole, print_clea
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Recipe
 from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, pluralize
+from ratchet.orchestrator.reporting.needs import format_needs, format_total
 from ratchet.orchestrator.reporting.run_report import write_run_report
 from ratchet.orchestrator.reporting.run_summary import build_run_report, build_summary_table, list_unreported_metrics
 from ratchet.orchestrator.reporting.sweep_data import SweepReport
@@ -36,6 +37,9 @@ from ratchet.orchestrator.store.lease import list_lease_holders
 from ratchet.orchestrator.store.open_runs import list_open_runs
 from ratchet.orchestrator.store.parallel import OnProgress
 from ratchet.orchestrator.store.verification import verify
+
+if TYPE_CHECKING:  # it imports Ray
+    from ratchet.orchestrator.needs import StepNeeds
 
 MAX_LISTED = 50
 """Maximum number of removable folders that `gc` lists one by one."""
@@ -104,22 +108,28 @@ def print_warnings(plan: Plan, summary: Summary) -> None:
         print_error(f"warning: {warning}")
 
 
-def print_plan(plan: Plan, before: Mapping[str, str] | None) -> None:
-    """Print a line per step: done, to run, or open. before: step ids of the last run, to print the reasons too."""
+def print_plan(plan: Plan, before: Mapping[str, str], needs: Mapping[str, StepNeeds], *, explain: bool) -> None:
+    """Print a line per step: done, to run, or open, with what it needs. before: step ids of the last run. explain:
+    print the reasons too."""
     console = CleanConsole(soft_wrap=True, highlight=False)
     shown = {"hit": ("done", "green"), "miss": ("to run", "yellow"), "unknown": ("open", "dim")}
     width = max((len(name) for name in plan.steps), default=0)
     for name, planned in plan.steps.items():
         word, colour = shown[planned.state]
         state = Text(f"{word:<8}", style=colour)
-        console.print(Text(f"{name:<{width}}  "), state, Text(f"  {(planned.step_id or '')[:12]}"), sep="")
-        for reason in [] if before is None else plan.explain(name, before):
+        needed = format_needs(needs[name]) if name in needs else ""
+        console.print(
+            Text(f"{name:<{width}}  "), state, Text(f"  {(planned.step_id or ''):<12.12}  {needed}".rstrip()), sep=""
+        )
+        for reason in plan.explain(name, before) if explain else []:
             console.print(Text(f"    {reason}", style="dim"))
     missing = plan.missing()
     last = f"{len(plan.steps) - len(missing)} of {pluralize(len(plan.steps), 'step')} done; {len(missing)} would run"
     if any(planned.state == "unknown" for planned in plan.steps.values()):
         last += " (open: fewer if the steps before them give the same results as in an earlier run)"
     console.print(last)
+    if total := format_total(needs.values()):
+        console.print(Text(total))
 
 
 def print_recipes(recipes: Sequence[Recipe]) -> None:

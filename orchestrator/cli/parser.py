@@ -55,6 +55,10 @@ PLAN = """\
 Each step is done (its result is in the store and would be reused), to run, or open: it depends on a step that would
 run, and is reused if that step gives the same result as in an earlier run.
 
+For the steps of models it shows what they need at most: memory of each GPU, memory of the host per worker, disk, and
+the hours that the operations take on the GPUs. Models below 0.5 GB are left out where there are no GPUs. A step that
+needs more memory than the machines have is refused, with the settings that make it fit.
+
 """
 
 SWEEP = """\
@@ -152,6 +156,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--explain",
         action="store_true",
         help="for each step that would run, show which setting, input or function changed since the last run",
+    )
+    sub.add_argument(
+        "--gpu",
+        action="append",
+        default=[],
+        metavar="NAME:GB[:COUNT]",
+        help="plan for a machine with COUNT of these GPUs (default 1), such as H100:80:8; may be repeated (default: the"
+        " machines of the file RATCHET_CLUSTER, else this machine)",
     )
 
     sub = add_command(

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -100,17 +100,17 @@ class Cluster:
     @property
     def is_external(self) -> bool:
         """Whether machines come and go without Ratchet knowing the maximum (an address and no RATCHET_CLUSTER)."""
-        return bool(self.address) and self._cluster_file_machines is None
+        return bool(self.address) and self.file_machines is None
 
     @cached_property
-    def _cluster_file_machines(self) -> list[Machine] | None:
+    def file_machines(self) -> list[Machine] | None:
         """The machines of the file RATCHET_CLUSTER; None if it is not set."""
         file = os.environ.get("RATCHET_CLUSTER")
         return cluster_file.machines(Path(file).expanduser()) if file else None
 
     def machines(self) -> list[Machine]:
         """Return the maximum machines of the autoscaler (if RATCHET_CLUSTER is set), else the current ones."""
-        return list_machines() if self._cluster_file_machines is None else self._cluster_file_machines
+        return list_machines() if self.file_machines is None else self.file_machines
 
     def maximum(self) -> Demand:
         """Return the CPUs and GPUs of all machines."""
@@ -120,14 +120,7 @@ class Cluster:
     def resolve(self, step: Step) -> Resources:
         """Fill in the unset resources of a step for this cluster at its largest, with no more workers than it can
         feed."""
-        if step.job.single_process:
-            return resolve_resources(replace(step.resources, workers=1, gpus=0.0), self.machines())
-        asked = resolve_resources(step.resources, self.machines())
-        if step.resources.workers is None and step.job.max_workers is not None:
-            most = step.job.max_workers(step.config)
-            if asked.workers is not None and asked.workers > most:
-                return resolve_resources(replace(step.resources, workers=most), self.machines())
-        return asked
+        return resolve_step(step, self.machines())
 
     def place(self, step: Step) -> Resources:
         """Resolve the resources of a step, with as many workers as fit. Raises InputError if the cluster can never
@@ -202,6 +195,18 @@ def _name_settings(step: Step) -> str:
     names = ("workers", "cpus", "gpus", "memory", "accelerator", "labels")
     given = [name for name in names if getattr(step.resources, name) != getattr(Resources(), name)]
     return " or ".join(f"--set {step.job.name}.{name}=..." for name in given or ["workers"])
+
+
+def resolve_step(step: Step, machines: Sequence[Machine]) -> Resources:
+    """Fill in the unset resources of a step for these machines, with no more workers than it can feed."""
+    if step.job.single_process:
+        return resolve_resources(replace(step.resources, workers=1, gpus=0.0), machines)
+    asked = resolve_resources(step.resources, machines)
+    if step.resources.workers is None and step.job.max_workers is not None:
+        most = step.job.max_workers(step.config)
+        if asked.workers is not None and asked.workers > most:
+            return resolve_resources(replace(step.resources, workers=most), machines)
+    return asked
 
 
 def compute_task_options(resources: Resources) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from ratchet.errors import InputError, Interrupted, UnreachableError
+from ratchet.orchestrator import needs
 from ratchet.orchestrator.execution.cluster import Cluster, compute_demand
 from ratchet.orchestrator.execution.executor import Executor, describe_failure, versions
 from ratchet.orchestrator.execution.outcome import Outcome
@@ -212,12 +213,16 @@ def begin(
     repair: bool,
     cluster: Cluster,
 ) -> tuple[Plan, RunLog]:
-    """Plan the steps, let each job check its input, connect to the cluster if it has an address, and start the run log.
+    """Plan the steps, let each job check its input, compare needs and machines, connect to the cluster if it has an
+    address, and start the run log.
 
     Raises the job's error for bad input, and InputError for a cluster that does not answer; then there is no run log.
     """
     plan = Plan(steps, store, repair=repair)
     plan.check()
+    if not cluster.is_external:
+        machines = cluster.file_machines or [needs.find_local_machine()]
+        needs.check_fits(plan, needs.estimate(plan, machines), machines)
     if cluster.address and plan.missing():
         cluster.start()
     about = {"command": shlex.join(argv), "parameters": dict(parameters), "versions": versions(), "doc": recipe.doc}

@@ -4,6 +4,7 @@ from ratchet.orchestrator.atomic_file import sync, write_atomically
 from ratchet.orchestrator.job_interface.job import (
     Context,
     Job,
+    Needs,
     Progress,
     Resources,
     Result,
@@ -15,6 +16,7 @@ from ratchet.orchestrator.job_interface.settings import Seed, Unit
 __all__ = [
     "Context",
     "Job",
+    "Needs",
     "Progress",
     "Resources",
     "Result",

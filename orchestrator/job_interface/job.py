@@ -164,8 +164,25 @@ class Result:
     """What a reader of the step's numbers must know, such as `kept the base: no epoch was better`. Tables show it."""
 
 
+@dataclass(frozen=True)
+class Needs:
+    """What a step needs at most, estimated before it runs."""
+
+    gpu_memory: float
+    """GB of each GPU. 0 for a step without GPUs."""
+    memory: float
+    """GB of the host's memory, per worker."""
+    disk: float = 0.0
+    """GB that the step writes, its checkpoints included."""
+    operations: float | None = None
+    """Floating-point operations of all workers together. None: not known."""
+    remedies: tuple[str, ...] = ()
+    """Settings that lower the memory, such as `quantization=nf4`, the least costly first."""
+
+
 Run = Callable[[Context, Any, Any], Result]
 Predict = Callable[[Any, Any, Mapping[str, Result]], Result]
+Estimate = Callable[[Any, Any, Resources, Mapping[str, Result]], Needs | None]
 
 
 @dataclass(frozen=True)
@@ -200,6 +217,9 @@ class Job:
     """`predict(config, inputs, parents)` runs at plan time after `check`. It returns the part of the result that is
     known before the step runs, such as numbers of rows, and raises InputError for settings that do not fit to them.
     parents: the field of an input -> the result of its step, or what that step's job predicts."""
+    needs: Estimate | None = None
+    """`needs(config, inputs, resources, parents)` runs at plan time, with resolved resources, and returns what the step
+    needs; None if that cannot be told. inputs and parents: as for `predict`."""
     warm_start: WarmStart | None = None
     """Set it if a step can start from the state of a shorter one. The result must be the same as without."""
     max_workers: Callable[[Any], int] | None = None

@@ -22,6 +22,8 @@ class Machine:
     accelerators: frozenset[str] | None = None
     """GPU types in Ray's spelling. None: unknown, so any type may be asked for."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    gpu_memory: float = float("inf")
+    """GB of each GPU."""
 
     def count_fitting(self, asked: Resources) -> int:
         """Return how many workers with resolved resources fit on one machine."""

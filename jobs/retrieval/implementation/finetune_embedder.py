@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ratchet.data.tables import read_shards
 from ratchet.data.triplets import Triplets, find_corpus_rows, find_own_rows, pad_rows
-from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
+from ratchet.jobs.retrieval.finetune_embedder import CPU_GRAPH_TOKENS, Config, Inputs
 from ratchet.jobs.training.embedder_task import EmbedderTask
 from ratchet.jobs.training.finetuning import run_finetuning, select_metrics, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
@@ -35,8 +35,6 @@ from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 
-CPU_GRAPH_TOKENS = 2**15
-"""Tokens of a training step on CPUs whose activations are all kept. For MiniLM they take about 8 GB."""
 ICL_TEMPLATE = "<instruct>{task}\n<query>{text}\n<response>"
 """The template of bge-en-icl. An example is followed by its answer."""
 

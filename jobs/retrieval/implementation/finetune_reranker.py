@@ -22,7 +22,7 @@ from ratchet.data.rankings import reorder
 from ratchet.data.tables import RANKED, read_shards
 from ratchet.data.triplets import TripletBatch, Triplets, pad_rows
 from ratchet.errors import InputError
-from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs
+from ratchet.jobs.retrieval.finetune_reranker import MICRO_BATCH_SIZE, Config, Inputs
 from ratchet.jobs.training.finetuning import (
     CPU_TOKENS,
     attach_adapter,
@@ -47,9 +47,6 @@ from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
 from ratchet.models.zero3_sync import Zero3Sync
 from ratchet.orchestrator.job_interface import Context, Resources, Result
-
-MICRO_BATCH_SIZE = 8
-"""Queries whose groups are in memory at once if the resources do not set micro_batch_size."""
 
 
 class TrainTask:

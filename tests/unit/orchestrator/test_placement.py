@@ -107,7 +107,7 @@ def test_a_training_has_no_more_workers_than_its_batch_feeds(tmp_path: Path, mon
 def test_a_job_of_a_single_process_has_the_resources_of_one_worker() -> None:
     made = step("merge", merge.JOB, base=SOURCE, adapter=SOURCE, corpus=SOURCE, resources=Resources(memory=40))
     cluster = Cluster()
-    cluster.__dict__["_cluster_file_machines"] = [Machine(8.0, 0.0, 2), Machine(32.0, 8.0, 4, memory=200.0)]
+    cluster.__dict__["file_machines"] = [Machine(8.0, 0.0, 2), Machine(32.0, 8.0, 4, memory=200.0)]
     found = cluster.place(made)
     assert (found.workers, found.gpus, found.memory) == (1, 0.0, 40)
     assert compute_task_options(found) == {"num_cpus": found.cpus, "memory": 40 * 10**9}

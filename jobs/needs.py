@@ -1,0 +1,188 @@
+"""What the steps of models need: memory of each worker, disk, and operations. Estimated at plan time, from config.json.
+
+Lengths are the largest ones that the settings allow, so memory and operations are upper bounds where texts are shorter.
+The memory of a pass is counted by `ratchet.models.footprint`. What is added to it, such as the size of the libraries,
+was measured (`benchmarks/memory.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ratchet.orchestrator.job_interface import Needs, Resources, Result
+
+LIBRARIES = {"inference": 0.75e9, "training": 1.15e9}
+"""Bytes of a worker without a model: Python, torch, transformers and Ray; for training PEFT and DeepSpeed too."""
+CUDA = 1.0e9
+"""Bytes of a GPU that the CUDA context and its libraries take, and of the fragments between tensors."""
+PREPACKED = 4 << 30
+"""As `ratchet.models.cpu_linear.LIMIT_BYTES`."""
+CPU_TOKENS = 2048
+"""Padded tokens of a forward pass on CPUs, as in `CPU_BATCH_TOKENS` and `CPU_TOKENS` of models and jobs."""
+SMALL = 5 * 10**8
+"""Bytes of a model that is not counted for CPUs. It fits on any machine, and counting takes seconds."""
+LESS = {
+    "inference": ("batch_tokens=4096", "quantization=nf4"),
+    "training": ("micro_batch_size=1", "gradient_checkpointing=true", "quantization=nf4", "zero_stage=3"),
+}
+"""Settings that lower the memory, the least costly first."""
+
+
+def predict_model(config: Any, inputs: Any, parents: Mapping[str, Result]) -> Result:
+    """Predict, for a job that makes a model of its input `base`, the folder with the architecture."""
+    folder = find_model("base", inputs, parents)
+    return Result({} if folder is None else {"architecture": str(folder)})
+
+
+def find_model(field: str, inputs: Any, parents: Mapping[str, Result]) -> Path | None:
+    """Return the folder of a model input, or of one of the same architecture if a step has yet to make it."""
+    given = getattr(inputs, field)
+    if given is None and field in parents and "architecture" in parents[field].metrics:
+        given = Path(str(parents[field].metrics["architecture"]))
+    return given if given is not None and (given / "config.json").is_file() else None
+
+
+def infer(
+    folder: Path | None,
+    kind: str,
+    config: Any,
+    resources: Resources,
+    *,
+    length: int,
+    rows: int | None = None,
+    adapter: bool = False,
+    kept: int = 0,
+) -> Needs | None:
+    """Return the needs of a job that runs a model. length: tokens of a row. rows: number of rows, if it is known.
+    kept: tokens whose keys and values are kept in generation."""
+    if folder is None or _is_small(folder, resources):
+        return None
+    from ratchet.models.footprint import measure
+
+    dtype = _dtype(config, resources)
+    tokens = resources.batch_tokens if resources.gpus else min(resources.batch_tokens, CPU_TOKENS)
+    batch = max(1, tokens // length)
+    one = measure(folder, kind, dtype=dtype, rows=batch, length=length, quantization=config.quantization)  # type: ignore[arg-type]
+    size = 2 if dtype == "bfloat16" else 4
+    # An adapter is merged in float32.
+    loaded = one.weights * (4 // size if adapter and config.quantization == "none" else 1)
+    working = one.peak + kept * one.cache + (kept > 0) * 3 * 4 * batch * one.head // max(1, one.width)
+    operations = None if rows is None else 2.0 * (one.multiplied + (kept > 0) * one.head) * rows * length
+    if resources.gpus:
+        host = _gb(LIBRARIES["inference"] + CUDA + loaded)
+        return Needs(_gb(CUDA + one.weights + working), host, 0.0, operations, LESS["inference"])
+    copies = one.multiplied * size if kind != "causal" or not kept else 0
+    prepacked = copies if config.quantization == "none" and copies <= PREPACKED else 0
+    host = _gb(LIBRARIES["inference"] + max(loaded, one.weights + prepacked + working))
+    return Needs(0.0, host, 0.0, operations, LESS["inference"])
+
+
+def train(
+    folder: Path | None,
+    kind: str,
+    config: Any,
+    resources: Resources,
+    *,
+    length: int,
+    tokens: int,
+    passes: int = 1,
+    total: int | None = None,
+    vectors: int = 0,
+    labels: int = 0,
+) -> Needs | None:
+    """Return the needs of a finetuning job.
+
+    length: tokens of a text. tokens: those whose activations a worker keeps at a time. passes: forward passes per text.
+    total: tokens of the whole training, if known. vectors: texts of a step whose vectors are kept. labels: tokens whose
+    logits are kept.
+    """
+    if folder is None or _is_small(folder, resources):
+        return None
+    from ratchet.models.footprint import measure
+
+    dtype = _dtype(config, resources)
+    full = getattr(config, "method", "lora") == "full"
+    one = measure(
+        folder,
+        kind,  # type: ignore[arg-type]
+        dtype=dtype,
+        rows=max(1, tokens // length),
+        length=length,
+        training=True,
+        lora_r=0 if full else config.lora_r,
+        target_modules=config.target_modules,
+        gradient_checkpointing=config.gradient_checkpointing,
+        quantization=config.quantization,
+        eager=not resources.gpus,
+    )
+    workers = resources.workers or 1
+    sharded = {stage: workers if config.zero_stage >= stage else 1 for stage in (1, 2, 3)}
+    # Moments and master weights in float32, gradients in float32 and in the buffer that adds them up.
+    states, gradients = 12 * one.trained / sharded[1], 4 * one.trained * (1 + 1 / sharded[2])
+    trained = 0 if full else 4 * one.trained
+    weights = one.weights / sharded[3]
+    # Under ZeRO-3 a layer is whole while it runs, and the next one is fetched.
+    gathered = (config.zero_stage == 3) * 4 * one.largest * 2
+    working = one.peak + gathered + 12 * vectors * one.width + 3 * 4 * labels * (one.head // max(1, one.width))
+    held = weights + trained + gradients + working
+    host = LIBRARIES["training"]
+    operations = None
+    if total is not None:
+        backward = 2 * one.multiplied + 2 * (one.multiplied if full else one.trained)
+        forward = 2 * one.multiplied * (passes + config.gradient_checkpointing)
+        operations = float((forward + backward) * total)
+    disk = (one.weights if full else 4 * one.trained) + 2 * 12 * one.trained
+    if not resources.gpus:
+        return Needs(0.0, _gb(host + held + states), _gb(disk), operations, LESS["training"])
+    offloaded = states * (config.offload != "none") + weights * (config.offload == "parameters")
+    device = CUDA + held + states - offloaded
+    # A base is loaded on the host, unless ZeRO-3 loads it layer by layer.
+    loading = 0 if config.zero_stage == 3 or config.quantization != "none" else one.weights
+    return Needs(_gb(device), _gb(host + CUDA + max(offloaded, loading)), _gb(disk), operations, LESS["training"])
+
+
+def merge(folder: Path | None, resources: Resources) -> Needs | None:
+    """Return the needs of merging: the largest layer in float32 a few times, then one model for the comparison."""
+    if folder is None or _is_small(folder, resources):
+        return None
+    from ratchet.models.adapters.shard_merge import read_main_dtype
+    from ratchet.models.footprint import measure
+
+    dtype = "bfloat16" if read_main_dtype(folder) == "bfloat16" else "float32"
+    one = measure(folder, "backbone", dtype=dtype, rows=8, length=256)
+    return Needs(0.0, _gb(LIBRARIES["inference"] + max(12 * one.largest, one.weights + one.peak)), _gb(one.weights))
+
+
+def graph_tokens(config: Any, resources: Resources, texts: int, length: int, *, on_cpu: int = CPU_TOKENS) -> int:
+    """Return the tokens whose activations a worker keeps: those of a micro batch, or as many as fit, of the `texts` of
+    a training step over all workers. on_cpu: the tokens that are kept on CPUs."""
+    own = -(-texts // (resources.workers or 1))
+    if resources.micro_batch_size is not None:
+        return min(own, resources.micro_batch_size) * length
+    return max(length, min(own * length, resources.batch_tokens if resources.gpus else on_cpu))
+
+
+def count(parents: Mapping[str, Result], field: str, *names: str) -> int | None:
+    """Return the first of these metrics of the step that an input comes from."""
+    metrics = parents[field].metrics if field in parents else {}
+    return next((int(metrics[name]) for name in names if name in metrics), None)
+
+
+def _is_small(folder: Path, resources: Resources) -> bool:
+    return not resources.gpus and sum(file.stat().st_size for file in folder.glob("*.safetensors")) < SMALL
+
+
+def _dtype(config: Any, resources: Resources) -> str:
+    if config.dtype != "auto":
+        return str(config.dtype)
+    if resources.gpus:
+        return "bfloat16"
+    from ratchet.models.devices import multiplies_bfloat16, resolve_device
+
+    return "bfloat16" if multiplies_bfloat16(resolve_device("cpu")) else "float32"
+
+
+def _gb(size: float) -> float:
+    return round(size / 1e9, 3)

@@ -1,0 +1,147 @@
+"""What the steps of a plan need on the machines that they are planned for, and whether they fit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ratchet.errors import InputError, RatchetError
+from ratchet.orchestrator.execution.cluster import Cluster, resolve_step
+from ratchet.orchestrator.job_interface.job import Needs, Resources
+from ratchet.orchestrator.job_interface.placement import Machine
+from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.recipe import apply_setting
+from ratchet.orchestrator.step import Step
+
+PEAK_TFLOPS = {
+    "T4": 65, "V100": 125, "A10G": 70, "L4": 121, "A40": 150, "L40S": 362, "A100": 312, "H100": 989, "H200": 989,
+    "B200": 2250,
+}  # fmt: skip
+"""Dense bfloat16 (T4 and V100: float16) of the manufacturers' data sheets, by Ray's name of the GPU."""
+UTILISATION = 0.35
+"""Part of the peak that large models reach in training and in batches of inference."""
+
+
+@dataclass(frozen=True)
+class StepNeeds:
+    """What a step needs, with the resources that it would get."""
+
+    needs: Needs
+    resources: Resources
+    hours: float | None
+    """Time on the GPUs, from the number of operations. None: not known."""
+
+    @property
+    def gpu_hours(self) -> float:
+        workers, gpus = self.resources.workers or 1, self.resources.gpus or 0.0
+        return (self.hours or 0.0) * workers * gpus
+
+
+def parse_gpu(text: str) -> Machine:
+    """Return the machine of `--gpu NAME:GB[:COUNT]`. Raises InputError for another text."""
+    name, _, rest = text.partition(":")
+    memory, _, number = rest.partition(":")
+    try:
+        size, gpus = float(memory), int(number or 1)
+    except ValueError:
+        size = gpus = 0
+    if not name or size <= 0 or gpus <= 0:
+        raise InputError(f"--gpu {text}: expected NAME:GB or NAME:GB:COUNT, such as H100:80:8")
+    return Machine(8.0 * gpus, float(gpus), accelerators=frozenset({name}), gpu_memory=size)
+
+
+def find_local_machine() -> Machine:
+    """Return this machine. The memory of its GPUs is not known."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+    return Machine(float(os.cpu_count() or 1), float(gpus), memory=memory)
+
+
+def list_known_machines() -> Sequence[Machine]:
+    """Return the machines of the file RATCHET_CLUSTER, else this machine."""
+    return Cluster().file_machines or [find_local_machine()]
+
+
+def estimate(plan: Plan, machines: Sequence[Machine]) -> dict[str, StepNeeds]:
+    """Return the needs of the steps that would run, where their jobs can tell them. Call `plan.check` first."""
+    found = {name: _estimate_step(plan, plan.steps[name].step, machines) for name in plan.missing()}
+    return {name: needs for name, needs in found.items() if needs is not None}
+
+
+def check_fits(plan: Plan, found: Mapping[str, StepNeeds], machines: Sequence[Machine]) -> None:
+    """Raise InputError for the first step that no machine has the memory for, with the settings that make it fit."""
+    for name, own in found.items():
+        if _fits(own, machines):
+            continue
+        step = plan.steps[name].step
+        on_gpus = own.needs.gpu_memory > 0
+        most = max(m.gpu_memory if on_gpus else m.memory for m in machines)
+        need = f"{own.needs.gpu_memory:.1f} GB of each GPU" if on_gpus else f"{own.needs.memory:.1f} GB per worker"
+        fix = " ".join(f"--set {step.job.name}.{line}" for line in _find_fitting(plan, step, machines))
+        raise InputError(
+            f"step {name}: needs about {need}; expected at most {most:.1f} GB;"
+            f" {f'add {fix}' if fix else 'use a smaller model, or larger machines'}"
+        )
+
+
+def _estimate_step(plan: Plan, step: Step, machines: Sequence[Machine]) -> StepNeeds | None:
+    if step.job.needs is None:
+        return None
+    resources = resolve_step(step, machines)
+    inputs = plan.inputs(step.name, verified=False)
+    needs = step.job.needs(step.config, inputs, resources, plan.parent_results(step.name))
+    return None if needs is None else StepNeeds(needs, resources, _compute_hours(needs, resources, machines))
+
+
+def _compute_hours(needs: Needs, resources: Resources, machines: Sequence[Machine]) -> float | None:
+    """Return the time of the operations on the slowest GPUs that workers fit on."""
+    fit = [machine for machine in machines if machine.count_fitting(resources)]
+    kinds = [kind for machine in fit for kind in machine.accelerators or ()]
+    if needs.operations is None or not resources.gpus or not kinds or not PEAK_TFLOPS.keys() >= set(kinds):
+        return None
+    speed = min(PEAK_TFLOPS[kind] for kind in kinds) * 1e12 * UTILISATION
+    return needs.operations / (speed * (resources.workers or 1) * resources.gpus) / 3600
+
+
+def _fits(own: StepNeeds, machines: Sequence[Machine]) -> bool:
+    """Whether the workers fit on some machine together, as many as are placed on one."""
+
+    def holds(machine: Machine) -> bool:
+        together = min(machine.count_fitting(own.resources), own.resources.workers or 1)
+        return bool(together) and own.needs.gpu_memory <= machine.gpu_memory and (
+            own.needs.memory * together <= machine.memory
+        )  # fmt: skip
+
+    # A step that no machine has room for is refused when it is placed, with another message.
+    return any(map(holds, machines)) or not any(machine.count_fitting(own.resources) for machine in machines)
+
+
+def _find_fitting(plan: Plan, step: Step, machines: Sequence[Machine]) -> list[str]:
+    """Return the setting, or else the settings together, with which a step fits; none if it never does."""
+    own = _estimate_step(plan, step, machines)
+    lines = own.needs.remedies if own else ()
+    every: list[str] = []
+    changed = step
+    for line in lines:
+        if any(_fits(needs, machines) for needs in _try_setting(plan, step, line, machines)):
+            return [line]
+    for line in lines:
+        for needs in _try_setting(plan, changed, line, machines):
+            changed, every = apply_setting(changed, line), [*every, line]
+            if _fits(needs, machines):
+                return every
+    return []
+
+
+def _try_setting(plan: Plan, step: Step, line: str, machines: Sequence[Machine]) -> Iterator[StepNeeds]:
+    """Yield the needs of a step with another setting; nothing if its job refuses the setting."""
+    try:
+        changed = apply_setting(step, line)
+        if changed.job.check is not None:
+            changed.job.check(changed.config, plan.inputs(step.name, verified=False))
+        if (needs := _estimate_step(plan, changed, machines)) is not None:
+            yield needs
+    except RatchetError:
+        return
