@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Threads that wait for each other sleep: two processes of tests, each with threads, would burn the time of the other.
 PATIENT := OMP_WAIT_POLICY=PASSIVE
 
-.PHONY: help setup quickstart test test-integration test-soak lint types bench lock clean
+.PHONY: help setup quickstart test test-integration test-soak settings lint types bench lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -35,6 +35,9 @@ test-integration: $(READY) ## tests on Ray and DeepSpeed, through the command, w
 
 test-soak: $(READY) ## long tests on killed nodes and sweeps, before a release (an hour and a half)
 	@$(BIN)/python -m pytest -n 0 --durations=15 tests/soak
+
+settings: $(READY) ## write docs/settings.md from the jobs
+	@$(BIN)/python -m docs.write_settings > docs/settings.new && mv docs/settings.new docs/settings.md
 
 lint: $(READY) ## ruff: style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -4,7 +4,6 @@
     python -m jobs embed --model MODEL --texts FILE.jsonl --out FOLDER      or FILE.txt: a document per line
     python -m jobs embed --json-schema      the JSON Schema of its settings
     python -m jobs ./drop_hubs.py --mined FOLDER --out FOLDER       an own job in the working folder
-    python -m jobs --reference              the inputs and settings of all jobs, in Markdown
 
 If a run is killed, the same command resumes it: finished work is kept beside the output folder until the job is done.
 """
@@ -35,7 +34,6 @@ from ratchet.orchestrator.job_interface.job import RequiredCode
 from ratchet.orchestrator.job_interface.placement import Machine, resolve_resources
 from ratchet.orchestrator.job_interface.progress import ProgressReporter, start_progress_actor
 from ratchet.orchestrator.job_interface.settings import (
-    Setting,
     convert,
     describe_settings,
     field_docs,
@@ -65,9 +63,6 @@ def main(given: Sequence[str] | None = None) -> int:
         parser.add_argument("verb", help=", ".join(verbs))
         parser.print_help()
         return 0 if given else 2
-    if given[0] == "--reference":
-        print(write_reference(), end="")
-        return 0
     try:
         if own := _find_own_declaration(given[0]):
             verbs[own] = own
@@ -117,43 +112,6 @@ def load_declaration(module: str) -> Job:
     return job
 
 
-def write_reference() -> str:
-    """Return the inputs and settings of all jobs as Markdown."""
-    parts = [REFERENCE_HEAD, "## Resources of every job", *_table(describe_settings(Resources))]
-    for verb, module in find_declarations().items():
-        job = load_declaration(module)
-        text = (importlib.import_module(module).__doc__ or "").partition("\n\n")[0]
-        parts += [f"## {verb}", " ".join(text.split()).removeprefix(f"{verb}: ").replace("|", "\\|")]
-        inputs = describe_settings(job.inputs)
-        if inputs:
-            parts += ["Inputs:", *_table(inputs)]
-        parts += ["Settings:", *_table(describe_settings(job.config))]
-    return "\n\n".join(parts) + "\n"
-
-
-REFERENCE_HEAD = """# Settings of the jobs
-
-Written by `python -m jobs --reference`; do not edit. Give a setting as `--set job.setting=value`, or for one step as
-`--set step.setting=value`, such as `iter0/mine.window=2,100`. Resources are given alike; they change results by
-rounding at most."""
-
-
-def _table(settings: Sequence[Setting]) -> list[str]:
-    """Return a Markdown table, as a list of one item; empty without settings."""
-    if not settings:
-        return ["None."]
-    rows = [
-        f"| `{setting.name}` | {_cell(setting.type)} | {f'`{setting.default}`' if setting.default else ''} |"
-        f" {_cell(setting.help)} |"
-        for setting in settings
-    ]
-    return ["\n".join(["| name | type | default | |", "| --- | --- | --- | --- |", *rows])]
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
 def _read_arguments(job: Job, given: Sequence[str]) -> tuple[Any, Any, argparse.Namespace]:
     """Return the job's config and inputs, and the options of the run."""
     parser = argparse.ArgumentParser(
@@ -165,31 +123,24 @@ def _read_arguments(job: Job, given: Sequence[str]) -> tuple[Any, Any, argparse.
     for field in dataclasses.fields(job.inputs):
         required = field.default is dataclasses.MISSING
         several = {"nargs": "+"} if "tuple" in str(hints[field.name]) else {}
-        parser.add_argument(
-            f"--{field.name.replace('_', '-')}",
-            dest=field.name,
-            type=Path,
-            required=required,
-            default=None if required else field.default,
-            metavar="PATH",
-            help=docs.get(field.name, "").replace("%", "%%"),
-            **several,
-        )
+        options: dict[str, Any] = {"required": required, "default": None if required else field.default, **several}
+        text = docs.get(field.name, "").replace("%", "%%")
+        name = f"--{field.name.replace('_', '-')}"
+        parser.add_argument(name, dest=field.name, type=Path, metavar="PATH", help=text, **options)
     parser.add_argument("--out", type=Path, required=True, help="a new folder for the result")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting; see below")
     parser.add_argument("--json-schema", action="store_true", help="print the JSON Schema of the settings and exit")
     parser.add_argument("--workers", type=int, help="number of processes; default: one per GPU, or one")
-    parser.add_argument(
-        "--batch-tokens", type=int, default=Resources.batch_tokens, help="padded tokens per forward pass"
-    )
-    options = parser.parse_args(given)
+    tokens = Resources.batch_tokens
+    parser.add_argument("--batch-tokens", type=int, default=tokens, help="padded tokens per forward pass")
+    given_options = parser.parse_args(given)
     settings = {}
-    for text in options.set:
+    for text in given_options.set:
         name, equals, value = text.partition("=")
         if not equals:
             raise InputError(f"--set: '{text}' given; expected NAME=VALUE")
         settings[name.strip()] = value.strip()
-    paths = {field.name: getattr(options, field.name) for field in dataclasses.fields(job.inputs)}
+    paths = {field.name: getattr(given_options, field.name) for field in dataclasses.fields(job.inputs)}
     for name in MODELS & paths.keys():
         if paths[name] is not None:
             paths[name] = resolve(str(paths[name]))
@@ -198,11 +149,11 @@ def _read_arguments(job: Job, given: Sequence[str]) -> tuple[Any, Any, argparse.
         for one in paths[name] if isinstance(paths[name], tuple) else [paths[name]]:
             if one is not None and not one.exists():
                 raise InputError(f"--{name.replace('_', '-')}: {one} does not exist; expected a folder or file")
-    if options.out.exists() and any(options.out.iterdir()):
-        raise InputError(f"--out: {options.out} is not empty; expected a new folder; remove it or give another")
+    if given_options.out.exists() and any(given_options.out.iterdir()):
+        raise InputError(f"--out: {given_options.out} is not empty; expected a new folder; remove it or give another")
     hints = get_type_hints(job.config, include_extras=True)
     values = {n: convert(t, hints[n], f"--set {n}") if n in hints else t for n, t in settings.items()}
-    return validate(job.config, values, job.name), job.inputs(**paths), options
+    return validate(job.config, values, job.name), job.inputs(**paths), given_options
 
 
 def _run(job: Job, config: Any, inputs: Any, options: argparse.Namespace) -> Result:

@@ -7,14 +7,15 @@ was measured (`benchmarks/memory.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ratchet.orchestrator.job_interface import Needs, Resources, Result
+from ratchet.orchestrator.job_interface import Needs, Parents, Resources, Result
 
-LIBRARIES = {"inference": 0.75e9, "training": 1.15e9}
-"""Bytes of a worker without a model: Python, torch, transformers and Ray; for training PEFT and DeepSpeed too."""
+LIBRARIES = 0.62e9
+"""Bytes of a worker without a model: Python, torch, transformers and Ray, in training PEFT and DeepSpeed too."""
+TRAINED = 6
+"""Bytes per trained weight for the bucket in which gradients are added over workers, and for temporaries of Adam."""
 CUDA = 1.0e9
 """Bytes of a GPU that the CUDA context and its libraries take, and of the fragments between tensors."""
 PREPACKED = 4 << 30
@@ -30,13 +31,13 @@ LESS = {
 """Settings that lower the memory, the least costly first."""
 
 
-def predict_model(config: Any, inputs: Any, parents: Mapping[str, Result]) -> Result:
+def predict_model(config: Any, inputs: Any, parents: Parents) -> Result:
     """Predict, for a job that makes a model of its input `base`, the folder with the architecture."""
     folder = find_model("base", inputs, parents)
     return Result({} if folder is None else {"architecture": str(folder)})
 
 
-def find_model(field: str, inputs: Any, parents: Mapping[str, Result]) -> Path | None:
+def find_model(field: str, inputs: Any, parents: Parents) -> Path | None:
     """Return the folder of a model input, or of one of the same architecture if a step has yet to make it."""
     given = getattr(inputs, field)
     if given is None and field in parents and "architecture" in parents[field].metrics:
@@ -67,15 +68,15 @@ def infer(
     one = measure(folder, kind, dtype=dtype, rows=batch, length=length, quantization=config.quantization)  # type: ignore[arg-type]
     size = 2 if dtype == "bfloat16" else 4
     # An adapter is merged in float32.
-    loaded = one.weights * (4 // size if adapter and config.quantization == "none" else 1)
+    loaded = one.loaded * (4 // size if adapter and config.quantization == "none" else 1)
     working = one.peak + kept * one.cache + (kept > 0) * 3 * 4 * batch * one.head // max(1, one.width)
     operations = None if rows is None else 2.0 * (one.multiplied + (kept > 0) * one.head) * rows * length
     if resources.gpus:
-        host = _gb(LIBRARIES["inference"] + CUDA + loaded)
+        host = _gb(LIBRARIES + CUDA + (config.quantization == "none") * loaded)
         return Needs(_gb(CUDA + one.weights + working), host, 0.0, operations, LESS["inference"])
     copies = one.multiplied * size if kind != "causal" or not kept else 0
     prepacked = copies if config.quantization == "none" and copies <= PREPACKED else 0
-    host = _gb(LIBRARIES["inference"] + max(loaded, one.weights + prepacked + working))
+    host = _gb(LIBRARIES + max(loaded, one.loaded + prepacked + working))
     return Needs(0.0, host, 0.0, operations, LESS["inference"])
 
 
@@ -104,11 +105,12 @@ def train(
 
     dtype = _dtype(config, resources)
     full = getattr(config, "method", "lora") == "full"
+    counted = min(tokens, max(length, CPU_TOKENS)) if config.gradient_checkpointing and not resources.gpus else tokens
     one = measure(
         folder,
         kind,  # type: ignore[arg-type]
         dtype=dtype,
-        rows=max(1, tokens // length),
+        rows=max(1, counted // length),
         length=length,
         training=True,
         lora_r=0 if full else config.lora_r,
@@ -120,14 +122,18 @@ def train(
     workers = resources.workers or 1
     sharded = {stage: workers if config.zero_stage >= stage else 1 for stage in (1, 2, 3)}
     # Moments and master weights in float32, gradients in float32 and in the buffer that adds them up.
-    states, gradients = 12 * one.trained / sharded[1], 4 * one.trained * (1 + 1 / sharded[2])
+    states, gradients = 12 * one.trained / sharded[1], one.trained * (4 + 4 / sharded[2] + TRAINED)
     trained = 0 if full else 4 * one.trained
-    weights = one.weights / sharded[3]
+    # On CPUs the file of a base in 4 bits stays mapped.
+    weights = (one.weights if resources.gpus else one.loaded) / sharded[3]
     # Under ZeRO-3 a layer is whole while it runs, and the next one is fetched.
     gathered = (config.zero_stage == 3) * 4 * one.largest * 2
-    working = one.peak + gathered + 12 * vectors * one.width + 3 * 4 * labels * (one.head // max(1, one.width))
+    # Forward passes of a step run one after the other: with checkpointing only their layers' inputs are kept.
+    size = 2 if dtype == "bfloat16" else 4
+    kept = (tokens - counted) * one.layers * one.width * size if config.gradient_checkpointing else 0
+    working = one.peak + kept + gathered + 12 * vectors * one.width + 3 * 4 * labels * (one.head // max(1, one.width))
     held = weights + trained + gradients + working
-    host = LIBRARIES["training"]
+    host = LIBRARIES
     operations = None
     if total is not None:
         backward = 2 * one.multiplied + 2 * (one.multiplied if full else one.trained)
@@ -152,7 +158,7 @@ def merge(folder: Path | None, resources: Resources) -> Needs | None:
 
     dtype = "bfloat16" if read_main_dtype(folder) == "bfloat16" else "float32"
     one = measure(folder, "backbone", dtype=dtype, rows=8, length=256)
-    return Needs(0.0, _gb(LIBRARIES["inference"] + max(12 * one.largest, one.weights + one.peak)), _gb(one.weights))
+    return Needs(0.0, _gb(LIBRARIES + max(12 * one.largest, one.weights + one.peak)), _gb(one.weights))
 
 
 def graph_tokens(config: Any, resources: Resources, texts: int, length: int, *, on_cpu: int = CPU_TOKENS) -> int:
@@ -164,7 +170,7 @@ def graph_tokens(config: Any, resources: Resources, texts: int, length: int, *, 
     return max(length, min(own * length, resources.batch_tokens if resources.gpus else on_cpu))
 
 
-def count(parents: Mapping[str, Result], field: str, *names: str) -> int | None:
+def count(parents: Parents, field: str, *names: str) -> int | None:
     """Return the first of these metrics of the step that an input comes from."""
     metrics = parents[field].metrics if field in parents else {}
     return next((int(metrics[name]) for name in names if name in metrics), None)

@@ -7,6 +7,7 @@ count knows the architecture (grouped queries, tied heads, windows) as the code 
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,7 +41,9 @@ class Footprint:
     """Sizes in bytes, and numbers of weights."""
 
     weights: int
-    """Bytes of the model as it is loaded."""
+    """Bytes of the model."""
+    loaded: int
+    """Largest number of bytes of weights on the CPU while it is loaded there."""
     peak: int
     """Largest number of bytes beside the weights in a forward pass, or in a forward and a backward pass."""
     trained: int
@@ -55,6 +58,7 @@ class Footprint:
     """Bytes of a token's keys and values in generation."""
     width: int
     """Dimensions of the hidden states."""
+    layers: int
 
 
 @lru_cache(maxsize=128)
@@ -88,7 +92,7 @@ def measure(
     head = model.get_output_embeddings() if kind == "causal" else None
     of_head = 0 if head is None else blocks.pop(id(head.weight), 0)
     multiplied = sum(blocks.values())
-    weights = sum(weight.numel() for weight in model.parameters()) * compute.itemsize
+    whole = weights = sum(weight.numel() for weight in model.parameters()) * compute.itemsize
     if quantization == "nf4":
         weights -= int(multiplied * (compute.itemsize - NF4_BYTES))
     if training and lora_r:
@@ -97,7 +101,8 @@ def measure(
         train_in_float32(model)
     if training and gradient_checkpointing:
         options = {"use_reentrant": False, "preserve_rng_state": False}
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+        with warnings.catch_warnings(action="ignore"):
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
         model.enable_input_require_grads()
     model.train(training)
     text = config.get_text_config()
@@ -105,6 +110,7 @@ def measure(
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     return Footprint(
         weights=weights,
+        loaded=whole + (quantization == "nf4") * weights,
         peak=_run(model, rows, length, training=training) + (quantization == "nf4") * max(blocks.values()) * 2,
         trained=sum(weight.numel() for weight in model.parameters() if weight.requires_grad) if training else 0,
         multiplied=multiplied,
@@ -112,6 +118,7 @@ def measure(
         largest=max(blocks.values(), default=0),
         cache=2 * text.num_hidden_layers * heads * size * compute.itemsize,
         width=text.hidden_size,
+        layers=text.num_hidden_layers,
     )
 
 

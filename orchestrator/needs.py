@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,29 +120,19 @@ def _fits(own: StepNeeds, machines: Sequence[Machine]) -> bool:
 
 
 def _find_fitting(plan: Plan, step: Step, machines: Sequence[Machine]) -> list[str]:
-    """Return the setting, or else the settings together, with which a step fits; none if it never does."""
+    """Return the setting, or else the first settings together, with which a step fits; none if it never does."""
     own = _estimate_step(plan, step, machines)
     lines = own.needs.remedies if own else ()
-    every: list[str] = []
-    changed = step
-    for line in lines:
-        if any(_fits(needs, machines) for needs in _try_setting(plan, step, line, machines)):
-            return [line]
-    for line in lines:
-        for needs in _try_setting(plan, changed, line, machines):
-            changed, every = apply_setting(changed, line), [*every, line]
-            if _fits(needs, machines):
-                return every
+    every = [lines[:number] for number in range(2, len(lines) + 1)]
+    for chosen in [*((line,) for line in lines), *every]:
+        changed = step
+        for line in chosen:
+            with suppress(RatchetError):  # the job refuses this setting with the others
+                fresh = apply_setting(changed, line)
+                if fresh.job.check is not None:
+                    fresh.job.check(fresh.config, plan.inputs(step.name, verified=False))
+                changed = fresh
+        needs = _estimate_step(plan, changed, machines)
+        if changed is not step and needs is not None and _fits(needs, machines):
+            return list(chosen)
     return []
-
-
-def _try_setting(plan: Plan, step: Step, line: str, machines: Sequence[Machine]) -> Iterator[StepNeeds]:
-    """Yield the needs of a step with another setting; nothing if its job refuses the setting."""
-    try:
-        changed = apply_setting(step, line)
-        if changed.job.check is not None:
-            changed.job.check(changed.config, plan.inputs(step.name, verified=False))
-        if (needs := _estimate_step(plan, changed, machines)) is not None:
-            yield needs
-    except RatchetError:
-        return

@@ -6,10 +6,9 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from ratchet.jobs.pretrained import pretrained
-from ratchet.jobs.retrieval import prepare
-from ratchet.orchestrator.step import Seed, Source, Summary, step
-from ratchet.recipes._retrieval_loop import Distillation, Mining, RetrievalLoop, choose_reranker
+from ratchet.orchestrator.step import Seed, Summary
+from ratchet.recipes._retrieval_loop import Distillation, Mining
+from ratchet.recipes.retriever import retriever
 
 
 def misconceptions(
@@ -38,15 +37,14 @@ def misconceptions(
     ablations   also iterate without a teacher and without mining, in the same table
     seed        of the split, of mining and of training
     """
-    return RetrievalLoop(
-        step("prepare", prepare.JOB, data=Source.find(data), seed=seed),
-        embedder=pretrained(base),
-        reranker=choose_reranker(reranker),
+    return retriever(
+        data=data,
+        base=base,
+        bootstrap=bootstrap,
+        reranker=reranker,
+        iterations=iterations,
         mining=mining,
         distillation=distillation,
-        window=(2, 200),
-        reranker_window=(2, 100),
-        num_negatives=15,
-        depth=25,
+        ablations=ablations,
         seed=seed,
-    ).build_summary(pretrained(bootstrap or base), iterations, ablations=ablations)
+    )

@@ -22,17 +22,7 @@ def theorems(
 ) -> Summary:
     """Split papers, finetune on pairs of statements of one paper, then rank all held-out statements for each of them.
 
-    The published setting is this file, given with --settings, and base=Qwen/Qwen2.5-Math-7B:
-
-        finetune_embedder_pairs.batch_size: 16384
-        finetune_embedder_pairs.lora_dropout: 0.05
-        finetune_embedder_pairs.target_modules: q_proj,k_proj,v_proj,o_proj
-        finetune_embedder_pairs.quantization: nf4
-        finetune_embedder_pairs.gradient_checkpointing: true
-        finetune_embedder_pairs.warmup_steps: 200
-        finetune_embedder_pairs.projection: 2048
-        finetune_embedder_pairs.mask_paper: false
-        finetune_embedder_pairs.micro_batch_size: 8
+    The published setting is docs/published/theorems.yaml, given with --settings, and base=Qwen/Qwen2.5-Math-7B.
 
     data        JSONL with one paper per line (`lemmas`, `theorems`, `arxiv_id`), or a folder of such files
     base        the embedder to finetune: a folder or a hub id

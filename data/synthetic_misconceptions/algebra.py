@@ -67,17 +67,13 @@ def _solution(p: Params, sign: str, value: int) -> Answer:
 # A table of rules reads better with one rule on two lines.
 # fmt: off
 PROBLEMS = (
-    Problem(
-        id="expand_square",
-        topic=EXPRESSIONS,
-        construct="Expand the square of a bracket with two terms",
+    Problem(id="expand_square", topic=EXPRESSIONS, construct="Expand the square of a bracket with two terms",
         draw=_square,
         phrasings=(
             "Expand and simplify ({p}{x}{tail})^2.",
             "Multiply out ({p}{x}{tail})^2.",
             "A square has sides of length {p}{x}{tail}. Which expression gives its area?",
             "{name} and {other} write ({p}{x}{tail})^2 without brackets. Which is right?",
-            "Which expression is equal to ({p}{x}{tail})({p}{x}{tail})?",
         ),
         correct=lambda p: poly((p.p**2, 2 * p.p * p.a, p.a**2), p.x),
         rules=(
@@ -95,13 +91,9 @@ PROBLEMS = (
                 lambda p: poly((p.p**2, 2 * p.p * p.a, 2 * p.a), p.x)),
             MalRule("expressions.bracket_doubled", EXPRESSIONS, "Reads the small 2 outside as two lots of the bracket.",
                 lambda p: poly((2 * p.p, 2 * p.a), p.x)),
-        ),
-    ),
-    Problem(
-        id="subtract_bracket",
-        topic=EXPRESSIONS,
-        construct="Expand a single bracket with a negative multiplier and simplify",
-        draw=_bracket,
+        )),
+    Problem(id="subtract_bracket", topic=EXPRESSIONS,
+        construct="Expand a single bracket with a negative multiplier and simplify", draw=_bracket,
         phrasings=(
             "Expand and simplify {a} - {b}({c}{x} - {d}).",
             "Which expression is equal to {a} - {b}({c}{x} - {d})?",
@@ -121,12 +113,8 @@ PROBLEMS = (
                 lambda p: poly(((p.a - p.b) * p.c, -(p.a - p.b) * p.d), p.x)),
             MalRule("expressions.minus_lost", EXPRESSIONS, "Multiplies out as though the number outside were positive.",
                 lambda p: poly((p.b * p.c, p.a - p.b * p.d), p.x)),
-        ),
-    ),
-    Problem(
-        id="multiply_powers",
-        topic=INDICES,
-        construct="Multiply terms that contain powers of the same letter",
+        )),
+    Problem(id="multiply_powers", topic=INDICES, construct="Multiply terms that contain powers of the same letter",
         draw=_product,
         phrasings=phrase("{p}{x}^{a} × {q}{x}^{b}", "Simplify {p}{x}^{a} × {q}{x}^{b} fully."),
         correct=lambda p: term(p.p * p.q, p.x, p.a + p.b) or Answer("", None),
@@ -141,13 +129,8 @@ PROBLEMS = (
                 lambda p: term(p.p + p.q, p.x, p.a * p.b)),
             MalRule("indices.subtracted", INDICES, "Uses the rule for dividing and takes one power from the other.",
                 lambda p: term(p.p * p.q, p.x, abs(p.a - p.b))),
-        ),
-    ),
-    Problem(
-        id="solve_linear",
-        topic=EQUATIONS,
-        construct="Solve a linear equation in two steps",
-        draw=_linear,
+        )),
+    Problem(id="solve_linear", topic=EQUATIONS, construct="Solve a linear equation in two steps", draw=_linear,
         phrasings=(
             "Solve {a}{x} + {b} = {c}.",
             "What value of {x} makes {a}{x} + {b} = {c} true?",
@@ -167,13 +150,9 @@ PROBLEMS = (
                 lambda p: fraction(Fraction(p.c, p.a) - p.b)),
             MalRule("equations.stops_early", EQUATIONS, "Stops after undoing one of the two steps.",
                 lambda p: fraction(p.c - p.b)),
-        ),
-    ),
-    Problem(
-        id="unknown_on_both_sides",
-        topic=EQUATIONS,
-        construct="Solve a linear equation with the unknown on both sides",
-        draw=_both_sides,
+        )),
+    Problem(id="unknown_on_both_sides", topic=EQUATIONS,
+        construct="Solve a linear equation with the unknown on both sides", draw=_both_sides,
         phrasings=(
             "Solve {a}{x} + {b} = {c}{x} + {d}.",
             "For which value of {x} is {a}{x} + {b} equal to {c}{x} + {d}?",
@@ -194,13 +173,9 @@ PROBLEMS = (
             MalRule("equations.divides_wrong_way", EQUATIONS,
                 "Divides the wrong way round in the last step, the multiplier by the number.",
                 lambda p: fraction(Fraction(p.a - p.c, p.d - p.b))),
-        ),
-    ),
-    Problem(
-        id="solve_inequality",
-        topic=INEQUALITIES,
-        construct="Solve a linear inequality with a negative coefficient",
-        draw=_inequality,
+        )),
+    Problem(id="solve_inequality", topic=INEQUALITIES,
+        construct="Solve a linear inequality with a negative coefficient", draw=_inequality,
         phrasings=(
             "Solve {b} - {a}{x} {sign} {c}.",
             "Which values of {x} satisfy {b} - {a}{x} {sign} {c}?",
@@ -221,7 +196,6 @@ PROBLEMS = (
             MalRule("inequalities.end_point", INEQUALITIES,
                 "Confuses whether the end value itself belongs to the solution.",
                 lambda p: _solution(p, _STRICT[_TURNED[p.sign]], p.v)),
-        ),
-    ),
+        )),
 )
 # fmt: on

@@ -90,10 +90,7 @@ def _chain(r: Random) -> Params:
 # A table of rules reads better with one rule on two lines.
 # fmt: off
 PROBLEMS = (
-    Problem(
-        id="largest_decimal",
-        topic=DECIMALS,
-        construct="Compare decimals with different numbers of digits",
+    Problem(id="largest_decimal", topic=DECIMALS, construct="Compare decimals with different numbers of digits",
         draw=_four_decimals,
         phrasings=(
             "Which of these is the largest: {listed}?",
@@ -115,12 +112,8 @@ PROBLEMS = (
             MalRule("decimals.picks_smallest", DECIMALS,
                 "Orders the wrong way round, as if numbers after the point ran backwards like negatives.",
                 lambda p: _zero_point(min(p.digits, key=lambda d: Fraction(f"0.{d}")))),
-        ),
-    ),
-    Problem(
-        id="add_decimals",
-        topic=DECIMALS,
-        construct="Add decimals with different numbers of decimal places",
+        )),
+    Problem(id="add_decimals", topic=DECIMALS, construct="Add decimals with different numbers of decimal places",
         draw=_add_decimals,
         phrasings=phrase(
             "{a}.{b} + {c}.{d}",
@@ -141,12 +134,8 @@ PROBLEMS = (
                 lambda p: num(100 * p.a + p.b + 10 * p.c + p.d)),
             MalRule("decimals.carry_lost", DECIMALS, "Does not carry from the tenths column into the ones.",
                 lambda p: num(p.a + p.c + Fraction((p.b + 10 * p.d) % 100, 100))),
-        ),
-    ),
-    Problem(
-        id="round_decimal",
-        topic=ROUNDING,
-        construct="Round a number to a given number of decimal places",
+        )),
+    Problem(id="round_decimal", topic=ROUNDING, construct="Round a number to a given number of decimal places",
         draw=_rounding,
         phrasings=(
             "Round {x} correct to {places} d.p.",
@@ -169,13 +158,8 @@ PROBLEMS = (
             MalRule("rounding.one_too_few", ROUNDING,
                 "Counts the ones digit as the first place and so keeps one digit fewer than was asked for.",
                 lambda p: rounded(Fraction(p.n, 10_000), p.places - 1)),
-        ),
-    ),
-    Problem(
-        id="standard_form",
-        topic=ROUNDING,
-        construct="Write a number in standard form",
-        draw=_standard,
+        )),
+    Problem(id="standard_form", topic=ROUNDING, construct="Write a number in standard form", draw=_standard,
         phrasings=phrase(
             "{x} in standard form",
             "Write {x} in the form A × 10^n, where A is at least 1 and less than 10.",
@@ -191,12 +175,8 @@ PROBLEMS = (
                 lambda p: _times_ten(p, -p.zeros if p.small else p.zeros)),
             MalRule("rounding.counts_digits", ROUNDING, "Uses how many digits the number has as the power of ten.",
                 lambda p: _times_ten(p, -p.zeros - p.digits if p.small else p.digits + p.zeros)),
-        ),
-    ),
-    Problem(
-        id="subtract_negative",
-        topic=NEGATIVES,
-        construct="Subtract a negative number from a negative number",
+        )),
+    Problem(id="subtract_negative", topic=NEGATIVES, construct="Subtract a negative number from a negative number",
         draw=_negative,
         phrasings=phrase(
             "-{a} - (-{b})",
@@ -217,13 +197,9 @@ PROBLEMS = (
                 lambda p: num(p.a - p.b)),
             MalRule("negatives.multiplies", NEGATIVES,
                 "Takes two signs next to each other as an instruction to multiply.", lambda p: num(p.a * p.b)),
-        ),
-    ),
-    Problem(
-        id="chain_of_operations",
-        topic=ORDER,
-        construct="Use the order of operations with addition, subtraction and multiplication",
-        draw=_chain,
+        )),
+    Problem(id="chain_of_operations", topic=ORDER,
+        construct="Use the order of operations with addition, subtraction and multiplication", draw=_chain,
         phrasings=phrase("{a} + {b} × {c} - {d} + {e}", "Evaluate {a} + {b} × {c} - {d} + {e} without a calculator."),
         correct=lambda p: num(p.a + p.b * p.c - p.d + p.e),
         rules=(
@@ -236,7 +212,6 @@ PROBLEMS = (
                 lambda p: num(p.a + p.b * p.c - (p.d + p.e))),
             MalRule("order.right_to_left", ORDER, "Starts at the end and works backwards through the operations.",
                 lambda p: num(p.a + p.b * (p.c - (p.d + p.e)))),
-        ),
-    ),
+        )),
 )
 # fmt: on

@@ -17,78 +17,31 @@ from random import Random
 from ratchet.data.synthetic_misconceptions import (
     algebra,
     arithmetic,
-    fractions,
     geometry,
-    linear_functions,
-    probability,
     proportion,
 )
 from ratchet.data.synthetic_misconceptions.mal_rules import Answer, MalRule, Params, Problem
 from ratchet.errors import DataError
 
 PROBLEMS: tuple[Problem, ...] = (
-    *fractions.PROBLEMS,
     *proportion.PROBLEMS,
     *arithmetic.PROBLEMS,
     *algebra.PROBLEMS,
-    *linear_functions.PROBLEMS,
     *geometry.PROBLEMS,
-    *probability.PROBLEMS,
 )
 """All problem templates."""
 
 RULES: tuple[MalRule, ...] = tuple({rule.id: rule for problem in PROBLEMS for rule in problem.rules}.values())
 """All mal-rules, each once, in a fixed order. Their sentences are the corpus."""
 
+# fmt: off
 NAMES = [
-    "Ada",
-    "Amir",
-    "Anna",
-    "Bea",
-    "Ben",
-    "Carlos",
-    "Chen",
-    "Chloe",
-    "Dana",
-    "Elif",
-    "Emeka",
-    "Eva",
-    "Farah",
-    "Finn",
-    "Grace",
-    "Hana",
-    "Hugo",
-    "Ines",
-    "Ivan",
-    "Jada",
-    "Jin",
-    "Kai",
-    "Kofi",
-    "Lena",
-    "Leo",
-    "Lucy",
-    "Maya",
-    "Mei",
-    "Milo",
-    "Nadia",
-    "Nils",
-    "Noor",
-    "Olga",
-    "Omar",
-    "Priya",
-    "Quinn",
-    "Rosa",
-    "Ravi",
-    "Sam",
-    "Sofia",
-    "Tariq",
-    "Tess",
-    "Uma",
-    "Vera",
-    "Will",
-    "Yuki",
-    "Zoe",
+    "Ada", "Amir", "Anna", "Bea", "Ben", "Carlos", "Chen", "Chloe", "Dana", "Elif", "Emeka", "Eva", "Farah",
+    "Finn", "Grace", "Hana", "Hugo", "Ines", "Ivan", "Jada", "Jin", "Kai", "Kofi", "Lena", "Leo", "Lucy", "Maya",
+    "Mei", "Milo", "Nadia", "Nils", "Noor", "Olga", "Omar", "Priya", "Quinn", "Rosa", "Ravi", "Sam", "Sofia",
+    "Tariq", "Tess", "Uma", "Vera", "Will", "Yuki", "Zoe",
 ]
+# fmt: on
 
 WRONG = 3
 """Wrong options per question."""

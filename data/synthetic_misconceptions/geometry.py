@@ -60,11 +60,7 @@ NO_ROOT = MalRule(
 # A table of rules reads better with one rule on two lines.
 # fmt: off
 PROBLEMS = (
-    Problem(
-        id="area_of_triangle",
-        topic=AREA,
-        construct="Calculate the area of a triangle",
-        draw=_triangle,
+    Problem(id="area_of_triangle", topic=AREA, construct="Calculate the area of a triangle", draw=_triangle,
         phrasings=(
             "A triangle has base {b} {unit}, perpendicular height {h} {unit} and a slant side of {s} {unit}. "
             "What is its area?",
@@ -86,12 +82,8 @@ PROBLEMS = (
                 lambda p: num(p.b * p.h * p.s, after=f" {p.unit}^2")),
             MalRule("area.adds_lengths", AREA, "Adds up the measurements as if going round the outside.",
                 lambda p: num(p.b + p.h + p.s, after=f" {p.unit}^2")),
-        ),
-    ),
-    Problem(
-        id="area_of_circle",
-        topic=AREA,
-        construct="Calculate the area of a circle from its diameter",
+        )),
+    Problem(id="area_of_circle", topic=AREA, construct="Calculate the area of a circle from its diameter",
         draw=_circle,
         phrasings=(
             "A circle has diameter {d} {unit}. What is its area, in terms of π?",
@@ -112,13 +104,8 @@ PROBLEMS = (
                 lambda p: _pi(Fraction(p.d**2, 2), p.unit)),
             MalRule("area.radius_not_squared", AREA, "Finds the radius but leaves out the squaring.",
                 lambda p: _pi(Fraction(p.d, 2), p.unit)),
-        ),
-    ),
-    Problem(
-        id="third_angle",
-        topic=ANGLES,
-        construct="Find a missing angle in a triangle",
-        draw=_angles,
+        )),
+    Problem(id="third_angle", topic=ANGLES, construct="Find a missing angle in a triangle", draw=_angles,
         phrasings=(
             "Two angles of a triangle are {a}° and {b}°. What is the third?",
             "In triangle ABC, angle A = {a}° and angle B = {b}°. Work out angle C.",
@@ -137,12 +124,8 @@ PROBLEMS = (
             MalRule("angles.assumes_isosceles", ANGLES,
                 "Assumes without reason that two of the corners are equal and halves what the first leaves for them.",
                 lambda p: num(Fraction(180 - p.a, 2), after="°")),
-        ),
-    ),
-    Problem(
-        id="longest_side",
-        topic=PYTHAGORAS,
-        construct="Use Pythagoras' theorem to find the hypotenuse",
+        )),
+    Problem(id="longest_side", topic=PYTHAGORAS, construct="Use Pythagoras' theorem to find the hypotenuse",
         draw=_legs,
         phrasings=(
             "The two shorter sides of a right-angled triangle are {a} {unit} and {b} {unit}. "
@@ -161,12 +144,8 @@ PROBLEMS = (
                 lambda p: root(abs(p.a**2 - p.b**2), f" {p.unit}")),
             MalRule("pythagoras.doubles", PYTHAGORAS, "Doubles the given lengths where they should be squared.",
                 lambda p: root(2 * p.a + 2 * p.b, f" {p.unit}")),
-        ),
-    ),
-    Problem(
-        id="shorter_side",
-        topic=PYTHAGORAS,
-        construct="Use Pythagoras' theorem to find a shorter side",
+        )),
+    Problem(id="shorter_side", topic=PYTHAGORAS, construct="Use Pythagoras' theorem to find a shorter side",
         draw=_one_leg,
         phrasings=(
             "A right-angled triangle has hypotenuse {c} {unit} and another side of {a} {unit}. "
@@ -188,7 +167,6 @@ PROBLEMS = (
             MalRule("pythagoras.root_halves", PYTHAGORAS,
                 "Halves at the end, mistaking a square root for division by two.",
                 lambda p: num(Fraction(p.square, 2), after=f" {p.unit}")),
-        ),
-    ),
+        )),
 )
 # fmt: on

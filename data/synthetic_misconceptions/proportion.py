@@ -35,17 +35,12 @@ def _sale(r: Random) -> Params:
 # A table of rules reads better with one rule on two lines.
 # fmt: off
 PROBLEMS = (
-    Problem(
-        id="share_in_ratio",
-        topic=RATIO,
-        construct="Share an amount in a given ratio",
-        draw=_share,
+    Problem(id="share_in_ratio", topic=RATIO, construct="Share an amount in a given ratio", draw=_share,
         phrasings=(
             "{name} and {other} share £{n} in the ratio {a}:{b}. How many pounds does {name} get?",
             "£{n} is split between {name} and {other} in the ratio {a} : {b}. What is {name}'s part, in pounds?",
             "A {mix} of {n} g is made from two powders in the ratio {a}:{b}. How many grams of the first are used?",
             "In a club of {n} members, juniors and seniors are in the ratio {a}:{b}. How many juniors are there?",
-            "Divide {n} in the ratio {a}:{b}. What is the first part?",
         ),
         words={"mix": ("mixture", "blend", "bag of plant food", "batch of plaster")},
         correct=lambda p: num(Fraction(p.n * p.a, p.a + p.b)),
@@ -64,12 +59,8 @@ PROBLEMS = (
                 lambda p: num(Fraction(p.n, p.a + p.b))),
             MalRule("ratio.halves", RATIO, "Shares equally between the two, whatever the ratio says.",
                 lambda p: num(Fraction(p.n, 2))),
-        ),
-    ),
-    Problem(
-        id="scale_recipe",
-        topic=RATIO,
-        construct="Scale a recipe or a quantity in direct proportion",
+        )),
+    Problem(id="scale_recipe", topic=RATIO, construct="Scale a recipe or a quantity in direct proportion",
         draw=_recipe,
         phrasings=(
             "A recipe for {m} people needs {x} g of {food}. How many grams of {food} are needed for {n} people?",
@@ -77,8 +68,7 @@ PROBLEMS = (
             "{m} identical bags weigh {x} g in total. How much, in grams, do {n} of these bags weigh?",
             "A machine fills {x} bottles in {m} minutes at a steady rate. How many does it fill in {n} minutes?",
         ),
-        words={"food": ("flour", "rice", "sugar", "butter", "oats")},
-        correct=lambda p: num(Fraction(p.x * p.n, p.m)),
+        words={"food": ("flour", "rice", "sugar", "butter", "oats")}, correct=lambda p: num(Fraction(p.x * p.n, p.m)),
         rules=(
             MalRule("ratio.additive", RATIO,
                 "Thinks additively, raising one quantity by the same difference as the other instead of scaling.",
@@ -92,13 +82,8 @@ PROBLEMS = (
             MalRule("ratio.unit_value_only", RATIO,
                 "Works out what belongs to one and forgets to multiply up afterwards.",
                 lambda p: num(Fraction(p.x, p.m))),
-        ),
-    ),
-    Problem(
-        id="percentage_increase",
-        topic=PERCENT,
-        construct="Increase an amount by a percentage",
-        draw=_price,
+        )),
+    Problem(id="percentage_increase", topic=PERCENT, construct="Increase an amount by a percentage", draw=_price,
         phrasings=phrase(
             "£{price} increased by {rate}%",
             "A {item} costs £{price}. The price rises by {rate}%. What is the new price?",
@@ -121,12 +106,8 @@ PROBLEMS = (
                 lambda p: money(p.price + Fraction(p.price, p.rate))),
             MalRule("percent.wrong_direction", PERCENT, "Takes the change off where it should be put on.",
                 lambda p: money(p.price * Fraction(100 - p.rate, 100))),
-        ),
-    ),
-    Problem(
-        id="reverse_percentage",
-        topic=PERCENT,
-        construct="Find the original amount before a percentage decrease",
+        )),
+    Problem(id="reverse_percentage", topic=PERCENT, construct="Find the original amount before a percentage decrease",
         draw=_sale,
         phrasings=(
             "In a sale all prices are reduced by {rate}%. A {item} costs £{sale} in the sale. What did it cost before?",
@@ -149,7 +130,6 @@ PROBLEMS = (
             MalRule("percent.as_amount_back", PERCENT,
                 "Works backwards by adding the percentage figure itself as a sum of money.",
                 lambda p: money(p.sale + p.rate)),
-        ),
-    ),
+        )),
 )
 # fmt: on

@@ -8,7 +8,6 @@ is Hugging Face `generate` or vLLM, which draws other random numbers and writes 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,12 +16,13 @@ from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
+from ratchet.jobs.inference import InferenceConfig
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import Job, Needs, Resources, Result, Seed, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Seed, Unit
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(InferenceConfig):
     num_completions: Annotated[int, Ge(1)] = 1
     """Completions per question."""
     temperature: Annotated[float, Ge(0)] = 0.0
@@ -35,11 +35,6 @@ class Config:
     """Maximum length of an answer."""
     max_prompt_length: Annotated[int, Ge(1), Unit("tokens")] = 4096
     """Maximum length of a prompt. A longer one is an error; prompts are never truncated."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Data type of weights and activations."""
-    quantization: Literal["none", "nf4"] = "none"
-    """`nf4` keeps the linear layers in 4 bits: a quarter of the memory, slower, and slightly different results. An
-    adapter is then not merged."""
     measure_latency: bool = False
     """Answer one group at a time and record the seconds it took. Slower, and the result differs from run to run."""
     engine: Literal["transformers", "vllm"] = "transformers"
@@ -109,7 +104,7 @@ def check_vllm(config: Config, inputs: Inputs) -> None:
         )
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Mapping[str, Result]) -> Needs | None:
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     folder = needs.find_model("model", inputs, parents)
     if folder is None or config.engine == "vllm":
         return None  # vLLM takes the memory that it is given

@@ -6,7 +6,6 @@ are on the same side of a split, and so are equal questions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +13,7 @@ from typing import Annotated
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Job, Result, Seed, Unit
+from ratchet.orchestrator.job_interface import Job, Parents, Result, Seed, Unit
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Inputs:
     """The official test file."""
 
 
-def predict(config: Config, inputs: Inputs, parents: Mapping[str, Result]) -> Result:
+def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read, verify and split all samples, so that a bad row is an error before anything starts."""
     from ratchet.data.tasks import get_task, read_samples
     from ratchet.data.tasks.splits import describe_repeated, group_samples, split_groups

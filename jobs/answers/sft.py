@@ -6,7 +6,6 @@ The best one is kept and, where asked for, the model after each of some training
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,7 +24,7 @@ from ratchet.jobs.training.config import (
     require,
 )
 from ratchet.jobs.training.schedule import check_warmup
-from ratchet.orchestrator.job_interface import Job, Needs, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
 
 DEFAULT_MAX_LENGTH = 2048
 """Maximum length of a sample in tokens, where `max_length` is None."""
@@ -107,7 +106,7 @@ def check(config: Config, inputs: Inputs) -> None:
             )
 
 
-def predict(config: Config, inputs: Inputs, parents: Mapping[str, Result]) -> Result:
+def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Refuse checkpoints and a warm-up after the last training step, as if no sample were too long."""
     samples = parents["train"].metrics.get("train") if "train" in parents else None
     if isinstance(samples, int):
@@ -121,7 +120,7 @@ def list_metrics(config: Config) -> list[str]:
     return [*list_training_metrics(config), "samples", "too_long", "longest"]
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Mapping[str, Result]) -> Needs | None:
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     length = config.max_length or DEFAULT_MAX_LENGTH
     tokens = needs.graph_tokens(config, resources, config.batch_size, length)
     samples = needs.count(parents, "train", "train")

@@ -6,29 +6,24 @@ teaches with its answers (`rejection_sample`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from annotated_types import Ge
 
 from ratchet.jobs import needs
+from ratchet.jobs.inference import InferenceConfig
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import Job, Needs, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Unit
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(InferenceConfig):
     top_k: Annotated[int, Ge(2), Unit("tokens")] = 32
     """Tokens to keep of each distribution."""
     max_length: Annotated[int, Ge(1), Unit("tokens")] = 2048
     """Maximum length of a sample. A longer one is an error."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Data type of weights and activations."""
-    quantization: Literal["none", "nf4"] = "none"
-    """`nf4` keeps the linear layers in 4 bits: a quarter of the memory, slower, and slightly different results. An
-    adapter is then not merged."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,7 @@ def check(config: Config, inputs: Inputs) -> None:
     decoder.check_same_tokens(inputs.model, inputs.student)
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Mapping[str, Result]) -> Needs | None:
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     folder = needs.find_model("model", inputs, parents)
     return needs.infer(
         folder, "causal", config, resources, length=config.max_length, adapter=inputs.adapter is not None

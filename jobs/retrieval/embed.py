@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,25 +10,19 @@ from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
+from ratchet.jobs.inference import InferenceConfig
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_files import check_folder
 from ratchet.models.model_kind import check_embedder
-from ratchet.orchestrator.job_interface import Job, Needs, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Unit
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(InferenceConfig):
     role: Literal["query", "passage"] = "passage"
     """The template of the encoding config that is applied to the texts."""
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
     """Longer texts are truncated. None: the limit of the encoding config."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of the model's arithmetic; the vectors themselves are float32. `auto` is bfloat16 on GPUs and on CPUs with
-    native bfloat16 arithmetic, so the last digits depend on the kind of machine. The other values give the same vectors
-    on all CPUs."""
-    quantization: Literal["none", "nf4"] = "none"
-    """`nf4` keeps the linear layers in 4 bits: a quarter of the memory, slower, and slightly different results. An
-    adapter is then not merged."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +45,7 @@ def check(config: Config, inputs: Inputs) -> None:
         )
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Mapping[str, Result]) -> Needs | None:
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     folder = needs.find_model("model", inputs, parents)
     if folder is None:
         return None

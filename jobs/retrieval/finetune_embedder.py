@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +22,7 @@ from ratchet.jobs.training.config import (
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.model_kind import check_embedder
-from ratchet.orchestrator.job_interface import Job, Needs, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Unit
 
 CPU_GRAPH_TOKENS = 2**15
 """Tokens of a training step on CPUs whose activations are all kept. For MiniLM they take about 8 GB."""
@@ -120,7 +119,7 @@ def _check_task(job: str, config: Config, inputs: Inputs) -> None:
         )
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Mapping[str, Result]) -> Needs | None:
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     folder = needs.find_model("base", inputs, parents)
     if folder is None:
         return None

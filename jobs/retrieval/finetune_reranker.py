@@ -5,7 +5,6 @@ The model with the best metric of reranked held-out lists is kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +21,7 @@ from ratchet.jobs.training.config import (
     list_training_metrics,
 )
 from ratchet.models.reranker.reranker_config import read_reranker_config
-from ratchet.orchestrator.job_interface import Job, Needs, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Unit
 
 MICRO_BATCH_SIZE = 8
 """Queries whose groups are in memory at once if the resources do not set micro_batch_size."""
@@ -62,7 +61,7 @@ def check(config: Config, inputs: Inputs) -> None:
         read_reranker_config(inputs.base).with_limits(config.max_length, config.query_max_length)
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Mapping[str, Result]) -> Needs | None:
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     folder = needs.find_model("base", inputs, parents)
     if folder is None:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +10,7 @@ from annotated_types import Ge, Gt
 
 from ratchet.jobs import needs
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import Job, Needs, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Unit
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def list_metrics(config: Config) -> list[str]:
     return ["difference", "changed", "probes"]
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Mapping[str, Result]) -> Needs | None:
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     return needs.merge(needs.find_model("base", inputs, parents), resources)
 
 

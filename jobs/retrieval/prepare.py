@@ -7,14 +7,13 @@ passages have them (FlagEmbedding's `pos_scores` and `neg_scores`), in the colum
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Lt
 
-from ratchet.orchestrator.job_interface import Job, Result, Seed, Unit
+from ratchet.orchestrator.job_interface import Job, Parents, Result, Seed, Unit
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Inputs:
     """Eedi CSVs, FlagEmbedding JSONL or a BEIR folder. None: generated questions."""
 
 
-def predict(config: Config, inputs: Inputs, parents: Mapping[str, Result]) -> Result:
+def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read and split all data. Errors name the file and line before anything is started."""
     from ratchet.jobs.retrieval.splits import describe_repeated, load_data, split_data
 

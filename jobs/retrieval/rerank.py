@@ -10,33 +10,28 @@ Positives and negatives are also written as FlagEmbedding JSONL, with `pos_score
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
+from ratchet.jobs.inference import InferenceConfig
 from ratchet.models.model_files import check_folder
 from ratchet.models.reranker.reranker_config import read_reranker_config
-from ratchet.orchestrator.job_interface import Job, Needs, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(InferenceConfig):
     max_length: Annotated[int, Ge(8), Unit("tokens")] | None = None
     """Longer pairs are truncated. None: the limit of the reranker config."""
     query_max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
     """Longer queries in a pair are truncated. None: the limit of the reranker config."""
     depth: Annotated[int, Ge(1), Unit("documents")] | None = None
     """Number of documents of each ranking that are scored. None: all."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of the model's arithmetic; the scores themselves are float32."""
-    quantization: Literal["none", "nf4"] = "none"
-    """`nf4` keeps the linear layers in 4 bits: a quarter of the memory, slower, and slightly different results. An
-    adapter is then not merged."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,7 @@ def check(config: Config, inputs: Inputs) -> None:
         read_reranker_config(inputs.model).with_limits(config.max_length, config.query_max_length)
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Mapping[str, Result]) -> Needs | None:
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     folder = needs.find_model("model", inputs, parents)
     if folder is None:
         return None

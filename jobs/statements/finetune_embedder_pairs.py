@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +20,7 @@ from ratchet.jobs.training.config import (
 )
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_kind import check_embedder
-from ratchet.orchestrator.job_interface import Job, Needs, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def check(config: Config, inputs: Inputs) -> None:
             )
 
 
-def predict(config: Config, inputs: Inputs, parents: Mapping[str, Result]) -> Result:
+def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Refuse a batch size above the number of pairs."""
     pairs = parents["train"].metrics.get("train/pairs") if "train" in parents else None
     if isinstance(pairs, int):
@@ -84,7 +83,7 @@ def predict(config: Config, inputs: Inputs, parents: Mapping[str, Result]) -> Re
     return Result()
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Mapping[str, Result]) -> Needs | None:
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     folder = needs.find_model("base", inputs, parents)
     if folder is None:
         return None

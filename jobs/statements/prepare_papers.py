@@ -6,14 +6,13 @@ The files are read twice, with one shard in memory at a time. A text that stands
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Lt
 
-from ratchet.orchestrator.job_interface import Job, Result, Seed, Unit
+from ratchet.orchestrator.job_interface import Job, Parents, Result, Seed, Unit
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Inputs:
     """A .jsonl file, or a folder of such files, with one paper per line: `lemmas`, `theorems` and `arxiv_id`."""
 
 
-def predict(config: Config, inputs: Inputs, parents: Mapping[str, Result]) -> Result:
+def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read every line. Errors name the file and line before anything is started."""
     import numpy as np
 

@@ -41,6 +41,8 @@ class Encoder:
         self, model: Any, tokenizer: Any, encoding_config: EncodingConfig, projection: torch.nn.Linear | None = None
     ) -> None:
         self.model = model
+        if hasattr(model.config, "use_cache"):
+            model.config.use_cache = False  # of keys and values, for generation
         self.projection = projection
         self.tokenizer = tokenizer
         self.encoding_config = encoding_config

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter
 from pathlib import Path
@@ -25,7 +25,6 @@ from ratchet.orchestrator.job_interface.terminal import CleanConsole, print_clea
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Recipe
 from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, pluralize
-from ratchet.orchestrator.reporting.needs import format_needs, format_total
 from ratchet.orchestrator.reporting.run_report import write_run_report
 from ratchet.orchestrator.reporting.run_summary import build_run_report, build_summary_table, list_unreported_metrics
 from ratchet.orchestrator.reporting.sweep_data import SweepReport
@@ -117,7 +116,7 @@ def print_plan(plan: Plan, before: Mapping[str, str], needs: Mapping[str, StepNe
     for name, planned in plan.steps.items():
         word, colour = shown[planned.state]
         state = Text(f"{word:<8}", style=colour)
-        needed = format_needs(needs[name]) if name in needs else ""
+        needed = _format_needs(needs[name]) if name in needs else ""
         console.print(
             Text(f"{name:<{width}}  "), state, Text(f"  {(planned.step_id or ''):<12.12}  {needed}".rstrip()), sep=""
         )
@@ -128,7 +127,7 @@ def print_plan(plan: Plan, before: Mapping[str, str], needs: Mapping[str, StepNe
     if any(planned.state == "unknown" for planned in plan.steps.values()):
         last += " (open: fewer if the steps before them give the same results as in an earlier run)"
     console.print(last)
-    if total := format_total(needs.values()):
+    if total := _format_total(needs.values()):
         console.print(Text(total))
 
 
@@ -334,3 +333,28 @@ def _find_run(store: Store, run: str | None) -> RunLog:
             return run_log
     wanted = f"no run '{run}'" if run else "no runs"
     raise StoreError(f"store {store.where}: {wanted} in it; `ratchet status` lists them")
+
+
+def _format_needs(own: StepNeeds) -> str:
+    """Return the memory and disk of a step, and its time on the GPUs where it is known."""
+    needs, workers = own.needs, own.resources.workers or 1
+    parts = [f"{workers} workers"] if workers > 1 else []
+    parts += [f"GPU {needs.gpu_memory:.1f} GB"] if needs.gpu_memory else []
+    parts += [f"memory {needs.memory:.1f} GB"]
+    parts += [f"disk {needs.disk:.1f} GB"] if needs.disk >= 0.05 else []
+    parts += [f"at most {format_duration(own.hours * 3600)}"] if own.hours is not None else []
+    return ", ".join(parts)
+
+
+def _format_total(needs: Collection[StepNeeds]) -> str:
+    """Return the totals of all steps, or an empty string without GPUs."""
+    on_gpus = [own for own in needs if own.needs.gpu_memory]
+    if not on_gpus:
+        return ""
+    known = [own for own in on_gpus if own.hours is not None]
+    hours = sum(own.hours or 0.0 for own in known)
+    rest = f", and {len(on_gpus) - len(known)} steps of unknown length" if len(known) < len(on_gpus) else ""
+    return (
+        f"at most {format_duration(hours * 3600)}, {sum(own.gpu_hours for own in known):.1f} GPU-hours{rest};"
+        f" disk {sum(own.needs.disk for own in needs):.1f} GB"
+    )

@@ -106,6 +106,8 @@ storage, the content of files is downloaded and not kept.
 """
 
 
+# A table of options reads better with one option on a few lines.
+# fmt: off
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line. `command` of the result is the command's name. Raises InputError."""
     formatter = argparse.RawDescriptionHelpFormatter
@@ -116,34 +118,21 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     def add_command(name: str, help: str, description: str = "", epilog: str = "") -> argparse.ArgumentParser:
         text = f"{help[0].upper()}{help[1:]}. {description}".strip()
         sub = commands.add_parser(name, help=help, description=text, epilog=epilog, formatter_class=formatter)
-        sub.add_argument(
-            "--store",
-            default=os.environ.get("RATCHET_STORE", ".ratchet"),
-            metavar="DIR",
+        sub.add_argument("--store", default=os.environ.get("RATCHET_STORE", ".ratchet"), metavar="DIR",
             help="where results are stored: a folder, or s3://BUCKET/PREFIX, gs:// or az:// (default: the environment"
             " variable RATCHET_STORE, else .ratchet in the working directory). For object storage, copies and work in"
-            " progress are in the folder that the environment variable RATCHET_CACHE names",
-        )
+            " progress are in the folder that the environment variable RATCHET_CACHE names")
         sub.add_argument("--debug", action="store_true", help="after an error, print the traceback")
         return sub
 
     def add_recipe(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
         sub.add_argument("recipe", help="name from `ratchet recipes`, or path of a Python file with a recipe in it")
-        sub.add_argument(
-            "--set",
-            action="append",
-            default=[],
-            metavar="NAME=VALUE",
+        sub.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
             help="set a parameter of the recipe (NAME=VALUE), a setting of all steps of a job (JOB.SETTING=VALUE), or a"
-            " setting of the steps that match a pattern (STEP.SETTING=VALUE); may be repeated",
-        )
-        sub.add_argument(
-            "--settings",
-            type=Path,
-            metavar="FILE",
+            " setting of the steps that match a pattern (STEP.SETTING=VALUE); may be repeated")
+        sub.add_argument("--settings", type=Path, metavar="FILE",
             help="YAML file of settings, one `NAME: VALUE` per line, such as the winner.yaml of a sweep; --set takes"
-            " precedence",
-        )
+            " precedence")
         return sub
 
     _add_run(add_recipe(add_command("run", "run a recipe, or continue a run", epilog=RUN + SETTINGS)))
@@ -152,19 +141,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     _add_submit(add_recipe(add_command("submit", "run a recipe on a cluster, as a Ray job", epilog=SUBMIT + SETTINGS)))
     sub = add_recipe(add_command("plan", "show which steps would run; start nothing", epilog=PLAN + SETTINGS))
-    sub.add_argument(
-        "--explain",
-        action="store_true",
-        help="for each step that would run, show which setting, input or function changed since the last run",
-    )
-    sub.add_argument(
-        "--gpu",
-        action="append",
-        default=[],
-        metavar="NAME:GB[:COUNT]",
+    sub.add_argument("--explain", action="store_true",
+        help="for each step that would run, show which setting, input or function changed since the last run")
+    sub.add_argument("--gpu", action="append", default=[], metavar="NAME:GB[:COUNT]",
         help="plan for a machine with COUNT of these GPUs (default 1), such as H100:80:8; may be repeated (default: the"
-        " machines of the file RATCHET_CLUSTER, else this machine)",
-    )
+        " machines of the file RATCHET_CLUSTER, else this machine)")
 
     sub = add_command(
         "recipes",
@@ -175,144 +156,75 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
     sub = add_command("status", "show the runs in the store, the sweeps, and the steps that are running")
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning: show the steps of this run")
-    sub.add_argument(
-        "--log",
-        action="store_true",
+    sub.add_argument("--log", action="store_true",
         help="show which results were stored (commit), given up as damaged (withdraw), given a name (promote) and"
-        " removed (collect), when and by whom, the newest last",
-    )
-    sub.add_argument(
-        "--limit",
-        type=number(int, 0),
-        default=50,
-        metavar="N",
-        help="with --log: show the newest N records (default: 50)",
-    )
+        " removed (collect), when and by whom, the newest last")
+    sub.add_argument("--limit", type=number(int, 0), default=50, metavar="N",
+        help="with --log: show the newest N records (default: 50)")
 
     sub = add_command("report", "show the report of a run, and the path of report.html")
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning (default: the newest run)")
 
     _add_gc(add_command("gc", "list results that no kept run needs, and remove them with --yes", epilog=GC))
     sub = add_command("verify", "check that stored results are unchanged", epilog=VERIFY)
-    sub.add_argument(
-        "--sample",
-        type=number(float, 0, 1),
-        default=1.0,
-        metavar="FRACTION",
+    sub.add_argument("--sample", type=number(float, 0, 1), default=1.0, metavar="FRACTION",
         help="fraction of the files, drawn at random, whose content is read; names and sizes are always checked"
-        " (default: 1)",
-    )
+        " (default: 1)")
     return parser.parse(argv)
 
 
 def _add_address(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--address",
+    sub.add_argument("--address",
         help="address of a running Ray cluster (default: the environment variable RAY_ADDRESS, else start Ray on this"
-        " machine)",
-    )
+        " machine)")
 
 
 def _add_run(sub: argparse.ArgumentParser) -> None:
     _add_address(sub)
-    sub.add_argument(
-        "--repair",
-        action="store_true",
-        help="move stored results that are damaged on disk aside and compute them again (default: stop with an error)",
-    )
+    sub.add_argument("--repair", action="store_true",
+        help="move stored results that are damaged on disk aside and compute them again (default: stop with an error)")
 
 
 def _add_sweep(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
-        "--space", type=Path, required=True, metavar="FILE", help="YAML file of the search space, as in tune_spaces/"
-    )
+        "--space", type=Path, required=True, metavar="FILE", help="YAML file of the search space, as in tune_spaces/")
     sub.add_argument(
-        "--metric", required=True, help="metric that decides, such as map@25, or STEP.NAME for the metric of a step"
-    )
-    sub.add_argument(
-        "--trials",
-        type=number(int, 1),
-        default=16,
-        metavar="N",
-        help="number of trials, including the defaults (default: 16)",
-    )
-    sub.add_argument(
-        "--searcher",
-        choices=["random", "optuna"],
-        default="random",
-        help="search algorithm: random (also enumerates grids), or optuna (TPE) (default: random)",
-    )
-    sub.add_argument(
-        "--stopping",
-        choices=["asha", "none"],
-        default="asha",
-        help="early stopping: asha ends bad trials at a checkpoint, none runs all to the end (default: asha)",
-    )
-    sub.add_argument(
-        "--grace-period",
-        type=number(int, 1),
-        default=1,
-        metavar="N",
-        help="ASHA grace period: checkpoints that every trial reaches (default: 1)",
-    )
-    sub.add_argument(
-        "--reduction-factor",
-        type=number(int, 2),
-        default=3,
-        metavar="N",
-        help="ASHA reduction factor (default: 3)",
-    )
-    sub.add_argument(
-        "--seeds",
-        type=number(int, 1),
-        default=1,
-        metavar="N",
+        "--metric", required=True, help="metric that decides, such as map@25, or STEP.NAME for the metric of a step")
+    sub.add_argument("--trials", type=number(int, 1), default=16, metavar="N",
+        help="number of trials, including the defaults (default: 16)")
+    sub.add_argument("--searcher", choices=["random", "optuna"], default="random",
+        help="search algorithm: random (also enumerates grids), or optuna (TPE) (default: random)")
+    sub.add_argument("--stopping", choices=["asha", "none"], default="asha",
+        help="early stopping: asha ends bad trials at a checkpoint, none runs all to the end (default: asha)")
+    sub.add_argument("--grace-period", type=number(int, 1), default=1, metavar="N",
+        help="ASHA grace period: checkpoints that every trial reaches (default: 1)")
+    sub.add_argument("--reduction-factor", type=number(int, 2), default=3, metavar="N",
+        help="ASHA reduction factor (default: 3)")
+    sub.add_argument("--seeds", type=number(int, 1), default=1, metavar="N",
         help="training seeds per trial; their mean decides. With 2 or more, the result says whether the winner beats"
-        " the defaults by more than noise (default: 1)",
-    )
+        " the defaults by more than noise (default: 1)")
     sub.add_argument("--seed", type=number(int, 0), default=0, help="random seed of the search (default: 0)")
+    sub.add_argument("--max-concurrent", type=number(int, 1), metavar="N",
+        help="maximum number of trials at once (default: as many as the cluster can place)")
     sub.add_argument(
-        "--max-concurrent",
-        type=number(int, 1),
-        metavar="N",
-        help="maximum number of trials at once (default: as many as the cluster can place)",
-    )
-    sub.add_argument(
-        "--promote", metavar="NAME", help="link the winner's model as promoted/NAME in the store; gc keeps it"
-    )
+        "--promote", metavar="NAME", help="link the winner's model as promoted/NAME in the store; gc keeps it")
     _add_address(sub)
 
 
 def _add_submit(sub: argparse.ArgumentParser) -> None:
     sub.set_defaults(store=os.environ.get("RATCHET_STORE"))
-    sub.add_argument(
-        "--address",
+    sub.add_argument("--address",
         help="address of the cluster's dashboard, such as http://127.0.0.1:8265 (default: the environment variable"
-        " RAY_ADDRESS)",
-    )
+        " RAY_ADDRESS)")
     sub.add_argument("--no-wait", action="store_true", help="return after the job is started; do not follow its log")
-    sub.add_argument(
-        "--env",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="environment variable to pass on, such as WANDB_PROJECT; secrets are refused; may be repeated",
-    )
+    sub.add_argument("--env", action="append", default=[], metavar="NAME",
+        help="environment variable to pass on, such as WANDB_PROJECT; secrets are refused; may be repeated")
 
 
 def _add_gc(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--keep",
-        type=number(int, 0),
-        default=5,
-        metavar="N",
-        help="keep the results of the newest N finished runs, and of every run since (default: 5)",
-    )
-    sub.add_argument(
-        "--grace-period",
-        type=number(float, 0),
-        default=1.0,
-        metavar="HOURS",
-        help="keep everything that was made or used in the last HOURS hours, at least the last minute (default: 1)",
-    )
+    sub.add_argument("--keep", type=number(int, 0), default=5, metavar="N",
+        help="keep the results of the newest N finished runs, and of every run since (default: 5)")
+    sub.add_argument("--grace-period", type=number(float, 0), default=1.0, metavar="HOURS",
+        help="keep everything that was made or used in the last HOURS hours, at least the last minute (default: 1)")
     sub.add_argument("--yes", action="store_true", help="remove them (default: only list them)")
+# fmt: on

@@ -181,8 +181,10 @@ class Needs:
 
 
 Run = Callable[[Context, Any, Any], Result]
-Predict = Callable[[Any, Any, Mapping[str, Result]], Result]
-Estimate = Callable[[Any, Any, Resources, Mapping[str, Result]], Needs | None]
+Parents = Mapping[str, Result]
+"""The field of an input -> what is known of the result of the step that makes it."""
+Predict = Callable[[Any, Any, Parents], Result]
+Estimate = Callable[[Any, Any, Resources, Parents], Needs | None]
 
 
 @dataclass(frozen=True)

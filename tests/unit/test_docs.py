@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.jobs.__main__ import find_declarations, load_declaration, write_reference
+from docs.write_settings import write_reference
+from ratchet.jobs.__main__ import find_declarations, load_declaration
 from ratchet.models.embedder.encoding_config import EncodingConfig
 from ratchet.models.reranker.reranker_config import RerankerConfig
 from ratchet.orchestrator.job_interface import Resources
@@ -37,7 +38,7 @@ NAMED = sorted({pair for path in DOCUMENTS for pair in named_settings(path.read_
 
 def test_the_reference_is_up_to_date() -> None:
     written = (ROOT / "docs/settings.md").read_text()
-    assert written == write_reference(), "write it again: python -m jobs --reference > docs/settings.md"
+    assert written == write_reference(), "write it again: make settings"
 
 
 @pytest.mark.parametrize(("owner", "name"), NAMED)

@@ -1,4 +1,4 @@
-"""The command line of a single job: wrong arguments, help, JSON Schema and the reference."""
+"""The command line of a single job: wrong arguments, help and JSON Schema."""
 
 from __future__ import annotations
 
@@ -95,9 +95,3 @@ def test_the_schema_of_the_settings_is_printed(capsys: pytest.CaptureFixture[str
         "title": "",
         "type": "integer",
     }
-
-
-def test_the_reference_names_every_job(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--reference"]) == 0
-    shown = capsys.readouterr().out
-    assert all(f"\n## {verb}\n" in shown for verb in find_declarations())

@@ -1,0 +1,51 @@
+"""Prints docs/settings.md: the inputs and settings of all jobs (`make settings`)."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+
+from ratchet.jobs.__main__ import find_declarations, load_declaration
+from ratchet.orchestrator.job_interface import Resources
+from ratchet.orchestrator.job_interface.settings import Setting, describe_settings
+
+
+def write_reference() -> str:
+    """Return the inputs and settings of all jobs as Markdown."""
+    parts = [REFERENCE_HEAD, "## Resources of every job", *_table(describe_settings(Resources))]
+    for verb, module in find_declarations().items():
+        job = load_declaration(module)
+        text = (importlib.import_module(module).__doc__ or "").partition("\n\n")[0]
+        parts += [f"## {verb}", " ".join(text.split()).removeprefix(f"{verb}: ").replace("|", "\\|")]
+        inputs = describe_settings(job.inputs)
+        if inputs:
+            parts += ["Inputs:", *_table(inputs)]
+        parts += ["Settings:", *_table(describe_settings(job.config))]
+    return "\n\n".join(parts) + "\n"
+
+
+REFERENCE_HEAD = """# Settings of the jobs
+
+Written by `make settings`; do not edit. Give a setting as `--set job.setting=value`, or for one step as
+`--set step.setting=value`, such as `iter0/mine.window=2,100`. Resources are given alike; they change results by
+rounding at most."""
+
+
+def _table(settings: Sequence[Setting]) -> list[str]:
+    """Return a Markdown table, as a list of one item; empty without settings."""
+    if not settings:
+        return ["None."]
+    rows = [
+        f"| `{setting.name}` | {_cell(setting.type)} | {f'`{setting.default}`' if setting.default else ''} |"
+        f" {_cell(setting.help)} |"
+        for setting in settings
+    ]
+    return ["\n".join(["| name | type | default | |", "| --- | --- | --- | --- |", *rows])]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    print(write_reference(), end="")

@@ -1,0 +1,141 @@
+"""What plans foresee: memory, disk and hours; what cannot fit is refused with the settings that make it fit."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from model_shapes import save_shape
+
+from ratchet.errors import InputError
+from ratchet.orchestrator.cli.main import main
+from ratchet.orchestrator.needs import parse_gpu
+
+PUBLISHED = Path(__file__).resolve().parents[3] / "docs/published"
+MODELS = {
+    "Qwen2.5-14B-Instruct": "14B",
+    "Qwen2.5-Math-7B-Instruct": "7B",
+    "Qwen2.5-7B-Instruct": "7B",
+    "Qwen2.5-1.5B": "1.5B",
+}
+
+
+@pytest.mark.parametrize("text", ["H100", "H100:", ":80", "H100:80:0", "H100:80:two", "H100:-1", "H100:80:8:9"])
+def test_a_gpu_has_a_name_and_a_memory(text: str) -> None:
+    with pytest.raises(InputError, match=r"expected NAME:GB or NAME:GB:COUNT, such as H100:80:8"):
+        parse_gpu(text)
+    machine = parse_gpu("H100:80:8")
+    assert (machine.gpus, machine.gpu_memory, machine.accelerators) == (8.0, 80.0, frozenset({"H100"}))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {
+        shape: save_shape(tmp_path_factory.mktemp(shape), shape) for shape in set(MODELS.values()) | {"0.5B", "32B"}
+    }
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The data of each recipe, as settings."""
+    folder = tmp_path_factory.mktemp("data")
+    papers = (
+        json.dumps({"arxiv_id": f"p{i}", "lemmas": [f"lemma {i} {n}" for n in range(12)], "theorems": []})
+        for i in range(4000)
+    )
+    (folder / "papers.jsonl").write_text("\n".join(papers))
+    words = ({"question": f"What is {i} + 1?", "answer": f"It is {i + 1}.\n#### {i + 1}"} for i in range(100))
+    (folder / "gsm8k.jsonl").write_text("\n".join(map(json.dumps, words)))
+
+    def article(a: int) -> dict[str, object]:
+        asked = [{"id": f"{a}-{q}", "question": f"Who {q}?", "answers": [{"text": "Rome"}]} for q in range(3)]
+        return {"paragraphs": [{"context": f"Rome {a}", "qas": asked}]}
+
+    (folder / "squad.json").write_text(json.dumps({"data": [article(a) for a in range(200)]}))
+    (folder / "train.jsonl").write_text(
+        "\n".join(json.dumps({"query": f"q{i}", "pos": [f"d{i % 50}"], "neg": []}) for i in range(400))
+    )
+    return {
+        "misconceptions": [f"data={folder / 'train.jsonl'}"],
+        "theorems": [f"data={folder / 'papers.jsonl'}"],
+        "squad": [f"data={folder / 'squad.json'}"],
+        "gsm8k": [f"data={folder / 'gsm8k.jsonl'}"],
+        "countdown": ["sft.epochs=6"],
+    }
+
+
+def plan(capsys: pytest.CaptureFixture[str], tmp_path: Path, recipe: str, *words: str) -> tuple[int, str, str]:
+    status = main(["plan", recipe, "--store", str(tmp_path / "store"), *words])
+    shown = capsys.readouterr()
+    return status, shown.out, shown.err
+
+
+def to_options(lines: list[str]) -> list[str]:
+    return [word for line in lines for word in ("--set", line)]
+
+
+@pytest.mark.parametrize("recipe", ["misconceptions", "theorems", "squad", "gsm8k", "countdown"])
+def test_published_runs_fit_on_eight_gpus_of_80_gb(
+    recipe: str,
+    models: dict[str, Path],
+    data: dict[str, list[str]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = PUBLISHED / f"{recipe}.yaml"
+    named = re.findall(r"^(\w+): Qwen/(\S+)$", settings.read_text(), re.MULTILINE)
+    assert named
+    given = [*data[recipe], *(f"{name}={models[MODELS[model]]}" for name, model in named)]
+    words = ["--settings", str(settings), *to_options(given), "--gpu", "H100:80:8"]
+    status, shown, said = plan(capsys, tmp_path, recipe, *words)
+    assert status == 0, said
+    memory = [float(text) for text in re.findall(r"GPU ([\d.]+) GB", shown)]
+    assert len(memory) >= 3
+    assert max(memory) <= 80
+    assert re.search(r"at most .*, [\d.]+ GPU-hours", shown)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "line", "answer"),
+    [
+        (
+            "32B",
+            "H100:80",
+            "",
+            r"step zero_shot/embed_\w+: needs about 6\d\.\d GB|step iter0/finetune_embedder: needs about .*",
+        ),
+        ("7B", "L4:24", "finetune_embedder.batch_size=256", r"add --set finetune_embedder\.micro_batch_size=1"),
+        ("14B", "A100:40", "", r"add --set finetune_embedder.micro_batch_size=1 --set \S+gradient_checkpointing=true"),
+        ("32B", "T4:16", "", r"use a smaller model, or larger machines|add --set embed"),
+    ],
+)
+def test_what_cannot_fit_is_refused_with_what_makes_it_fit(
+    model: str,
+    gpu: str,
+    line: str,
+    answer: str,
+    models: dict[str, Path],
+    data: dict[str, list[str]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [*data["misconceptions"], f"base={models[model]}", *([line] if line else [])]
+    status, _, said = plan(capsys, tmp_path, "retriever", *to_options(given), "--gpu", gpu)
+    assert status == 2
+    assert re.search(answer, said), said
+    assert "expected at most" in said
+    # With what is advised the same step is no longer refused.
+    if advised := re.search(r"step (\S+): .*; add ((?:--set \S+ ?)+)", said):
+        status, _, after = plan(capsys, tmp_path, "retriever", *to_options(given), *advised[2].split(), "--gpu", gpu)
+        assert status == 0 or f"step {advised[1]}:" not in after
+
+
+def test_a_small_model_on_a_machine_without_gpus_is_not_counted(
+    data: dict[str, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, shown, _ = plan(capsys, tmp_path, "retriever", *to_options(data["misconceptions"]))
+    assert status == 0
+    assert "GPU" not in shown
+    assert "memory" not in shown
