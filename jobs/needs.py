@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface import Needs, Parents, Resources, Result
 
 LIBRARIES = 0.62e9
@@ -58,6 +59,8 @@ def infer(
 ) -> Needs | None:
     """Return the needs of a job that runs a model. length: tokens of a row. rows: number of rows, if it is known.
     kept: tokens whose keys and values are kept in generation."""
+    if resources.gpus and resources.gpus > 1:
+        raise InputError(f"gpus: {resources.gpus:g} per worker given; expected at most 1, which holds the whole model")
     if folder is None or _is_small(folder, resources):
         return None
     from ratchet.models.footprint import measure

@@ -92,7 +92,10 @@ def _estimate_step(plan: Plan, step: Step, machines: Sequence[Machine]) -> StepN
         return None
     resources = resolve_step(step, machines)
     inputs = plan.inputs(step.name, verified=False)
-    needs = step.job.needs(step.config, inputs, resources, plan.parent_results(step.name))
+    try:
+        needs = step.job.needs(step.config, inputs, resources, plan.parent_results(step.name))
+    except InputError as error:
+        raise InputError(f"step {step.name}: {error}") from None
     return None if needs is None else StepNeeds(needs, resources, _compute_hours(needs, resources, machines))
 
 

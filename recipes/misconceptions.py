@@ -37,14 +37,4 @@ def misconceptions(
     ablations   also iterate without a teacher and without mining, in the same table
     seed        of the split, of mining and of training
     """
-    return retriever(
-        data=data,
-        base=base,
-        bootstrap=bootstrap,
-        reranker=reranker,
-        iterations=iterations,
-        mining=mining,
-        distillation=distillation,
-        ablations=ablations,
-        seed=seed,
-    )
+    return retriever(**locals())  # the same parameters

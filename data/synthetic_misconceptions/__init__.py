@@ -1,4 +1,4 @@
-"""Generated multiple-choice questions: each wrong option is computed by one of about a hundred wrong procedures.
+"""Generated multiple-choice questions: each wrong option is computed by one of some ninety wrong procedures.
 
 for question in generate_questions(2_000, seed=1):
     for option, rule in enumerate(question.rules):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from ratchet.orchestrator.job_interface import Job
+from ratchet.orchestrator.job_interface import Job, Result
 
 
 @dataclass(frozen=True)
@@ -31,5 +31,6 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.rejection_sample:run",
+    predict=lambda config, inputs, parents: Result(parents["samples"].metrics if "samples" in parents else {}),
     metrics=lambda config: ("samples", "unsolved", "kept"),
 )

@@ -349,12 +349,8 @@ def _format_needs(own: StepNeeds) -> str:
 def _format_total(needs: Collection[StepNeeds]) -> str:
     """Return the totals of all steps, or an empty string without GPUs."""
     on_gpus = [own for own in needs if own.needs.gpu_memory]
-    if not on_gpus:
-        return ""
     known = [own for own in on_gpus if own.hours is not None]
-    hours = sum(own.hours or 0.0 for own in known)
-    rest = f", and {len(on_gpus) - len(known)} steps of unknown length" if len(known) < len(on_gpus) else ""
-    return (
-        f"at most {format_duration(hours * 3600)}, {sum(own.gpu_hours for own in known):.1f} GPU-hours{rest};"
-        f" disk {sum(own.needs.disk for own in needs):.1f} GB"
-    )
+    hours, gpu_hours = sum(own.hours or 0.0 for own in known), sum(own.gpu_hours for own in known)
+    parts = [f"at most {format_duration(hours * 3600)}, {gpu_hours:.1f} GPU-hours"] if known else []
+    parts += [f"{len(on_gpus) - len(known)} steps of unknown length"] if len(known) < len(on_gpus) else []
+    return "; ".join([*parts, f"disk {sum(own.needs.disk for own in needs):.1f} GB"]) if on_gpus else ""

@@ -220,10 +220,11 @@ def begin(
     """
     plan = Plan(steps, store, repair=repair)
     plan.check()
-    if not cluster.is_external:
-        machines = cluster.file_machines or [needs.find_local_machine()]
-        needs.check_fits(plan, needs.estimate(plan, machines), machines)
     if cluster.address and plan.missing():
         cluster.start()
+    machines = cluster.machines() if cluster.started else needs.list_known_machines()
+    found = needs.estimate(plan, machines)
+    if not cluster.is_external:  # its machines may become others
+        needs.check_fits(plan, found, machines)
     about = {"command": shlex.join(argv), "parameters": dict(parameters), "versions": versions(), "doc": recipe.doc}
     return plan, RunLog.begin(store, recipe.name, about)

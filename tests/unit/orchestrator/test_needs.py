@@ -139,3 +139,13 @@ def test_a_small_model_on_a_machine_without_gpus_is_not_counted(
     assert status == 0
     assert "GPU" not in shown
     assert "memory" not in shown
+
+
+@pytest.mark.parametrize("job", ["embed", "rerank"])
+def test_a_worker_of_inference_has_one_gpu(
+    job: str, data: dict[str, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [*data["misconceptions"], "reranker=embedder", f"{job}.gpus=2"]
+    status, _, said = plan(capsys, tmp_path, "retriever", *to_options(given), "--gpu", "H100:80:8")
+    assert status == 2
+    assert "gpus: 2 per worker given; expected at most 1" in said
