@@ -116,9 +116,14 @@ def print_plan(plan: Plan, before: Mapping[str, str], needs: Mapping[str, StepNe
     for name, planned in plan.steps.items():
         word, colour = shown[planned.state]
         state = Text(f"{word:<8}", style=colour)
-        needed = _format_needs(needs[name]) if name in needs else ""
+        earlier = plan.store.lookup(before[name]) if planned.commit is None and name in before else None
+        parts = [_format_needs(needs[name])] if name in needs else []
+        parts += [f"last time {format_duration(earlier.record['seconds'])}"] if earlier else []
         console.print(
-            Text(f"{name:<{width}}  "), state, Text(f"  {(planned.step_id or ''):<12.12}  {needed}".rstrip()), sep=""
+            Text(f"{name:<{width}}  "),
+            state,
+            Text(f"  {(planned.step_id or ''):<12.12}  {', '.join(parts)}".rstrip()),
+            sep="",
         )
         for reason in plan.explain(name, before) if explain else []:
             console.print(Text(f"    {reason}", style="dim"))

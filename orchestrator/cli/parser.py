@@ -57,7 +57,8 @@ run, and is reused if that step gives the same result as in an earlier run.
 
 For the steps of models it shows what they need at most: memory of each GPU, memory of the host per worker, disk, and
 the hours that the operations take on the GPUs. Models below 0.5 GB are left out where there are no GPUs. A step that
-needs more memory than the machines have is refused, with the settings that make it fit.
+needs more memory than the machines have is refused, with the settings that make it fit. `last time` is how long the
+step took in the last run, with other settings or inputs.
 
 """
 

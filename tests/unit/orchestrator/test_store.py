@@ -14,7 +14,11 @@ import damage
 import pytest
 
 from ratchet.errors import DamagedError, LeaseLost, StoreError
+from ratchet.jobs.answers import make_countdown
+from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.job_interface import Result
+from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.step import step
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases, list_lease_holders
 from ratchet.orchestrator.store.manifest import Manifest
@@ -391,3 +395,14 @@ def test_a_file_is_a_part(tmp_path: Path) -> None:
     (file,) = (file for file in store.manifest(made.manifest).files if file.path.count("/") == 0)
     assert store.path(made.manifest, file.path).is_file()
     assert store.manifest(made.manifest).part_digest(file.path) != store.manifest(made.manifest).part_digest(None)
+
+
+def test_a_plan_says_how_long_a_step_took_last_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store.open(tmp_path)
+    commit_once(store)
+    made = step("tasks", make_countdown.JOB)
+    for before, said in (({"tasks": STEP}, "last time 1.0 s"), ({}, None), ({"tasks": "cd" * 32}, None)):
+        console.print_plan(Plan([made], store), before, {}, explain=False)
+        shown = capsys.readouterr().out
+        assert ("last time" in shown) == (said is not None)
+        assert said is None or said in shown
