@@ -7,11 +7,15 @@ was measured (`benchmarks/memory.py`).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ratchet.errors import InputError
+from ratchet.errors import InputError, ModelError
 from ratchet.orchestrator.job_interface import Needs, Parents, Resources, Result
+
+if TYPE_CHECKING:  # it imports torch
+    from ratchet.models.footprint import Footprint
 
 LIBRARIES = 0.62e9
 """Bytes of a worker without a model: Python, torch, transformers and Ray, in training PEFT and DeepSpeed too."""
@@ -63,12 +67,13 @@ def infer(
         raise InputError(f"gpus: {resources.gpus:g} per worker given; expected at most 1, which holds the whole model")
     if folder is None or _is_small(folder, resources):
         return None
-    from ratchet.models.footprint import measure
-
     dtype = _dtype(config, resources)
     tokens = resources.batch_tokens if resources.gpus else min(resources.batch_tokens, CPU_TOKENS)
     batch = max(1, tokens // length)
-    one = measure(folder, kind, dtype=dtype, rows=batch, length=length, quantization=config.quantization)  # type: ignore[arg-type]
+    given = {"dtype": dtype, "rows": batch, "length": length, "quantization": config.quantization}
+    one = _measure(folder, kind, **given)
+    if one is None:
+        return None
     size = 2 if dtype == "bfloat16" else 4
     # An adapter is merged in float32.
     loaded = one.loaded * (4 // size if adapter and config.quantization == "none" else 1)
@@ -104,14 +109,12 @@ def train(
     """
     if folder is None or _is_small(folder, resources):
         return None
-    from ratchet.models.footprint import measure
-
     dtype = _dtype(config, resources)
     full = getattr(config, "method", "lora") == "full"
     counted = min(tokens, max(length, CPU_TOKENS)) if config.gradient_checkpointing and not resources.gpus else tokens
-    one = measure(
+    one = _measure(
         folder,
-        kind,  # type: ignore[arg-type]
+        kind,
         dtype=dtype,
         rows=max(1, counted // length),
         length=length,
@@ -122,6 +125,8 @@ def train(
         quantization=config.quantization,
         eager=not resources.gpus,
     )
+    if one is None:
+        return None
     workers = resources.workers or 1
     sharded = {stage: workers if config.zero_stage >= stage else 1 for stage in (1, 2, 3)}
     # Moments and master weights in float32, gradients in float32 and in the buffer that adds them up.
@@ -157,10 +162,11 @@ def merge(folder: Path | None, resources: Resources) -> Needs | None:
     if folder is None or _is_small(folder, resources):
         return None
     from ratchet.models.adapters.shard_merge import read_main_dtype
-    from ratchet.models.footprint import measure
 
     dtype = "bfloat16" if read_main_dtype(folder) == "bfloat16" else "float32"
-    one = measure(folder, "backbone", dtype=dtype, rows=8, length=256)
+    one = _measure(folder, "backbone", dtype=dtype, rows=8, length=256)
+    if one is None:
+        return None
     return Needs(0.0, _gb(LIBRARIES + max(12 * one.largest, one.weights + one.peak)), _gb(one.weights))
 
 
@@ -177,6 +183,15 @@ def count(parents: Parents, field: str, *names: str) -> int | None:
     """Return the first of these metrics of the step that an input comes from."""
     metrics = parents[field].metrics if field in parents else {}
     return next((int(metrics[name]) for name in names if name in metrics), None)
+
+
+def _measure(folder: Path, kind: str, **options: Any) -> Footprint | None:
+    """Return the footprint of a model; None for an architecture that does not run without numbers, such as Mamba."""
+    from ratchet.models import footprint
+
+    with suppress(AttributeError, KeyError, NotImplementedError, RuntimeError, ValueError, ModelError):
+        return footprint.measure(folder, kind, **options)  # type: ignore[arg-type]
+    return None
 
 
 def _is_small(folder: Path, resources: Resources) -> bool:

@@ -67,7 +67,7 @@ def start_engine(
 
 
 @contextmanager
-def load_partitioned(dtype: torch.dtype, device: str, *, zero_stage: int, offload: str = "none") -> Iterator[None]:
+def load_partitioned(dtype: str, device: str, *, zero_stage: int, offload: str = "none") -> Iterator[None]:
     """Context manager in which transformers loads a model layer by layer, with its weights partitioned over workers, so
     that none ever holds all of them. Does nothing below ZeRO stage 3. Collective, as `start_engine`."""
     if zero_stage < 3:
@@ -78,7 +78,7 @@ def load_partitioned(dtype: torch.dtype, device: str, *, zero_stage: int, offloa
 
     config = {
         "train_micro_batch_size_per_gpu": 1,
-        "bf16": {"enabled": dtype == torch.bfloat16},
+        "bf16": {"enabled": dtype == "bfloat16"},
         "zero_optimization": {"stage": 3, **_configure_offload(offload)},
     }
     active = HfDeepSpeedConfig(config)  # transformers holds a weak reference

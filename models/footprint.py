@@ -108,14 +108,15 @@ def measure(
     text = config.get_text_config()
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    largest = max(blocks.values(), default=0)
     return Footprint(
         weights=weights,
         loaded=whole + (quantization == "nf4") * weights,
-        peak=_run(model, rows, length, training=training) + (quantization == "nf4") * max(blocks.values()) * 2,
+        peak=_run(model, rows, length, training=training) + (quantization == "nf4") * largest * 2,
         trained=sum(weight.numel() for weight in model.parameters() if weight.requires_grad) if training else 0,
         multiplied=multiplied,
         head=of_head,
-        largest=max(blocks.values(), default=0),
+        largest=largest,
         cache=2 * text.num_hidden_layers * heads * size * compute.itemsize,
         width=text.hidden_size,
         layers=text.num_hidden_layers,

@@ -34,11 +34,6 @@ class StepNeeds:
     hours: float | None
     """Time on the GPUs, from the number of operations. None: not known."""
 
-    @property
-    def gpu_hours(self) -> float:
-        workers, gpus = self.resources.workers or 1, self.resources.gpus or 0.0
-        return (self.hours or 0.0) * workers * gpus
-
 
 def parse_gpu(text: str) -> Machine:
     """Return the machine of `--gpu NAME:GB[:COUNT]`. Raises InputError for another text."""

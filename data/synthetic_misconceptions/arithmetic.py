@@ -87,7 +87,6 @@ def _chain(r: Random) -> Params:
     return Params(a=r.randint(2, 20), b=r.randint(2, 9), c=r.randint(3, 9), d=r.randint(2, 9), e=r.randint(2, 9))
 
 
-# A table of rules reads better with one rule on two lines.
 # fmt: off
 PROBLEMS = (
     Problem(id="largest_decimal", topic=DECIMALS, construct="Compare decimals with different numbers of digits",

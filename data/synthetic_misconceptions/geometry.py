@@ -57,7 +57,6 @@ NO_ROOT = MalRule(
     lambda p: num(p.square, after=f" {p.unit}"),
 )
 
-# A table of rules reads better with one rule on two lines.
 # fmt: off
 PROBLEMS = (
     Problem(id="area_of_triangle", topic=AREA, construct="Calculate the area of a triangle", draw=_triangle,

@@ -32,7 +32,6 @@ def _sale(r: Random) -> Params:
     return Params(rate=rate, sale=old * (100 - rate) // 100)
 
 
-# A table of rules reads better with one rule on two lines.
 # fmt: off
 PROBLEMS = (
     Problem(id="share_in_ratio", topic=RATIO, construct="Share an amount in a given ratio", draw=_share,

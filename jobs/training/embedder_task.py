@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from ratchet.jobs.training.config import FinetuneConfig
-from ratchet.jobs.training.finetuning import CPU_TOKENS, attach_adapter, load_base
+from ratchet.jobs.training.finetuning import CPU_TOKENS, attach_adapter
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.models.adapters import lora
 from ratchet.models.batching import pad
 from ratchet.models.dropout import DropoutMasks
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
+from ratchet.models.engine import load_partitioned
 from ratchet.models.length_groups import group_by_length
 from ratchet.models.loading import add_other_adapter, eval_mode, other_adapter
 from ratchet.models.losses import grad_cache
@@ -41,7 +42,7 @@ class EmbedderTask:
         self.device = "cpu" if worker.device == "cpu" else "cuda"
         initial_adapter = inputs.current_best if config.start_from == "current_best" else None
         folder = find_config_folder(inputs.base, initial_adapter)
-        with load_base(config, self.device):
+        with load_partitioned(config.dtype, self.device, zero_stage=config.zero_stage, offload=config.offload):
             self.encoder = encoder.load(
                 inputs.base,
                 dtype=config.dtype,

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
 
 from ratchet.errors import InputError
@@ -26,7 +24,6 @@ from ratchet.jobs.training.selection import write_selection
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models.adapters import lora
 from ratchet.models.dropout import DropoutMasks
-from ratchet.models.engine import load_partitioned
 from ratchet.models.loading import train_in_float32
 from ratchet.models.search.rank_metrics import RankMetrics
 from ratchet.orchestrator.job_interface import Context, Result, digests
@@ -44,12 +41,6 @@ def steps_of_epochs(job: str, rows: int, steps: int, epochs: int, worker: Worker
             " worker per row; lower workers, or raise batch_size"
         )
     return [steps] * epochs
-
-
-def load_base(config: FinetuneConfig, device: str) -> AbstractContextManager[None]:
-    """Return the context manager in which a task loads its base: partitioned over the workers under ZeRO-3."""
-    dtype = getattr(torch, config.dtype)
-    return load_partitioned(dtype, device, zero_stage=config.zero_stage, offload=config.offload)
 
 
 def attach_adapter(

@@ -119,12 +119,8 @@ def print_plan(plan: Plan, before: Mapping[str, str], needs: Mapping[str, StepNe
         earlier = plan.store.lookup(before[name]) if planned.commit is None and name in before else None
         parts = [_format_needs(needs[name])] if name in needs else []
         parts += [f"last time {format_duration(earlier.record['seconds'])}"] if earlier else []
-        console.print(
-            Text(f"{name:<{width}}  "),
-            state,
-            Text(f"  {(planned.step_id or ''):<12.12}  {', '.join(parts)}".rstrip()),
-            sep="",
-        )
+        rest = f"  {(planned.step_id or ''):<12.12}  {', '.join(parts)}".rstrip()
+        console.print(Text(f"{name:<{width}}  "), state, Text(rest), sep="")
         for reason in plan.explain(name, before) if explain else []:
             console.print(Text(f"    {reason}", style="dim"))
     missing = plan.missing()
@@ -355,7 +351,8 @@ def _format_total(needs: Collection[StepNeeds]) -> str:
     """Return the totals of all steps, or an empty string without GPUs."""
     on_gpus = [own for own in needs if own.needs.gpu_memory]
     known = [own for own in on_gpus if own.hours is not None]
-    hours, gpu_hours = sum(own.hours or 0.0 for own in known), sum(own.gpu_hours for own in known)
+    hours = sum(own.hours or 0.0 for own in known)
+    gpu_hours = sum((own.hours or 0.0) * (own.resources.workers or 1) * (own.resources.gpus or 0.0) for own in known)
     parts = [f"at most {format_duration(hours * 3600)}, {gpu_hours:.1f} GPU-hours"] if known else []
     parts += [f"{len(on_gpus) - len(known)} steps of unknown length"] if len(known) < len(on_gpus) else []
     return "; ".join([*parts, f"disk {sum(own.needs.disk for own in needs):.1f} GB"]) if on_gpus else ""

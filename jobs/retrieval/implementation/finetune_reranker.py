@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,7 +25,6 @@ from ratchet.jobs.retrieval.finetune_reranker import MICRO_BATCH_SIZE, Config, I
 from ratchet.jobs.training.finetuning import (
     CPU_TOKENS,
     attach_adapter,
-    load_base,
     run_finetuning,
     select_metrics,
     steps_of_epochs,
@@ -35,6 +33,7 @@ from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.jobs.training.teacher_gate import TeacherGate, resolve_distillation
 from ratchet.models.adapters import lora
 from ratchet.models.dropout import DropoutMasks
+from ratchet.models.engine import load_partitioned
 from ratchet.models.length_groups import group_by_length
 from ratchet.models.loading import add_other_adapter, eval_mode, other_adapter
 from ratchet.models.losses.contrastive import scale_for_workers
@@ -75,8 +74,8 @@ class TrainTask:
             config.max_length, config.query_max_length
         )
         # PEFT copies a head that is trained, which works for whole weights only.
-        is_decoder = self.reranker_config.kind == "yes_no"
-        with load_base(config, self.device) if is_decoder else nullcontext():
+        stage = config.zero_stage if self.reranker_config.kind == "yes_no" else 0
+        with load_partitioned(config.dtype, self.device, zero_stage=stage, offload=config.offload):
             self.reranker = reranker.load(
                 inputs.base,
                 dtype=config.dtype,
@@ -93,7 +92,7 @@ class TrainTask:
             initial_adapter,
             self.dropout,
             modules_to_save=reranker.find_heads(self.reranker),
-            task="CAUSAL_LM" if is_decoder else "SEQ_CLS",
+            task="CAUSAL_LM" if self.reranker_config.kind == "yes_no" else "SEQ_CLS",
         )
         self.reranker.model = self.model
         if config.zero_stage == 3 and inputs.current_best is not None and initial_adapter is None:

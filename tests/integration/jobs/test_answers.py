@@ -110,7 +110,7 @@ def test_answers_are_the_same_for_any_number_of_workers_and_are_verified(
     compare_checkpoints.check(config, given)
     table = compare_checkpoints.JOB.load()(compared, config, given).tables["checkpoints"]
     assert [row["step"] for row in table] == ["10", "20"]
-    assert table[0]["eval_loss"] > table[1]["eval_loss"]
+    assert table[0]["valid/eval_loss"] > table[1]["valid/eval_loss"]
     assert table[0]["gradient_norm"] > 0
     with pytest.raises(InputError, match="2 given, for 1 checkpoints"):
         compare_checkpoints.check(compare_checkpoints.Config(steps=(10,)), given)

@@ -29,7 +29,7 @@ def load(rank: int, base: str, folder: str, kind: str) -> None:
 
     engine.silence_libraries()
     whole = encoder.load(Path(base), dtype=kind, device="cpu", training=True).model
-    with engine.load_partitioned(getattr(torch, kind), "cpu", zero_stage=3):
+    with engine.load_partitioned(kind, "cpu", zero_stage=3):
         found = encoder.load(Path(base), dtype=kind, device="cpu", training=True).model
     weights = dict(found.named_parameters())
     assert all(engine.is_partitioned(weight) and weight.numel() == 0 for weight in weights.values())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+import transformers
 from model_shapes import save_shape
 
 from ratchet.errors import InputError
@@ -149,3 +151,20 @@ def test_a_worker_of_inference_has_one_gpu(
     status, _, said = plan(capsys, tmp_path, "retriever", *to_options(given), "--gpu", "H100:80:8")
     assert status == 2
     assert "gpus: 2 per worker given; expected at most 1" in said
+
+
+def test_an_architecture_that_cannot_be_counted_is_planned_all_the_same(
+    data: dict[str, list[str]], models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mixtures of experts choose by numbers, which meta tensors do not have."""
+    folder = tmp_path / "experts"
+    shutil.copytree(models["7B"], folder)
+    size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = transformers.MixtralConfig(**size, vocab_size=300, num_key_value_heads=2, num_local_experts=4)
+    config.architectures = ["MixtralForCausalLM"]
+    config.save_pretrained(folder)
+    given = [*data["misconceptions"], f"base={folder}"]
+    status, shown, said = plan(capsys, tmp_path, "retriever", *to_options(given), "--gpu", "H100:80")
+    assert status == 0, said
+    (line,) = (line for line in shown.splitlines() if line.startswith("iter0/finetune_embedder"))
+    assert "GPU" not in line
