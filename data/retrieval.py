@@ -49,6 +49,11 @@ class RetrievalData:
     notes: dict[str, int] = field(default_factory=dict)
     """Counts of what was dropped or merged while reading, by a sentence that says it."""
 
+    @property
+    def longest_text(self) -> int:
+        """Characters of the longest document or query."""
+        return max(len(text) for text in (*(d.text for d in self.corpus), *(q.text for q in self.queries)))
+
 
 def check_data(data: RetrievalData, source: str) -> RetrievalData:
     """Return the data unchanged. Raises DataError for the first error in it."""

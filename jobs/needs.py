@@ -23,8 +23,9 @@ TRAINED = 6
 """Bytes per trained weight for the bucket in which gradients are added over workers, and for temporaries of Adam."""
 CUDA = 1.0e9
 """Bytes of a GPU that the CUDA context and its libraries take, and of the fragments between tensors."""
-PREPACKED = 4 << 30
-"""As `ratchet.models.cpu_linear.LIMIT_BYTES`."""
+PREPACKED = 4 << 30  # as `ratchet.models.cpu_linear.LIMIT_BYTES`
+TEMPLATE = 64
+"""Tokens of a template, a task or a prompt."""
 CPU_TOKENS = 2048
 """Padded tokens of a forward pass on CPUs, as in `CPU_BATCH_TOKENS` and `CPU_TOKENS` of models and jobs."""
 SMALL = 5 * 10**8
@@ -168,6 +169,13 @@ def merge(folder: Path | None, resources: Resources) -> Needs | None:
     if one is None:
         return None
     return Needs(0.0, _gb(LIBRARIES + max(12 * one.largest, one.weights + one.peak)), _gb(one.weights))
+
+
+def bound_length(limit: int, parents: Parents, field: str, texts: int = 1) -> int:
+    """Return the most tokens of a row of `texts` texts: `limit`, or fewer where the longest text of the data is known.
+    A character is a token at most."""
+    longest = count(parents, field, "longest_text")
+    return limit if longest is None else min(limit, texts * longest + TEMPLATE)
 
 
 def graph_tokens(config: Any, resources: Resources, texts: int, length: int, *, on_cpu: int = CPU_TOKENS) -> int:

@@ -127,13 +127,6 @@ KEEP_FREED_BYTES = 5e8
 """Bytes of a small model's weights, see `configure_malloc`."""
 
 
-@contextmanager
-def gather_trained_weights(model: Any) -> Iterator[None]:
-    """Context manager in which the trained weights are whole on every worker, also under ZeRO-3. Collective."""
-    with gather_weights([weight for weight in model.parameters() if weight.requires_grad]):
-        yield
-
-
 def configure_malloc(model: Any) -> None:
     """Tell glibc what to do with the freed memory of large temporaries in training on CPUs.
 

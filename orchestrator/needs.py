@@ -16,10 +16,8 @@ from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import apply_setting
 from ratchet.orchestrator.step import Step
 
-PEAK_TFLOPS = {
-    "T4": 65, "V100": 125, "A10G": 70, "L4": 121, "A40": 150, "L40S": 362, "A100": 312, "H100": 989, "H200": 989,
-    "B200": 2250,
-}  # fmt: skip
+PEAK_TFLOPS = {"T4": 65, "V100": 125, "A10G": 70, "L4": 121, "A40": 150, "L40S": 362, "A100": 312, "H100": 989}
+PEAK_TFLOPS |= {"H200": 989, "B200": 2250}
 """Dense bfloat16 (T4 and V100: float16) of the manufacturers' data sheets, by Ray's name of the GPU."""
 UTILISATION = 0.35
 """Part of the peak that large models reach in training and in batches of inference."""
@@ -48,16 +46,11 @@ def parse_gpu(text: str) -> Machine:
     return Machine(8.0 * gpus, float(gpus), accelerators=frozenset({name}), gpu_memory=size)
 
 
-def find_local_machine() -> Machine:
-    """Return this machine. The memory of its GPUs is not known."""
+def list_known_machines() -> Sequence[Machine]:
+    """Return the machines of the file RATCHET_CLUSTER, else this machine, without the memory of its GPUs."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
-    return Machine(float(os.cpu_count() or 1), float(gpus), memory=memory)
-
-
-def list_known_machines() -> Sequence[Machine]:
-    """Return the machines of the file RATCHET_CLUSTER, else this machine."""
-    return Cluster().file_machines or [find_local_machine()]
+    return Cluster().file_machines or [Machine(float(os.cpu_count() or 1), float(gpus), memory=memory)]
 
 
 def estimate(plan: Plan, machines: Sequence[Machine]) -> dict[str, StepNeeds]:
@@ -107,14 +100,13 @@ def _compute_hours(needs: Needs, resources: Resources, machines: Sequence[Machin
 def _fits(own: StepNeeds, machines: Sequence[Machine]) -> bool:
     """Whether the workers fit on some machine together, as many as are placed on one."""
 
-    def holds(machine: Machine) -> bool:
+    for machine in machines:
         together = min(machine.count_fitting(own.resources), own.resources.workers or 1)
-        return bool(together) and own.needs.gpu_memory <= machine.gpu_memory and (
-            own.needs.memory * together <= machine.memory
-        )  # fmt: skip
-
+        enough = own.needs.gpu_memory <= machine.gpu_memory and own.needs.memory * together <= machine.memory
+        if together and enough:
+            return True
     # A step that no machine has room for is refused when it is placed, with another message.
-    return any(map(holds, machines)) or not any(machine.count_fitting(own.resources) for machine in machines)
+    return not any(machine.count_fitting(own.resources) for machine in machines)
 
 
 def _find_fitting(plan: Plan, step: Step, machines: Sequence[Machine]) -> list[str]:

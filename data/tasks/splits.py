@@ -106,9 +106,8 @@ def _document(group: list[Sample]) -> str:
 
 
 def _count_documents(groups: list[list[Sample]]) -> str:
-    documents = {_document(group) for group in groups}
-    inside = f" in {len(documents)} documents" if len(documents) < len(groups) else ""
-    return f"{len(groups)} groups{inside}"
+    documents = len({_document(group) for group in groups})
+    return f"{len(groups)} groups" + (f" in {documents} documents" if documents < len(groups) else "")
 
 
 def describe_repeated(splits: Splits) -> str:

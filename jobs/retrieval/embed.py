@@ -49,7 +49,8 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     folder = needs.find_model("model", inputs, parents)
     if folder is None:
         return None
-    length = read_encoding_config(folder).with_limits(config.max_length).max_length
+    limit = read_encoding_config(folder).with_limits(config.max_length).max_length
+    length = needs.bound_length(limit, parents, "texts")
     names = ("documents",) if config.role == "passage" else ("test/queries",)
     rows = needs.count(parents, "texts", *names, "test/statements")
     adapter = inputs.adapter is not None or "adapter" in parents

@@ -21,11 +21,11 @@ from ratchet.jobs.training.config import (
 )
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_files import find_config_folder
-from ratchet.models.model_kind import check_embedder
+from ratchet.models.model_kind import check_embedder, read_config
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Unit
 
-CPU_GRAPH_TOKENS = 2**15
-"""Tokens of a training step on CPUs whose activations are all kept. For MiniLM they take about 8 GB."""
+CPU_GRAPH = 2**15 * 6 * 384
+"""Tokens of a training step on CPUs whose activations are all kept, times layers and their dimensions: about 8 GB."""
 TEMPLATE_TOKENS = 32
 """Estimated tokens of a template and a task. The exact number is checked when the model is loaded."""
 
@@ -123,9 +123,12 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     folder = needs.find_model("base", inputs, parents)
     if folder is None:
         return None
-    length = read_encoding_config(folder).with_limits(config.max_length).max_length
+    limit = read_encoding_config(folder).with_limits(config.max_length).max_length
+    length = limit if config.num_examples else needs.bound_length(limit, parents, "corpus")
     texts = config.batch_size * (2 + config.num_negatives)
-    tokens = needs.graph_tokens(config, resources, texts, length, on_cpu=CPU_GRAPH_TOKENS)
+    shape = read_config(folder)
+    kept = CPU_GRAPH // (shape.get("num_hidden_layers", 6) * shape.get("hidden_size", 384))
+    tokens = needs.graph_tokens(config, resources, texts, length, on_cpu=kept)
     queries = needs.count(parents, "mined", "queries", "train/queries")
     total = None if queries is None else config.epochs * queries * (2 + config.num_negatives) * length
     passes = 1 if texts * length <= tokens * (resources.workers or 1) else 2

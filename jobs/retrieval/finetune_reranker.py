@@ -66,13 +66,14 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     if folder is None:
         return None
     given = read_reranker_config(folder).with_limits(config.max_length, config.query_max_length)
+    length = needs.bound_length(given.max_length, parents, "corpus", texts=2)
     group = 1 + config.num_negatives
     own = -(-config.batch_size // (resources.workers or 1))
-    tokens = min(own, resources.micro_batch_size or MICRO_BATCH_SIZE) * group * given.max_length
+    tokens = min(own, resources.micro_batch_size or MICRO_BATCH_SIZE) * group * length
     queries = needs.count(parents, "mined", "queries", "train/queries")
-    total = None if queries is None else config.epochs * queries * group * given.max_length
+    total = None if queries is None else config.epochs * queries * group * length
     kind = "causal" if given.kind == "yes_no" else "classifier"
-    return needs.train(folder, kind, config, resources, length=given.max_length, tokens=tokens, total=total)
+    return needs.train(folder, kind, config, resources, length=length, tokens=tokens, total=total)
 
 
 JOB = Job(

@@ -43,7 +43,8 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     data = load_data(inputs.data, config.questions, config.seed)
     splits = split_data(data, config)
     counts = {f"{name}/queries": len(found) for name, found in splits.items()}
-    return Result({"documents": len(data.corpus), **counts}, note=describe_repeated(splits))
+    counts |= {"documents": len(data.corpus), "longest_text": data.longest_text}
+    return Result(counts, note=describe_repeated(splits))
 
 
 JOB = Job(
@@ -54,5 +55,5 @@ JOB = Job(
     run="ratchet.jobs.retrieval.implementation.prepare:run",
     predict=predict,
     outputs=("corpus", "train", "valid", "test"),
-    metrics=lambda config: ("documents", "queries", "*/queries", "queries without *"),
+    metrics=lambda config: ("documents", "longest_text", "queries", "*/queries", "queries without *"),
 )

@@ -66,7 +66,8 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     reranker_config = read_reranker_config(folder).with_limits(config.max_length, config.query_max_length)
     kind = "causal" if reranker_config.kind == "yes_no" else "classifier"
     adapter = inputs.adapter is not None or "adapter" in parents
-    return needs.infer(folder, kind, config, resources, length=reranker_config.max_length, adapter=adapter)
+    length = needs.bound_length(reranker_config.max_length, parents, "corpus", texts=2)
+    return needs.infer(folder, kind, config, resources, length=length, adapter=adapter)
 
 
 JOB = Job(

@@ -133,7 +133,7 @@ class TrainingLoop:
         if is_best:
             history.best = len(history.evaluations) - 1
         if is_best or self.options.checkpoints:
-            with engine.gather_trained_weights(self.task.model):
+            with engine.gather_weights([one for one in self.task.model.parameters() if one.requires_grad]):
                 if self.worker.rank == 0:
                     self.checkpoints.save_model(is_best, done if self.options.checkpoints else None)
 

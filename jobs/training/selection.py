@@ -1,9 +1,4 @@
-"""The metric by which training selected a model, and what merging cost of it.
-
-Training measures a base (perhaps in 4 bits) with an adapter beside it. What is used afterwards is the merged model,
-whose weights are rounded to the base's dtype. An evaluation of the merged model on the same held-out rows tells the
-difference.
-"""
+"""The metric by which training selected a model, with its adapter not merged, and what merging cost of it."""
 
 from __future__ import annotations
 

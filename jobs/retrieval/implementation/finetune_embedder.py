@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ratchet.data.tables import read_shards
 from ratchet.data.triplets import Triplets, find_corpus_rows, find_own_rows, pad_rows
-from ratchet.jobs.retrieval.finetune_embedder import CPU_GRAPH_TOKENS, Config, Inputs
+from ratchet.jobs.retrieval.finetune_embedder import CPU_GRAPH, Config, Inputs
 from ratchet.jobs.training.embedder_task import EmbedderTask
 from ratchet.jobs.training.finetuning import run_finetuning, select_metrics, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
@@ -115,7 +115,9 @@ class TrainTask(EmbedderTask):
         """Whether the graph of one forward and backward pass of all texts is kept in memory."""
         if self.resources.micro_batch_size is not None:
             return len(ids_R) <= self.resources.micro_batch_size
-        return sum(map(len, ids_R)) <= (CPU_GRAPH_TOKENS if self.device == "cpu" else self.resources.batch_tokens)
+        shape = self.model.config.get_text_config()
+        kept = CPU_GRAPH // (shape.num_hidden_layers * shape.hidden_size)
+        return sum(map(len, ids_R)) <= (kept if self.device == "cpu" else self.resources.batch_tokens)
 
     def _run_whole(self, batch: WorkerBatch, ids_R: list[list[int]], row_ids_R: np.ndarray) -> tuple[Tensor, int]:
         vector_RD = self.embed_rows(ids_R, row_ids_R, np.arange(len(ids_R)))

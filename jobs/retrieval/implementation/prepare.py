@@ -37,6 +37,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         write_shards(context.out / name, rows, schema, config.shard_rows)
     context.progress(Progress(len(data.queries), len(data.queries), "queries"))
     counts = {f"{name}/queries": len(queries) for name, queries in splits.items()}
+    counts["longest_text"] = data.longest_text
     return Result(
         {"documents": len(corpus), "queries": len(data.queries), **counts, **data.notes},
         {"splits": [_statistics(name, queries) for name, queries in splits.items()]},

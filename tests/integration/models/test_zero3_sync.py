@@ -55,7 +55,7 @@ def worker(rank: int, folder: str) -> None:
         outputs = torch.cat([layers(x) for x in passes(rank)])
         zero3_sync.finish(blank)
     assert len(ran) == (6 if rank == 0 else 0)
-    with engine.gather_trained_weights(layers):
+    with engine.gather_weights([weight for weight in layers.parameters() if weight.requires_grad]):
         if rank == 1:
             weights = {
                 name: weight.detach().clone() for name, weight in layers.named_parameters() if weight.requires_grad

@@ -135,6 +135,7 @@ def test_training_queries_with_the_text_of_a_test_query_are_counted(tmp_path: Pa
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     predicted = predict(Config(), Inputs(tmp_path), {})
-    assert predicted.metrics == {"documents": 4, "train/queries": 2, "valid/queries": 1, "test/queries": 1}
+    splits = {"train/queries": 2, "valid/queries": 1, "test/queries": 1}
+    assert predicted.metrics == {"documents": 4, "longest_text": 6, **splits}
     where = f"{tmp_path / 'qrels/train.tsv'}:1"
     assert predicted.note == f"1 of 2 training queries have the text of a test query, such as {where}"
