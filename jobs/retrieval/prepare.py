@@ -55,5 +55,5 @@ JOB = Job(
     run="ratchet.jobs.retrieval.implementation.prepare:run",
     predict=predict,
     outputs=("corpus", "train", "valid", "test"),
-    metrics=lambda config: ("documents", "longest_text", "queries", "*/queries", "queries without *"),
+    metrics=lambda config: ("documents", "queries", "*/queries", "queries without *", "longest_text"),
 )
