@@ -12,7 +12,7 @@ from ratchet.orchestrator.job_interface.settings import Setting, describe_settin
 
 def write_reference() -> str:
     """Return the inputs and settings of all jobs as Markdown."""
-    parts = [REFERENCE_HEAD, "## Resources of every job", *_table(describe_settings(Resources))]
+    parts = [REFERENCE_HEAD, "## Resources", *_table(describe_settings(Resources))]
     for verb, module in find_declarations().items():
         job = load_declaration(module)
         text = (importlib.import_module(module).__doc__ or "").partition("\n\n")[0]
@@ -21,6 +21,8 @@ def write_reference() -> str:
         if inputs:
             parts += ["Inputs:", *_table(inputs)]
         parts += ["Settings:", *_table(describe_settings(job.config))]
+        used = "all" if job.resources is None else ", ".join(f"`{name}`" for name in job.resources)
+        parts.append(f"Resources: {used}.")
     return "\n\n".join(parts) + "\n"
 
 

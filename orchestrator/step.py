@@ -247,8 +247,14 @@ def _matches(name: str, known: Sequence[str]) -> bool:
 
 
 def check_resources(resources: Resources, where: str, job: Job) -> None:
-    """Raise RecipeError, beginning with `where`, for labels without a value, more workers at first than at most, and
-    several workers or GPUs for a job of a single process."""
+    """Raise RecipeError, beginning with `where`, for resources that the job does not use, labels without a value, and
+    more workers at first than at most."""
+    for name, value in vars(resources).items():
+        if job.resources is not None and name not in job.resources and value != getattr(Resources(), name):
+            raise RecipeError(
+                f"{where}: {name} given; expected one of {', '.join(job.resources)}, since {job.name} uses no other"
+                " resource; leave it out"
+            )
     try:
         resources.selector()
     except InputError as error:
@@ -257,12 +263,6 @@ def check_resources(resources: Resources, where: str, job: Job) -> None:
         raise RecipeError(
             f"{where}: min_workers {resources.min_workers} given; expected at most workers, which is"
             f" {resources.workers}"
-        )
-    given = {"workers": (resources.workers or 1) - 1, "gpus": resources.gpus, "min_workers": resources.min_workers}
-    wrong = [name for name, value in given.items() if value]
-    if job.single_process and wrong:
-        raise RecipeError(
-            f"{where}: {wrong[0]} given; expected none, since {job.name} is one process on CPUs; leave it out"
         )
 
 

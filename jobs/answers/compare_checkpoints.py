@@ -47,5 +47,6 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.compare_checkpoints:run",
+    resources=("retries",),
     check=check,
 )

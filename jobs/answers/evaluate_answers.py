@@ -35,5 +35,6 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.evaluate_answers:run",
+    resources=("retries",),
     metrics=list_metrics,
 )

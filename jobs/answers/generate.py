@@ -18,7 +18,7 @@ from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.inference import InferenceConfig
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Seed, Unit
+from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Seed, Unit
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.generate:run",
+    resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,
 )

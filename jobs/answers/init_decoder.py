@@ -48,6 +48,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.init_decoder:run",
+    resources=("retries",),
     check=check,
     metrics=lambda config: ("parameters",),
 )

@@ -41,6 +41,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.make_countdown:run",
+    resources=("retries",),
     check=check,
     predict=lambda config, inputs, parents: Result({"tasks": config.tasks}),
     outputs=("tasks",),

@@ -83,6 +83,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.prepare_tasks:run",
+    resources=("retries",),
     predict=predict,
     outputs=("train", "valid", "test"),
     metrics=lambda config: ("task", "train", "valid", "test", "also_in_test"),

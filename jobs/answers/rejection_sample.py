@@ -31,6 +31,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.rejection_sample:run",
+    resources=("retries",),
     predict=lambda config, inputs, parents: Result(parents["samples"].metrics if "samples" in parents else {}),
     metrics=lambda config: ("samples", "unsolved", "kept"),
 )

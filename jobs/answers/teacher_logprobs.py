@@ -15,7 +15,7 @@ from annotated_types import Ge
 from ratchet.jobs import needs
 from ratchet.jobs.inference import InferenceConfig
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Unit
+from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Unit
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.answers.implementation.teacher_logprobs:run",
+    resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,
     metrics=lambda config: ("samples", "tokens", "top_k", "dtype"),

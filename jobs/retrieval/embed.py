@@ -14,7 +14,7 @@ from ratchet.jobs.inference import InferenceConfig
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_files import check_folder
 from ratchet.models.model_kind import check_embedder
-from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Unit
+from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Unit
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.embed:run",
+    resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,
     metrics=lambda config: ("rows", "dim", "tokens", "dtype"),

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, MinLen
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Job, Unit
+from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Unit
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.evaluate_retrieval:run",
+    resources=MAP_RESOURCES,
     check=check,
     outputs=("ranking", "run.trec", "qrels.trec", "per_query.parquet"),
     metrics=list_metrics,

@@ -53,6 +53,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.merge:run",
+    resources=("cpus", "memory", "accelerator", "labels", "retries"),
     check=check,
     needs=estimate_needs,
     predict=needs.predict_model,

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Job, Result, Seed
+from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Result, Seed
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.mine:run",
+    resources=MAP_RESOURCES,
     check=check,
     predict=lambda config, inputs, parents: Result(parents["queries"].metrics if "queries" in parents else {}),
     metrics=lambda config: (

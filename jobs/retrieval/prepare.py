@@ -53,6 +53,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.prepare:run",
+    resources=("retries",),
     predict=predict,
     outputs=("corpus", "train", "valid", "test"),
     metrics=lambda config: ("documents", "queries", "*/queries", "queries without *", "longest_text"),

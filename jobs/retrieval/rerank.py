@@ -21,7 +21,7 @@ from ratchet.jobs import needs
 from ratchet.jobs.inference import InferenceConfig
 from ratchet.models.model_files import check_folder
 from ratchet.models.reranker.reranker_config import read_reranker_config
-from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Result, Unit
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.rerank:run",
+    resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,
     predict=lambda config, inputs, parents: Result(parents["lists"].metrics if "lists" in parents else {}),

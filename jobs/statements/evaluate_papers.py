@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, MinLen
 
-from ratchet.orchestrator.job_interface import Job, Seed
+from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Seed
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.statements.implementation.evaluate_papers:run",
+    resources=MAP_RESOURCES,
     outputs=("ranks",),
     metrics=list_metrics,
 )

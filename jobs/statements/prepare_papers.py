@@ -59,6 +59,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run="ratchet.jobs.statements.implementation.prepare_papers:run",
+    resources=("retries",),
     predict=predict,
     outputs=("train", "valid", "test"),
     metrics=lambda config: (

@@ -2,6 +2,7 @@
 
 from ratchet.orchestrator.atomic_file import sync, write_atomically
 from ratchet.orchestrator.job_interface.job import (
+    MAP_RESOURCES,
     Context,
     Job,
     Needs,
@@ -15,6 +16,7 @@ from ratchet.orchestrator.job_interface.job import (
 from ratchet.orchestrator.job_interface.settings import Seed, Unit
 
 __all__ = [
+    "MAP_RESOURCES",
     "Context",
     "Job",
     "Needs",

@@ -69,6 +69,10 @@ class Resources:
         return found
 
 
+MAP_RESOURCES = ("workers", "min_workers", "cpus", "gpus", "memory", "accelerator", "labels", "retries")
+"""`Job.resources` of a map over shards."""
+
+
 @dataclass(frozen=True)
 class Source:
     """A file or folder that the user gives. It enters the fingerprint by its content, never by its path or name."""
@@ -230,6 +234,8 @@ class Job:
     single_process: bool = False
     """Whether `run` does all work itself, on CPUs. Its process then has the resources of the step's one worker, on any
     machine. Otherwise it has none, and starts workers that have them."""
+    resources: tuple[str, ...] | None = None
+    """The fields of `Resources` that the job uses; others are refused. None: all."""
     outputs: tuple[str, ...] = ()
     """The folders and files of the output that other steps may take as `step["name"]`, or globs of them. Empty: any."""
     metrics: Callable[[Any], Collection[str]] | None = None

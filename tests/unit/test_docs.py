@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -15,6 +16,7 @@ from ratchet.jobs.__main__ import find_declarations, load_declaration
 from ratchet.models.embedder.encoding_config import EncodingConfig
 from ratchet.models.reranker.reranker_config import RerankerConfig
 from ratchet.orchestrator.job_interface import Resources
+from ratchet.orchestrator.job_interface.code import read_code
 from ratchet.orchestrator.recipe import names as recipe_names
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +30,9 @@ def named_settings(text: str) -> set[tuple[str, str]]:
     found = re.findall(r"(?:`|--set '?(?:iter\S*/)?)([a-z_]+)\.([a-z_]+)(?=[`=])", text)
     return {(owner, name) for owner, name in found if name not in FILES}
 
+
+READERS = ("ratchet/jobs/", "ratchet/models/", "ratchet/data/")
+DECLARING = ("ratchet/jobs/training/config.py", "ratchet/jobs/needs.py")
 
 DOCUMENTS = [
     ROOT / "README.md",
@@ -58,3 +63,20 @@ def test_settings_that_documents_name_exist(owner: str, name: str) -> None:
 
 def test_documents_name_settings() -> None:
     assert len(NAMED) > 50
+
+
+@pytest.mark.parametrize("verb", DECLARATIONS)
+def test_every_setting_and_resource_is_read_by_the_work(verb: str) -> None:
+    """A setting that only its declaration and its check know does nothing. `placement` reads the resources that every
+    map and training has."""
+    job = load_declaration(DECLARATIONS[verb])
+    declared = f"{DECLARATIONS[verb].replace('.', '/')}.py"
+    read: set[str] = set()
+    for name, path in read_code(job).files.items():
+        if name.startswith(READERS) and name != declared and name not in DECLARING:
+            tree = ast.parse(path.read_bytes())
+            read |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
+    settings = {field.name for field in dataclasses.fields(job.config)}
+    everywhere = {"workers", "min_workers", "cpus", "gpus", "memory", "accelerator", "labels", "retries"}
+    resources = {field.name for field in dataclasses.fields(Resources)} if job.resources is None else {*job.resources}
+    assert not (settings | (resources - everywhere)) - read, "accepted, and without effect"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,15 +14,16 @@ from hypothesis import strategies as st
 
 from ratchet.errors import InputError, RecipeError
 from ratchet.jobs.answers import sft
-from ratchet.jobs.retrieval import embed, merge
+from ratchet.jobs.retrieval import embed, merge, mine, prepare
 from ratchet.orchestrator.execution.cluster import Cluster, compute_task_options
-from ratchet.orchestrator.job_interface import Resources
+from ratchet.orchestrator.job_interface import Job, Resources
 from ratchet.orchestrator.job_interface.placement import (
     Machine,
     choose_workers,
     count_fitting,
     resolve_resources,
 )
+from ratchet.orchestrator.recipe import apply_setting
 from ratchet.orchestrator.step import Source, step
 
 SOURCE = Source(Path(__file__))
@@ -115,8 +117,21 @@ def test_a_job_of_a_single_process_has_the_resources_of_one_worker() -> None:
         cluster.place(replace(made, resources=Resources(memory=300, cpus=64)))
 
 
-@pytest.mark.parametrize(("name", "value"), [("workers", 2), ("gpus", 1.0), ("min_workers", 1)])
-def test_a_job_of_a_single_process_takes_no_workers(name: str, value: float) -> None:
-    resources = Resources(**{name: value})
-    with pytest.raises(RecipeError, match=f"{name} given; expected none, since merge is one process"):
-        step("merge", merge.JOB, base=SOURCE, adapter=SOURCE, corpus=SOURCE, resources=resources)
+@pytest.mark.parametrize(
+    ("job", "name", "value"),
+    [
+        (merge.JOB, "workers", 2),
+        (merge.JOB, "gpus", 1.0),
+        (prepare.JOB, "placement", "SPREAD"),
+        (prepare.JOB, "cpus", 2.0),
+        (embed.JOB, "micro_batch_size", 4),
+        (embed.JOB, "timeout", 60.0),
+        (mine.JOB, "batch_tokens", 512),
+    ],
+)
+def test_resources_that_a_job_does_not_use_are_refused(job: Job, name: str, value: Any) -> None:
+    inputs = {field.name: SOURCE for field in fields(job.inputs)}
+    with pytest.raises(RecipeError, match=f"{name} given; expected one of .*, since {job.name} uses no other resource"):
+        step("made", job, resources=Resources(**{name: value}), **inputs)
+    with pytest.raises(RecipeError, match=f"--set made.{name}={value}: {name} given; expected one of"):
+        apply_setting(step("made", job, **inputs), f"{name}={value}")
