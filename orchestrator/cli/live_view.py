@@ -13,8 +13,8 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -24,6 +24,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ratchet.orchestrator.cli.rate import Rate
+from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.job_interface.job import Progress
 from ratchet.orchestrator.job_interface.terminal import CleanConsole, OutputError, clean
 from ratchet.orchestrator.reporting.formatting import format_compact, format_duration, pluralize, shorten
@@ -50,7 +51,7 @@ class _Running:
     logged: float = 0.0
 
 
-class LiveView:
+class LiveView(RunListener):
     """Context manager that shows a run of the steps `names` of `recipe`."""
 
     def __init__(
@@ -85,8 +86,8 @@ class LiveView:
 
     def __enter__(self) -> LiveView:
         self.begin = self.clock()
-        self._queue_line("run", f"{self.recipe} {self.run_id}: {pluralize(self.total, self.noun)}")
-        self._write()
+        with self._changing():
+            self._queue_line("run", f"{self.recipe} {self.run_id}: {pluralize(self.total, self.noun)}")
         if self.live_here:
             self._live = Live(
                 console=self.console,
@@ -103,38 +104,30 @@ class LiveView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._state:
+        with self._changing():
             self.running.clear()
-            self._flush_groups()
-        self._write()
         if self._live:
             self._live.stop()
             self._live = None
         ended = self.counts["reused"] + self.counts["done"]
         word = "finished" if ended == self.total else ("failed" if self.counts["failed"] else "stopped")
-        with self._state:
+        with self._changing():
             self._queue_line(word, self._format_totals())
-        self._write()
 
     def hit(self, name: str) -> None:
-        """Record a reused step. Consecutive hits are shown in one line."""
+        """Record a reused step. Consecutive hits are shown in one line, with the next event."""
         with self._state:
             self.running.pop(name, None)
             self.counts["reused"] += 1
             self.hits.append(clean(name))
-        # Written with the next event.
 
     def started(self, name: str, attempt: int) -> None:
-        """Record that a step runs in this process. The first `attempt` is 1."""
-        with self._state:
-            self._flush_groups()
+        with self._changing():
             self.running[name] = _Running(self.clock(), attempt, logged=self.clock())
             if not self.live_here:
                 self._queue_line("started", clean(name) + (f"  attempt {attempt}" if attempt > 1 else ""))
-        self._write()
 
     def progress(self, name: str, progress: Progress) -> None:
-        """Record the progress of a step. It may be called at any rate."""
         with self._state:
             step = self.running.get(name)
             if step is None:
@@ -152,9 +145,7 @@ class LiveView:
         self._write()
 
     def waiting(self, name: str, on: str) -> None:
-        """Record that another driver runs this step; `on` names it."""
-        with self._state:
-            self._flush_groups()
+        with self._changing():
             known = self.running.get(name)
             fresh = known is None or known.state != "waiting"
             if fresh:
@@ -162,22 +153,16 @@ class LiveView:
             self.running[name].note = clean(on)
             if fresh and not self.live_here:
                 self._queue_line("waiting", f"{clean(name)}: {clean(on)}")
-        self._write()
 
     def retrying(self, name: str, reason: str, delay_s: float) -> None:
-        """Record that a step is retried in `delay_s` seconds after a transient error."""
-        with self._state:
-            self._flush_groups()
+        with self._changing():
             step = self.running.setdefault(name, _Running(self.clock(), 1))
             step.state, step.note, step.until = "retrying", clean(reason), self.clock() + delay_s
             step.progress = None
             self._queue_line("retrying", f"{clean(name)} again in {format_duration(delay_s)}: {clean(reason)}")
-        self._write()
 
     def finished(self, name: str, seconds: float, headline: Mapping[str, float]) -> None:
-        """Record that a step is done; `headline` holds the metrics to show."""
-        with self._state:
-            self._flush_groups()
+        with self._changing():
             self.running.pop(name, None)
             self.counts["done"] += 1
             numbers = "  ".join(
@@ -188,32 +173,25 @@ class LiveView:
                 self.recent.append(self._format_line("done", line))
             else:
                 self._queue_line("done", line)
-        self._write()
 
     def failed(self, name: str, message: str) -> None:
-        """Record that a step failed."""
-        with self._state:
-            self._flush_groups()
+        with self._changing():
             self.running.pop(name, None)
             self.counts["failed"] += 1
             first, _, rest = clean(message).strip().partition("\n")
             text = f"{clean(name)}: {first}" + "".join(f"\n    {line}" for line in rest.splitlines())
             self._queue_line("failed", text)
-        self._write()
 
     def skipped(self, name: str, because: str) -> None:
-        """Record that a step is skipped because step `because` failed. Steps with one cause are shown in one line."""
+        """Record a skipped step. Steps with one cause are shown in one line, with the next event."""
         with self._state:
             self.running.pop(name, None)
             self.counts["skipped"] += 1
             self.skips.setdefault(clean(because), []).append(clean(name))
 
     def message(self, text: str) -> None:
-        """Show a message."""
-        with self._state:
-            self._flush_groups()
+        with self._changing():
             self._queue_line("note", clean(text))
-        self._write()
 
     def frame(self, size: tuple[int, int] | None = None) -> Text:
         """Return the live lines for a terminal of `size` (columns, lines), cropped to it."""
@@ -313,15 +291,19 @@ class LiveView:
         on, off = ("#", ".") if self.ascii else ("━", "─")
         return Text.assemble((on * full, "green" if share >= 1 else "cyan"), (off * (width - full), "dim"))
 
-    def _flush_groups(self) -> None:
-        """Add the lines of collected hits and skips. The caller holds the lock."""
-        if hits := self.hits:
-            named = hits[0] if len(hits) == 1 else f"{pluralize(len(hits), self.noun)}: {_join_names(hits)}"
-            self._queue_line("reused", named)
-            hits.clear()
-        for because, names in self.skips.items():
-            self._queue_line("skipped", f"{_join_names(names)}: needs {because}")
-        self.skips.clear()
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the lock in the block; queue the collected hits and skips before it, and write all lines after it."""
+        with self._state:
+            if hits := self.hits:
+                named = hits[0] if len(hits) == 1 else f"{pluralize(len(hits), self.noun)}: {_join_names(hits)}"
+                self._queue_line("reused", named)
+                hits.clear()
+            for because, names in self.skips.items():
+                self._queue_line("skipped", f"{_join_names(names)}: needs {because}")
+            self.skips.clear()
+            yield
+        self._write()
 
     def _queue_line(self, word: str, text: str) -> None:
         self._lines.append(self._format_line(word, text))

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from ratchet.orchestrator.job_interface.job import Progress
 
 
-class RunListener(Protocol):
-    """Methods may be called from any thread. They are documented in `cli.live_view.LiveView`."""
+class RunListener:
+    """What a run tells of its steps. Methods may be called from any thread; those of this class do nothing."""
 
-    def hit(self, name: str) -> None: ...
+    def hit(self, name: str) -> None:
+        """Record a reused step."""
 
-    def started(self, name: str, attempt: int) -> None: ...
+    def started(self, name: str, attempt: int) -> None:
+        """Record that a step runs in this process. The first `attempt` is 1."""
 
-    def progress(self, name: str, progress: Progress) -> None: ...
+    def progress(self, name: str, progress: Progress) -> None:
+        """Record the progress of a step. It may be called at any rate."""
 
-    def waiting(self, name: str, on: str) -> None: ...
+    def waiting(self, name: str, on: str) -> None:
+        """Record that another driver runs this step; `on` names it."""
 
-    def retrying(self, name: str, reason: str, delay_s: float) -> None: ...
+    def retrying(self, name: str, reason: str, delay_s: float) -> None:
+        """Record that a step is retried in `delay_s` seconds after a transient error."""
 
-    def finished(self, name: str, seconds: float, headline: Mapping[str, float]) -> None: ...
+    def finished(self, name: str, seconds: float, headline: Mapping[str, float]) -> None:
+        """Record that a step is done; `headline` holds the metrics to show."""
 
-    def failed(self, name: str, message: str) -> None: ...
+    def failed(self, name: str, message: str) -> None:
+        """Record that a step failed."""
 
-    def skipped(self, name: str, because: str) -> None: ...
+    def skipped(self, name: str, because: str) -> None:
+        """Record that a step is skipped because step `because` failed."""
 
-    def message(self, text: str) -> None: ...
+    def message(self, text: str) -> None:
+        """Show a message."""

@@ -13,7 +13,9 @@ from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.execution.address import check_cluster_address
 from ratchet.orchestrator.execution.cluster import Cluster
+from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.recipe import list_modules
+from ratchet.orchestrator.reporting.sweep_report import write_sweep_report
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.open_runs import OpenRun
 from ratchet.orchestrator.sweeps import results
@@ -35,37 +37,31 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
         )
     store = Store.open(arguments.store)
     with OpenRun(store) as open_run:
-        return _run_sweep(arguments, lines, argv, store, open_run)
-
-
-def _run_sweep(
-    arguments: argparse.Namespace, lines: Sequence[str], argv: Sequence[str], store: Store, open_run: OpenRun
-) -> int:
-    check_cluster_address(arguments.address or os.environ.get("RAY_ADDRESS"))
-    options = {name: getattr(arguments, name) for name in IN_SWEEP_ID}
-    command = shlex.join(argv)
-    sweep = plan_sweep(arguments.recipe, lines, arguments.space, arguments.metric, store, options, command)
-    open_run.set_folder(sweep.trial_log.folder)
-    cluster = Cluster(arguments.address, list_modules(sweep.recipe, sweep.steps))
-    try:
-        finished = _run_trials(sweep, arguments, cluster, store)
-    finally:
-        cluster.stop()
-    report = results.build_sweep_report(sweep, store, command)
-    console.print_sweep(report)
-    best = results.find_winner(list(sweep.trial_log.trials.values()), sweep.objective.maximize)
-    if best is not None:
-        console.print_line(f"winner: {report.winner_command}")
-        winner_file = results.write_winner(sweep, best)
-        console.print_line(f"   or: ratchet run {sweep.given} --settings {winner_file}")
-        if arguments.promote:
-            note = results.read_note(sweep, best, store)
-            path = results.promote_winner(sweep, best, store, arguments.promote)
-            console.print_line(f"model:  {path}{f' ({note})' if note else ''}")
-    console.print_line(f"report: {console.write_sweep(sweep.trial_log.folder, report)}")
-    store.publish(sweep.trial_log.folder)
+        check_cluster_address(arguments.address or os.environ.get("RAY_ADDRESS"))
+        options = {name: getattr(arguments, name) for name in IN_SWEEP_ID}
+        command = shlex.join(argv)
+        sweep = plan_sweep(arguments.recipe, lines, arguments.space, arguments.metric, store, options, command)
+        open_run.set_folder(sweep.trial_log.folder)
+        cluster = Cluster(arguments.address, list_modules(sweep.recipe, sweep.steps))
+        try:
+            finished = _run_trials(sweep, arguments, cluster, store)
+        finally:
+            cluster.stop()
+        report = results.build_sweep_report(sweep, store, command)
+        console.print_sweep(report)
+        best = results.find_winner(list(sweep.trial_log.trials.values()), sweep.objective.maximize)
+        if best is not None:
+            print_clean(f"winner: {report.winner_command}")
+            winner_file = results.write_winner(sweep, best)
+            print_clean(f"   or: ratchet run {sweep.given} --settings {winner_file}")
+            if arguments.promote:
+                note = results.read_note(sweep, best, store)
+                path = results.promote_winner(sweep, best, store, arguments.promote)
+                print_clean(f"model:  {path}{f' ({note})' if note else ''}")
+        print_clean(f"report: {write_sweep_report(sweep.trial_log.folder, report)[0]}")
+        store.publish(sweep.trial_log.folder)
     if not finished:
-        console.print_line("give the same command again to continue")
+        print_clean("give the same command again to continue")
         return 130
     return 0 if best is not None else 1
 
@@ -85,17 +81,9 @@ def _run_trials(sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluste
             view.message(note)
         view.message("starting Ray" if not cluster.address else f"connecting to {cluster.address}")
         cluster.start()
-        from ratchet.orchestrator.sweeps.search import SearchConfig, compute_max_concurrent, run_trials
+        from ratchet.orchestrator.sweeps.search import compute_max_concurrent, run_trials
         from ratchet.orchestrator.sweeps.trial import TrialSpec
 
-        search = SearchConfig(
-            arguments.trials,
-            arguments.searcher,
-            arguments.stopping,
-            arguments.grace_period,
-            arguments.reduction_factor,
-            arguments.seed,
-        )
         spec = TrialSpec(
             recipe=sweep.recipe,
             working_folder=Path.cwd(),
@@ -112,4 +100,4 @@ def _run_trials(sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluste
         most = compute_max_concurrent(sweep.steps, cluster)
         max_concurrent = arguments.max_concurrent or most
         view.message(f"objective: {sweep.objective.name} of {sweep.objective.step}; {max_concurrent} trials at once")
-        return run_trials(spec, sweep.space, search, trial_log, max_concurrent, view)
+        return run_trials(spec, sweep.space, arguments, trial_log, max_concurrent, view)

@@ -6,23 +6,26 @@ given to Tune again and replays its reports, so that a new searcher and a new sc
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler
 
 from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.job_interface.placement import count_fitting
 from ratchet.orchestrator.step import Step
 from ratchet.orchestrator.sweeps.space import Space
-from ratchet.orchestrator.sweeps.trial import TrialSpec
+from ratchet.orchestrator.sweeps.trial import TrialActor, TrialSpec
 from ratchet.orchestrator.sweeps.trial_log import Trial, TrialLog, compute_key
-
-Searcher = Literal["random", "optuna"]
-Stopping = Literal["asha", "none"]
 
 POLL_INTERVAL = 0.5
 """Seconds between polls of the trials' progress."""
@@ -40,21 +43,6 @@ TUNE_ENVIRONMENT = {
 """Turn off Tune's own logs and output; trials run in the working directory of the sweep."""
 
 
-@dataclass(frozen=True)
-class SearchConfig:
-    """How trials are selected and stopped."""
-
-    trials: int
-    searcher: Searcher = "random"
-    stopping: Stopping = "asha"
-    grace_period: int = 1
-    """ASHA grace period: checkpoints that every trial reaches."""
-    reduction_factor: int = 3
-    """ASHA reduction factor."""
-    seed: int = 0
-    """Random seed of the search."""
-
-
 def compute_max_concurrent(steps: Sequence[Step], cluster: Cluster) -> int:
     """Return how many trials fit on the cluster at its largest.
 
@@ -65,55 +53,57 @@ def compute_max_concurrent(steps: Sequence[Step], cluster: Cluster) -> int:
 
 
 def run_trials(
-    spec: TrialSpec, space: Space, search: SearchConfig, trial_log: TrialLog, max_concurrent: int, view: LiveView
+    spec: TrialSpec,
+    space: Space,
+    options: argparse.Namespace,
+    trial_log: TrialLog,
+    max_concurrent: int,
+    view: LiveView,
 ) -> bool:
-    """Run the trials that have no result yet. Returns whether all ended (false: interrupted)."""
+    """Run the trials that have no result yet. Returns whether all ended (false: interrupted).
+
+    options: those of the command that say how trials are selected and stopped.
+    """
     for name, value in TUNE_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    if search.searcher == "random":
-        points = tuple(space.draw_points(search.trials, search.seed))
-        return _run_tune(replace(spec, points=points), search, None, trial_log, max_concurrent, view)
+    run = partial(_run_tune, options=options, trial_log=trial_log, max_concurrent=max_concurrent, view=view)
+    if options.searcher == "random":
+        return run(replace(spec, points=tuple(space.draw_points(options.trials, options.seed))))
     # The defaults may lie outside the space, so they are not given to Optuna.
-    first = _run_tune(replace(spec, points=({},)), search, None, trial_log, max_concurrent, view)
-    if not first or search.trials < 2:
-        return first
-    search = replace(search, trials=search.trials - 1)
-    return _run_tune(
-        replace(spec, points=()),
-        search,
-        _make_optuna_search(space, search, trial_log, spec.mode),
-        trial_log,
-        max_concurrent,
-        view,
-    )
+    if not run(replace(spec, points=({},))):
+        return False
+    drawn = options.trials - 1
+    return drawn == 0 or run(spec, _make_optuna_search(space, options.seed, trial_log, spec.mode), drawn)
 
 
 def _run_tune(
-    spec: TrialSpec, search: SearchConfig, searcher: Any, trial_log: TrialLog, max_concurrent: int, view: LiveView
+    spec: TrialSpec,
+    searcher: Any = None,
+    drawn: int = 0,
+    *,
+    options: argparse.Namespace,
+    trial_log: TrialLog,
+    max_concurrent: int,
+    view: LiveView,
 ) -> bool:
-    from ray import tune
-    from ray.tune.schedulers import ASHAScheduler
-
-    from ratchet.orchestrator.sweeps.trial import TrialActor
-
-    callback = _make_callback(spec, trial_log, view)
-    numbers = tune.grid_search(list(range(len(spec.points))))
+    """Run a trial for each point of `spec`, or `drawn` trials of a searcher. Returns whether all ended."""
+    callback = TrialCallback(spec, trial_log, view)
     asha = ASHAScheduler(
         time_attr="checkpoint",
         max_t=1 << 20,
-        grace_period=search.grace_period,
-        reduction_factor=search.reduction_factor,
+        grace_period=options.grace_period,
+        reduction_factor=options.reduction_factor,
     )
     folder = trial_log.folder / "tune"
     tuner = tune.Tuner(
         tune.with_resources(tune.with_parameters(TrialActor, spec=spec), tune.PlacementGroupFactory([TRIAL_RESOURCES])),
-        param_space={} if searcher else {"number": numbers},
+        param_space={} if searcher else {"number": tune.grid_search(list(range(len(spec.points))))},
         tune_config=tune.TuneConfig(
             metric="value",
             mode=spec.mode,
             search_alg=searcher,
-            scheduler=asha if search.stopping == "asha" and spec.objective.trained else None,
-            num_samples=search.trials if searcher else 1,
+            scheduler=asha if options.stopping == "asha" and spec.objective.trained else None,
+            num_samples=drawn if searcher else 1,
             max_concurrent_trials=max_concurrent,
             reuse_actors=True,
         ),
@@ -130,11 +120,10 @@ def _run_tune(
         tuner.fit()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    ended: int = callback.ended
-    return ended >= (search.trials if searcher else len(spec.points))
+    return callback.ended >= (drawn if searcher else len(spec.points))
 
 
-def _make_optuna_search(space: Space, search: SearchConfig, trial_log: TrialLog, mode: str) -> Any:
+def _make_optuna_search(space: Space, seed: int, trial_log: TrialLog, mode: str) -> Any:
     """Make Optuna's TPE searcher (Bergstra et al. 2011). The trials of the log are replayed first."""
     from ray.tune.search.optuna import OptunaSearch
 
@@ -148,87 +137,76 @@ def _make_optuna_search(space: Space, search: SearchConfig, trial_log: TrialLog,
         metric="value",
         mode=mode,
         points_to_evaluate=before or None,
-        seed=search.seed + len(before),  # with the same seed it would draw the same points again
+        seed=seed + len(before),  # with the same seed it would draw the same points again
     )
 
 
-def _make_callback(spec: TrialSpec, trial_log: TrialLog, view: LiveView) -> Any:
-    """Make the Tune callback that updates the trial log and the view."""
-    import ray
-    from ray import tune
+class TrialCallback(tune.Callback):
+    """Updates the trial log and the view."""
 
-    class TrialCallback(tune.Callback):
-        def __init__(self) -> None:
-            self.ended = 0
-            self.started: dict[str, float] = {}
-            self.curves: dict[str, list[float]] = {}
-            self.last_poll = 0.0
+    def __init__(self, spec: TrialSpec, trial_log: TrialLog, view: LiveView) -> None:
+        self.spec, self.trial_log, self.view = spec, trial_log, view
+        self.ended = 0
+        self.started: dict[str, float] = {}
+        self.curves: dict[str, list[float]] = {}
+        self.last_poll = 0.0
 
-        def __reduce__(self) -> Any:
-            return tune.Callback, ()  # Tune pickles its state; it is never read
+    def __reduce__(self) -> Any:
+        return tune.Callback, ()  # Tune pickles its state; it is never read
 
-        def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            settings = spec.get_settings(trial.config)
-            self.started[trial.trial_id] = time.monotonic()
-            self.curves[trial.trial_id] = []
-            trial_log.record_start(settings)
-            if compute_key(settings) in spec.known:
-                view.hit(format_trial(trial_log, settings))
-            else:
-                view.started(format_trial(trial_log, settings), 1)
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        settings = self.spec.get_settings(trial.config)
+        self.started[trial.trial_id] = time.monotonic()
+        self.curves[trial.trial_id] = []
+        self.trial_log.record_start(settings)
+        if compute_key(settings) in self.spec.known:
+            self.view.hit(self._format_trial(settings))
+        else:
+            self.view.started(self._format_trial(settings), 1)
 
-        def on_trial_result(
-            self, iteration: int, trials: list[Any], trial: Any, result: Mapping[str, Any], **info: Any
-        ) -> None:
-            if "value" in result and "ended" not in result:  # the value of a checkpoint, not of the trial
-                self.curves[trial.trial_id].append(result["value"])
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: Mapping[str, Any], **info: Any
+    ) -> None:
+        if "value" in result and "ended" not in result:  # the value of a checkpoint, not of the trial
+            self.curves[trial.trial_id].append(result["value"])
 
-        def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            last, curve = trial.last_result or {}, self.curves[trial.trial_id]
-            if last.get("failed"):
-                self._end(trial, status="failed", reason=last["failed"], curve=tuple(curve))
-            elif last.get("ended"):
-                found = {"value": last["value"], "values": tuple(last["values"]), "curve": tuple(last["curve"])}
-                self._end(trial, status=last["ended"], **found)
-            else:
-                self._end(trial, status="stopped", value=curve[-1] if curve else None, curve=tuple(curve))
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        last, curve = trial.last_result or {}, self.curves[trial.trial_id]
+        if last.get("failed"):
+            self._end(trial, status="failed", reason=last["failed"], curve=tuple(curve))
+        elif last.get("ended"):
+            found = {"value": last["value"], "values": tuple(last["values"]), "curve": tuple(last["curve"])}
+            self._end(trial, status=last["ended"], **found)
+        else:
+            self._end(trial, status="stopped", value=curve[-1] if curve else None, curve=tuple(curve))
 
-        def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            self._end(trial, status="failed", reason=f"{trial.get_error() or 'the process was lost'}".strip())
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._end(trial, status="failed", reason=f"{trial.get_error() or 'the process was lost'}".strip())
 
-        def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-            if spec.progress_actor is None or time.monotonic() - self.last_poll < POLL_INTERVAL:
-                return
-            self.last_poll = time.monotonic()
-            for key, progress in ray.get(spec.progress_actor.take.remote()).items():
-                if key in trial_log.trials:
-                    view.progress(format_trial(trial_log, trial_log.trials[key].settings), progress)
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        if time.monotonic() - self.last_poll < POLL_INTERVAL:
+            return
+        self.last_poll = time.monotonic()
+        for key, progress in ray.get(self.spec.progress_actor.take.remote()).items():
+            if key in self.trial_log.trials:
+                self.view.progress(self._format_trial(self.trial_log.trials[key].settings), progress)
 
-        def _end(self, trial: Any, **found: Any) -> None:
-            settings = spec.get_settings(trial.config)
-            known = spec.known.get(compute_key(settings))
-            self.ended += 1
-            if known is not None:
-                return  # the first result counts, even if the trial would be stopped now
-            seconds = time.monotonic() - self.started.get(trial.trial_id, time.monotonic())
-            result = Trial(settings, seconds=seconds, **found)
-            trial_log.record_end(result)
-            if result.status == "failed":
-                view.failed(format_trial(trial_log, settings), result.reason)
-            else:
-                word = (
-                    spec.objective.metric
-                    if result.status == "finished"
-                    else f"stopped early at {spec.objective.metric}"
-                )
-                view.finished(
-                    format_trial(trial_log, settings), seconds, {} if result.value is None else {word: result.value}
-                )
+    def _end(self, trial: Any, **found: Any) -> None:
+        settings = self.spec.get_settings(trial.config)
+        self.ended += 1
+        if compute_key(settings) in self.spec.known:
+            return  # the first result counts, even if the trial would be stopped now
+        seconds = time.monotonic() - self.started.get(trial.trial_id, time.monotonic())
+        result = Trial(settings, seconds=seconds, **found)
+        self.trial_log.record_end(result)
+        if result.status == "failed":
+            self.view.failed(self._format_trial(settings), result.reason)
+        else:
+            word = f"{'' if result.status == 'finished' else 'stopped early at '}{self.spec.objective.metric}"
+            values = {} if result.value is None else {word: result.value}
+            self.view.finished(self._format_trial(settings), seconds, values)
 
-    return TrialCallback()
-
-
-def format_trial(trial_log: TrialLog, settings: Mapping[str, str]) -> str:
-    """`trial 3 (learning_rate=0.0002, rank=8)`."""
-    short = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in settings.items())
-    return f"trial {trial_log.get_number(settings)} ({short or 'defaults'})"
+    def _format_trial(self, settings: Mapping[str, str]) -> str:
+        """`trial 3 (learning_rate=0.0002, rank=8)`."""
+        short = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in settings.items())
+        return f"trial {self.trial_log.get_number(settings)} ({short or 'defaults'})"

@@ -21,6 +21,7 @@ from ratchet.errors import Interrupted, RatchetError, describe
 from ratchet.orchestrator.atomic_file import make_folder
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.run import Run
+from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.job_interface.job import Progress
 from ratchet.orchestrator.job_interface.progress import ProgressReporter
 from ratchet.orchestrator.plan import Plan
@@ -57,10 +58,10 @@ class TrialSpec:
     """Ended trials by key. They replay their reports."""
     names: tuple[str, ...]
     """Names of the settings in the space, in order."""
+    progress_actor: Any
+    """Actor that the driver polls for the progress of trials."""
     points: tuple[Point, ...] = ()
     """Settings by trial number; empty if a searcher gives the values."""
-    progress_actor: Any = None
-    """Actor that the driver polls for the progress of trials."""
 
     @property
     def mode(self) -> str:
@@ -173,13 +174,12 @@ class TrialError(RatchetError):
     """A step of the trial's run failed."""
 
 
-class TrialListener:
+class TrialListener(RunListener):
     """The listener of a trial's run: sends progress to the driver and the objective at checkpoints to Tune."""
 
     def __init__(self, trial: TrialActor, report_to_tune: bool) -> None:
         self.trial, self.report_to_tune, self.reported = trial, report_to_tune, 0
-        actor = trial.spec.progress_actor
-        self.send = ProgressReporter(actor, compute_key(trial.settings)) if actor is not None else lambda progress: None
+        self.send = ProgressReporter(trial.spec.progress_actor, compute_key(trial.settings))
 
     def progress(self, name: str, progress: Progress) -> None:
         self.send(replace(progress, stage=f"{name} {progress.stage}".rstrip()))
@@ -200,13 +200,3 @@ class TrialListener:
 
     def retrying(self, name: str, reason: str, delay_s: float) -> None:
         self.send(Progress(0, stage=f"{name} retries: {reason}"))
-
-    def hit(self, name: str) -> None: ...
-
-    def finished(self, name: str, seconds: float, headline: Mapping[str, float]) -> None: ...
-
-    def failed(self, name: str, message: str) -> None: ...
-
-    def skipped(self, name: str, because: str) -> None: ...
-
-    def message(self, text: str) -> None: ...
