@@ -5,16 +5,14 @@ Ray does not tell a driver how far the autoscaler may scale up. RATCHET_CLUSTER 
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import yaml
+from ray.autoscaler._private.kuberay.utils import parse_quantity
 
 from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface.placement import Machine
-
-UNITS = {"": 1e-9, "k": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3, "Ki": 2**10 / 1e9, "Mi": 2**20 / 1e9, "Gi": 2**30 / 1e9}
 
 
 def machines(path: Path) -> list[Machine]:
@@ -48,18 +46,6 @@ def _group(group: dict[str, Any]) -> Machine:
     asked = group["template"]["spec"]["containers"][0]["resources"]
     limits = asked.get("limits", asked.get("requests", {}))
     gpus = sum(float(value) for name, value in limits.items() if name.endswith("/gpu"))
-    memory = quantity(limits["memory"]) if "memory" in limits else float("inf")
-    return Machine(_cpus(limits), gpus, group["maxReplicas"], memory, labels=group.get("labels", {}))
-
-
-def _cpus(limits: dict[str, Any]) -> float:
-    text = str(limits["cpu"])
-    return float(text.removesuffix("m")) / 1000 if text.endswith("m") else float(text)
-
-
-def quantity(text: str | int) -> float:
-    """Convert a Kubernetes quantity of bytes to GB."""
-    match = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", str(text))
-    if match is None or match[2] not in UNITS:
-        raise ValueError(f"memory: {text}")
-    return float(match[1]) * UNITS[match[2]]
+    memory = float(parse_quantity(limits["memory"])) / 1e9 if "memory" in limits else float("inf")
+    cpus = float(parse_quantity(limits["cpu"]))
+    return Machine(cpus, gpus, group["maxReplicas"], memory, labels=group.get("labels", {}))
