@@ -40,6 +40,17 @@ class Planned:
         """`hit`, `miss` or `unknown`."""
         return "hit" if self.commit else "miss" if self.step_id else "unknown"
 
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """The job's result as it is stored; empty if there is none."""
+        return self.manifest.result if self.manifest else {}
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The metrics of the result that are numbers."""
+        metrics = self.result.get("metrics", {}).items()
+        return {name: float(value) for name, value in metrics if isinstance(value, int | float)}
+
 
 class Plan:
     """The steps of a recipe by name, parents before children."""
@@ -128,7 +139,7 @@ class Plan:
         for name, planned in self.steps.items():
             step = planned.step
             if planned.manifest is not None:
-                results[name] = Result(planned.manifest.result.get("metrics", {}))
+                results[name] = Result(planned.result.get("metrics", {}))
                 continue
             inputs = self.inputs(name, verified=False)
             if step.job.check is not None:

@@ -11,10 +11,13 @@ from ratchet.errors import InputError, RatchetError
 from ratchet.orchestrator import recipe
 from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.cli.error_report import find_places, report_error
+from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.cli.parser import parse
 from ratchet.orchestrator.cli.termination import end_at_once
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
 from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.reporting.run_report import write_run_report
+from ratchet.orchestrator.reporting.run_summary import build_run_report
 from ratchet.orchestrator.run_log import read_last_step_ids
 from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
 from ratchet.orchestrator.step import Step
@@ -52,9 +55,9 @@ def _run(arguments: argparse.Namespace) -> int:
             plan, run_log = begin(found, steps, store, parameters, argv, arguments.repair, cluster)
             open_run.set_folder(run_log.folder)
             console.print_warnings(plan, summary)
-            with console.make_live_view(plan, found.name, run_log.run_id) as view:
+            with LiveView(list(plan.steps), found.name, run_log.run_id) as view:
                 outcome = Run(found, summary, plan, cluster, run_log, view).execute()
-            console.write_report(run_log, outcome)
+            write_run_report(run_log.folder, build_run_report(run_log, outcome))
             console.print_outcome(run_log, outcome)
             store.publish(run_log.folder)
     finally:
@@ -96,7 +99,6 @@ def _submit(arguments: argparse.Namespace) -> int:
         address=arguments.address,
         environment={name: os.environ[name] for name in arguments.env},
         wait=not arguments.no_wait,
-        say=console.print_line,
     )
 
 

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -18,17 +17,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ratchet.errors import DamagedError, StoreError
-from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.execution.outcome import Outcome
 from ratchet.orchestrator.job_interface.settings import describe_parameters
 from ratchet.orchestrator.job_interface.terminal import CleanConsole, print_clean
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Recipe
 from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, pluralize
-from ratchet.orchestrator.reporting.run_report import write_run_report
-from ratchet.orchestrator.reporting.run_summary import build_run_report, build_summary_table, list_unreported_metrics
+from ratchet.orchestrator.reporting.run_summary import build_summary_table, list_unreported_metrics
 from ratchet.orchestrator.reporting.sweep_data import SweepReport
-from ratchet.orchestrator.reporting.sweep_report import format_trials, write_sweep_report
+from ratchet.orchestrator.reporting.sweep_report import format_trials
 from ratchet.orchestrator.run_log import RunLog, list_run_logs, list_sweeps
 from ratchet.orchestrator.step import Step, Summary
 from ratchet.orchestrator.store import Store, audit_log, gc
@@ -44,24 +41,9 @@ MAX_LISTED = 50
 """Maximum number of removable folders that `gc` lists one by one."""
 
 
-def print_line(text: str) -> None:
-    """Print a line on the standard output."""
-    print_clean(text)
-
-
 def print_error(text: str) -> None:
     """Print a line on the standard error."""
     print_clean(f"ratchet: {text}", sys.stderr)
-
-
-def make_live_view(plan: Plan, recipe: str, run_id: str) -> LiveView:
-    """Return the live view of a run."""
-    return LiveView(list(plan.steps), recipe, run_id)
-
-
-def write_report(run_log: RunLog, outcome: Outcome) -> None:
-    """Write report.html and report.md of a run."""
-    write_run_report(run_log.folder, build_run_report(run_log, outcome))
 
 
 def print_outcome(run_log: RunLog, outcome: Outcome) -> None:
@@ -75,8 +57,8 @@ def print_outcome(run_log: RunLog, outcome: Outcome) -> None:
         if trace.exists():
             print_error(f"  full traceback: {trace}")
     if outcome.interrupted or outcome.failures:
-        print_line("give the same command again to continue")
-    print_line(f"report: {run_log.folder / 'report.html'}")
+        print_clean("give the same command again to continue")
+    print_clean(f"report: {run_log.folder / 'report.html'}")
 
 
 def print_sweep(data: SweepReport) -> None:
@@ -85,17 +67,12 @@ def print_sweep(data: SweepReport) -> None:
     for trial in data.trials:
         if trial.reason:
             print_error(f"trial {trial.number} failed: {trial.reason}")
-    print_line(data.conclusion)
+    print_clean(data.conclusion)
     if data.steps_separate:
-        print_line(
+        print_clean(
             f"{pluralize(data.steps_done, 'step')} computed, {format_duration(data.seconds_spent)};"
             f" run separately: {pluralize(data.steps_separate, 'step')}, {format_duration(data.seconds_separate)}"
         )
-
-
-def write_sweep(folder: Path, data: SweepReport) -> Path:
-    """Write report.html and report.md of a sweep; return the path of report.html."""
-    return write_sweep_report(folder, data)[0]
 
 
 def print_warnings(plan: Plan, summary: Summary) -> None:
@@ -136,31 +113,31 @@ def print_recipes(recipes: Sequence[Recipe]) -> None:
     """Print the name and the first line of each recipe."""
     for recipe in recipes:
         lines = recipe.doc.splitlines()
-        print_line(f"{recipe.name:<16} {lines[0] if lines else ''}")
-    print_line("\n`ratchet recipes NAME` shows the parameters and the steps of a recipe")
+        print_clean(f"{recipe.name:<16} {lines[0] if lines else ''}")
+    print_clean("\n`ratchet recipes NAME` shows the parameters and the steps of a recipe")
 
 
 def print_recipe(recipe: Recipe, steps: Sequence[Step]) -> None:
     """Print the documentation of a recipe, its parameters, and its steps by job, if they are known."""
-    print_line(f"{recipe.name}\n\n{recipe.doc}\n\nParameters (--set NAME=VALUE):")
+    print_clean(f"{recipe.name}\n\n{recipe.doc}\n\nParameters (--set NAME=VALUE):")
     rows = [
         (s.name, s.type, s.default or ("required" if recipe.parameters[s.name].default is Parameter.empty else "''"))
         for s in describe_parameters(recipe.function)
     ]
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
     for name, kind, default in rows:
-        print_line(f"  {name:<{widths[0]}}  {kind:<{widths[1]}}  {default}")
+        print_clean(f"  {name:<{widths[0]}}  {kind:<{widths[1]}}  {default}")
     if not steps:
-        print_line(f"\n`ratchet plan {recipe.name} --set ...` lists the steps")
+        print_clean(f"\n`ratchet plan {recipe.name} --set ...` lists the steps")
         return
     jobs: dict[str, list[str]] = {}
     for step in steps:
         jobs.setdefault(step.job.name, []).append(step.name)
     width = max(map(len, jobs))
-    print_line("\nSteps by job (--set JOB.SETTING=VALUE, or STEP.SETTING=VALUE for one step):")
+    print_clean("\nSteps by job (--set JOB.SETTING=VALUE, or STEP.SETTING=VALUE for one step):")
     for job, names in jobs.items():
-        print_line(f"  {job:<{width}}  {', '.join(names)}")
-    print_line("\n`python -m jobs JOB --help` lists the settings of a job")
+        print_clean(f"  {job:<{width}}  {', '.join(names)}")
+    print_clean("\n`python -m jobs JOB --help` lists the settings of a job")
 
 
 def print_status(store: Store, run: str | None) -> None:
@@ -198,16 +175,16 @@ def print_status(store: Store, run: str | None) -> None:
     if grid.row_count:
         _print_grid(grid)
     else:
-        print_line(f"no runs in {store.where}")
+        print_clean(f"no runs in {store.where}")
     for sweep in list_sweeps(store):
         events = sweep.events()
         begun = {json.dumps(event["settings"]) for event in events if event["event"] == "started"}
         ended = {json.dumps(event["trial"]["settings"]) for event in events if event["event"] == "ended"}
-        print_line(
+        print_clean(
             f"sweep {sweep.run_id}: {len(ended)} of {pluralize(len(begun), 'started trial')} ended; {sweep.folder}"
         )
     for step_id, owner in list_lease_holders(store):
-        print_line(f"step {step_id[:12]} is held by {owner}")
+        print_clean(f"step {step_id[:12]} is held by {owner}")
 
 
 def print_log(store: Store, limit: int, run: str) -> None:
@@ -238,18 +215,18 @@ def print_report(store: Store, run: str | None) -> None:
         raise StoreError(
             f"run {run_log.run_id}: no report; expected a run that ended; give its command again to continue it{other}"
         )
-    print_line(path.read_text())
-    print_line(f"report: {run_log.folder / 'report.html'}")
+    print_clean(path.read_text())
+    print_clean(f"report: {run_log.folder / 'report.html'}")
 
 
 def collect_garbage(store: Store, keep: int, grace_period: float, delete: bool) -> None:
     """Print what `gc` would remove, the largest first; remove it if `delete` is true. `grace_period`: seconds."""
     with _progress_bars() as on_progress:
-        garbage = gc.plan(store, keep=keep, grace=grace_period, on_progress=on_progress, on_note=print_line)
+        garbage = gc.plan(store, keep=keep, grace=grace_period, on_progress=on_progress, on_note=print_clean)
     for item in sorted(garbage, key=lambda item: -item.bytes)[:MAX_LISTED]:
-        print_line(str(item))
+        print_clean(str(item))
     if len(garbage) > MAX_LISTED:
-        print_line(f"{len(garbage) - MAX_LISTED:,} smaller ones are not shown")
+        print_clean(f"{len(garbage) - MAX_LISTED:,} smaller ones are not shown")
     if delete:
         with _progress_bars() as on_progress:
             garbage = gc.sweep(store, garbage, keep=keep, grace=grace_period, on_progress=on_progress)
@@ -260,7 +237,7 @@ def collect_garbage(store: Store, keep: int, grace_period: float, delete: bool) 
     if things:
         _print_table({why: {"things": f"{things[why]:,}", "MB": f"{size[why] / 1e6:,.1f}"} for why in things})
     done = "removed" if delete else "could be removed; --yes removes them"
-    print_line(f"{len(garbage):,} things, {size.total() / 1e6:,.1f} MB {done}")
+    print_clean(f"{len(garbage):,} things, {size.total() / 1e6:,.1f} MB {done}")
 
 
 def verify_store(store: Store, sample: float) -> bool:
@@ -268,8 +245,8 @@ def verify_store(store: Store, sample: float) -> bool:
     with _progress_bars() as on_progress:
         found = verify(store, sample, on_progress)
     for problem in found.problems:
-        print_line(problem)
-    print_line(
+        print_clean(problem)
+    print_clean(
         f"{pluralize(found.commits, 'result')} in {pluralize(found.objects, 'object')}; content of"
         f" {found.files_read:,} of {pluralize(found.files, 'file')} read, {found.bytes_read / 1e6:,.1f} MB;"
         f" {pluralize(len(found.problems), 'problem') if found.problems else 'no damage'}"

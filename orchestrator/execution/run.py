@@ -129,24 +129,16 @@ class Run:
             self.run_log.event("lost", name, **lost)
             repeated = f", {lost['amount']:g} {lost['unit']} repeated" if lost["amount"] is not None else ""
             self.view.message(f"{name}: {lost['what']}: lost{repeated}")
-        if note := self._read_note(name):
+        if note := self.plan.steps[name].result.get("note"):
             self.view.message(f"{name}: {note}")
         self._update_status()
         self.write_plan()
 
-    def _read_note(self, name: str) -> str:
-        manifest = self.plan.steps[name].manifest
-        return manifest.result.get("note", "") if manifest else ""
-
     def _select_metrics(self, name: str) -> dict[str, float]:
         """Return the metrics of a step: those in the recipe's table, else all."""
-        manifest = self.plan.steps[name].manifest
-        assert manifest is not None
-        metrics = manifest.result.get("metrics", {})
-        shown = {
-            metric.name for row in self.summary.rows for metric in row.columns.values() if metric.step.name == name
-        }
-        return {k: v for k, v in metrics.items() if isinstance(v, int | float) and (not shown or k in shown)}
+        columns = [metric for row in self.summary.rows for metric in row.columns.values()]
+        shown = {metric.name for metric in columns if metric.step.name == name}
+        return {k: v for k, v in self.plan.steps[name].numbers.items() if not shown or k in shown}
 
     def _update_status(self) -> None:
         """Update the status of pending steps whose inputs or results exist now. Parents come before children."""

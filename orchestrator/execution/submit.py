@@ -12,7 +12,7 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -28,8 +28,6 @@ from ratchet.orchestrator.job_interface.terminal import print_clean
 RECONNECT_TIMEOUT = 600.0
 """Seconds without an answer after which following the job is given up. The job continues."""
 
-Say = Callable[[str], None]
-
 
 def submit(
     recipe: str,
@@ -40,7 +38,6 @@ def submit(
     address: str | None,
     environment: Mapping[str, str],
     wait: bool,
-    say: Say,
 ) -> int:
     """Upload the program, start or find the job, follow its log if `wait`, and return its exit status.
 
@@ -51,12 +48,12 @@ def submit(
     upload = collect_upload(code, files)
     command = shlex.join(["python", "-m", "ratchet.orchestrator", "run", recipe, *options])
     for line in summary_lines(upload):
-        say(line)
+        print_clean(line)
     client = _connect(address)
     digest = hashlib.sha256(f"{command}\0{upload.digest}".encode()).hexdigest()
     job, running = _find_job(client, f"ratchet-{Path(recipe).stem}-{digest[:12]}")
     if running:
-        say(f"{job}: is running already")
+        print_clean(f"{job}: is running already")
     else:
         with tempfile.TemporaryDirectory(prefix="ratchet-") as folder:
             upload.write(Path(folder))
@@ -71,16 +68,16 @@ def submit(
                 if "already exists" not in str(error):
                     raise
                 # The same command was given twice at this moment.
-                say(f"{job}: started by another process")
+                print_clean(f"{job}: started by another process")
             else:
-                say(f"{job}: started: {command}")
+                print_clean(f"{job}: started: {command}")
     if not wait:
-        say(f"give the same command without --no-wait to follow it; `ray job stop {job}` stops it")
+        print_clean(f"give the same command without --no-wait to follow it; `ray job stop {job}` stops it")
         return 0
     try:
-        return _follow(client, job, say)
+        return _follow(client, job)
     except KeyboardInterrupt:
-        say(f"{job} continues; give the same command to follow it again; `ray job stop {job}` stops it")
+        print_clean(f"{job} continues; give the same command to follow it again; `ray job stop {job}` stops it")
         return 130
 
 
@@ -130,7 +127,7 @@ class _Log:
             self.shown = max(self.shown, read)
 
 
-def _follow(client: JobSubmissionClient, name: str, say: Say) -> int:
+def _follow(client: JobSubmissionClient, name: str) -> int:
     """Print the log until the job ends, across lost connections, and return its exit status."""
     log, lost_since = _Log(), 0.0
     while True:
@@ -141,20 +138,22 @@ def _follow(client: JobSubmissionClient, name: str, say: Say) -> int:
             now = time.monotonic()
             if not lost_since:
                 lost_since = now
-                say(f"connection lost ({' '.join(str(error).split())[:200]}); {name} continues; reconnecting")
+                print_clean(f"connection lost ({' '.join(str(error).split())[:200]}); {name} continues; reconnecting")
             elif now - lost_since > RECONNECT_TIMEOUT:
-                say(f"no answer for {RECONNECT_TIMEOUT / 60:.0f} minutes; give the same command again to follow {name}")
+                print_clean(
+                    f"no answer for {RECONNECT_TIMEOUT / 60:.0f} minutes; give the same command again to follow {name}"
+                )
                 return 1
             time.sleep(min(30.0, 1.0 + (now - lost_since) / 4))
             continue
         if lost_since:
-            say("reconnected")
+            print_clean("reconnected")
         lost_since = 0.0
         if info.status.is_terminal():
             break
         time.sleep(1.0)
     code = info.driver_exit_code
-    say(f"{name}: {info.status.lower()}" + (f" with exit status {code}" if code else ""))
+    print_clean(f"{name}: {info.status.lower()}" + (f" with exit status {code}" if code else ""))
     if info.status == "FAILED" and not code:
-        say((info.message or "").strip())  # the program was not started
+        print_clean((info.message or "").strip())  # the program was not started
     return {"SUCCEEDED": 0, "STOPPED": 130}.get(info.status, code or 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,11 +15,6 @@ from ratchet.orchestrator.plan import Plan, describe_inputs, get_config
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.step import Output, Row, Summary
-
-STATUS_WORDS = {
-    Status.DONE: "done",
-    Status.FAILED: "failed",
-}
 
 
 def build_summary_table(plan: Plan, summary: Summary) -> dict[str, dict[str, float | None]]:
@@ -35,10 +31,9 @@ def list_unreported_metrics(plan: Plan, summary: Summary) -> list[str]:
     lines = []
     for row in summary.rows:
         for title, metric in row.columns.items():
-            manifest = plan.steps[metric.step.name].manifest
-            found = manifest.result.get("metrics", {}) if manifest else {}
-            if manifest and not isinstance(found.get(metric.name), int | float):
-                known = [name for name, value in found.items() if isinstance(value, int | float)]
+            planned = plan.steps[metric.step.name]
+            if planned.manifest and metric.name not in planned.numbers:
+                known = list(planned.numbers)
                 lines.append(
                     f"row '{row.label}', column '{title}': step {metric.step.name} reports no number '{metric.name}';"
                     f" expected one of {', '.join(known)}{suggest(metric.name, known)}"
@@ -47,8 +42,7 @@ def list_unreported_metrics(plan: Plan, summary: Summary) -> list[str]:
 
 
 def _describe_row(plan: Plan, row: Row) -> str:
-    manifests = [plan.steps[step.name].manifest for step in row.steps]
-    notes = dict.fromkeys(manifest.result.get("note", "") for manifest in manifests if manifest)
+    notes = dict.fromkeys(plan.steps[step.name].result.get("note", "") for step in row.steps)
     text = "; ".join(filter(None, notes))
     return f"{row.label} ({text})" if text else row.label
 
@@ -58,14 +52,10 @@ def build_run_report(run_log: RunLog, outcome: Outcome) -> RunReport:
     about = run_log.read("about.json")
     assert about is not None  # this process wrote it
     events = run_log.events()
-    hits = {event["step"] for event in events if event["event"] == "hit"}
-    retries: dict[str, int] = {}
+    retries = Counter(event["step"] for event in events if event["event"] == "retry")
+    last: dict[str, dict[str, Any]] = {name: {} for name in outcome.plan.steps}
     for event in events:
-        if event["event"] == "retry":
-            retries[event["step"]] = retries.get(event["step"], 0) + 1
-    started = {event["step"]: event["t"] for event in events if event["event"] == "started"}
-    failed = {event["step"]: event["t"] for event in events if event["event"] == "failed"}
-    skipped = {event["step"]: event["because"] for event in events if event["event"] == "skipped"}
+        last.setdefault(event["step"], {})[event["event"]] = event
     return RunReport(
         title=about["recipe"],
         doc=about["doc"],
@@ -76,44 +66,30 @@ def build_run_report(run_log: RunLog, outcome: Outcome) -> RunReport:
         command=about["command"],
         parameters=about["parameters"],
         rows=build_summary_table(outcome.plan, outcome.summary),
-        steps=[
-            _build_step(
-                outcome, name, name in hits, retries.get(name, 0), (started.get(name), failed.get(name)), skipped
-            )
-            for name in outcome.plan.steps
-        ],
+        steps=[_build_step(outcome, name, last[name], retries[name]) for name in outcome.plan.steps],
         provenance={**about["versions"], "machine": f"{platform.system()} {platform.machine()}"},
     )
 
 
-def _build_step(
-    outcome: Outcome,
-    name: str,
-    hit: bool,
-    retries: int,
-    times: tuple[float | None, float | None],
-    skipped: Mapping[str, str],
-) -> StepReport:
-    started, failed = times
+def _build_step(outcome: Outcome, name: str, last: Mapping[str, Any], retries: int) -> StepReport:
+    """last: kind of event -> the step's last event of this kind."""
+    started, failed = (last[kind]["t"] if kind in last else None for kind in ("started", "failed"))
+    planned, hit = outcome.plan.steps[name], "hit" in last
     seconds = failed - started if failed and started else None
-    planned = outcome.plan.steps[name]
-    result: Mapping[str, Any] = planned.manifest.result if planned.manifest else {}
-    message = outcome.failures.get(name, f"needs {skipped[name]}, which failed" if name in skipped else "")
+    message = f"needs {last['skipped']['because']}, which failed" if "skipped" in last else ""
+    words = {Status.DONE: "done", Status.FAILED: "failed"}
     return StepReport(
         name=name,
         job=planned.step.job.name,
-        status="hit" if hit else STATUS_WORDS.get(outcome.status[name], "pending"),  # type: ignore[arg-type]
+        status="hit" if hit else words.get(outcome.status[name], "pending"),  # type: ignore[arg-type]
         step_id=planned.step_id or "",
         retries=retries,
         seconds=planned.commit.record["seconds"] if planned.commit else seconds,
         started=None if hit else started,
         inputs=_list_inputs(outcome.plan, name),
         config=get_config(planned.step),
-        metrics=result.get("metrics", {}),
-        tables=result.get("tables", {}),
-        curves=result.get("curves", {}),
-        cases=result.get("cases", {}),
-        message=message or result.get("note", ""),
+        **{key: planned.result.get(key, {}) for key in ("metrics", "tables", "curves", "cases")},
+        message=outcome.failures.get(name, message) or planned.result.get("note", ""),
         lost=planned.commit.record.get("lost", []) if planned.commit else [],
     )
 
@@ -132,12 +108,7 @@ def _list_inputs(plan: Plan, name: str) -> list[tuple[str, str, str]]:
 
 
 def _collect_values(plan: Plan, row: Row) -> dict[str, float | None]:
-    values: dict[str, float | None] = {}
-    for column, metric in row.columns.items():
-        manifest = plan.steps[metric.step.name].manifest
-        value = manifest.result.get("metrics", {}).get(metric.name) if manifest else None
-        values[column] = float(value) if isinstance(value, int | float) else None
-    return values
+    return {column: plan.steps[metric.step.name].numbers.get(metric.name) for column, metric in row.columns.items()}
 
 
 def _sum_seconds(plan: Plan, row: Row) -> float | None:
