@@ -186,35 +186,24 @@ def reachable(goals: Sequence[Step]) -> list[Step]:
 
     Raises RecipeError if two different steps have one name.
     """
-    order: dict[str, Step] = {}
-
-    def visit(root: Step) -> None:
-        stack = [(root, iter(root.parents))]
-        while stack:
-            current, parents = stack[-1]
-            parent = next(parents, None)
-            if parent is None:
-                stack.pop()
-                order.setdefault(current.name, current)
-            elif parent.name not in order:
-                stack.append((parent, iter(parent.parents)))
-            elif order[parent.name] is not parent:
-                raise RecipeError(
-                    f"step {parent.name}: two different steps have this name; expected unique names; rename one"
-                )
-            if order.get(current.name, current) is not current:
-                raise RecipeError(
-                    f"step {current.name}: two different steps have this name; expected unique names; rename one"
-                )
-
+    found: dict[Step, None] = {}
     for goal in goals:
-        if goal.name not in order:
-            visit(goal)
-        elif order[goal.name] is not goal:
+        stack = [(goal, iter(goal.parents))]
+        while stack:
+            child, parents = stack[-1]
+            parent = next((parent for parent in parents if parent not in found), None)
+            if parent is None:
+                found[child] = None
+                stack.pop()
+            else:
+                stack.append((parent, iter(parent.parents)))
+    by_name: dict[str, Step] = {}
+    for step in found:
+        if by_name.setdefault(step.name, step) is not step:
             raise RecipeError(
-                f"step {goal.name}: two different steps have this name; expected unique names; rename one"
+                f"step {step.name}: two different steps have this name; expected unique names; rename one"
             )
-    return list(order.values())
+    return list(found)
 
 
 def list_goals(summary: Summary) -> list[Step]:
