@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.run import Run
-from ratchet.orchestrator.fingerprint import build_fingerprint, compute_step_id
+from ratchet.orchestrator.fingerprint import build_fingerprint
 from ratchet.orchestrator.job_interface import Context, Job, Result
 from ratchet.orchestrator.job_interface.code import read_code
 from ratchet.orchestrator.plan import Plan
@@ -63,7 +64,7 @@ def planning(length: int) -> None:
             before = None
             for one in steps:
                 document = build_fingerprint(NOTHING, read_code(NOTHING), one.config, {"before": before})
-                lease = leases.acquire(compute_step_id(document))
+                lease = leases.acquire(digest(document))
                 assert isinstance(lease, Lease)
                 staging = store.staging(lease.step_id, 1)
                 (staging / "number.txt").write_text(str(one.config.number))
@@ -107,9 +108,10 @@ def running(length: int) -> None:
             run_log = RunLog.begin(store, "bench", {})
             start = time.perf_counter()
             with LiveView(list(plan.steps), "bench", run_log.run_id) as view:
-                outcome = Run(recipe, summary, plan, cluster, run_log, view).execute()
+                run = Run(recipe, summary, plan, cluster, run_log, view)
+                run.execute()
             taken.append((time.perf_counter() - start) / length)
-            assert outcome.word == "finished"
+            assert run.word == "finished"
     cluster.stop()
     print(f"a step that does nothing: {statistics.median(taken) * 1e3:.0f} ms (lease, Ray task, commit, run_log)")
 

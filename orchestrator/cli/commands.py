@@ -56,13 +56,14 @@ def _run(arguments: argparse.Namespace) -> int:
             open_run.set_folder(run_log.folder)
             console.print_warnings(plan, summary)
             with LiveView(list(plan.steps), found.name, run_log.run_id) as view:
-                outcome = Run(found, summary, plan, cluster, run_log, view).execute()
-            write_run_report(run_log.folder, build_run_report(run_log, outcome))
-            console.print_outcome(run_log, outcome)
+                run = Run(found, summary, plan, cluster, run_log, view)
+                run.execute()
+            write_run_report(run_log.folder, build_run_report(run))
+            console.print_outcome(run)
             store.publish(run_log.folder)
     finally:
         cluster.stop()
-    return 130 if outcome.interrupted else 1 if outcome.failures else 0
+    return 130 if run.interrupted else 1 if run.failures else 0
 
 
 def _sweep(arguments: argparse.Namespace) -> int:

@@ -17,7 +17,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ratchet.errors import DamagedError, StoreError
-from ratchet.orchestrator.execution.outcome import Outcome
 from ratchet.orchestrator.job_interface.settings import describe_parameters
 from ratchet.orchestrator.job_interface.terminal import CleanConsole, print_clean
 from ratchet.orchestrator.plan import Plan
@@ -34,7 +33,8 @@ from ratchet.orchestrator.store.open_runs import list_open_runs
 from ratchet.orchestrator.store.parallel import OnProgress
 from ratchet.orchestrator.store.verification import verify
 
-if TYPE_CHECKING:  # it imports Ray
+if TYPE_CHECKING:  # they import Ray
+    from ratchet.orchestrator.execution.run import Run
     from ratchet.orchestrator.needs import StepNeeds
 
 MAX_LISTED = 50
@@ -46,19 +46,18 @@ def print_error(text: str) -> None:
     print_clean(f"ratchet: {text}", sys.stderr)
 
 
-def print_outcome(run_log: RunLog, outcome: Outcome) -> None:
+def print_outcome(run: Run) -> None:
     """Print the summary table of a run, its failures, and the path of the report."""
-    _print_summary(build_summary_table(outcome.plan, outcome.summary))
-    for line in list_unreported_metrics(outcome.plan, outcome.summary):
+    _print_summary(build_summary_table(run.plan, run.summary))
+    for line in list_unreported_metrics(run.plan, run.summary):
         print_error(f"warning: {line}")
-    for name, message in outcome.failures.items():
+    for name, message in run.failures.items():
         print_error(f"{name} failed: {message}")
-        trace = run_log.folder / "errors" / f"{name.replace('/', '.')}.txt"
-        if trace.exists():
+        if (trace := run.run_log.trace_file(name)).exists():
             print_error(f"  full traceback: {trace}")
-    if outcome.interrupted or outcome.failures:
+    if run.interrupted or run.failures:
         print_clean("give the same command again to continue")
-    print_clean(f"report: {run_log.folder / 'report.html'}")
+    print_clean(f"report: {run.run_log.folder / 'report.html'}")
 
 
 def print_sweep(data: SweepReport) -> None:

@@ -18,7 +18,6 @@ from ratchet.errors import InputError, Interrupted, UnreachableError
 from ratchet.orchestrator import needs
 from ratchet.orchestrator.execution.cluster import Cluster, compute_demand
 from ratchet.orchestrator.execution.executor import Executor, describe_failure, versions
-from ratchet.orchestrator.execution.outcome import Outcome
 from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to_skip, to_start
 from ratchet.orchestrator.job_interface.job import Resources
@@ -64,10 +63,16 @@ class Run:
         self.status = dict.fromkeys(self.order, Status.PENDING)
         self.demand: dict[str, Demand] = {}
         self.failures: dict[str, str] = {}
+        """Step -> message."""
+        self.interrupted = False
 
-    def execute(self) -> Outcome:
-        """Run until every step is done, failed, or depends on a failed step."""
-        interrupted = False
+    @property
+    def word(self) -> str:
+        """How the run ended."""
+        return "interrupted" if self.interrupted else "failed" if self.failures else "finished"
+
+    def execute(self) -> None:
+        """Run until every step is done, failed, or depends on a failed step, or the run is interrupted."""
         self._update_status()
         self.write_plan()
         if not finished(self.status):
@@ -80,15 +85,14 @@ class Run:
                     self._start_cluster()
                     self._loop(executor, pool)
                 except KeyboardInterrupt:
-                    interrupted = True
+                    self.interrupted = True
                     self.view.message(
                         "stopping: finished steps, shards and checkpoints are kept; press ctrl-C again to quit at once"
                     )
                 finally:
                     executor.stopping.set()
         self.write_plan()
-        self.run_log.event("end", None, failures=self.failures, interrupted=interrupted)
-        return Outcome(self.plan, self.summary, self.status, self.failures, interrupted)
+        self.run_log.event("end", None, failures=self.failures, interrupted=self.interrupted)
 
     def _loop(self, executor: Executor, pool: ThreadPoolExecutor) -> None:
         running: dict[Future[Commit], str] = {}

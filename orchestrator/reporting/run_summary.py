@@ -6,15 +6,16 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ratchet.orchestrator.execution.outcome import Outcome
 from ratchet.orchestrator.execution.schedule import Status
 from ratchet.orchestrator.job_interface.settings import suggest
 from ratchet.orchestrator.plan import Plan, describe_inputs, get_config
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
-from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.step import Output, Row, Summary
+
+if TYPE_CHECKING:  # it imports Ray
+    from ratchet.orchestrator.execution.run import Run
 
 
 def build_summary_table(plan: Plan, summary: Summary) -> dict[str, dict[str, float | None]]:
@@ -47,49 +48,49 @@ def _describe_row(plan: Plan, row: Row) -> str:
     return f"{row.label} ({text})" if text else row.label
 
 
-def build_run_report(run_log: RunLog, outcome: Outcome) -> RunReport:
+def build_run_report(run: Run) -> RunReport:
     """Build the data of the report from the plan, the store and the run log."""
-    about = run_log.read("about.json")
+    about = run.run_log.read("about.json")
     assert about is not None  # this process wrote it
-    events = run_log.events()
+    events = run.run_log.events()
     retries = Counter(event["step"] for event in events if event["event"] == "retry")
-    last: dict[str, dict[str, Any]] = {name: {} for name in outcome.plan.steps}
+    last: dict[str, dict[str, Any]] = {name: {} for name in run.plan.steps}
     for event in events:
         last.setdefault(event["step"], {})[event["event"]] = event
     return RunReport(
         title=about["recipe"],
         doc=about["doc"],
-        run_id=run_log.run_id,
-        status=outcome.word,  # type: ignore[arg-type]
+        run_id=run.run_log.run_id,
+        status=run.word,  # type: ignore[arg-type]
         started=about["started"],
         seconds=time.time() - about["started"],
         command=about["command"],
         parameters=about["parameters"],
-        rows=build_summary_table(outcome.plan, outcome.summary),
-        steps=[_build_step(outcome, name, last[name], retries[name]) for name in outcome.plan.steps],
+        rows=build_summary_table(run.plan, run.summary),
+        steps=[_build_step(run, name, last[name], retries[name]) for name in run.plan.steps],
         provenance={**about["versions"], "machine": f"{platform.system()} {platform.machine()}"},
     )
 
 
-def _build_step(outcome: Outcome, name: str, last: Mapping[str, Any], retries: int) -> StepReport:
+def _build_step(run: Run, name: str, last: Mapping[str, Any], retries: int) -> StepReport:
     """last: kind of event -> the step's last event of this kind."""
     started, failed = (last[kind]["t"] if kind in last else None for kind in ("started", "failed"))
-    planned, hit = outcome.plan.steps[name], "hit" in last
+    planned, hit = run.plan.steps[name], "hit" in last
     seconds = failed - started if failed and started else None
     message = f"needs {last['skipped']['because']}, which failed" if "skipped" in last else ""
     words = {Status.DONE: "done", Status.FAILED: "failed"}
     return StepReport(
         name=name,
         job=planned.step.job.name,
-        status="hit" if hit else words.get(outcome.status[name], "pending"),  # type: ignore[arg-type]
+        status="hit" if hit else words.get(run.status[name], "pending"),  # type: ignore[arg-type]
         step_id=planned.step_id or "",
         retries=retries,
         seconds=planned.commit.record["seconds"] if planned.commit else seconds,
         started=None if hit else started,
-        inputs=_list_inputs(outcome.plan, name),
+        inputs=_list_inputs(run.plan, name),
         config=get_config(planned.step),
         **{key: planned.result.get(key, {}) for key in ("metrics", "tables", "curves", "cases")},
-        message=outcome.failures.get(name, message) or planned.result.get("note", ""),
+        message=run.failures.get(name, message) or planned.result.get("note", ""),
         lost=planned.commit.record.get("lost", []) if planned.commit else [],
     )
 

@@ -152,13 +152,13 @@ class TrialActor(tune.Trainable):
             run.write_plan()  # before its folder is named: the folder may hold the plan of an earlier run
             open_run.set_folder(run_log.folder)
             try:
-                outcome = run.execute()
+                run.execute()
             finally:
                 cluster.stop()
-        if outcome.interrupted:
+        if run.interrupted:
             raise Interrupted(f"trial {self.settings}: stopped")
-        if outcome.failures:
-            raise TrialError("; ".join(f"{name}: {reason}" for name, reason in outcome.failures.items()))
+        if run.failures:
+            raise TrialError("; ".join(f"{name}: {reason}" for name, reason in run.failures.items()))
         manifest = plan.steps[objective.step].manifest
         assert manifest is not None  # the run finished
         points = objective.read_curve(manifest.result)
