@@ -1,4 +1,4 @@
-"""Files that are complete or absent, also after a power loss.
+"""Files that are complete or absent, also after a power loss, and append-only files of complete lines.
 
 A file is synced before it gets its name, and its folder afterwards. A temporary name starts with a dot; the listings of
 the store leave such names out, so that what a killed process left behind is never read.
@@ -6,11 +6,13 @@ the store leave such names out, so that what a killed process left behind is nev
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -42,6 +44,38 @@ def create(path: Path, content: bytes) -> bool:
         with suppress(FileNotFoundError):
             sync(path.parent)
     return True
+
+
+def append_json(path: Path, value: Mapping[str, Any], *, durable: bool = False) -> None:
+    """Append a line of JSON in one write, so that lines of several processes never mix.
+
+    durable: sync the file. Without, a power loss may cut off its end. A line that was cut off before is ended first.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        size = os.fstat(descriptor).st_size
+        cut_off = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        os.write(descriptor, ("\n" * cut_off + json.dumps(value) + "\n").encode())
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    if durable and size == 0:
+        sync(path.parent)
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Read all complete lines; empty if there is no file. A line cut off by a kill is skipped."""
+    try:
+        texts = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    found = []
+    for text in texts:
+        with suppress(ValueError, RecursionError):
+            if isinstance(line := json.loads(text), dict):
+                found.append(line)
+    return found
 
 
 def make_folder(path: Path) -> None:

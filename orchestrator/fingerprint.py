@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.job_interface.code import Code
 from ratchet.orchestrator.job_interface.job import Job
 
@@ -18,7 +17,7 @@ SLOTS = {"config": "setting", "inputs": "input", "code": "code", "libraries": "l
 
 
 def build_fingerprint(job: Job, code: Code, config: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fingerprint of a step. Its digest is the step id.
+    """Return the fingerprint of a step. Its digest (`canonical_json.digest`) is the step id.
 
     code: as it was when the run was planned. inputs: field -> digest, list of digests, or None.
     Raises CanonicalError for a setting without a stable form.
@@ -29,14 +28,9 @@ def build_fingerprint(job: Job, code: Code, config: Any, inputs: Mapping[str, An
         "version": job.version,
         "code": dict(code.definitions),
         "libraries": dict(code.libraries),
-        "config": dict(asdict(config).items()),
+        "config": asdict(config),
         "inputs": dict(inputs),
     }
-
-
-def compute_step_id(document: Mapping[str, Any]) -> str:
-    """Return the digest of a fingerprint."""
-    return digest(document)
 
 
 def describe_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import DamagedError, InputError
-from ratchet.orchestrator.fingerprint import build_fingerprint, compute_step_id, describe_changes
+from ratchet.orchestrator.canonical_json import digest
+from ratchet.orchestrator.fingerprint import build_fingerprint, describe_changes
 from ratchet.orchestrator.job_interface.code import read_code
 from ratchet.orchestrator.job_interface.job import Result
 from ratchet.orchestrator.job_interface.source_digest import SourceDigests
@@ -83,7 +84,7 @@ class Plan:
                 job = planned.step.job
                 inputs = {key: self._digest_input(ref) for key, ref in planned.step.inputs.items()}
                 planned.fingerprint = build_fingerprint(job, self.code[job], planned.step.config, inputs)
-                planned.step_id = compute_step_id(planned.fingerprint)
+                planned.step_id = digest(planned.fingerprint)
             assert planned.step_id is not None
             commit = self.store.use(planned.step_id)
             manifest = None if commit is None else self._load_manifest(commit)

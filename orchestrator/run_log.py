@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import DamagedError
-from ratchet.orchestrator.atomic_file import make_folder, write_atomically
-from ratchet.orchestrator.job_interface import jsonl
+from ratchet.orchestrator.atomic_file import append_json, make_folder, read_json_lines, write_atomically
 from ratchet.orchestrator.store import Store
 
 
@@ -38,12 +37,12 @@ class RunLog:
 
     def event(self, kind: str, step: str | None = None, **details: Any) -> None:
         """Append a line to events.jsonl, durably. A hit is durable with the next other event: a run may have many."""
-        line = json.dumps({"t": round(time.time(), 3), "event": kind, "step": step, **details})
-        jsonl.append(self.folder / "events.jsonl", line, durable=kind != "hit")
+        event = {"t": round(time.time(), 3), "event": kind, "step": step, **details}
+        append_json(self.folder / "events.jsonl", event, durable=kind != "hit")
 
     def events(self) -> list[dict[str, Any]]:
         """Read all events. An incomplete last line is skipped."""
-        return jsonl.read(self.folder / "events.jsonl")
+        return read_json_lines(self.folder / "events.jsonl")
 
     def write(self, name: str, value: Any) -> None:
         """Replace a JSON file of the run atomically."""
@@ -78,12 +77,9 @@ class RunLog:
             return ""
         return "interrupted" if end["interrupted"] else "failed" if end["failures"] else "finished"
 
-    def error(self, step: str, text: str) -> Path:
-        """Write a traceback to a file and return its path."""
-        path = self.folder / "errors" / f"{step.replace('/', '.')}.txt"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-        return path
+    def trace_file(self, step: str) -> Path:
+        """Return the path of the traceback of a failed step."""
+        return self.folder / "errors" / f"{step.replace('/', '.')}.txt"
 
 
 def list_run_folders(store: Store) -> list[Path]:

@@ -9,15 +9,15 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-from ratchet.errors import Interrupted, LeaseLost, RatchetError, describe
+from ratchet.errors import Interrupted, LeaseLost, RatchetError, TransientError, describe
 from ratchet.orchestrator.execution.cluster import Cluster
-from ratchet.orchestrator.execution.retry import backoff, is_transient
 from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.execution.warm_start import WarmStartFamily
 from ratchet.orchestrator.job_interface.job import Context
-from ratchet.orchestrator.job_interface.lost_work import read_lost_work
+from ratchet.orchestrator.job_interface.lost_work import LostWork, read_lost_work
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Commit, Store
@@ -31,6 +31,9 @@ MAX_PLACES = 3
 
 _IN_USERS_CODE = re.compile(r'File "[^"\n]*/working_dir_files/[^/"\n]+/(?!ratchet/)([^"\n]+)", line (\d+), in (\S+)')
 """A frame of a worker's traceback: in the snapshot of the run, and not in Ratchet."""
+
+PERMANENT_IN_RAY = {"RuntimeEnvSetupError", "TaskCancelledError", "TaskUnschedulableError", "ActorUnschedulableError"}
+"""Names of Ray errors that a retry does not help against."""
 
 LIBRARIES = ("ray", "torch", "transformers", "peft", "deepspeed", "pyarrow")
 """Recorded with each result. Not part of the fingerprint."""
@@ -69,9 +72,11 @@ class Executor:
                     raise Interrupted(f"step {name}: stopped; give the same command again to resume") from None
                 if not is_transient(error) or tries > retries:
                     trace = getattr(error, "remote_traceback", None) or "".join(traceback.format_exception(error))
-                    self.run_log.error(name, trace)
+                    file = self.run_log.trace_file(name)
+                    file.parent.mkdir(exist_ok=True)
+                    file.write_text(trace)
                     raise
-                wait = backoff(tries)
+                wait = min(60.0, 2.0 ** (tries - 1))
                 self.run_log.event("retry", name, reason=describe(error), wait=wait)
                 self.view.retrying(name, describe(error).splitlines()[0], wait)
                 self.stopping.wait(wait)
@@ -108,7 +113,7 @@ class Executor:
         failed = find_failed_attempts(self.store, step_id, lease.attempt)
         lost = [_lost_attempt(attempt, whole=not any(work.iterdir())) for attempt in failed]
         state, damaged = family.find_state(self.store, lease.keep_step) if family else (None, [])
-        lost += [{"what": damage, "amount": None, "unit": "", "seconds": None} for damage in damaged]
+        lost += [LostWork(damage) for damage in damaged]
         context = Context(
             step=name,
             step_id=step_id,
@@ -128,7 +133,7 @@ class Executor:
             "seconds": time.time() - started,
             "continued": context.warm_start_from is not None,
             "retries": tries - 1,
-            "lost": lost + read_lost_work(work),
+            "lost": [*map(asdict, lost), *read_lost_work(work)],
             "host": platform.node(),
             "versions": versions(),
         }
@@ -137,10 +142,26 @@ class Executor:
         return lease.commit(staging, result, planned.fingerprint, record)
 
 
-def _lost_attempt(attempt: Mapping[str, Any], whole: bool) -> dict[str, Any]:
-    """Describe a failed attempt in the form of `job_interface.lost_work`. whole: it left nothing to resume from."""
+def _lost_attempt(attempt: Mapping[str, Any], whole: bool) -> LostWork:
+    """Describe what a failed attempt lost. whole: it left nothing to resume from."""
     what = f"attempt {attempt['attempt']}: {attempt['why'].splitlines()[0]}"
-    return {"what": what, "amount": None, "unit": "", "seconds": attempt["seconds"] if whole else None}
+    return LostWork(what, seconds=attempt["seconds"] if whole else None)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether a retry may succeed: after a lost worker, actor or node, a failed connection or a time-out.
+
+    Everything that a job raises itself (a bad value, a full disk, a bug) is permanent.
+    """
+    if isinstance(error, RatchetError):
+        return isinstance(error, TransientError)
+    worker_failures = getattr(error, "worker_failures", None)
+    if isinstance(worker_failures, dict) and worker_failures:
+        return all(is_transient(failure) for failure in worker_failures.values())
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    kind = type(error)
+    return kind.__module__.startswith("ray.exceptions") and kind.__name__ not in PERMANENT_IN_RAY
 
 
 def describe_failure(error: BaseException) -> str:

@@ -10,14 +10,13 @@ fingerprint, and the state may be removed at any time. A state is verified again
 
 from __future__ import annotations
 
-import hashlib
 import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ratchet.orchestrator.canonical_json import canonical_json
+from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.job_interface.digests import find_damage, hash_files, publish
 from ratchet.orchestrator.plan import Planned
 from ratchet.orchestrator.store import Store
@@ -39,7 +38,7 @@ class WarmStartFamily:
             return None
         name = warm_start.setting
         rest = {key: value for key, value in planned.fingerprint["config"].items() if key != name}
-        key = hashlib.sha256(canonical_json({**planned.fingerprint, "config": rest})).hexdigest()
+        key = digest({**planned.fingerprint, "config": rest})
         return cls(key, getattr(config, name))
 
     def find_state(self, store: Store, keep: Callable[[str], None]) -> tuple[Path | None, list[str]]:

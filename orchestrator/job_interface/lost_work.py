@@ -7,13 +7,12 @@ orchestrator copies it into the record of the result.
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ratchet.orchestrator.job_interface import jsonl
+from ratchet.orchestrator.atomic_file import append_json, read_json_lines
 from ratchet.orchestrator.job_interface.job import Context
 
 REPORT_SECONDS = 2.0
@@ -26,9 +25,10 @@ class LostWork:
 
     what: str
     """The name of the shard, or `training`; or what is damaged."""
-    amount: float | None
-    unit: str
-    seconds: float | None
+    amount: float | None = None
+    """None: not known."""
+    unit: str = ""
+    seconds: float | None = None
 
 
 class WorkTracker:
@@ -43,7 +43,7 @@ class WorkTracker:
 
         Returns how often it was started before in this attempt without being finished.
         """
-        reported = jsonl.read(self.path)
+        reported = read_json_lines(self.path)
         starts = [number for number, line in enumerate(reported) if "attempt" in line]
         if starts:
             _note(self.context, self._measure_lost_work(reported[starts[-1] :], kept))
@@ -66,18 +66,18 @@ class WorkTracker:
         return LostWork(self.what, max(0.0, last["done"] - kept), self.unit, round(last["t"] - since["t"], 3))
 
     def _append(self, **line: float) -> None:
-        jsonl.append(self.path, json.dumps({"t": time.time(), **line}))
+        append_json(self.path, {"t": time.time(), **line})
 
 
 def read_lost_work(work: Path) -> list[dict[str, Any]]:
     """Read the `LostWork` entries of a step's work folder, with the attempt that noted them."""
-    return jsonl.read(work / "lost_work.jsonl")
+    return read_json_lines(work / "lost_work.jsonl")
 
 
 def note_damage(context: Context, what: str) -> None:
     """Note that saved work is damaged and is not used. How much is repeated is noted when the work starts."""
-    _note(context, LostWork(what, None, "", None))
+    _note(context, LostWork(what))
 
 
 def _note(context: Context, lost: LostWork) -> None:
-    jsonl.append(context.work / "lost_work.jsonl", json.dumps({"attempt": context.attempt, **asdict(lost)}))
+    append_json(context.work / "lost_work.jsonl", {"attempt": context.attempt, **asdict(lost)})

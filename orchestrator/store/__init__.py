@@ -367,13 +367,10 @@ class Store:
         self.remove(key)
 
 
-def _touch(folder: Path) -> bool:
-    """Set a folder's modification time to now. Returns False if there is none."""
-    try:
+def _touch(folder: Path) -> None:
+    """Set a folder's modification time to now, if it exists."""
+    with suppress(FileNotFoundError):
         os.utime(folder)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _replace_damaged(target: Path, staging: Path, manifest: Manifest) -> None:

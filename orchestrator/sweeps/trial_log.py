@@ -11,7 +11,6 @@ the jobs, data) and of the search options, without the number of trials: with mo
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.orchestrator.atomic_file import make_folder
-from ratchet.orchestrator.canonical_json import canonical_json
+from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Store
 
@@ -48,7 +47,7 @@ class Trial:
 
 def compute_key(settings: Mapping[str, str]) -> str:
     """Return the key of a trial: a digest of its settings."""
-    return hashlib.sha256(canonical_json(dict(settings))).hexdigest()[:12]
+    return digest(dict(settings))[:12]
 
 
 class TrialLog:
@@ -56,9 +55,9 @@ class TrialLog:
 
     def __init__(self, store: Store, recipe: str, document: Mapping[str, Any], about: Mapping[str, Any]) -> None:
         """`document`: its digest is the sweep's id. `about`: information for users, replaced by each command."""
-        digest = hashlib.sha256(canonical_json(dict(document))).hexdigest()
-        store.pull(f"sweeps/{recipe}-{digest[:12]}")
-        self.run_log = RunLog(store.local("sweeps", f"{recipe}-{digest[:12]}"))
+        name = f"sweeps/{recipe}-{digest(dict(document))[:12]}"
+        store.pull(name)
+        self.run_log = RunLog(store.local(name))
         self.folder: Path = self.run_log.folder
         make_folder(self.folder)
         before = self.run_log.read("about.json") or {"started": time.time()}

@@ -84,7 +84,8 @@ def _change(value: object) -> str:
 
 def try_mutations(recipe: str, settings: list[str], sample: int | None) -> tuple[Counter[str], list[str]]:
     """Apply mutations one by one, and compute the step ids of the steps whose job imports the file."""
-    from ratchet.orchestrator.fingerprint import build_fingerprint, compute_step_id
+    from ratchet.orchestrator.canonical_json import digest
+    from ratchet.orchestrator.fingerprint import build_fingerprint
     from ratchet.orchestrator.job_interface import code
     from ratchet.orchestrator.recipe import Settings, build, find
 
@@ -95,7 +96,7 @@ def try_mutations(recipe: str, settings: list[str], sample: int | None) -> tuple
         code.read_file.cache_clear()
         code.follow_imports.cache_clear()
         return {
-            step.name: compute_step_id(build_fingerprint(step.job, code.read_code(step.job), step.config, {}))
+            step.name: digest(build_fingerprint(step.job, code.read_code(step.job), step.config, {}))
             for step in steps
             if path in files[step.name]
         }

@@ -14,6 +14,7 @@ from mutations import mutate_copy
 
 from ratchet.errors import RecipeError
 from ratchet.orchestrator import fingerprint
+from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.job_interface import code, imports
 
 JOB = '''
@@ -178,7 +179,7 @@ def test_comments_docstrings_layout_and_unrelated_files_change_nothing(
     project.edit(file, old, new)
     after = project.document()
     assert fingerprint.describe_changes(before, after) == []
-    assert fingerprint.compute_step_id(before) == fingerprint.compute_step_id(after)
+    assert digest(before) == digest(after)
 
 
 @pytest.mark.parametrize(("file", "old", "new", "said"), CHANGING)
@@ -187,7 +188,7 @@ def test_each_real_change_is_named(project: Project, file: str, old: str, new: s
     project.edit(file, old, new)
     after = project.document()
     assert said.format(project.name) in fingerprint.describe_changes(before, after)
-    assert fingerprint.compute_step_id(before) != fingerprint.compute_step_id(after)
+    assert digest(before) != digest(after)
 
 
 def test_the_order_of_statements_counts(project: Project) -> None:
@@ -196,12 +197,12 @@ def test_the_order_of_statements_counts(project: Project) -> None:
     ids = []
     for order in (text, text + "LIMIT = 10\n", text.replace("TOP", "LIMIT = 10\nTOP")):
         project.write("toy.py", JOB.format(package=project.name).replace(text, order))
-        ids.append(fingerprint.compute_step_id(project.document()))
+        ids.append(digest(project.document()))
     hooks = ["@first\ndef hook_a():\n    pass\n", "@second\ndef hook_b():\n    pass\n"]
     whole = JOB.format(package=project.name)
     assert "\n".join(hooks) in whole
     project.write("toy.py", whole.replace("\n".join(hooks), "\n".join(hooks[::-1])))
-    ids.append(fingerprint.compute_step_id(project.document()))
+    ids.append(digest(project.document()))
     assert len(set(ids)) == 4
 
 
