@@ -46,7 +46,8 @@ class Garbage:
 
 
 class Backend(Protocol):
-    """Small control objects by key, and the transfer of artifacts to and from the store's local folder."""
+    """Small control objects by key, and the transfer of artifacts to and from the store's local folder. Transfers do
+    nothing unless a backend defines them."""
 
     where: str
     """The folder or URL as the user gave it."""
@@ -75,9 +76,11 @@ class Backend(Protocol):
 
     def upload(self, folder: Path, manifest: Manifest) -> None:
         """Upload an object that is complete in the local folder."""
+        return
 
     def manifest(self, digest: str) -> bytes | None:
         """Read the manifest of an object, or return None. Not that of a local copy."""
+        return self.read(f"objects/{digest}/{NAME}")
 
     def list_sizes(self, digest: str) -> tuple[dict[str, int], list[str]]:
         """Return the files of an object, by relative path, with their bytes, and the folders. Not of a local copy."""
@@ -87,19 +90,23 @@ class Backend(Protocol):
 
     def download(self, manifest: Manifest, part: str | None, folder: Path) -> None:
         """Download the files of an object, or of one folder of it, that are missing in `folder`."""
+        return
 
     def report_damage(self, digest: str, copy: Path) -> None:
         """Have the next upload of a damaged object replace all of its files. copy: its folder in the local folder."""
+        return
 
     def publish(self, folder: Path, key: str) -> None:
         """Make the current content of a folder visible to other machines."""
+        return
 
     def pull(self, key: str, folder: Path) -> None:
         """Download what other machines published below a key."""
+        return
 
 
-class Folder:
-    """A local or shared folder. Transfers do nothing, since the artifacts are in it already."""
+class Folder(Backend):
+    """A local or shared folder, which holds the artifacts already."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.where = root, str(root)
@@ -134,12 +141,6 @@ class Folder:
     def list_folders(self, key: str) -> list[str]:
         return self.list_names(key)
 
-    def upload(self, folder: Path, manifest: Manifest) -> None:
-        pass
-
-    def manifest(self, digest: str) -> bytes | None:
-        return self.read(f"objects/{digest}/{NAME}")
-
     def list_sizes(self, digest: str) -> tuple[dict[str, int], list[str]]:
         folder = self.root / "objects" / digest
         files, folders = list_below(folder, folder)
@@ -147,15 +148,3 @@ class Folder:
 
     def hash_file(self, digest: str, file: File) -> str:
         return compute_sha256(self.root / "objects" / digest / file.path)
-
-    def download(self, manifest: Manifest, part: str | None, folder: Path) -> None:
-        pass
-
-    def report_damage(self, digest: str, copy: Path) -> None:
-        pass
-
-    def publish(self, folder: Path, key: str) -> None:
-        pass
-
-    def pull(self, key: str, folder: Path) -> None:
-        pass

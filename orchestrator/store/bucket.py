@@ -29,6 +29,7 @@ from obstore.store import from_url
 
 from ratchet.errors import DamagedError, StoreError, UnreachableError
 from ratchet.orchestrator.atomic_file import write_atomically
+from ratchet.orchestrator.store.backend import Backend
 from ratchet.orchestrator.store.manifest import NAME, File, Manifest
 from ratchet.orchestrator.store.read_only import set_read_only
 
@@ -64,7 +65,7 @@ class Synced:
     """Size and modification time (ns) of the local file; empty: it differs from the published one."""
 
 
-class Bucket:
+class Bucket(Backend):
     """A prefix in object storage. Safe to use from several threads."""
 
     def __init__(self, url: str) -> None:
@@ -170,10 +171,6 @@ class Bucket:
             with self.report_unreachable(prefix):
                 obstore.delete(self.control, marks)
 
-    def manifest(self, digest: str) -> bytes | None:
-        """Read the manifest of an object. Returns None if there is no such object."""
-        return self.read(f"objects/{digest}/{NAME}")
-
     def download(self, manifest: Manifest, part: str | None, folder: Path) -> None:
         """Download the files that `folder` lacks. Each appears only when it is complete and verified."""
         prefix = f"objects/{manifest.digest}"
@@ -190,11 +187,11 @@ class Bucket:
         with suppress(FileNotFoundError):
             copy.rename(copy.with_name(f".aside-{uuid.uuid4().hex}"))
 
-    def clear(self, prefix: str, before: float | None = None) -> bool:
+    def clear(self, prefix: str, before: float) -> bool:
         """Remove everything below a prefix, or at a key. If any of it was written since `before`, remove nothing and
         return False."""
         found = list(self.list_objects(prefix)) or self._one(prefix)
-        if before is not None and any(written >= before for _, _, written in found):
+        if any(written >= before for _, _, written in found):
             return False
         if found:
             with self.report_unreachable(prefix):
