@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -201,8 +201,3 @@ def describe_inputs(step: Step) -> list[tuple[str, str]]:
     return [
         (key, str(ref) if isinstance(ref, Output) else (ref.label or ref.path.name)) for key, ref in step.references()
     ]
-
-
-def get_config(step: Step) -> dict[str, Any]:
-    """Return the settings of a step as a dict."""
-    return {f.name: getattr(step.config, f.name) for f in fields(step.config)}

@@ -28,7 +28,7 @@ import ratchet
 from ratchet.errors import InputError, RecipeError
 from ratchet.files import read_text
 from ratchet.orchestrator.job_interface.job import Resources
-from ratchet.orchestrator.job_interface.settings import convert, suggest
+from ratchet.orchestrator.job_interface.settings import convert, expect_one_of, suggest
 from ratchet.orchestrator.secrets import contains_secret
 from ratchet.orchestrator.step import (
     Step,
@@ -38,7 +38,6 @@ from ratchet.orchestrator.step import (
     list_goals,
     reachable,
     record_names,
-    with_settings,
 )
 
 MAX_SETTINGS_BYTES = 2**20
@@ -160,7 +159,7 @@ def find(name: str) -> Recipe:
     elif name in names():
         module = importlib.import_module(f"ratchet.recipes.{name}")
     else:
-        raise RecipeError(f"recipe '{name}': unknown; expected one of {', '.join(names())}{suggest(name, names())}")
+        raise RecipeError(f"recipe '{name}': unknown; {expect_one_of(names(), name)}")
     function = getattr(module, name, None)
     if not callable(function) or inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise RecipeError(
@@ -254,17 +253,14 @@ def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
         )
     changed: dict[str, Step] = {}
     for s in matched:
-        slots = {f.name: s.job.config for f in fields(s.job.config)} | {
-            f.name: Resources for f in fields(Resources) if f.name not in {g.name for g in fields(s.job.config)}
-        }
-        if name not in slots:
-            raise RecipeError(
-                f"{line}: step {s.name} has no setting '{name}'; expected one of"
-                f" {', '.join(slots)}{suggest(name, list(slots))}"
-            )
-        value = {name: _convert(text, get_type_hints(slots[name], include_extras=True)[name], line)}
-        is_resource = slots[name] is Resources
-        changed[s.name] = with_settings(s, {}, value) if is_resource else with_settings(s, value, {})
+        part = "config" if any(f.name == name for f in fields(s.job.config)) else "resources"
+        before = getattr(s, part)
+        hints = get_type_hints(type(before), include_extras=True)
+        if name not in hints:
+            slots = dict.fromkeys(f.name for kind in (s.job.config, Resources) for f in fields(kind))
+            raise RecipeError(f"{line}: step {s.name} has no setting '{name}'; {expect_one_of(slots, name)}")
+        value = _convert(text, hints[name], line)
+        changed[s.name] = replace(s, **{part: replace(before, **{name: value})})
         check_resources(changed[s.name].resources, line, s.job)
     return [changed.get(s.name, s) for s in steps]
 

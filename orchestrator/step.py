@@ -13,7 +13,7 @@ import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from ratchet.errors import InputError, RecipeError
@@ -25,7 +25,7 @@ from ratchet.orchestrator.job_interface.declaration import (
     require_items,
 )
 from ratchet.orchestrator.job_interface.job import Job, Resources, Source
-from ratchet.orchestrator.job_interface.settings import Seed, suggest, validate
+from ratchet.orchestrator.job_interface.settings import Seed, expect_one_of, validate
 
 __all__ = ["Job", "Metric", "Output", "Resources", "Row", "Seed", "Source", "Step", "Summary", "reachable", "step"]
 
@@ -48,8 +48,7 @@ class Step:
         # A number: Python asks for step[0], step[1], ... where a list was expected.
         require(isinstance(part, str), where, f"step[{part!r}]", "a name, or a list of steps")
         if known and not _matches(part, known):
-            names = f"; expected one of {', '.join(known)}{suggest(part, known)}"
-            raise RecipeError(f"{locate_caller()}{where}: output '{part}' given{names}")
+            raise RecipeError(f"{locate_caller()}{where}: output '{part}' given; {expect_one_of(known, part)}")
         return Output(self, part)
 
     def metric(self, name: str) -> Metric:
@@ -149,9 +148,7 @@ def step(name: str, job: Job, *, resources: Resources | None = None, **values: A
     for key, value in values.items():
         if key not in config_fields and key not in input_fields:
             known = [*input_fields, *config_fields]
-            raise RecipeError(
-                f"{where}step {name}: '{key}' given; expected one of {', '.join(known)}{suggest(key, known)}"
-            )
+            raise RecipeError(f"{where}step {name}: '{key}' given; {expect_one_of(known, key)}")
         if key in config_fields and isinstance(value, Step | Output | Source):
             raise RecipeError(f"{where}step {name}: a step's output given as setting '{key}'; expected a literal")
     given = {key: values[key] for key in values if key in config_fields}
@@ -212,11 +209,6 @@ def list_goals(summary: Summary) -> list[Step]:
     return [*shown, *(s for row in summary.rows for s in row.steps), *summary.goals]
 
 
-def with_settings(step_: Step, config: Mapping[str, Any], resources: Mapping[str, Any]) -> Step:
-    """Return the step with some settings and resources replaced."""
-    return replace(step_, config=replace(step_.config, **config), resources=replace(step_.resources, **resources))
-
-
 def _reference(name: str, key: str, value: Any) -> Reference:
     if value is None or isinstance(value, Output | Source):
         return value
@@ -269,6 +261,4 @@ def check_metric(step: Step, name: str, where: str) -> None:
         return
     known = list(step.job.metrics(step.config))
     if not _matches(name, known):
-        raise RecipeError(
-            f"{where}: step {step.name} reports no '{name}'; expected one of {', '.join(known)}{suggest(name, known)}"
-        )
+        raise RecipeError(f"{where}: step {step.name} reports no '{name}'; {expect_one_of(known, name)}")

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from ratchet.errors import InputError, Interrupted, UnreachableError
@@ -21,7 +22,7 @@ from ratchet.orchestrator.execution.executor import Executor, describe_failure, 
 from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to_skip, to_start
 from ratchet.orchestrator.job_interface.job import Resources
-from ratchet.orchestrator.plan import Plan, describe_inputs, get_config
+from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.recipe import Recipe
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.step import Step, Summary
@@ -190,7 +191,7 @@ class Run:
                 "object": planned.commit.manifest if planned.commit else None,
                 "status": self.status[name].value,
                 "inputs": describe_inputs(planned.step),
-                "config": get_config(planned.step),
+                "config": asdict(planned.step.config),
             }
             for name, planned in self.plan.steps.items()
         ]

@@ -65,9 +65,7 @@ def validate(kind: type, values: Mapping[str, Any], where: str = "") -> Any:
     known = [field.name for field in dataclasses.fields(kind)]
     for name in values:
         if name not in known:
-            raise InputError(
-                f"{prefix}{name}: unknown setting; expected one of {', '.join(known)}{suggest(name, known)}"
-            )
+            raise InputError(f"{prefix}{name}: unknown setting; {expect_one_of(known, name)}")
     try:
         made = _adapter(kind).validate_python(dict(values))
     except ValidationError as error:
@@ -102,6 +100,12 @@ def suggest(given: str, known: Iterable[str]) -> str:
         names = {name.lower(): name for name in names}
         near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
     return f"; did you mean '{names[near[0]]}'?" if near else ""
+
+
+def expect_one_of(known: Iterable[str], given: str) -> str:
+    """Return `expected one of A, B; did you mean 'A'?`, for an error message about an unknown name."""
+    names = list(known)
+    return f"expected one of {', '.join(names)}{suggest(given, names)}"
 
 
 def describe_settings(kind: type) -> list[Setting]:

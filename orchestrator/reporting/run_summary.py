@@ -6,11 +6,12 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ratchet.orchestrator.execution.schedule import Status
-from ratchet.orchestrator.job_interface.settings import suggest
-from ratchet.orchestrator.plan import Plan, describe_inputs, get_config
+from ratchet.orchestrator.job_interface.settings import expect_one_of
+from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
 from ratchet.orchestrator.step import Output, Row, Summary
 
@@ -34,10 +35,9 @@ def list_unreported_metrics(plan: Plan, summary: Summary) -> list[str]:
         for title, metric in row.columns.items():
             planned = plan.steps[metric.step.name]
             if planned.manifest and metric.name not in planned.numbers:
-                known = list(planned.numbers)
                 lines.append(
                     f"row '{row.label}', column '{title}': step {metric.step.name} reports no number '{metric.name}';"
-                    f" expected one of {', '.join(known)}{suggest(metric.name, known)}"
+                    f" {expect_one_of(planned.numbers, metric.name)}"
                 )
     return lines
 
@@ -88,7 +88,7 @@ def _build_step(run: Run, name: str, last: Mapping[str, Any], retries: int) -> S
         seconds=planned.commit.record["seconds"] if planned.commit else seconds,
         started=None if hit else started,
         inputs=_list_inputs(run.plan, name),
-        config=get_config(planned.step),
+        config=asdict(planned.step.config),
         **{key: planned.result.get(key, {}) for key in ("metrics", "tables", "curves", "cases")},
         message=run.failures.get(name, message) or planned.result.get("note", ""),
         lost=planned.commit.record.get("lost", []) if planned.commit else [],

@@ -9,12 +9,11 @@ the recipe's summary table. These are test rows: selecting settings by them over
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ratchet.errors import RecipeError
-from ratchet.orchestrator.job_interface.settings import suggest
-from ratchet.orchestrator.plan import get_config
+from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.recipe import match_steps
 from ratchet.orchestrator.step import Step, Summary, check_metric
 
@@ -35,16 +34,14 @@ class Objective:
     def maximize(self) -> bool:
         return not self.metric.endswith("loss")
 
-    def read_value(self, result: Mapping[str, Any]) -> float:
-        """Return the objective from a step's result. Raises RecipeError if the step reports no such number."""
-        found = result.get("metrics", {}).get(self.name)
-        if not isinstance(found, int | float):
-            known = [key for key, value in result.get("metrics", {}).items() if isinstance(value, int | float)]
+    def read_value(self, numbers: Mapping[str, float]) -> float:
+        """Return the objective from the metrics of a step. Raises RecipeError if the step reports no such number."""
+        if self.name not in numbers:
             raise RecipeError(
-                f"--metric {self.metric}: step {self.step} reports no number '{self.name}'; expected one of"
-                f" {', '.join(known)}{suggest(self.name, known)}"
+                f"--metric {self.metric}: step {self.step} reports no number '{self.name}';"
+                f" {expect_one_of(numbers, self.name)}"
             )
-        return float(found)
+        return numbers[self.name]
 
     def read_curve(self, result: Mapping[str, Any]) -> list[float]:
         """Return the metric after each checkpoint, from the table of a finished step."""
@@ -56,8 +53,8 @@ class Objective:
 
 def find_changed_steps(default: Iterable[Step], variants: Iterable[Iterable[Step]]) -> set[str]:
     """Return the names of the steps whose settings differ between the defaults and any of the variants."""
-    before = {step.name: get_config(step) for step in default}
-    return {step.name for steps in variants for step in steps if before.get(step.name) != get_config(step)}
+    before = {step.name: asdict(step.config) for step in default}
+    return {step.name for steps in variants for step in steps if before.get(step.name) != asdict(step.config)}
 
 
 def select_needed_steps(steps: Sequence[Step], goal: str) -> list[Step]:
@@ -83,9 +80,7 @@ def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched
         of_name = match_steps(steps, named)
         if not of_name:
             known = sorted({step.name for step in steps} | {step.job.name for step in steps})
-            raise RecipeError(
-                f"--metric {metric}: no step '{named}'; expected one of {', '.join(known)}{suggest(named, known)}"
-            )
+            raise RecipeError(f"--metric {metric}: no step '{named}'; {expect_one_of(known, named)}")
         steps, reached = of_name, {step.name for step in of_name} & reached
         if not reached:
             raise RecipeError(
@@ -109,8 +104,8 @@ def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched
         known = sorted({value for step in steps if step.name in reached and (value := _get_training_metric(step))})
         known += sorted({column for row in summary.rows for column in row.columns})
         raise RecipeError(
-            f"--metric {metric}: no step that depends on the space reports it; expected one of"
-            f" {', '.join(dict.fromkeys(known))}{suggest(name, known)}; write STEP.NAME for the metric of another step"
+            f"--metric {metric}: no step that depends on the space reports it;"
+            f" {expect_one_of(dict.fromkeys(known), name)}; write STEP.NAME for the metric of another step"
         )
     return Objective(shown[-1].step.name, shown[-1].name, metric, trained=False)
 

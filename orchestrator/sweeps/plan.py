@@ -11,7 +11,7 @@ from typing import Any
 from ratchet.errors import InputError, RatchetError, RecipeError
 from ratchet.orchestrator import recipe
 from ratchet.orchestrator.job_interface.job import Resources
-from ratchet.orchestrator.plan import Plan, describe_inputs, get_config
+from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.reporting.formatting import format_setting
 from ratchet.orchestrator.step import Source, Step
 from ratchet.orchestrator.store import Store
@@ -107,9 +107,9 @@ def _format_default(name: str, steps: Sequence[Step], parameters: Mapping[str, A
     if not dot:
         return format_setting(parameters[name])
     found = {
-        format_setting(get_config(step)[field])
+        format_setting(getattr(step.config, field))
         for step in recipe.match_steps(steps, pattern)
-        if field in get_config(step)
+        if hasattr(step.config, field)
     }
     return found.pop() if len(found) == 1 else None
 
@@ -126,7 +126,7 @@ def _check_no_resource(dimension: Dimension, steps: Sequence[Step]) -> None:
     """Raise RecipeError for a space of a resource, which changes no result."""
     pattern, dot, name = dimension.name.rpartition(".")
     matched = recipe.match_steps(steps, pattern) if dot else []
-    if name in {field.name for field in fields(Resources)} and all(name not in get_config(step) for step in matched):
+    if name in {field.name for field in fields(Resources)} and not any(hasattr(step.config, name) for step in matched):
         raise RecipeError(
             f"{dimension.where}: {dimension.name} is a resource: it changes the speed and no result; expected a"
             f" setting; give it with --set {dimension.name}=..."

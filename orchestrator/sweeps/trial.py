@@ -159,12 +159,11 @@ class TrialActor(tune.Trainable):
             raise Interrupted(f"trial {self.settings}: stopped")
         if run.failures:
             raise TrialError("; ".join(f"{name}: {reason}" for name, reason in run.failures.items()))
-        manifest = plan.steps[objective.step].manifest
-        assert manifest is not None  # the run finished
-        points = objective.read_curve(manifest.result)
+        deciding = plan.steps[objective.step]
+        points = objective.read_curve(deciding.result)
         if seed == 0:
             listener.report_checkpoints(points)
-        return objective.read_value(manifest.result), points
+        return objective.read_value(deciding.numbers), points
 
     def _report(self, checkpoint: int, value: float) -> None:
         self.reports.put({"checkpoint": checkpoint, "value": value})
