@@ -111,28 +111,22 @@ def _find_job(client: JobSubmissionClient, first: str) -> tuple[str, bool]:
     return name, name in known
 
 
-class _Log:
-    """Prints the log of a job once, however often it is read from the beginning."""
-
-    def __init__(self) -> None:
-        self.shown = 0
-        """Characters."""
-
-    async def follow(self, client: JobSubmissionClient, name: str) -> None:
-        """Print the log until the job ends. Raises the error of a lost connection."""
-        read = 0
-        async for text in client.tail_job_logs(name):
-            print_clean(text[max(0, self.shown - read) :], end="")
-            read += len(text)
-            self.shown = max(self.shown, read)
-
-
 def _follow(client: JobSubmissionClient, name: str) -> int:
     """Print the log until the job ends, across lost connections, and return its exit status."""
-    log, lost_since = _Log(), 0.0
+    shown, lost_since = 0, 0.0
+
+    async def print_log() -> None:
+        """Print the log until the job ends, without the characters that were shown before."""
+        nonlocal shown
+        read = 0
+        async for text in client.tail_job_logs(name):
+            print_clean(text[max(0, shown - read) :], end="")
+            read += len(text)
+            shown = max(shown, read)
+
     while True:
         try:
-            asyncio.run(log.follow(client, name))
+            asyncio.run(print_log())
             info = client.get_job_info(name)
         except (OSError, RuntimeError, aiohttp.ClientError) as error:
             now = time.monotonic()

@@ -65,16 +65,17 @@ def _find_difference(path: Path, size: int, sha256: str) -> str:
         found = path.stat().st_size
         if found != size:
             return f"has {found} bytes instead of {size}"
-        return "" if _sha256(path) == sha256 else "does not match its digest"
+        return "" if compute_sha256(path) == sha256 else "does not match its digest"
     except (FileNotFoundError, NotADirectoryError):
         return "is missing"
 
 
 def _sync_and_hash(path: Path) -> dict[str, Any]:
     sync(path)
-    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+    return {"bytes": path.stat().st_size, "sha256": compute_sha256(path)}
 
 
-def _sha256(path: Path) -> str:
+def compute_sha256(path: Path) -> str:
+    """Return the sha256, hex, of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from ratchet.orchestrator import atomic_file
-from ratchet.orchestrator.store.manifest import NAME, File, Manifest, compute_sha256, list_below
+from ratchet.orchestrator.job_interface.digests import compute_sha256
+from ratchet.orchestrator.store.manifest import NAME, File, Manifest, list_below
 
 
 def attempt_key(step_id: str, number: int) -> str:

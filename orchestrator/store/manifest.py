@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ratchet.errors import CanonicalError, DamagedError, StoreError
 from ratchet.orchestrator.canonical_json import digest
+from ratchet.orchestrator.job_interface.digests import compute_sha256
 from ratchet.orchestrator.store.file_names import check_portable, check_safe
 
 NAME = "MANIFEST.json"
@@ -62,26 +63,11 @@ class Manifest:
     def load(cls, text: bytes | None, address: str, where: str) -> Manifest:
         """Parse the manifest at an address. where: for messages. text: None if it is missing.
 
-        Raises DamagedError if it is not the one that was committed; StoreError as `from_bytes` does.
+        Raises DamagedError if it is not the one that was committed, and StoreError if it names files outside its folder
+        or was written by a newer version.
         """
         if text is None:
             raise DamagedError(f"{where}: missing; expected a committed result; {REPAIR}")
-        manifest = cls.from_bytes(text, where)
-        try:
-            intact = manifest.digest == address
-        except CanonicalError:
-            intact = False
-        if not intact:
-            raise DamagedError(f"{where}: changed after the commit; expected digest {address[:12]}; {REPAIR}")
-        return manifest
-
-    @classmethod
-    def from_bytes(cls, text: bytes, where: str = NAME) -> Manifest:
-        """Parse a manifest. where: for messages.
-
-        Raises DamagedError if it is not one, and StoreError if it names files outside its folder or was written by a
-        newer version.
-        """
         try:
             document = json.loads(text)
             refuse_newer(where, "schema", document["schema"], SCHEMA)
@@ -93,7 +79,10 @@ class Manifest:
             ) from None
         for file in files:
             check_safe(file.path, NAME)
-        return manifest
+        with suppress(CanonicalError):
+            if manifest.digest == address:
+                return manifest
+        raise DamagedError(f"{where}: changed after the commit; expected digest {address[:12]}; {REPAIR}")
 
     @property
     def document(self) -> dict[str, Any]:
@@ -203,9 +192,3 @@ def list_below(start: Path, root: Path) -> tuple[list[str], list[str]]:
 def describe_damage(path: str, given: str, expected: str) -> str:
     """Return the message for a file of an object: what was found, what was committed, what to do."""
     return f"{path}: {given}; expected {expected}: it was changed after the commit; {REPAIR}"
-
-
-def compute_sha256(path: Path) -> str:
-    """Return the sha256, hex, of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

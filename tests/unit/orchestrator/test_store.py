@@ -15,6 +15,7 @@ import pytest
 
 from ratchet.errors import DamagedError, LeaseLost, StoreError
 from ratchet.jobs.answers import make_countdown
+from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.plan import Plan
@@ -206,9 +207,9 @@ def test_a_part_is_not_touched_by_a_change_beside_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../out.txt", "/etc/x", "a/../../b", "MANIFEST.json", "a\nb"])
 def test_a_manifest_cannot_name_a_file_outside_its_folder(name: str) -> None:
-    text = json.dumps({"schema": 1, "result": {}, "files": [{"path": name, "bytes": 1, "sha256": "0" * 64}]})
-    with pytest.raises(StoreError):
-        Manifest.from_bytes(text.encode())
+    document = {"schema": 1, "result": {}, "files": [{"path": name, "bytes": 1, "sha256": "0" * 64}]}
+    with pytest.raises(StoreError, match="leaves its folder or is reserved"):
+        Manifest.load(json.dumps(document).encode(), digest(document), "object")
 
 
 def test_links_in_an_artifact_are_refused(tmp_path: Path) -> None:
