@@ -9,26 +9,18 @@ Guaranteed by construction:
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from ratchet.data.synthetic_misconceptions import (
-    algebra,
-    arithmetic,
-    geometry,
-    proportion,
-)
+from ratchet.data.formats import eedi
+from ratchet.data.synthetic_misconceptions import algebra, arithmetic, geometry, proportion
 from ratchet.data.synthetic_misconceptions.mal_rules import Answer, MalRule, Params, Problem
 from ratchet.errors import DataError
 
-PROBLEMS: tuple[Problem, ...] = (
-    *proportion.PROBLEMS,
-    *arithmetic.PROBLEMS,
-    *algebra.PROBLEMS,
-    *geometry.PROBLEMS,
-)
+PROBLEMS = (*proportion.PROBLEMS, *arithmetic.PROBLEMS, *algebra.PROBLEMS, *geometry.PROBLEMS)
 """All problem templates."""
 
 RULES: tuple[MalRule, ...] = tuple({rule.id: rule for problem in PROBLEMS for rule in problem.rules}.values())
@@ -54,7 +46,6 @@ class Question:
     """A multiple-choice question with four options."""
 
     id: str
-    topic: str
     construct: str
     text: str
     options: tuple[str, ...]
@@ -64,33 +55,15 @@ class Question:
     """For each option the id of the mal-rule that computes it; None for the correct one."""
 
 
-@dataclass(frozen=True)
-class Worked:
-    """A question with its problem and numbers, from which every option can be computed again."""
-
-    question: Question
-    problem: Problem
-    params: Params
-
-
 def generate_questions(count: int, seed: int) -> list[Question]:
     """Generate `count` distinct questions. Deterministic by seed; a longer list begins with the shorter one.
 
     Generate one list and split it: lists of two seeds may share questions. Raises DataError if there are fewer than
     `count` distinct ones.
     """
-    return [worked.question for worked in generate_worked(count, seed)]
-
-
-def generate_worked(count: int, seed: int, problems: Sequence[Problem] = PROBLEMS) -> list[Worked]:
-    """Generate questions as `generate_questions` does, from `problems` only, and return their numbers too."""
     if count < 0:
         raise DataError(f"questions: {count} asked for; expected >= 0; give another number")
-    found: list[Worked] = []
-    for worked in _generate(problems, seed):
-        if len(found) == count:
-            break
-        found.append(worked)
+    found = [question for question, _, _ in itertools.islice(generate_worked(seed), count)]
     if len(found) < count:
         raise DataError(
             f"questions: {count} asked for; only {len(found)} distinct ones exist in which every misconception is "
@@ -104,10 +77,8 @@ def format_query(question: Question, option: int) -> str:
     if option == question.correct or not 0 <= option < len(question.options):
         wrong = [i for i in range(len(question.options)) if i != question.correct]
         raise DataError(f"question {question.id}: option {option} was given; expected a wrong one; give one of {wrong}")
-    return (
-        f"Question: {question.text}\nHint: {question.construct}\n"
-        f"Correct answer: {question.options[question.correct]}\nWrong answer: {question.options[option]}"
-    )
+    correct, wrong_answer = question.options[question.correct], question.options[option]
+    return eedi.format_query(question.text, question.construct, correct, wrong_answer)
 
 
 def find_distinct_answers(problem: Problem, params: Params) -> dict[str, Answer]:
@@ -115,24 +86,25 @@ def find_distinct_answers(problem: Problem, params: Params) -> dict[str, Answer]
 
     Answers that equal the correct one or that of another rule, in value or as written, are left out.
     """
-    correct = problem.correct(params)
-    answers = {rule.id: answer for rule in problem.rules if (answer := rule.apply(params)) is not None}
+    correct = problem.answer(problem.correct, params)
+    assert correct is not None
+    answers = {rule.id: answer for rule in problem.rules if (answer := problem.answer(rule.apply, params))}
     keys = Counter([correct.key, *(answer.key for answer in answers.values())])
     texts = Counter([correct.text, *(answer.text for answer in answers.values())])
     return {rule: answer for rule, answer in answers.items() if keys[answer.key] == 1 and texts[answer.text] == 1}
 
 
-def _generate(problems: Sequence[Problem], seed: int) -> Iterator[Worked]:
-    """Yield questions, each for the least used rule, until a problem has no new ones."""
+def generate_worked(seed: int) -> Iterator[tuple[Question, Problem, Params]]:
+    """Yield questions, each for the least used rule, until a problem has no new ones; with the problem and the numbers
+    from which every option can be computed again."""
     random = Random(f"mistakes {seed}")
     problems_of: dict[str, list[Problem]] = {}
-    for problem in problems:
+    for problem in PROBLEMS:
         for rule in problem.rules:
             problems_of.setdefault(rule.id, []).append(problem)
     used = dict.fromkeys(problems_of, 0)
     seen: set[Hashable] = set()
-    number = 0
-    while used:
+    for number in itertools.count():
         rule_id = min(used, key=lambda rule: (used[rule], random.random()))
         problem = random.choice(problems_of[rule_id])
         drawn = _draw(problem, rule_id, random, seen)
@@ -144,10 +116,12 @@ def _generate(problems: Sequence[Problem], seed: int) -> Iterator[Worked]:
         chosen = [rule_id, *others[: WRONG - 1]]
         for chosen_id in chosen:
             used[chosen_id] += 1
-        yield Worked(
-            _question(f"mistakes-{seed}-{number:06d}", problem, params, text, chosen, answers, random), problem, params
-        )
-        number += 1
+        options = [(None, problem.answer(problem.correct, params)), *((rule, answers[rule]) for rule in chosen)]
+        random.shuffle(options)
+        rules = tuple(rule for rule, _ in options)
+        texts = tuple(answer.text for _, answer in options if answer)
+        name = f"mistakes-{seed}-{number:06d}"
+        yield Question(name, problem.construct, text, texts, rules.index(None), rules), problem, params
 
 
 def _draw(
@@ -156,7 +130,7 @@ def _draw(
     """Draw new numbers and words for which `rule_id` and at least two other rules give distinct answers."""
     for _ in range(DRAWS):
         params = problem.draw(random)
-        if params is None or (problem.id, params.identity()) in seen:
+        if params is None or (problem.construct, params.identity()) in seen:
             continue
         answers = find_distinct_answers(problem, params)
         if rule_id not in answers or len(answers) < WRONG:
@@ -166,25 +140,7 @@ def _draw(
         text = random.choice(problem.phrasings).format(**vars(params), **words, name=name, other=other)
         if text.casefold() in seen:
             continue
-        seen.add((problem.id, params.identity()))
+        seen.add((problem.construct, params.identity()))
         seen.add(text.casefold())
         return params, answers, text
     return None
-
-
-def _question(
-    name: str,
-    problem: Problem,
-    params: Params,
-    text: str,
-    chosen: list[str],
-    answers: dict[str, Answer],
-    random: Random,
-) -> Question:
-    options: list[tuple[str | None, str]] = [(None, problem.correct(params).text)]
-    options += [(rule, answers[rule].text) for rule in chosen]
-    random.shuffle(options)
-    rules = tuple(rule for rule, _ in options)
-    return Question(
-        name, problem.topic, problem.construct, text, tuple(answer for _, answer in options), rules.index(None), rules
-    )

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import isqrt
 from random import Random
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
-Number = int | Fraction
+DRAWN = range | tuple[int, ...] | tuple[str, ...]
+"""The values among which one is drawn."""
 
 
 class Params(SimpleNamespace):
@@ -31,33 +33,72 @@ class Answer:
     key: Hashable
 
 
+Formula = Callable[[Params], Any]
+"""Computes an answer from the numbers of a problem, in which whole numbers are Fractions: an Answer, a value that the
+problem's `write` makes one of, or None if it has none."""
+
+
 @dataclass(frozen=True)
 class MalRule:
-    """A wrong procedure. `apply` computes its answer from the numbers of a problem; None if it has none."""
+    """A wrong procedure."""
 
     id: str
-    topic: str
+    """`topic.name`."""
+    apply: Formula
     sentence: str
     """One sentence that describes the misconception: the document to be retrieved."""
-    apply: Callable[[Params], Answer | None]
 
 
 @dataclass(frozen=True)
 class Problem:
     """A problem template: the numbers to draw, phrasings, the correct procedure and the wrong ones."""
 
-    id: str
-    topic: str
     construct: str
     """The skill that is tested, as a syllabus names it."""
     draw: Callable[[Random], Params | None]
     """Draws the numbers. None: draw again."""
     phrasings: tuple[str, ...]
     """Format strings over the numbers, `words`, `name` and `other` (two different first names)."""
-    correct: Callable[[Params], Answer]
+    correct: Formula
     rules: tuple[MalRule, ...]
+    write: Callable[[Any, Params], Answer | None] = lambda value, p: num(value)
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Slots that change the story but not the problem: slot -> what may stand there."""
+
+    def answer(self, formula: Formula, params: Params) -> Answer | None:
+        """Return the answer of the correct procedure, or of a wrong one."""
+        exact = {name: Fraction(value) if isinstance(value, int) else value for name, value in vars(params).items()}
+        value = formula(p := Params(**exact))
+        return value if value is None or isinstance(value, Answer) else self.write(value, p)
+
+
+def between(first: int, last: int) -> range:
+    """Return the whole numbers from `first` to `last`."""
+    return range(first, last + 1)
+
+
+DIGIT = between(2, 9)
+
+
+def make_draw(
+    numbers: Mapping[str, DRAWN],
+    *,
+    unless: Callable[[Params], bool] = lambda p: False,
+    then: Mapping[str, DRAWN] = MappingProxyType({}),
+    derive: Callable[[Params], dict[str, Any]] = lambda p: {},
+) -> Callable[[Random], Params | None]:
+    """Return a `Problem.draw`: values drawn by name, refused where `unless` holds, `then` others; and what is derived
+    from them."""
+
+    def draw(random: Random) -> Params | None:
+        params = Params(**{name: random.choice(values) for name, values in numbers.items()})
+        if unless(params):
+            return None
+        vars(params).update({name: random.choice(values) for name, values in then.items()})
+        vars(params).update(derive(params))
+        return params
+
+    return draw
 
 
 def phrase(expression: str, *more: str) -> tuple[str, ...]:
@@ -71,9 +112,8 @@ def phrase(expression: str, *more: str) -> tuple[str, ...]:
     )
 
 
-def decimal(value: Number) -> str | None:
+def decimal(value: Fraction) -> str | None:
     """`value` written out exactly, such as -0.125; None where it needs more than six decimal places."""
-    value = Fraction(value)
     scaled = value * 10**6
     if scaled.denominator != 1:
         return None
@@ -82,35 +122,24 @@ def decimal(value: Number) -> str | None:
     return f"-{text}" if value < 0 else text
 
 
-def num(value: Number, before: str = "", after: str = "") -> Answer:
+def num(value: Fraction, before: str = "", after: str = "") -> Answer:
     """A number as a whole number or a decimal where that is exact, else as a fraction in lowest terms."""
-    value = Fraction(value)
-    return Answer(f"{before}{decimal(value) or f'{value.numerator}/{value.denominator}'}{after}", value)
+    return Answer(f"{before}{decimal(value) or value}{after}", value)
 
 
-def ratio(top: int, bottom: int) -> Answer | None:
-    """`top`/`bottom` as the student leaves it, not cancelled; None where the bottom is 0."""
-    if bottom == 0:
-        return None
-    if bottom < 0:
-        top, bottom = -top, -bottom
-    return Answer(str(top) if bottom == 1 else f"{top}/{bottom}", Fraction(top, bottom))
-
-
-def fraction(value: Number) -> Answer:
+def fraction(value: Fraction) -> Answer:
     """`value` as a fraction in lowest terms."""
-    value = Fraction(value)
-    return Answer(str(value.numerator) if value.denominator == 1 else f"{value.numerator}/{value.denominator}", value)
+    return Answer(str(value), value)
 
 
-def round_half_up(value: Number, places: int) -> Fraction:
+def round_half_up(value: Fraction, places: int) -> Fraction:
     """`value` rounded to `places` decimals, halves away from zero, as schools do it."""
-    scaled = abs(Fraction(value)) * Fraction(10) ** places
+    scaled = abs(value) * Fraction(10) ** places
     size = Fraction((2 * scaled.numerator + scaled.denominator) // (2 * scaled.denominator)) / Fraction(10) ** places
     return -size if value < 0 else size
 
 
-def rounded(value: Number, places: int, before: str = "", after: str = "") -> Answer:
+def rounded(value: Fraction, places: int, before: str = "", after: str = "") -> Answer:
     """`value` rounded and always written with `places` decimals."""
     near = round_half_up(value, places)
     whole = f"{abs(near.numerator * 10**places // near.denominator):0{places + 1}d}"
@@ -118,25 +147,25 @@ def rounded(value: Number, places: int, before: str = "", after: str = "") -> An
     return Answer(f"{'-' if near < 0 else ''}{before}{text}{after}", near)
 
 
-def money(value: Number) -> Answer:
+def money(value: Fraction) -> Answer:
     """Pounds: £12 or £12.50, to the nearest penny."""
     near = round_half_up(value, 2)
     return num(near, before="£") if near.denominator == 1 else rounded(near, 2, before="£")
 
 
-def root(value: int, after: str = "") -> Answer | None:
-    """The square root of a whole number to one decimal place, exactly rounded; None below zero."""
+def root(value: Fraction, after: str = "") -> Answer | None:
+    """The square root of a whole number to one decimal place, exactly rounded; None below 1."""
     if value <= 0:
         return None
-    twentieths = isqrt(400 * value)  # floor(20 * root): tells on which side of a half the tenth lies
+    twentieths = isqrt(int(400 * value))  # floor(20 * root): tells on which side of a half the tenth lies
     return rounded(Fraction((twentieths + 1) // 2, 10), 1, after=after)
 
 
-def power(base: str, index: int) -> str:
+def power(base: str, index: int | Fraction) -> str:
     return base if index == 1 else f"{base}^{index}"
 
 
-def poly(coefficients: Sequence[int], letter: str = "x") -> Answer:
+def poly(coefficients: Sequence[int | Fraction], letter: str) -> Answer:
     """A polynomial from the highest power down, such as (1, -6, 9): x^2 - 6x + 9."""
     degree = len(coefficients) - 1
     text = ""
@@ -151,11 +180,12 @@ def poly(coefficients: Sequence[int], letter: str = "x") -> Answer:
     return Answer(text or "0", tuple(coefficients[first:]))
 
 
-def term(coefficient: int, letter: str, index: int) -> Answer | None:
-    """A single term such as 6x^5; None for an index below 1, which this level does not write."""
+def term(parts: tuple[Fraction, Fraction], letter: str) -> Answer | None:
+    """A single term such as 6x^5 from (6, 5); None for an index below 1, which this level does not write."""
+    coefficient, index = parts
     if index < 1:
         return None
-    return Answer(f"{'' if coefficient == 1 else coefficient}{power(letter, index)}", (coefficient, index))
+    return Answer(f"{'' if coefficient == 1 else coefficient}{power(letter, index)}", parts)
 
 
 def signed(value: int) -> str:

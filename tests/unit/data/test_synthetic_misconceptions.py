@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import pytest
@@ -10,12 +11,17 @@ from hypothesis import strategies as st
 
 from ratchet.data.synthetic_misconceptions import RULES, Question, format_query, generate_questions
 from ratchet.data.synthetic_misconceptions.generator import generate_worked
+from ratchet.data.synthetic_misconceptions.mal_rules import MalRule
 from ratchet.errors import DataError
+
+
+def topic(rule: MalRule) -> str:
+    return rule.id.partition(".")[0]
 
 
 def test_there_are_many_rules_in_many_topics_each_one_sentence_of_its_own() -> None:
     assert len(RULES) >= 60
-    assert len({rule.topic for rule in RULES}) >= 12
+    assert len({topic(rule) for rule in RULES}) >= 12
     assert len({rule.sentence for rule in RULES}) == len({rule.id for rule in RULES}) == len(RULES)
     for rule in RULES:
         assert rule.sentence.endswith(".")
@@ -24,19 +30,20 @@ def test_there_are_many_rules_in_many_topics_each_one_sentence_of_its_own() -> N
 
 
 def test_most_topics_have_neighbours_that_are_easily_confused() -> None:
-    sizes = Counter(rule.topic for rule in RULES)
+    sizes = Counter(topic(rule) for rule in RULES)
     assert sum(size >= 4 for size in sizes.values()) >= 12
 
 
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10**6))
 def test_every_wrong_option_is_what_its_rule_computes_and_no_other_does(seed: int) -> None:
-    for worked in generate_worked(150, seed):
-        question, problem, params = worked.question, worked.problem, worked.params
+    for question, problem, params in itertools.islice(generate_worked(seed), 150):
+        correct = problem.answer(problem.correct, params)
+        assert correct is not None
         assert len(question.options) == len(set(question.options)) == 4
         assert question.rules[question.correct] is None
-        assert question.options[question.correct] == problem.correct(params).text
-        computed = {rule.id: rule.apply(params) for rule in problem.rules}
+        assert question.options[question.correct] == correct.text
+        computed = {rule.id: problem.answer(rule.apply, params) for rule in problem.rules}
         for option, rule in zip(question.options, question.rules, strict=True):
             if rule is not None:
                 answer = computed[rule]
@@ -44,7 +51,7 @@ def test_every_wrong_option_is_what_its_rule_computes_and_no_other_does(seed: in
                 assert answer.text == option
                 same = [other for other, value in computed.items() if value is not None and value.key == answer.key]
                 assert same == [rule], "another procedure gives the same answer"
-                assert answer.key != problem.correct(params).key
+                assert answer.key != correct.key
 
 
 def test_every_rule_comes_up_about_equally_often() -> None:
@@ -69,7 +76,7 @@ def test_the_wording_varies() -> None:
 
 
 def test_a_query_reads_like_eedis() -> None:
-    question = Question("q", "t", "Add", "What is 1 + 1?", ("2", "1", "3", "11"), 0, (None, "a", "b", "c"))
+    question = Question("q", "Add", "What is 1 + 1?", ("2", "1", "3", "11"), 0, (None, "a", "b", "c"))
     assert format_query(question, 3) == "Question: What is 1 + 1?\nHint: Add\nCorrect answer: 2\nWrong answer: 11"
 
 
