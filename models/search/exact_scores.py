@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import bisect
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -68,56 +67,45 @@ def check_finite(vectors: Array, where: str) -> tuple[torch.Tensor, torch.Tensor
     return tensor, norm_N
 
 
-@dataclass
 class Corpus:
     """The corpus blocks so far: computes exact scores, and the error bound of a multiplication."""
 
-    query_QD: torch.Tensor
-    rows: int = 0
-    longest: float = 0.0
-    blocks: list[tuple[int, torch.Tensor]] = field(default_factory=list)
-    query_norm_Q: np.ndarray = field(default_factory=lambda: np.empty(0, np.float32))
+    def __init__(self, query_QD: torch.Tensor, query_norm_Q: np.ndarray | None = None) -> None:
+        """query_QD: as `check_finite` returns them. query_norm_Q: their norms, if they are known."""
+        self.query_QD = query_QD
+        self.query_norm_Q = torch.linalg.vector_norm(query_QD, dim=1).numpy() if query_norm_Q is None else query_norm_Q
+        self.rows, self.longest = 0, 0.0
+        self.blocks: list[tuple[int, torch.Tensor]] = []
 
-    def __post_init__(self) -> None:
-        if len(self.query_norm_Q) != len(self.query_QD):
-            self.query_norm_Q = torch.linalg.vector_norm(self.query_QD, dim=1).numpy()
+    def add(self, offset: int, block: Array) -> torch.Tensor:
+        """Check and store a block. Return it as `check_finite` does."""
+        return self.add_finite(offset, *check_finite(block, f"corpus block at row {offset}"))
 
-    def without_blocks(self) -> Corpus:
-        """Return a corpus for the same queries without blocks."""
-        return replace(self, rows=0, longest=0.0, blocks=[])
-
-    def with_queries_as_rows(self, offset: int, other: Corpus) -> Corpus:
-        """Return a corpus for the same queries whose only block, from row `offset`, is the (checked) queries of
-        `other`."""
-        made = replace(self, rows=len(other.query_QD), longest=0.0, blocks=[(offset, other.query_QD)])
-        made._reach(float(other.query_norm_Q.max(initial=0.0)), f"corpus block at row {offset}")
-        return made
+    def add_finite(self, offset: int, block_ND: torch.Tensor, norm_N: torch.Tensor | np.ndarray) -> torch.Tensor:
+        """Store what `check_finite` returned for a block."""
+        where = f"corpus block at row {offset}"
+        if block_ND.shape[1] != self.query_QD.shape[1]:
+            raise ModelError(
+                f"{where}: {block_ND.shape[1]} dimensions; expected the queries' {self.query_QD.shape[1]}; "
+                "embed both with the same model"
+            )
+        if not len(block_ND):
+            return block_ND
+        if offset < 0 or offset + len(block_ND) > 2**32 - 1:
+            raise ModelError(f"{where}: ends at row {offset + len(block_ND)}; expected rows from 0 below 2**32 - 1")
+        self.longest = max(self.longest, float(norm_N.max()))
+        if not self.longest * float(self.query_norm_Q.max(initial=0.0)) < 1e37:
+            raise ModelError(f"{where}: vectors up to {self.longest:.3g} long; their products overflow; scale them")
+        bisect.insort(self.blocks, (offset, block_ND), key=lambda block: block[0])
+        self.rows += len(block_ND)
+        return block_ND
 
     def add_all(self, corpus: Blocks, block_rows: int) -> Iterator[tuple[int, torch.Tensor]]:
         """Check and store each block, and yield it in pieces of at most `block_rows` rows."""
-        for offset, block in [(0, corpus)] if isinstance(corpus, np.ndarray | torch.Tensor) else corpus:
-            where = f"corpus block at row {offset}"
-            block_ND, norm_N = check_finite(block, where)
-            if block_ND.shape[1] != self.query_QD.shape[1]:
-                raise ModelError(
-                    f"{where}: {block_ND.shape[1]} dimensions; expected the queries' {self.query_QD.shape[1]}; "
-                    "embed both with the same model"
-                )
-            if not len(block_ND):
-                continue
-            if offset < 0 or offset + len(block_ND) > 2**32 - 1:
-                raise ModelError(f"{where}: ends at row {offset + len(block_ND)}; expected rows from 0 below 2**32 - 1")
-            self._reach(float(norm_N.max()), where)
-            bisect.insort(self.blocks, (offset, block_ND), key=lambda block: block[0])
-            self.rows += len(block_ND)
+        for offset, block in iterate_blocks(corpus):
+            block_ND = self.add(offset, block)
             for start in range(0, len(block_ND), block_rows):
                 yield offset + start, block_ND[start : start + block_rows]
-
-    def _reach(self, length: float, where: str) -> None:
-        """Update the largest norm of a row. Raises ModelError if products overflow."""
-        self.longest = max(self.longest, length)
-        if not self.longest * float(self.query_norm_Q.max(initial=0.0)) < 1e37:
-            raise ModelError(f"{where}: vectors up to {self.longest:.3g} long; their products overflow; scale them")
 
     def check_complete(self, where: str) -> None:
         """Raise ModelError if blocks overlap or leave gaps."""
@@ -149,6 +137,11 @@ class Corpus:
         return out
 
 
+def iterate_blocks(corpus: Blocks) -> Iterable[tuple[int, Array]]:
+    """Return the blocks of a corpus: a whole matrix is one."""
+    return [(0, corpus)] if isinstance(corpus, np.ndarray | torch.Tensor) else corpus
+
+
 @contextmanager
 def single_threaded_pool(device: str | torch.device = "cpu") -> Iterator[ThreadPoolExecutor]:
     """Context manager: a pool of as many threads as torch uses, each of which runs torch on one thread.
@@ -167,6 +160,26 @@ def single_threaded_pool(device: str | torch.device = "cpu") -> Iterator[ThreadP
             yield executor
     finally:
         torch.set_num_threads(threads)
+
+
+def multiply_all(
+    query_QD: torch.Tensor,
+    chunks: Sequence[slice | torch.Tensor],
+    pieces: Iterable[tuple[int, torch.Tensor]],
+    device: str,
+    use: Callable[[int, int, torch.Tensor], None],
+) -> None:
+    """Multiply each chunk of the queries by each piece of a corpus, and call use(number of the chunk, row of the piece,
+    product [q, n]), which may change the product. Chunks are in parallel, pieces one after the other."""
+    there_QD, kept = query_QD.to(device), threading.local()
+    with single_threaded_pool(device) as executor:
+        for offset, piece in pieces:
+            piece_ND = piece.to(device)
+
+            def use_chunk(number: int, offset: int = offset, piece_ND: torch.Tensor = piece_ND) -> None:
+                use(number, offset, multiply(there_QD[chunks[number]], piece_ND, kept))
+
+            list(executor.map(use_chunk, range(len(chunks))))
 
 
 def multiply(query_QD: torch.Tensor, block_ND: torch.Tensor, kept: threading.local) -> torch.Tensor:

@@ -25,7 +25,7 @@ class RankMetrics:
     queries: int
     """All queries, those without a relevant document among them."""
     empty: int
-    """Queries without a relevant document: left out of the means, or counted as 0, as `empty=` said."""
+    """Queries without a relevant document, which are left out of the means."""
     relevant: dict[str, float]
     """Relevant documents per query, over all queries: min, mean, p50, p90, p99, max."""
     ranks: dict[str, float]
@@ -33,27 +33,17 @@ class RankMetrics:
 
 
 def compute_rank_metrics(
-    ranks_R: np.ndarray,
-    relevant: Relevant,
-    ks: Sequence[int] = (1, 5, 10, 25, 100),
-    *,
-    empty: str = "skip",
-    map_cut: str = "trec",
+    ranks_R: np.ndarray, relevant: Relevant, ks: Sequence[int] = (1, 5, 10, 25, 100)
 ) -> RankMetrics:
     """Compute metrics from the ranks of all relevant documents, as defined by trec_eval.
 
     p@k divides by k even if the corpus is smaller; ndcg@k has gain grade / log2(rank + 1) (linear, not 2**grade - 1)
     and the ideal order of all grades cut at k. map@k sums precision at the relevant documents within k and divides by
-    R, all that are relevant (`map_cut="trec"`, trec_eval's map_cut_k), or by min(k, R) (`"kaggle"`, the competition's
-    MAP@25). With one relevant document both are the reciprocal rank, 0 beyond k.
-    empty: queries without relevant documents are left out of the means ("skip", as in trec_eval) or count as 0
-    ("zero").
+    R, all that are relevant (trec_eval's map_cut_k); with one relevant document it is the reciprocal rank, 0 beyond k,
+    as in the MAP@25 of Kaggle. Queries without relevant documents are left out of the means, as in trec_eval.
     """
-    if empty not in ("skip", "zero") or map_cut not in ("trec", "kaggle") or not all(k >= 1 for k in ks):
-        raise ModelError(
-            f"rank_metrics: empty={empty!r}, map_cut={map_cut!r}, ks={tuple(ks)}; expected 'skip' or 'zero', 'trec' or "
-            "'kaggle', and each k at least 1; correct the value"
-        )
+    if not all(k >= 1 for k in ks):
+        raise ModelError(f"rank_metrics: ks={tuple(ks)}; expected each k at least 1; correct the value")
     queries, query_R, count_Q = len(relevant.indptr) - 1, relevant.query_R, np.diff(relevant.indptr)
     if len(ranks_R) != len(query_R) or np.any(ranks_R < 1):
         raise ModelError(
@@ -75,19 +65,15 @@ def compute_rank_metrics(
         within, found_Q = rank <= k, total(rank <= k)
         dcg_Q = total(np.where(within, grade / np.log2(rank + 1), 0.0))
         best_Q = total(np.where(place <= k, ideal / np.log2(place + 1), 0.0))
-        per_query[f"map@{k}"] = total(precision * within) / (
-            divisor_Q if map_cut == "trec" else np.minimum(divisor_Q, k)
-        )
+        per_query[f"map@{k}"] = total(precision * within) / divisor_Q
         per_query[f"p@{k}"] = found_Q / k
         per_query[f"r@{k}"] = found_Q / divisor_Q
         per_query[f"ndcg@{k}"] = dcg_Q / np.where(best_Q > 0, best_Q, 1.0)
         per_query[f"hit@{k}"] = np.minimum(found_Q, 1.0)
     none_Q = count_Q == 0
-    if empty == "skip":
-        per_query = {name: np.where(none_Q, np.nan, value_Q) for name, value_Q in per_query.items()}
-    counted = ~none_Q if empty == "skip" else np.ones(queries, bool)
+    per_query = {name: np.where(none_Q, np.nan, value_Q) for name, value_Q in per_query.items()}
     return RankMetrics(
-        values={name: float(value[counted].mean()) if counted.any() else 0.0 for name, value in per_query.items()},
+        values={name: float(value[~none_Q].mean()) if not none_Q.all() else 0.0 for name, value in per_query.items()},
         per_query=per_query,
         queries=queries,
         empty=int(none_Q.sum()),

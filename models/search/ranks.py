@@ -2,7 +2,7 @@
 
 The rank of a relevant document is 1 + the number of documents with a higher score, or an equal score and a lower row:
 the order of `top_k.py`. Counts over parts of the corpus are added, so blocks may come in any order, and shards may be
-counted on different machines (`RankCounter.merge`).
+counted on different machines (`RankCounter.before_R`).
 
 Counts must not depend on the rounding of a multiplication, which could put a duplicate or a near tie on either side.
 Therefore the scores of the relevant documents are computed once with `compute_exact_scores`. Each block is multiplied:
@@ -29,7 +29,9 @@ from ratchet.models.search.exact_scores import (
     Corpus,
     check_finite,
     get_buffer,
+    iterate_blocks,
     multiply,
+    multiply_all,
     single_threaded_pool,
 )
 
@@ -81,6 +83,11 @@ class Relevant:
         flat = np.fromiter((row for rows in lists for row in rows), np.int64, int(indptr[-1]))
         return cls(indptr, flat, None if grades is None else np.array([grade for part in grades for grade in part]))
 
+    def select(self, start: int, stop: int) -> Relevant:
+        """Return those of the queries from `start` up to `stop`, without grades."""
+        indptr = self.indptr[start : stop + 1]
+        return Relevant(indptr - indptr[0], self.indices[indptr[0] : indptr[-1]])
+
     @property
     def query_R(self) -> np.ndarray:
         """The query of each pair, int64 [R]."""
@@ -93,21 +100,36 @@ def score_relevant(query_QD: Array, relevant: Relevant, corpus: Blocks) -> np.nd
     query = check_finite(query_QD, "score_relevant: query_QD")[0]
     scores_R = np.full(len(relevant.indices), np.nan, np.float32)
     query_R = relevant.query_R
-    for offset, block in [(0, corpus)] if isinstance(corpus, np.ndarray | torch.Tensor) else corpus:
+    for offset, block in iterate_blocks(corpus):
         here = np.flatnonzero((relevant.indices >= offset) & (relevant.indices < offset + len(block)))
         if len(here):
             one = Corpus(query)
-            for _ in one.add_all([(offset, block)], len(block)):
-                scores_R[here] = one.compute_scores(query_R[here], relevant.indices[here])
+            one.add(offset, block)
+            scores_R[here] = one.compute_scores(query_R[here], relevant.indices[here])
     return scores_R
+
+
+def rank_by_scores(scores_QN: np.ndarray, relevant: Relevant, exclude_Q: np.ndarray | None = None) -> np.ndarray:
+    """Return the ranks of the relevant documents by given scores (BM25), float32 [Q, N]: int64 [R]. Equal scores are
+    ties. exclude_Q: see `RankCounter`."""
+    if np.isnan(scores_QN).any():
+        raise ModelError("rank_by_scores: a score is NaN; expected numbers; look where they were computed")
+    if exclude_Q is not None:
+        scores_QN = scores_QN.copy()
+        scores_QN[exclude_Q >= 0, exclude_Q[exclude_Q >= 0]] = -np.inf
+    query_R, own_R = relevant.query_R, scores_QN[relevant.query_R, relevant.indices]
+    before_R, equal_R = count_above(scores_QN, np.diff(relevant.indptr), own_R, own_R)
+    for r in np.flatnonzero(equal_R > 1):  # its own score is one of them
+        before_R[r] += np.count_nonzero(scores_QN[query_R[r], : relevant.indices[r]] == own_R[r])
+    return before_R + 1
 
 
 class RankCounter:
     """Counts, block by block, the documents ranked before each relevant one.
 
-    scores_R: float32 [R], `score_relevant` (or the pairs' own entries of given score matrices, for `add_scores`).
-    exclude_Q: a corpus row per query that is not ranked (the query itself), -1 for none; never a relevant one.
-    Every corpus row must be added exactly once over all counters that are merged.
+    scores_R: float32 [R], `score_relevant`. exclude_Q: a corpus row per query that is not ranked (the query itself), -1
+    for none; never a relevant one. Every corpus row must be added exactly once, to one of the counters whose counts are
+    added.
     """
 
     def __init__(
@@ -115,7 +137,7 @@ class RankCounter:
         relevant: Relevant,
         scores_R: np.ndarray,
         *,
-        query_QD: Array | None = None,
+        query_QD: Array,
         exclude_Q: np.ndarray | None = None,
         device: str = "cpu",
         query_rows: int = 512,
@@ -125,14 +147,11 @@ class RankCounter:
         self.query_rows, self.block_rows = query_rows, block_rows
         self.compiled = torch.device(device).type == "cpu"
         self.before_R = np.zeros(len(relevant.indices), np.int64)
-        self.rows = 0
-        queries = len(relevant.indptr) - 1
-        self._asked: Corpus | None = None
-        if query_QD is not None:
-            self._asked = Corpus(check_finite(query_QD, "RankCounter: query_QD")[0])
-            self._there_QD = self._asked.query_QD.to(device)
+        """The number of documents before each relevant one, int64 [R]."""
+        self._asked = Corpus(check_finite(query_QD, "RankCounter: query_QD")[0])
+        self._there_QD = self._asked.query_QD.to(device)
+        queries, given = len(relevant.indptr) - 1, len(self._there_QD)
         self.exclude_Q = np.full(queries, -1, np.int64) if exclude_Q is None else np.asarray(exclude_Q, np.int64)
-        given = queries if self._asked is None else len(self._asked.query_QD)
         if len(self.exclude_Q) != queries or given != queries:
             raise ModelError(
                 f"RankCounter: relevant has {queries} queries, exclude_Q {len(self.exclude_Q)}, query_QD {given}; "
@@ -156,22 +175,14 @@ class RankCounter:
 
     def add(self, row_offset: int, block_ND: Array) -> None:
         """Count a block of the corpus that begins at row `row_offset`."""
-        if self._asked is None:
-            raise ModelError("RankCounter.add: there are no query vectors; expected query_QD; give it at construction")
-        corpus, kept = self._asked.without_blocks(), threading.local()
-        with single_threaded_pool(self.device) as executor:
-            for offset, piece in corpus.add_all([(row_offset, block_ND)], self.block_rows):
-                piece_ND = piece.to(self.device)
+        corpus = self._make_corpus()
 
-                def count(query_q: np.ndarray, offset: int = offset, piece_ND: torch.Tensor = piece_ND) -> None:
-                    chunk_QD = self._there_QD[torch.from_numpy(query_q).to(self.device)]
-                    scores = multiply(chunk_QD, piece_ND, kept)
-                    self._count(
-                        query_q, scores, offset, corpus.bound_error(query_q), corpus.compute_scores, self.before_R
-                    )
+        def count(number: int, offset: int, scores: torch.Tensor) -> None:
+            self._count(self._chunks[number], scores, offset, corpus, self.before_R)
 
-                list(executor.map(count, self._chunks))
-        self.rows += len(block_ND)
+        chunks = [torch.from_numpy(query_q).to(self.device) for query_q in self._chunks]
+        pieces = corpus.add_all([(row_offset, block_ND)], self.block_rows)
+        multiply_all(self._there_QD, chunks, pieces, self.device, count)
 
     def add_mutually(self, row_offset: int, others: Iterable[tuple[int, RankCounter]]) -> None:
         """Count the queries of `others` as documents for ours and the reverse, by the same multiplications.
@@ -181,75 +192,49 @@ class RankCounter:
         """
         query_QD, adding = self._there_QD, threading.Lock()
         kept, turned_kept = threading.local(), threading.local()
+        pairs = []
+        for offset, other in others:
+            ours, theirs = self._make_corpus(), other._make_corpus()
+            ours.add_finite(offset, theirs.query_QD, theirs.query_norm_Q)
+            theirs.add_finite(row_offset, ours.query_QD, ours.query_norm_Q)
+            pairs.append((offset, other, ours, theirs))
 
-        def count(task: tuple[_Mutual, int]) -> None:
-            pair, start = task
-            query_q = np.arange(start, min(start + self.query_rows, len(query_QD)))
-            scores_qN = multiply(query_QD[start : start + len(query_q)], pair.other._there_QD, kept)
-            scores_Nq = get_buffer((len(pair.every_n), len(query_q)), scores_qN, turned_kept).copy_(scores_qN.T)
+        def count(task: tuple[tuple[int, RankCounter, Corpus, Corpus], int]) -> None:
+            (offset, other, ours, theirs), start = task
+            query_q, every_n = np.arange(len(query_QD))[start : start + self.query_rows], np.arange(ours.rows)
+            scores_qN = multiply(query_QD[start : start + len(query_q)], other._there_QD, kept)
+            scores_Nq = get_buffer((len(every_n), len(query_q)), scores_qN, turned_kept).copy_(scores_qN.T)
             # Each thread has its own counts, since several count for the same queries at a time.
-            before_R, their_before_R = np.zeros_like(self.before_R), np.zeros_like(pair.other.before_R)
-            self._count(
-                query_q, scores_qN, pair.offset, pair.ours.bound_error(query_q), pair.ours.compute_scores, before_R
-            )
-            scores = pair.theirs.compute_scores
-            pair.other._count(pair.every_n, scores_Nq, row_offset + start, pair.error_n, scores, their_before_R)
+            before_R, their_before_R = np.zeros_like(self.before_R), np.zeros_like(other.before_R)
+            self._count(query_q, scores_qN, offset, ours, before_R)
+            other._count(every_n, scores_Nq, row_offset + start, theirs, their_before_R)
             with adding:
                 self.before_R += before_R
-                pair.other.before_R += their_before_R
+                other.before_R += their_before_R
 
-        pairs = [_Mutual(self, row_offset, other, offset) for offset, other in others]
         with single_threaded_pool(self.device) as executor:
             list(executor.map(count, itertools.product(pairs, range(0, len(query_QD), self.query_rows))))
-        for pair in pairs:
-            self.rows += len(pair.every_n)
-            pair.other.rows += len(query_QD)
 
-    def add_scores(self, row_offset: int, scores_QN: np.ndarray, query_offset: int = 0) -> None:
-        """Count given scores (BM25) of queries [query_offset, query_offset + Q'): equal scores are ties, no rounding.
-
-        `rows` grows with the first queries only, so that chunks of queries may come one after the other."""
-        scores_QN = np.asarray(scores_QN, np.float32)
-        if np.isnan(scores_QN).any():
-            raise ModelError("RankCounter.add_scores: a score is NaN; expected numbers; look where they were computed")
-        query_q = np.arange(query_offset, query_offset + len(scores_QN))
-        query_q = query_q[np.diff(self.relevant.indptr)[query_q] > 0]
-        for start in range(0, len(query_q), self.query_rows):
-            some = query_q[start : start + self.query_rows]
-            scores = torch.from_numpy(scores_QN[some - query_offset])
-            self._count(some, scores, row_offset, np.zeros(len(some), np.float32), None, self.before_R)
-        if query_offset == 0:
-            self.rows += scores_QN.shape[1]
-
-    def merge(self, other: RankCounter) -> None:
-        """Add the counts of another counter for the same queries and scores over other rows."""
-        same = np.array_equal(self.relevant.indices, other.relevant.indices)
-        if not same or not np.array_equal(self.scores_R, other.scores_R):
-            raise ModelError("RankCounter.merge: other rows or scores; expected the same; count the same queries")
-        self.before_R += other.before_R
-        self.rows += other.rows
+    def _make_corpus(self) -> Corpus:
+        """Return a corpus without blocks for the same queries."""
+        return Corpus(self._asked.query_QD, self._asked.query_norm_Q)
 
     def get_ranks(self) -> np.ndarray:
         """Return the ranks from 1, int64 [R], in the order of `relevant.indices`."""
         return self.before_R + 1
 
     def _count(
-        self,
-        query_q: np.ndarray,
-        scores: torch.Tensor,
-        offset: int,
-        error_q: np.ndarray,
-        exact: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
-        before_R: np.ndarray,
+        self, query_q: np.ndarray, scores: torch.Tensor, offset: int, corpus: Corpus, before_R: np.ndarray
     ) -> None:
-        """Adds a block's documents to before_R. Writes into scores [q, N], which may be on any device."""
+        """Adds a block's documents, which are in `corpus`, to before_R. Writes into scores [q, N], which may be on any
+        device."""
         away = self.exclude_Q[query_q] - offset
         inside = np.flatnonzero((away >= 0) & (away < scores.shape[1]))
         scores[torch.from_numpy(inside), torch.from_numpy(away[inside])] = -torch.inf
         first_q, count_q = self.relevant.indptr[query_q], np.diff(self.relevant.indptr)[query_q]
         at_P = np.repeat(np.arange(len(query_q)), count_q)
         pair_P = np.repeat(first_q - (np.cumsum(count_q) - count_q), count_q) + np.arange(len(at_P))
-        own_P, error_P = self.scores_R[pair_P], ONE_SIDE * error_q[at_P]
+        own_P, error_P = self.scores_R[pair_P], ONE_SIDE * corpus.bound_error(query_q)[at_P]
         low_P, high_P = own_P - error_P, own_P + error_P
         if self.compiled:
             above_P, near_P = count_above(scores.numpy(), count_q, low_P, high_P)
@@ -267,24 +252,11 @@ class RankCounter:
         p, column = find_near_columns(scores.numpy(), at_p, low_P[close_p], high_P[close_p], near_P[close_p])
         pair_p, row = pair_P[close_p], column + offset
         other = row != self.relevant.indices[pair_p[p]]  # its own column never counts
-        p, column, row = p[other], column[other], row[other]
-        score = scores.numpy()[at_p[p], column] if exact is None else exact(query_q[at_p[p]], row)
+        p, row = p[other], row[other]
+        score = corpus.compute_scores(query_q[at_p[p]], row)
         own = self.scores_R[pair_p[p]]
         before = (score > own) | ((score == own) & (row < self.relevant.indices[pair_p[p]]))
         before_R[pair_p] += np.bincount(p[before], minlength=len(pair_p))
-
-
-class _Mutual:
-    """Two counters whose queries are each other's documents."""
-
-    def __init__(self, one: RankCounter, row_offset: int, other: RankCounter, offset: int) -> None:
-        assert one._asked is not None
-        assert other._asked is not None
-        self.other, self.offset = other, offset
-        self.ours = one._asked.with_queries_as_rows(offset, other._asked)
-        self.theirs = other._asked.with_queries_as_rows(row_offset, one._asked)
-        self.every_n = np.arange(len(other._asked.query_QD))
-        self.error_n = self.theirs.bound_error(slice(None))
 
 
 def count_above_on_device(
@@ -309,22 +281,15 @@ def count_above_on_device(
 def rank_relevant(
     query_QD: Array,
     relevant: Relevant,
-    corpus: Array | Sequence[tuple[int, Array]] | Callable[[], Iterable[tuple[int, Array]]],
+    read_blocks: Callable[[], Iterable[tuple[int, Array]]],
     *,
     exclude_Q: np.ndarray | None = None,
     device: str = "cpu",
-) -> tuple[np.ndarray, int]:
-    """(ranks int64 [R], number of corpus rows): passes over the corpus twice, for the scores and for the counts.
-
-    `corpus` is a matrix, a sequence of (row_offset, block_ND), or a function that gives them anew each time."""
-
-    def blocks() -> Iterable[tuple[int, Array]]:
-        if isinstance(corpus, np.ndarray | torch.Tensor):
-            return [(0, corpus)]
-        return corpus() if callable(corpus) else corpus
-
-    scores_R = score_relevant(query_QD, relevant, blocks())
+) -> np.ndarray:
+    """Return the ranks, int64 [R]. Passes over the corpus twice, for the scores and for the counts: `read_blocks` gives
+    its (row_offset, block_ND) anew each time."""
+    scores_R = score_relevant(query_QD, relevant, read_blocks())
     counter = RankCounter(relevant, scores_R, query_QD=query_QD, exclude_Q=exclude_Q, device=device)
-    for offset, block in blocks():
+    for offset, block in read_blocks():
         counter.add(offset, block)
-    return counter.get_ranks(), counter.rows
+    return counter.get_ranks()

@@ -63,16 +63,13 @@ class SymmetricRankCounter:
         return before_R
 
     def _make_counter(self, start: int) -> RankCounter:
-        rows, pairs = slice(start, start + self.group_rows), self._pair_slice(start)
-        vectors_GD = self.vectors_SD[rows]
-        indptr = self.relevant.indptr[start : start + len(vectors_GD) + 1]
-        relevant = Relevant(indptr - indptr[0], self.relevant.indices[pairs])
-        itself = np.arange(start, start + len(vectors_GD))
+        vectors_GD = self.vectors_SD[start : start + self.group_rows]
+        stop = start + len(vectors_GD)
         return RankCounter(
-            relevant,
-            self.scores_R[pairs],
+            self.relevant.select(start, stop),
+            self.scores_R[self._pair_slice(start)],
             query_QD=vectors_GD,
-            exclude_Q=itself,
+            exclude_Q=np.arange(start, stop),
             device=self.device,
             query_rows=CHUNK_ROWS if self.device == "cpu" else self.group_rows,
             block_rows=self.group_rows,

@@ -12,14 +12,21 @@ Shapes: Q queries, N corpus rows, D dimensions, K neighbours, W candidates kept 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from ratchet.errors import ModelError
-from ratchet.models.search.exact_scores import Array, Blocks, Corpus, check_finite, multiply, single_threaded_pool
+from ratchet.models.search.exact_scores import (
+    Array,
+    Blocks,
+    Corpus,
+    check_finite,
+    iterate_blocks,
+    multiply_all,
+    single_threaded_pool,
+)
 
 _EMPTY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)  # sorts last; unpacks to NaN, which compares false with everything
 _LOW = np.uint64(0xFFFF_FFFF)
@@ -53,16 +60,29 @@ def top_k(
         raise ModelError(f"top_k: k is {k}; expected at least 1; ask for one neighbour or more")
     if backend not in ("blocked", "faiss"):
         raise ModelError(f"top_k: backend {backend!r}; expected 'blocked' or 'faiss'; correct the name")
-    query = check_finite(query_QD, "top_k: query_QD")[0]
-    seen = Corpus(query)
+    seen = Corpus(check_finite(query_QD, "top_k: query_QD")[0])
+    chunks = [slice(start, start + query_rows) for start in range(0, len(seen.query_QD), query_rows)]
+    unsettled_q = np.zeros(0, np.int64)
     if backend == "faiss":
-        pools = _find_faiss_candidates(seen, corpus, k, query_rows, block_rows)
+        keys_QW, unsettled_q = _find_faiss_candidates(seen, corpus, k)
+        pools = [Pool(chunk.start, keys_QW[chunk]) for chunk in chunks]
     else:
-        pools = _find_blocked_candidates(seen, seen.add_all(corpus, block_rows), k, device, query_rows)
+        pools = [Pool(chunk.start, np.empty((len(seen.query_QD[chunk]), 0), np.uint64)) for chunk in chunks]
+
+        def absorb(number: int, offset: int, scores_QN: torch.Tensor) -> None:
+            pools[number].absorb(scores_QN, seen, k, offset)
+
+        multiply_all(seen.query_QD, chunks, seen.add_all(corpus, block_rows), device, absorb)
     seen.check_complete("top_k")
     with single_threaded_pool() as executor:
         best = list(executor.map(lambda pool: _resolve(seen, pool.start, pool.keys_QW, k, exact_scores), pools))
     keys_QK = np.concatenate(best) if best else np.empty((0, min(k, seen.rows)), np.uint64)
+    if len(unsettled_q):
+        query_qD = seen.query_QD[torch.from_numpy(unsettled_q)]
+        best_qK = top_k(
+            query_qD, seen.blocks, k, exact_scores=exact_scores, query_rows=query_rows, block_rows=block_rows
+        )
+        keys_QK[unsettled_q] = encode_keys(*best_qK)
     return decode_scores(keys_QK), (keys_QK & _LOW).astype(np.int64)
 
 
@@ -90,44 +110,24 @@ def decode_scores(keys: np.ndarray) -> np.ndarray:
     return np.where(falling & _SIGN, falling, ~falling & ~_SIGN).view(np.float32)
 
 
-def _find_blocked_candidates(
-    seen: Corpus, blocks: Iterable[tuple[int, torch.Tensor]], k: int, device: str, query_rows: int
-) -> list[Pool]:
-    multiplied_QD = seen.query_QD.to(device)
-    queries = len(multiplied_QD)
-    pools = [Pool(start, min(query_rows, queries - start)) for start in range(0, queries, query_rows)]
-    kept = threading.local()
-    with single_threaded_pool(device) as executor:
-        for offset, block in blocks:
-            block_ND = block.to(device)
-
-            def absorb(pool: Pool, offset: int = offset, block_ND: torch.Tensor = block_ND) -> None:
-                chunk_QD = multiplied_QD[pool.start : pool.start + pool.queries]
-                pool.absorb(multiply(chunk_QD, block_ND, kept), seen, k, offset)
-
-            list(executor.map(absorb, pools))
-    return pools
-
-
 class Pool:
     """The candidates of a chunk of queries: rows that may be among the k best so far."""
 
-    def __init__(self, start: int, queries: int, keys: np.ndarray | None = None) -> None:
-        self.start, self.queries = start, queries
-        self.keys_QW = np.empty((queries, 0), np.uint64) if keys is None else keys
-        self.floor_Q = np.full(queries, -np.inf, np.float32)
+    def __init__(self, start: int, keys_QW: np.ndarray) -> None:
+        self.start, self.keys_QW = start, keys_QW
+        self.floor_Q = np.full(len(keys_QW), -np.inf, np.float32)
         """No document with a lower multiplied score can be among the k best."""
 
     def absorb(self, scores_QN: torch.Tensor, seen: Corpus, k: int, offset: int) -> None:
         """Add the documents of a block. Candidates are appended, and sorted and cut when there are many."""
-        rows, width = scores_QN.shape[1], self.keys_QW.shape[1]
-        slack_Q = 2 * seen.bound_error(slice(self.start, self.start + self.queries))
+        rows, (queries, width) = scores_QN.shape[1], self.keys_QW.shape
+        slack_Q = 2 * seen.bound_error(slice(self.start, self.start + queries))
         if width < k < rows:
             self.floor_Q = np.maximum(self.floor_Q, _estimate_kth(scores_QN, k) - slack_Q)
         query, column, value = _select_reaching(scores_QN, self.floor_Q)
-        count_Q = np.bincount(query, minlength=self.queries)
+        count_Q = np.bincount(query, minlength=queries)
         first_Q = np.cumsum(count_Q) - count_Q
-        keys_QW = np.full((self.queries, width + int(count_Q.max(initial=0))), _EMPTY)
+        keys_QW = np.full((queries, width + int(count_Q.max(initial=0))), _EMPTY)
         keys_QW[:, :width] = self.keys_QW
         keys_QW[query, np.arange(width, width + len(query)) - first_Q[query]] = encode_keys(value, column + offset)
         if keys_QW.shape[1] >= k > width or keys_QW.shape[1] > 2 * k + 32:
@@ -197,38 +197,23 @@ def _resolve(seen: Corpus, start: int, keys: np.ndarray, k: int, everything: boo
     return np.ascontiguousarray(keys[:, :k])
 
 
-def _find_faiss_candidates(seen: Corpus, corpus: Blocks, k: int, query_rows: int, block_rows: int) -> list[Pool]:
-    """Find candidates with faiss's IndexFlatIP. Queries whose k-th place stays uncertain are searched again in
-    blocks."""
+def _find_faiss_candidates(seen: Corpus, corpus: Blocks, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Find candidates with faiss's IndexFlatIP. Return their keys [Q, W], and the queries whose k-th place may belong
+    to a document that is not among them."""
     import faiss  # takes a second
 
     index = faiss.IndexFlatIP(seen.query_QD.shape[1])
-    for _ in seen.add_all(corpus, 2**40):
-        pass
+    for offset, block in iterate_blocks(corpus):
+        seen.add(offset, block)
     seen.check_complete("top_k")
-    for _, block in seen.blocks:
-        index.add(block.numpy())
-    queries, first = len(seen.query_QD), seen.blocks[0][0] if seen.blocks else 0
+    for _, block_ND in seen.blocks:
+        index.add(block_ND.numpy())
     asked = min(seen.rows, k + 8 + k // 16)
-    if not queries or not asked:
-        return [Pool(0, queries)]
+    if not asked or not len(seen.query_QD):
+        return np.empty((len(seen.query_QD), 0), np.uint64), np.zeros(0, np.int64)
     value_QW, row_QW = index.search(seen.query_QD.numpy(), asked)
-    keys = encode_keys(value_QW, row_QW + first)
-    keys.sort(axis=1)
-    if asked == seen.rows:
-        return _split_chunks(keys, query_rows)
-    value_QW = decode_scores(keys)
-    open_Q = np.flatnonzero(value_QW[:, -1] >= value_QW[:, k - 1] - 2 * seen.bound_error(slice(None)))
-    if len(open_Q):
-        again = Corpus(seen.query_QD[torch.from_numpy(open_Q)])
-        pieces = ((offset, block) for offset, block in seen.blocks)
-        for pool in _find_blocked_candidates(again, again.add_all(pieces, block_rows), k, "cpu", query_rows):
-            start, best = pool.start, _resolve(again, pool.start, pool.keys_QW, k, False)
-            keys[open_Q[start : start + len(best)], :k] = best
-            keys[open_Q[start : start + len(best)], k:] = _EMPTY
-    return _split_chunks(keys, query_rows)
-
-
-def _split_chunks(keys_QW: np.ndarray, query_rows: int) -> list[Pool]:
-    chunks = (keys_QW[start : start + query_rows] for start in range(0, len(keys_QW), query_rows))
-    return [Pool(number * query_rows, len(chunk), chunk) for number, chunk in enumerate(chunks)]
+    keys_QW = encode_keys(value_QW, row_QW + seen.blocks[0][0])
+    keys_QW.sort(axis=1)
+    value_QW = decode_scores(keys_QW)
+    is_unsettled_Q = value_QW[:, -1] >= value_QW[:, min(k, asked) - 1] - 2 * seen.bound_error(slice(None))
+    return keys_QW, np.flatnonzero(is_unsettled_Q & (asked < seen.rows))

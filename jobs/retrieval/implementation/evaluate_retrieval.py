@@ -21,7 +21,7 @@ from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_s
 from ratchet.jobs.retrieval.evaluate_retrieval import Config, Inputs
 from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
-from ratchet.models.search.ranks import RankCounter, Relevant, rank_relevant
+from ratchet.models.search.ranks import Relevant, rank_by_scores, rank_relevant
 from ratchet.models.search.top_k import merge_top_k, top_k
 from ratchet.orchestrator.job_interface import Context, Result
 
@@ -79,7 +79,7 @@ class Worker:
         assert folder is not None
         query_QD = read_vectors(query_folder / source.name, [query["id"] for query in queries])
         blocks = partial(read_blocks, folder, self.ids)
-        ranks_R, _ = rank_relevant(query_QD, relevant, blocks, exclude_Q=own_Q, device=self.device)
+        ranks_R = rank_relevant(query_QD, relevant, blocks, exclude_Q=own_Q, device=self.device)
         groups = group_blocks(read_blocks(folder, self.ids), max(1, BYTES_AT_ONCE // (4 * query_QD.shape[1])))
         most = self.config.top + 1  # the query itself may be among them
         best = [top_k(query_QD, group, most, exact_scores=True, device=self.device) for group in groups]
@@ -93,17 +93,13 @@ class Worker:
         best_scores, best_rows = [np.zeros((0, width), np.float32)], [np.zeros((0, width), np.int64)]
         block = max(1, min(256, BYTES_AT_ONCE // (16 * len(self.ids))))
         for start, scores_QN in score_bm25(self.documents, [query["text"] for query in queries], block):
-            ends = relevant.indptr[start : start + len(scores_QN) + 1]
-            here = Relevant(ends - ends[0], relevant.indices[ends[0] : ends[-1]])
+            stop = start + len(scores_QN)
             # Stable: documents with equal scores stay in the order of the corpus.
             rows = np.argsort(-scores_QN, axis=1, kind="stable")[:, :width]
             best_rows.append(rows)
             best_scores.append(np.take_along_axis(scores_QN, rows, axis=1))
-            own = own_Q[start : start + len(scores_QN)]
-            counter = RankCounter(here, scores_QN[here.query_R, here.indices], exclude_Q=own)
-            counter.add_scores(0, scores_QN)
-            ranks.append(counter.get_ranks())
-            report(start + len(scores_QN))
+            ranks.append(rank_by_scores(scores_QN, relevant.select(start, stop), own_Q[start:stop]))
+            report(stop)
         return np.concatenate(ranks), np.concatenate(best_scores), np.concatenate(best_rows)
 
 

@@ -18,7 +18,7 @@ from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_s
 from ratchet.jobs.statements.evaluate_papers import Config, Inputs
 from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
-from ratchet.models.search.ranks import RankCounter, Relevant, score_relevant
+from ratchet.models.search.ranks import RankCounter, Relevant, rank_by_scores, score_relevant
 from ratchet.models.search.symmetric_ranks import SymmetricRankCounter
 from ratchet.orchestrator.job_interface import Context, Progress, Result
 
@@ -63,13 +63,9 @@ class Worker:
         block = max(1, min(256, BYTES_AT_ONCE // (16 * len(self.texts))))
         ranks = [np.zeros(0, np.int64)]
         for start, scores_QS in scores(self.texts, [self.texts[row] for row in row_Q], block):
-            ends = relevant.indptr[start : start + len(scores_QS) + 1]
-            here = Relevant(ends - ends[0], relevant.indices[ends[0] : ends[-1]])
-            own = row_Q[start : start + len(scores_QS)]
-            counter = RankCounter(here, scores_QS[here.query_R, here.indices], exclude_Q=own)
-            counter.add_scores(0, scores_QS)
-            ranks.append(counter.get_ranks())
-            report(start + len(scores_QS))
+            stop = start + len(scores_QS)
+            ranks.append(rank_by_scores(scores_QS, relevant.select(start, stop), row_Q[start:stop]))
+            report(stop)
         return np.concatenate(ranks)
 
 
