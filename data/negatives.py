@@ -88,12 +88,9 @@ def choose_negatives(
     first[np.unique(texts[rows], return_index=True)[1]] = True
     allowed &= first
     below = values <= window.ceiling(positive)
-    if window.min_score is not None:
-        below_floor = values < window.min_score
-    else:
-        below_floor = np.zeros(len(rows), dtype=bool)
+    floor = -np.inf if window.min_score is None else window.min_score
     suspects = rows[allowed & ~below]
-    pool = rows[allowed & below & ~below_floor]
+    pool = rows[allowed & below & (values >= floor)]
     if len(pool) > window.num_negatives:
         keep = (
             np.arange(window.num_negatives)

@@ -17,41 +17,20 @@ import pyarrow.parquet as pq
 from ratchet.errors import DataError
 from ratchet.files import open_regular
 
-CORPUS = pa.schema([("id", pa.string()), ("text", pa.string())])
+IDS, SCORES = pa.list_(pa.string()), pa.list_(pa.float32())
+
+CORPUS = pa.schema({"id": pa.string(), "text": pa.string()})
 """Documents. `id` is unique."""
 
-QUERIES = pa.schema(
-    [
-        ("id", pa.string()),
-        ("text", pa.string()),
-        ("positives", pa.list_(pa.string())),
-        ("grades", pa.list_(pa.int32())),
-        ("negatives", pa.list_(pa.string())),
-    ]
-)
+QUERIES = pa.schema([*CORPUS, ("positives", IDS), ("grades", pa.list_(pa.int32())), ("negatives", IDS)])
 """Queries. positives, negatives: ids in the corpus; grades: the relevance of each positive, 1 or more."""
 
 MINED = pa.schema(
-    [
-        ("id", pa.string()),
-        ("text", pa.string()),
-        ("positives", pa.list_(pa.string())),
-        ("negatives", pa.list_(pa.string())),
-        ("positive_scores", pa.list_(pa.float32())),
-        ("negative_scores", pa.list_(pa.float32())),
-    ]
+    [*CORPUS, ("positives", IDS), ("negatives", IDS), ("positive_scores", SCORES), ("negative_scores", SCORES)]
 )
 """Queries with mined negatives and the similarities of the embedder."""
 
-RANKED = pa.schema(
-    [
-        ("id", pa.string()),
-        ("text", pa.string()),
-        ("documents", pa.list_(pa.string())),
-        ("scores", pa.list_(pa.float32())),
-        ("ranks", pa.list_(pa.int64())),
-    ]
-)
+RANKED = pa.schema([*CORPUS, ("documents", IDS), ("scores", SCORES), ("ranks", pa.list_(pa.int64()))])
 """Queries with their top documents, best first, and the ranks of their positives (from 1, over the whole corpus)."""
 
 TEACHER_SCORES = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -47,8 +48,8 @@ class Triplets:
             raise DataError("mined: no query has a positive; expected at least one; check the output of `mine`")
         self.query_text: pa.ChunkedArray = mined["text"]
         self.corpus_text: pa.ChunkedArray = corpus["text"]
-        self._positive_rows, self._positive_ends = find_corpus_rows(mined, "positives", corpus)
-        self._negative_rows, self._negative_ends = find_corpus_rows(mined, "negatives", corpus)
+        self._positive_ends, self._positive_rows = find_corpus_rows(mined, "positives", corpus, "mined")
+        self._negative_ends, self._negative_rows = find_corpus_rows(mined, "negatives", corpus, "mined")
         self._teacher = [_read_teacher_scores(mined, name) for name in ("positives", "negatives")] if teacher else None
         texts = pc.unique(self.corpus_text)
         self.text_of_row: np.ndarray = _number_texts(self.corpus_text, texts)
@@ -145,20 +146,24 @@ def distribute(lengths: Sequence[int] | np.ndarray, workers: int) -> list[np.nda
     return [order[worker::workers] for worker in range(workers)]
 
 
-def find_corpus_rows(table: pa.Table, column: str, corpus: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return (corpus rows of the ids in a list column, flat; the offsets of the lists), int64.
+def find_corpus_rows(
+    table: pa.Table, column: str, corpus: pa.Table, where: str = "queries", corpus_name: str | Path = "the corpus"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (the offsets of the lists in a column of ids, int64 [Q + 1]; the corpus rows of all ids, flat, int64).
 
-    Raises DataError for an id that is not in the corpus."""
+    Raises DataError, with `where` and `corpus_name`, for an id that is not in the corpus."""
     lists = table[column].combine_chunks()
     names = lists.flatten()
     rows = pc.index_in(names, value_set=corpus["id"].combine_chunks())
-    if rows.null_count:
-        unknown = names[int(np.flatnonzero(rows.is_null().to_numpy(zero_copy_only=False))[0])]
-        raise DataError(
-            f"{column}: id '{unknown}' is not in the corpus; expected ids of the corpus; use the corpus of these rows"
-        )
     ends = np.cumsum([0, *pc.list_value_length(lists).to_pylist()])
-    return rows.to_numpy(zero_copy_only=False).astype(np.int64), ends.astype(np.int64)
+    if rows.null_count:
+        at = pc.index(rows.is_null(), True).as_py()
+        row = int(np.searchsorted(ends, at, side="right")) - 1
+        raise DataError(
+            f"{where}: row {row}, query '{table['id'][row]}': {column.removesuffix('s')} '{names[at]}' is not in"
+            f" {corpus_name}; expected a document's id; use the corpus of these rows"
+        )
+    return ends.astype(np.int64), rows.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def find_own_rows(queries: pa.Table, corpus: pa.Table) -> np.ndarray:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.data.tables import list_shards
@@ -27,7 +26,9 @@ def read_vectors(path: Path, ids: Sequence[str]) -> np.ndarray:
         raise DataError(
             f"{path}: row {row} is not the text's ({len(found)} rows for {len(ids)}); embed these texts again"
         )
-    return _values(table)
+    column = table["embedding"].combine_chunks()
+    # A copy, since Arrow's memory is read-only and torch expects writable arrays.
+    return np.array(column.flatten()).reshape(len(table), column.type.list_size)
 
 
 def read_blocks(folder: Path, ids: Sequence[str]) -> Iterator[tuple[int, np.ndarray]]:
@@ -51,9 +52,3 @@ def group_blocks(pieces: Iterator[tuple[int, np.ndarray]], rows: int) -> Iterato
             group = []
     if group:
         yield group
-
-
-def _values(table: pa.Table) -> np.ndarray:
-    column = table["embedding"].combine_chunks()
-    # A copy, since Arrow's memory is read-only and torch expects writable arrays.
-    return np.array(column.flatten()).reshape(len(table), column.type.list_size)

@@ -11,40 +11,35 @@ import pyarrow as pa
 from ratchet.data.tasks.task import CORRECT
 
 COMPLETIONS = pa.schema(
-    [
-        ("id", pa.string()),
-        ("group", pa.string()),
-        ("questions", pa.list_(pa.string())),
-        ("gold", pa.string()),
-        ("answers", pa.list_(pa.list_(pa.string()))),
-        ("prompt_tokens", pa.list_(pa.int64())),
-        ("new_prompt_tokens", pa.list_(pa.int64())),
-        ("shared_tokens", pa.int64()),
-        ("generated_tokens", pa.list_(pa.int64())),
-        ("seconds", pa.float64()),
-    ]
+    {
+        "id": pa.string(),
+        "group": pa.string(),
+        "questions": pa.list_(pa.string()),
+        "gold": pa.string(),
+        "answers": pa.list_(pa.list_(pa.string())),
+        "prompt_tokens": pa.list_(pa.int64()),
+        "new_prompt_tokens": pa.list_(pa.int64()),
+        "shared_tokens": pa.int64(),
+        "generated_tokens": pa.list_(pa.int64()),
+        "seconds": pa.float64(),
+    }
 )
 """answers: [completions][turns]. Token counts are per completion: prompt_tokens counts the whole conversation at every
 turn, as an API would; new_prompt_tokens leaves out what the previous turn already contained. shared_tokens: length of
 the prefix that the samples of a group share. seconds: the group's time, divided evenly among its samples."""
 
 TEACHER_LOGPROBS = pa.schema(
-    [
-        ("id", pa.string()),
-        ("top_k", pa.int32()),
-        ("token_ids", pa.list_(pa.int32())),
-        ("logprobs", pa.list_(pa.float32())),
-    ]
+    {"id": pa.string(), "top_k": pa.int32(), "token_ids": pa.list_(pa.int32()), "logprobs": pa.list_(pa.float32())}
 )
 """The teacher's `top_k` most likely tokens at each label of a sample, flattened by label, with log-probabilities."""
 
 VERIFICATIONS = pa.schema(
-    [
-        ("id", pa.string()),
-        ("group", pa.string()),
-        ("verifications", pa.list_(pa.list_(pa.string()))),
-        ("scores", pa.list_(pa.list_(pa.list_(pa.float32())))),
-    ]
+    {
+        "id": pa.string(),
+        "group": pa.string(),
+        "verifications": pa.list_(pa.list_(pa.string())),
+        "scores": pa.list_(pa.list_(pa.list_(pa.float32()))),
+    }
 )
 """verifications: labels, [completions][questions]. scores: [completions][questions][names in Task.scores]."""
 

@@ -57,14 +57,6 @@ def classify(gold: str, text: str, extract: Callable[[str], str | None]) -> str:
     return CORRECT if value == Fraction(gold) else "wrong_value"
 
 
-def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
-    return [Verification(classify(gold["answer"], answers[0], extract_after_sign))]
-
-
-def verify_boxed(gold: Any, answers: Sequence[str]) -> list[Verification]:
-    return [Verification(classify(gold["answer"], answers[0], extract_boxed))]
-
-
 def _rows(path: Path) -> Iterator[tuple[str, str, str, Fraction]]:
     """(file:line, question, reasoning, answer)."""
     for where, row in read_json_objects(path):
@@ -79,19 +71,25 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str, Fraction]]:
         yield where, question, NOTES.sub("", reasoning).strip(), value
 
 
-def read(path: Path) -> Iterator[Sample]:
-    ask = "Solve the problem step by step. End with the answer on a line of its own, as in '#### 42'.\n\n"
-    for number, (where, question, reasoning, value) in enumerate(_rows(path)):
-        turn = (ask + question, f"{reasoning}\n{SIGN} {value}")
-        yield Sample(str(number), str(number), "", (turn,), {"answer": str(value)}, where)
+def _make_task(name: str, ending: str, target: str, extract: Callable[[str], str | None]) -> Task:
+    """Make a task whose answers end in `ending`, as in a target (format strings over reasoning and value)."""
+
+    def read(path: Path) -> Iterator[Sample]:
+        for number, (where, question, reasoning, value) in enumerate(_rows(path)):
+            asked = f"Solve the problem step by step. End with the answer {ending}.\n\n{question}"
+            turn = (asked, target.format(reasoning=reasoning, value=value))
+            yield Sample(str(number), str(number), "", (turn,), {"answer": str(value)}, where)
+
+    def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
+        return [Verification(classify(gold["answer"], answers[0], extract))]
+
+    return Task(name, read, verify, FAILURES)
 
 
-def read_boxed(path: Path) -> Iterator[Sample]:
-    ask = "Solve the problem step by step. End with the answer in a box, as in '\\boxed{42}'.\n\n"
-    for number, (where, question, reasoning, value) in enumerate(_rows(path)):
-        turn = (ask + question, f"{reasoning}\nThe answer is {BOX}{value}}}")
-        yield Sample(str(number), str(number), "", (turn,), {"answer": str(value)}, where)
-
-
-TASK = Task("gsm8k", read, verify, FAILURES)
-BOXED = Task("gsm8k-boxed", read_boxed, verify_boxed, FAILURES)
+TASK = _make_task("gsm8k", "on a line of its own, as in '#### 42'", "{reasoning}\n#### {value}", extract_after_sign)
+BOXED = _make_task(
+    "gsm8k-boxed",
+    "in a box, as in '\\boxed{42}'",
+    "{reasoning}\nThe answer is \\boxed{{{value}}}",
+    extract_boxed,
+)

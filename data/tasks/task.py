@@ -70,14 +70,14 @@ class Task:
 
 
 SAMPLES = pa.schema(
-    [
-        ("id", pa.string()),
-        ("group", pa.string()),
-        ("system", pa.string()),
-        ("questions", pa.list_(pa.string())),
-        ("targets", pa.list_(pa.string())),
-        ("gold", pa.string()),
-    ]
+    {
+        "id": pa.string(),
+        "group": pa.string(),
+        "system": pa.string(),
+        "questions": pa.list_(pa.string()),
+        "targets": pa.list_(pa.string()),
+        "gold": pa.string(),
+    }
 )
 """Shards of samples: questions and targets by turn; gold as JSON."""
 

@@ -14,7 +14,7 @@ from ratchet.data.formats.trec import write_qrels, write_run
 from ratchet.data.lexical_baselines import score_bm25
 from ratchet.data.rankings import reorder
 from ratchet.data.tables import RANKED, list_shards, read_shards, write_table
-from ratchet.data.triplets import find_own_rows
+from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
 from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
@@ -40,13 +40,12 @@ class Worker:
         table = read_shards(inputs.corpus, ["id"] if dense else ["id", "text"])
         self.corpus = table.select(["id"])
         self.ids: list[str] = table["id"].to_pylist()
-        self.row_of = {name: row for row, name in enumerate(self.ids)}
         self.documents: list[str] = [] if dense else table["text"].to_pylist()
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         shard = pq.read_table(source, columns=["id", "text", "positives"])
         queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.corpus)
-        relevant = Relevant.from_lists([self._positives(source, row, query) for row, query in enumerate(queries)])
+        relevant = Relevant(*find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus))
         rank = self._bm25 if self.config.system == "bm25" else self._dense
         ranks_R, scores_QK, rows_QK = rank(source, queries, relevant, own_Q, report)
         kept = [np.flatnonzero(rows != own)[: self.config.top] for rows, own in zip(rows_QK, own_Q, strict=True)]
@@ -60,15 +59,6 @@ class Worker:
         arrays = [pa.array(column, field.type) for column, field in zip(columns, RANKED, strict=True)]
         write_table(target, pa.Table.from_arrays(arrays, schema=RANKED))
         return {"rows": len(queries)}
-
-    def _positives(self, source: Path, row: int, query: dict[str, Any]) -> list[int]:
-        for name in query["positives"]:
-            if name not in self.row_of:
-                raise InputError(
-                    f"{source}: row {row}, query '{query['id']}': positive '{name}' is not in {self.inputs.corpus};"
-                    " expected a document's id"
-                )
-        return [self.row_of[name] for name in query["positives"]]
 
     def _dense(
         self, source: Path, queries: list[dict[str, Any]], relevant: Relevant, own_Q: np.ndarray, report: ReportProgress
@@ -125,8 +115,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     ranked = read_shards(ranking)
     names, positives, grades = (queries[name].to_pylist() for name in ("id", "positives", "grades"))
-    row_of = {name: row for row, name in enumerate(corpus["id"].to_pylist())}
-    relevant = Relevant.from_lists([[row_of[name] for name in own] for own in positives], grades)
+    flat_grades = queries["grades"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    relevant = Relevant(*find_corpus_rows(queries, "positives", corpus), flat_grades)
     ranks_R = ranked["ranks"].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.int64)
     metrics = compute_rank_metrics(ranks_R, relevant, list_cutoffs(inputs.selection, config.k))
     top = ranked["documents"].to_pylist()

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from ratchet.data.formats.flag_embedding import TrainingRow, make_row, write_rows
 from ratchet.data.negatives import Window, choose_negatives, number_texts
 from ratchet.data.tables import MINED, list_shards, read_shards, write_table
+from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
 from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
@@ -38,24 +39,28 @@ class Worker:
     ) -> None:
         table = read_shards(corpus, ["id", "text"])
         self.config, self.window, self.corpus, self.device = config, _window(config), corpus, device
-        self.ids = table["id"].to_pylist()
-        self.row_of = {name: row for row, name in enumerate(self.ids)}
+        self.table, self.ids = table.select(["id"]), table["id"].to_pylist()
         self.texts, self.known = number_texts(table["text"].to_pylist())
         self.query_embeddings, self.corpus_embeddings = query_embeddings, corpus_embeddings
         self.rows_at_once = max(1, BYTES_AT_ONCE // (4 * _read_dimension(corpus_embeddings)))
         self.held = list(read_blocks(corpus_embeddings, self.ids)) if len(self.ids) <= self.rows_at_once else None
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
-        queries = pq.read_table(source, columns=["id", "text", "positives"]).to_pylist()
+        shard = pq.read_table(source, columns=["id", "text", "positives"])
+        queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.table)
         query_QD = read_vectors(self.query_embeddings / source.name, [query["id"] for query in queries])
-        positives = Relevant.from_lists([self._positives(source, row, query) for row, query in enumerate(queries)])
+        positives = Relevant(*find_corpus_rows(shard, "positives", self.table, str(source), self.corpus))
+        if len(bad_q := np.flatnonzero(np.diff(positives.indptr) == 0)):
+            raise InputError(
+                f"{source}: row {bad_q[0]}, query '{queries[bad_q[0]]['id']}': no positive given; expected at least"
+                " one; remove the query from the training data"
+            )
         scores_QK, rows_QK, positive_scores = self._ranked(query_QD, positives)
         chosen = []
         for q, query in enumerate(queries):
-            own = [self.known[query["text"]]] if query["text"] in self.known else []
-            if query["id"] in self.row_of:  # where queries are documents
-                own.append(int(self.texts[self.row_of[query["id"]]]))
-            forbidden = {*self.texts[positives.indices[positives.indptr[q] : positives.indptr[q + 1]]].tolist(), *own}
+            relevant = positives.indices[positives.indptr[q] : positives.indptr[q + 1]]
+            own = own_Q[q : q + 1][own_Q[q : q + 1] >= 0]
+            forbidden = {*self.texts[relevant].tolist(), *self.texts[own].tolist(), self.known.get(query["text"], -1)}
             best = float(positive_scores[q].max())
             chosen.append(
                 choose_negatives(
@@ -91,17 +96,6 @@ class Worker:
             "random_fill": sum(c.random_fill for c in chosen),
             "suspects": sum(len(c.suspects) for c in chosen),
         }
-
-    def _positives(self, source: Path, row: int, query: dict[str, Any]) -> list[int]:
-        where = f"{source}: row {row}, query '{query['id']}'"
-        if not query["positives"]:
-            raise InputError(
-                f"{where}: no positive given; expected at least one; remove the query from the training data"
-            )
-        for name in query["positives"]:
-            if name not in self.row_of:
-                raise InputError(f"{where}: positive '{name}' is not in {self.corpus}; expected a document's id")
-        return [self.row_of[name] for name in query["positives"]]
 
     def _ranked(self, query_QD: np.ndarray, positives: Relevant) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
         """Return scores [Q, K] and rows [Q, K] of the best documents, and the scores of each query's positives."""

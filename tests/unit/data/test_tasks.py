@@ -106,8 +106,8 @@ def test_no_text_breaks_the_verifiers(text: str) -> None:
     allowed = {"correct", *TASKS["countdown"].failures}
     assert classify([1, 2], 3, f"<answer>{text}</answer>") in allowed
     assert classify([1, 2], 3, text) in allowed
-    assert gsm8k.verify({"answer": "3"}, [f"#### {text}"])[0].label in {"correct", *gsm8k.FAILURES}
-    assert gsm8k.verify_boxed({"answer": "3"}, ["\\boxed{" + text + "}"])[0].label in {"correct", *gsm8k.FAILURES}
+    assert gsm8k.TASK.verify({"answer": "3"}, [f"#### {text}"])[0].label in {"correct", *gsm8k.FAILURES}
+    assert gsm8k.BOXED.verify({"answer": "3"}, ["\\boxed{" + text + "}"])[0].label in {"correct", *gsm8k.FAILURES}
     for verified in (squad.verify({"answers": [["a"]]}, [text]), squad.verify_together({"answers": [["a"]]}, [text])):
         assert verified[0].label in {"correct", *squad.FAILURES}
 
@@ -122,8 +122,8 @@ def test_long_outputs_are_verified_in_time() -> None:
         "1," * 10**6,
     ):
         assert classify([1], 1, text) == "missing_answer_tags" or "answer" in text
-        gsm8k.verify({"answer": "3"}, [text])
-        gsm8k.verify_boxed({"answer": "3"}, [text])
+        gsm8k.TASK.verify({"answer": "3"}, [text])
+        gsm8k.BOXED.verify({"answer": "3"}, [text])
         squad.verify_together({"answers": [["a"]]}, [text])
 
 
@@ -223,7 +223,7 @@ def test_generated_tasks_are_different_and_solved() -> None:
     ],
 )
 def test_gsm8k_answers(text: str, name: str) -> None:
-    assert gsm8k.verify({"answer": "72"}, [text])[0].label == name
+    assert gsm8k.TASK.verify({"answer": "72"}, [text])[0].label == name
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_gsm8k_answers(text: str, name: str) -> None:
     ],
 )
 def test_boxed_answers(text: str, name: str) -> None:
-    assert gsm8k.verify_boxed({"answer": "72"}, [text])[0].label == name
+    assert gsm8k.BOXED.verify({"answer": "72"}, [text])[0].label == name
 
 
 def official_normalize(text: str) -> str:

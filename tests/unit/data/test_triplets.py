@@ -72,7 +72,7 @@ def test_queries_without_a_positive_are_left_out_and_unknown_ids_are_named() -> 
     assert len(made([*QUERY_ROWS, {"text": "q", "positives": [], "negatives": []}])) == 23
     with pytest.raises(DataError, match="no query has a positive"):
         made([{"text": "q", "positives": [], "negatives": []}])
-    with pytest.raises(DataError, match="negatives: id 'nowhere' is not in the corpus"):
+    with pytest.raises(DataError, match=r"mined: row 0, query '.*': negative 'nowhere' is not in the corpus"):
         made([{"text": "q", "positives": ["c1"], "negatives": ["c2", "nowhere"]}])
 
 
