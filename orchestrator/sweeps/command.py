@@ -81,7 +81,7 @@ def _run_trials(sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluste
             view.message(note)
         view.message("starting Ray" if not cluster.address else f"connecting to {cluster.address}")
         cluster.start()
-        from ratchet.orchestrator.sweeps.search import compute_max_concurrent, run_trials
+        from ratchet.orchestrator.sweeps.search import Search, compute_max_concurrent
         from ratchet.orchestrator.sweeps.trial import TrialSpec
 
         spec = TrialSpec(
@@ -100,4 +100,4 @@ def _run_trials(sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluste
         most = compute_max_concurrent(sweep.steps, cluster)
         max_concurrent = arguments.max_concurrent or most
         view.message(f"objective: {sweep.objective.name} of {sweep.objective.step}; {max_concurrent} trials at once")
-        return run_trials(spec, sweep.space, arguments, trial_log, max_concurrent, view)
+        return Search(sweep, spec, arguments, max_concurrent, view).run()

@@ -12,7 +12,6 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import ray
@@ -23,7 +22,8 @@ from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.job_interface.placement import count_fitting
 from ratchet.orchestrator.step import Step
-from ratchet.orchestrator.sweeps.space import Space
+from ratchet.orchestrator.sweeps.plan import SweepPlan
+from ratchet.orchestrator.sweeps.space import Point
 from ratchet.orchestrator.sweeps.trial import TrialActor, TrialSpec
 from ratchet.orchestrator.sweeps.trial_log import Trial, TrialLog, compute_key
 
@@ -52,93 +52,84 @@ def compute_max_concurrent(steps: Sequence[Step], cluster: Cluster) -> int:
     return max(1, min((count_fitting(machines, one) // (one.workers or 1) for one in asked), default=1))
 
 
-def run_trials(
-    spec: TrialSpec,
-    space: Space,
-    options: argparse.Namespace,
-    trial_log: TrialLog,
-    max_concurrent: int,
-    view: LiveView,
-) -> bool:
-    """Run the trials that have no result yet. Returns whether all ended (false: interrupted).
+class Search:
+    """Runs the trials of a sweep that have no result yet."""
 
-    options: those of the command that say how trials are selected and stopped.
-    """
-    for name, value in TUNE_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    run = partial(_run_tune, options=options, trial_log=trial_log, max_concurrent=max_concurrent, view=view)
-    if options.searcher == "random":
-        return run(replace(spec, points=tuple(space.draw_points(options.trials, options.seed))))
-    # The defaults may lie outside the space, so they are not given to Optuna.
-    if not run(replace(spec, points=({},))):
-        return False
-    drawn = options.trials - 1
-    return drawn == 0 or run(spec, _make_optuna_search(space, options.seed, trial_log, spec.mode), drawn)
+    def __init__(
+        self, sweep: SweepPlan, spec: TrialSpec, options: argparse.Namespace, max_concurrent: int, view: LiveView
+    ) -> None:
+        """options: those of the command that say how trials are selected and stopped."""
+        self.space, self.trial_log, self.spec, self.options = sweep.space, sweep.trial_log, spec, options
+        self.max_concurrent, self.view = max_concurrent, view
 
+    def run(self) -> bool:
+        """Run the trials. Returns whether all ended (false: interrupted)."""
+        for name, value in TUNE_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        trials = self.options.trials
+        if self.options.searcher == "random":
+            return self._run_tune(self.space.draw_points(trials, self.options.seed))
+        # The defaults may lie outside the space, so they are not given to Optuna.
+        if not self._run_tune([{}]):
+            return False
+        return trials == 1 or self._run_tune([], self._make_optuna_search(), trials - 1)
 
-def _run_tune(
-    spec: TrialSpec,
-    searcher: Any = None,
-    drawn: int = 0,
-    *,
-    options: argparse.Namespace,
-    trial_log: TrialLog,
-    max_concurrent: int,
-    view: LiveView,
-) -> bool:
-    """Run a trial for each point of `spec`, or `drawn` trials of a searcher. Returns whether all ended."""
-    callback = TrialCallback(spec, trial_log, view)
-    asha = ASHAScheduler(
-        time_attr="checkpoint",
-        max_t=1 << 20,
-        grace_period=options.grace_period,
-        reduction_factor=options.reduction_factor,
-    )
-    folder = trial_log.folder / "tune"
-    tuner = tune.Tuner(
-        tune.with_resources(tune.with_parameters(TrialActor, spec=spec), tune.PlacementGroupFactory([TRIAL_RESOURCES])),
-        param_space={} if searcher else {"number": tune.grid_search(list(range(len(spec.points))))},
-        tune_config=tune.TuneConfig(
+    def _run_tune(self, points: Sequence[Point], searcher: Any = None, drawn: int = 0) -> bool:
+        """Run a trial for each point, or `drawn` trials of a searcher. Returns whether all ended."""
+        spec = replace(self.spec, points=tuple(points))
+        callback = TrialCallback(spec, self.trial_log, self.view)
+        trainable = tune.with_parameters(TrialActor, spec=spec)
+        asha = ASHAScheduler(
+            time_attr="checkpoint",
+            max_t=1 << 20,
+            grace_period=self.options.grace_period,
+            reduction_factor=self.options.reduction_factor,
+        )
+        folder = self.trial_log.folder / "tune"
+        tuner = tune.Tuner(
+            tune.with_resources(trainable, tune.PlacementGroupFactory([TRIAL_RESOURCES])),
+            param_space={} if searcher else {"number": tune.grid_search(list(range(len(points))))},
+            tune_config=tune.TuneConfig(
+                metric="value",
+                mode=spec.mode,
+                search_alg=searcher,
+                scheduler=asha if self.options.stopping == "asha" and spec.objective.trained else None,
+                num_samples=drawn if searcher else 1,
+                max_concurrent_trials=self.max_concurrent,
+                reuse_actors=True,
+            ),
+            run_config=tune.RunConfig(
+                name=f"{time.time_ns()}",
+                storage_path=str(folder),
+                verbose=0,
+                callbacks=[callback],
+                failure_config=tune.FailureConfig(max_failures=0),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            ),
+        )
+        try:
+            tuner.fit()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return callback.ended >= (drawn or len(points))
+
+    def _make_optuna_search(self) -> Any:
+        """Make Optuna's TPE searcher (Bergstra et al. 2011). The trials of the log are replayed first."""
+        from ray.tune.search.optuna import OptunaSearch
+
+        dimensions = self.space.dimensions
+        before = [
+            {str(i): d.to_optuna(trial.settings[d.name]) for i, d in enumerate(dimensions)}
+            for trial in self.trial_log.trials.values()
+            if trial.settings
+        ]
+        return OptunaSearch(
+            {str(i): dimension.to_optuna_distribution() for i, dimension in enumerate(dimensions)},
             metric="value",
-            mode=spec.mode,
-            search_alg=searcher,
-            scheduler=asha if options.stopping == "asha" and spec.objective.trained else None,
-            num_samples=drawn if searcher else 1,
-            max_concurrent_trials=max_concurrent,
-            reuse_actors=True,
-        ),
-        run_config=tune.RunConfig(
-            name=f"{time.time_ns()}",
-            storage_path=str(folder),
-            verbose=0,
-            callbacks=[callback],
-            failure_config=tune.FailureConfig(max_failures=0),
-            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-        ),
-    )
-    try:
-        tuner.fit()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return callback.ended >= (drawn if searcher else len(spec.points))
-
-
-def _make_optuna_search(space: Space, seed: int, trial_log: TrialLog, mode: str) -> Any:
-    """Make Optuna's TPE searcher (Bergstra et al. 2011). The trials of the log are replayed first."""
-    from ray.tune.search.optuna import OptunaSearch
-
-    before = [
-        {str(i): d.to_optuna(trial.settings[d.name]) for i, d in enumerate(space.dimensions)}
-        for trial in trial_log.trials.values()
-        if trial.settings
-    ]
-    return OptunaSearch(
-        {str(i): dimension.to_optuna_distribution() for i, dimension in enumerate(space.dimensions)},
-        metric="value",
-        mode=mode,
-        points_to_evaluate=before or None,
-        seed=seed + len(before),  # with the same seed it would draw the same points again
-    )
+            mode=self.spec.mode,
+            points_to_evaluate=before or None,
+            seed=self.options.seed + len(before),  # with the same seed it would draw the same points again
+        )
 
 
 class TrialCallback(tune.Callback):
