@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -101,9 +100,7 @@ class LiveView(RunListener):
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *of_error: object) -> None:
         with self._changing():
             self.running.clear()
         if self._live:
@@ -214,6 +211,7 @@ class LiveView(RunListener):
                 lines.append(Text("  " + ", ".join(more), style="dim"))
             lines.append(self._draw_totals(width))
         for line in lines:
+            line.plain = line.plain.replace("\n", " ")
             line.truncate(width, overflow="ellipsis" if not self.ascii else "crop")
             line.no_wrap = True
         return Text("\n", no_wrap=True, overflow="crop").join(lines)
@@ -233,7 +231,7 @@ class LiveView(RunListener):
         progress = step.progress
         if progress and progress.total:
             share = min(1.0, max(0.0, progress.done / progress.total))
-            line.append_text(self._draw_bar(share, 20 if width >= 110 else 10)).append(f" {share:4.0%}  ")
+            line.append_text(self._draw_bar(share, width)).append(f" {share:4.0%}  ")
             # The bar shows the percentage already.
             facts = [fact.split(" (")[0] for fact in facts]
         # As many whole facts as fit; time left and rate come first.
@@ -273,7 +271,7 @@ class LiveView(RunListener):
 
     def _draw_totals(self, width: int) -> Text:
         ended = sum(self.counts.values())
-        line = self._draw_bar(ended / self.total if self.total else 1.0, 20 if width >= 110 else 10)
+        line = self._draw_bar(ended / self.total if self.total else 1.0, width)
         return Text.assemble(
             "  ", line, " ", (self._format_totals(), "bold" if not self.counts["failed"] else "bold red")
         )
@@ -287,9 +285,10 @@ class LiveView(RunListener):
         return ", ".join([*facts, format_duration(math.floor(passed) if passed >= 10 else passed)])
 
     def _draw_bar(self, share: float, width: int) -> Text:
-        full = int(share * width + 1e-9)
+        length = 20 if width >= 110 else 10
+        full = int(share * length + 1e-9)
         on, off = ("#", ".") if self.ascii else ("━", "─")
-        return Text.assemble((on * full, "green" if share >= 1 else "cyan"), (off * (width - full), "dim"))
+        return Text.assemble((on * full, "green" if share >= 1 else "cyan"), (off * (length - full), "dim"))
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

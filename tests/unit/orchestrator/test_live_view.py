@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -141,6 +141,7 @@ progresses = st.builds(
     st.integers(1, 200),
     st.integers(1, 60),
 )
+@example({"a\n\nb": (Progress(0.0, stage="c\nd"), "r")}, 1, 1)
 def test_a_frame_fits_any_terminal(steps, columns, height):
     view, _ = logged(list(steps))
     for name, (progress, kind) in steps.items():
