@@ -56,23 +56,23 @@ def open_regular(path: Path, error: type[InputError] = DataError) -> BufferedRea
     return file
 
 
-def iterate_lines(path: Path, error: type[InputError] = DataError) -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, line with its line end). Raises `error` for a file without any text, for a line of more
+def iterate_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (number from 1, line with its line end). Raises DataError for a file without any text, for a line of more
     than MAX_LINE_BYTES (which is not read to its end), and as `decode` does."""
     number, blank = 0, True
-    with open_regular(path, error) as file:
+    with open_regular(path) as file:
         while raw := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             if len(raw) > MAX_LINE_BYTES:
-                raise error(
+                raise DataError(
                     f"{path}:{number}: a line of more than {MAX_LINE_BYTES / 2**20:g} MB; expected shorter ones; write"
                     " one row per line"
                 )
-            line = decode(path, raw, number, error)
+            line = decode(path, raw, number)
             blank = blank and not line.strip()
             yield number, line
     if blank:
-        raise _no_text(path, number, error)
+        raise _no_text(path, number, DataError)
 
 
 def read_text(path: Path, error: type[InputError] = DataError, max_bytes: int = MAX_FILE_BYTES) -> str:

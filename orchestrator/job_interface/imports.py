@@ -28,6 +28,8 @@ IMPLEMENTATION = re.compile(r"^([A-Za-z_][\w.]*):[A-Za-z_]\w*$")
 LOADERS = ("run_path", "run_module", "spec_from_file_location")
 """Functions that load code from files."""
 
+STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
+
 Kind = Literal["standard library", "installed", "followed", "missing"]
 
 
@@ -80,7 +82,7 @@ def find_module(name: str, followed: tuple[str, ...] = ()) -> Module:
             " noticed; unpack it"
         )
     in_packages = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
-    if path.is_relative_to(_standard_library()) and not in_packages:
+    if path.is_relative_to(STANDARD_LIBRARY) and not in_packages:
         return Module(name, "standard library")
     depth = name.count(".") + (path.stem == "__init__")
     installed = in_packages or _holds_distributions(path.parents[depth])
@@ -170,11 +172,6 @@ def _find_spec(name: str) -> ModuleSpec | None:
             return None
         path = spec.submodule_search_locations
     return spec
-
-
-@functools.cache
-def _standard_library() -> Path:
-    return Path(sysconfig.get_paths()["stdlib"])
 
 
 @functools.cache

@@ -14,7 +14,7 @@ import ratchet
 from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface.code import find_version
 from ratchet.orchestrator.job_interface.declaration import describe_value
-from ratchet.orchestrator.job_interface.job import Context, Job, RequiredCode, Result
+from ratchet.orchestrator.job_interface.job import Context, Job, Result
 from ratchet.orchestrator.job_interface.snapshot import find_snapshot
 
 
@@ -33,40 +33,31 @@ def run_job(job: Job, context: Context, config: Any, inputs: Any, paths: Sequenc
 def check_worker(context: Context, paths: Iterable[Path]) -> None:
     """Raises InputError if this process runs other code than `context.code`, or if one of the paths does not exist on
     this machine. Called first in every worker of Ray."""
-    if context.code is not None:
-        _check_code(context.step, context.code)
-    _check_shared(context.step, paths)
+    where, required = f"step {context.step}, machine {platform.node()}", context.code
+    if required is not None and find_snapshot() != required.snapshot:
+        raise InputError(
+            f"{where}: ratchet is imported from {Path(ratchet.__file__).parent}; expected the run's snapshot of the"
+            " code; remove that folder from the import path of Ray's workers (PYTHONPATH)"
+        )
+    for library, version in required.libraries.items() if required is not None else ():
+        if (found := find_version(library)) != version:
+            raise InputError(
+                f"{where}: {library} {found} is installed; expected {version}, as on the driver's machine, since"
+                " results depend on it; install the same version on all machines"
+            )
+    for path in paths:
+        if not path.exists():
+            raise InputError(
+                f"step {context.step}, machine {ray.util.get_node_ip_address()}: {path} does not exist, but it does on"
+                " the driver's machine; expected results, data and models under one path on all machines; mount a"
+                " shared file system on every machine, and use folders on it (--store, --set data=..., and HF_HOME for"
+                " models from the hub)"
+            )
 
 
 def find_existing_paths(*given: Any) -> tuple[Path, ...]:
     """Return the existing paths in `given` (paths, or tuples, dataclasses and dicts of them), for `check_worker`."""
     return tuple(path for path in _paths(given) if path.exists())
-
-
-def _check_code(step: str, required: RequiredCode) -> None:
-    machine = platform.node()
-    if find_snapshot() != required.snapshot:
-        raise InputError(
-            f"step {step}, machine {machine}: ratchet is imported from {Path(ratchet.__file__).parent}; expected the"
-            " run's snapshot of the code; remove that folder from the import path of Ray's workers (PYTHONPATH)"
-        )
-    for library, version in required.libraries.items():
-        if (found := find_version(library)) != version:
-            raise InputError(
-                f"step {step}, machine {machine}: {library} {found} is installed; expected {version}, as on the"
-                " driver's machine, since results depend on it; install the same version on all machines"
-            )
-
-
-def _check_shared(step: str, paths: Iterable[Path]) -> None:
-    for path in paths:
-        if not path.exists():
-            machine = ray.util.get_node_ip_address()
-            raise InputError(
-                f"step {step}, machine {machine}: {path} does not exist, but it does on the driver's machine;"
-                " expected results, data and models under one path on all machines; mount a shared file system on"
-                " every machine, and use folders on it (--store, --set data=..., and HF_HOME for models from the hub)"
-            )
 
 
 def _paths(value: Any) -> Iterator[Path]:

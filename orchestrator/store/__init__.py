@@ -36,8 +36,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from obstore.exceptions import BaseError
-
 from ratchet.errors import DISK_FULL, DamagedError, StoreError
 from ratchet.orchestrator.atomic_file import make_folder, replace, sync, sync_tree
 from ratchet.orchestrator.canonical_json import canonical_json
@@ -185,7 +183,7 @@ class Store:
     def remove(self, key: str) -> None:
         """Remove a control object. It may be missing already; it stays if the storage does not answer, or if this store
         is open for reading."""
-        with suppress(OSError, BaseError):
+        with suppress(OSError):
             if not self.read_only:
                 self.backend.remove(key)
 

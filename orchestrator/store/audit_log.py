@@ -19,8 +19,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from obstore.exceptions import BaseError
-
 if TYPE_CHECKING:
     from ratchet.orchestrator.store import Store
 
@@ -37,7 +35,7 @@ def record(store: Store, what: str, run: str, **details: Any) -> None:
     now = datetime.now(UTC)
     key = f"log/{now:%Y-%m-%d}/{now:%H%M%S.%f}-{uuid.uuid4().hex[:8]}"
     who = {"host": platform.node(), "user": _find_user(), "run": run}
-    with suppress(OSError, BaseError):
+    with suppress(OSError):
         store.overwrite(key, {"at": now.timestamp(), "what": what, **who, **details}, durable=False)
 
 

@@ -15,19 +15,16 @@ and cannot commit. This needs only exclusive creation: no locks, no compare-and-
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import platform
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
-
-from obstore.exceptions import BaseError
 
 from ratchet.errors import DamagedError, LeaseLost
 from ratchet.orchestrator.job_interface.job import Result
@@ -86,12 +83,12 @@ class Lease:
 
     def fail(self, reason: str) -> None:
         """End the attempt without a result. If that cannot be written, the attempt ends when its heartbeat expires."""
-        with contextlib.suppress(OSError, BaseError):
+        with suppress(OSError):
             self._create_end({"failed": reason})
 
     def release(self) -> None:
         """End the attempt without a result and without a failure."""
-        with contextlib.suppress(OSError, BaseError):
+        with suppress(OSError):
             self._create_end({"released": True})
 
     def keep_step(self, step_id: str) -> None:
@@ -134,9 +131,7 @@ class Leases:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *of_error: object) -> None:
         self._closing.set()
         self._thread.join()
         for lease in list(self._held):
@@ -202,7 +197,7 @@ class Leases:
                 held = list(self._held)
             for lease in held:
                 # A full or unreachable disk must not end the thread.
-                with contextlib.suppress(OSError, BaseError):
+                with suppress(OSError):
                     beat = {"count": count, "at": time.time()}
                     self.store.overwrite(f"{lease._key}/heartbeat", beat, durable=False)
 

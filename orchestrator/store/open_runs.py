@@ -14,10 +14,7 @@ import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
-
-from obstore.exceptions import BaseError
 
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import describe_process, is_gone
@@ -43,9 +40,7 @@ class OpenRun:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *of_error: object) -> None:
         self._closing.set()
         self._thread.join()
         self.store.remove(self.key)
@@ -60,7 +55,7 @@ class OpenRun:
 
     def _renew(self) -> None:
         while not self._closing.wait(INTERVAL):
-            with suppress(OSError, BaseError):
+            with suppress(OSError):
                 self._write()
 
 

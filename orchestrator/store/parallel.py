@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 MOST = 200
 """Maximum number of items per task: the granularity of interruption and of progress."""
@@ -13,10 +13,8 @@ T = TypeVar("T")
 F = TypeVar("F")
 
 
-class OnProgress(Protocol):
-    """Receives progress: `done` of `total` (None: unknown) items, which are called `what`."""
-
-    def __call__(self, what: str, done: int, total: int | None) -> None: ...
+OnProgress = Callable[[str, int, int | None], None]
+"""Receives progress: what the items are called, how many are done, and of how many (None: unknown)."""
 
 
 def ignore_progress(what: str, done: int, total: int | None) -> None:
