@@ -96,16 +96,14 @@ def _build_step(run: Run, name: str, last: Mapping[str, Any], retries: int) -> S
 
 
 def _list_inputs(plan: Plan, name: str) -> list[tuple[str, str, str]]:
-    step = plan.steps[name].step
-    described = describe_inputs(step)
-    digests = []
-    for _, ref in step.references():
+    step, found = plan.steps[name].step, []
+    for (key, text), (_, ref) in zip(describe_inputs(step), step.references(), strict=True):
         if isinstance(ref, Output):
             manifest = plan.steps[ref.step.name].manifest
-            digests.append(manifest.part_digest(ref.part) if manifest else "")
+            found.append((key, text, manifest.part_digest(ref.part) if manifest else ""))
         else:
-            digests.append(plan.sources.digest(ref))
-    return [(key, text, value) for (key, text), value in zip(described, digests, strict=True)]
+            found.append((key, text, plan.sources.digest(ref)))
+    return found
 
 
 def _collect_values(plan: Plan, row: Row) -> dict[str, float | None]:

@@ -17,7 +17,6 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -53,16 +52,6 @@ PATIENCE: Any = {
     "retry": {"max_retries": 10, "retry_timeout": timedelta(seconds=180)},
 }
 """Timeouts of one request, and of all its retries together."""
-
-
-@dataclass(frozen=True)
-class Synced:
-    """The state of a published file when it was last uploaded or downloaded."""
-
-    version: str
-    """In the bucket."""
-    stamp: tuple[int, ...]
-    """Size and modification time (ns) of the local file; empty: it differs from the published one."""
 
 
 class Bucket(Backend):
@@ -202,9 +191,9 @@ class Bucket(Backend):
         """Upload the files of a folder that changed since they were published or pulled."""
         for path in sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")):
             name = f"{key}/{path.relative_to(folder).as_posix()}"
-            synced, stamp = self._synced(name), _stamp(path)
-            if synced.stamp != stamp:
-                self._record_synced(name, Synced(self._send(path, name), stamp))
+            stamp = _stamp(path)
+            if self._read_synced(name)[1] != stamp:
+                self._record_synced(name, self._send(path, name), stamp)
 
     def pull(self, key: str, folder: Path) -> None:
         """Download the files below a key that other machines published since the last pull.
@@ -213,20 +202,20 @@ class Bucket(Backend):
         """
         for meta in self._list(key):
             name, version = meta["path"], _version(meta)
-            path, synced = folder / name.removeprefix(f"{key}/"), self._synced(name)
-            if synced.version == version and path.exists():
+            path, (known, before) = folder / name.removeprefix(f"{key}/"), self._read_synced(name)
+            if known == version and path.exists():
                 continue
             fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
             try:
                 self._fetch(name, None, fresh)
                 written = meta["last_modified"].timestamp()
                 os.utime(fresh, (written, written))
-                if _continues(path, synced.stamp, fresh):
+                if _continues(path, before, fresh):
                     stamp = _stamp(path)
-                    self._record_synced(name, Synced(version, stamp if stamp[0] == meta["size"] else ()))
+                    self._record_synced(name, version, stamp if stamp[0] == meta["size"] else [])
                 else:
                     fresh.replace(path)
-                    self._record_synced(name, Synced(version, _stamp(path)))
+                    self._record_synced(name, version, _stamp(path))
             finally:
                 fresh.unlink(missing_ok=True)
 
@@ -271,17 +260,19 @@ class Bucket(Backend):
         with self.report_unreachable(key):
             return obstore.put(self.control, key, path, chunk_size=PIECE)["e_tag"] or ""
 
-    def _synced(self, name: str) -> Synced:
+    def _read_synced(self, name: str) -> tuple[str, list[int]]:
+        """Return the version in the bucket of a published file when it was last uploaded or downloaded, and the stamp
+        of the local file then; an empty stamp if the local file differs from the published one."""
         try:
             version, *stamp = json.loads((self._records / name).read_text())
         except (FileNotFoundError, ValueError):
-            return Synced("", ())
-        return Synced(version, tuple(stamp))
+            return "", []
+        return version, stamp
 
-    def _record_synced(self, name: str, synced: Synced) -> None:
+    def _record_synced(self, name: str, version: str, stamp: list[int]) -> None:
         path = self._records / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps([synced.version, *synced.stamp]))
+        write_atomically(path, json.dumps([version, *stamp]))
 
     def _read_pieces(self, key: str, size: int) -> Iterator[Any]:
         for start in range(0, size, PIECE):
@@ -316,9 +307,10 @@ class Bucket(Backend):
             fresh.unlink(missing_ok=True)
 
 
-def _stamp(path: Path) -> tuple[int, ...]:
+def _stamp(path: Path) -> list[int]:
+    """Return the size and modification time (ns) of a file."""
     stat = path.stat()
-    return stat.st_size, stat.st_mtime_ns
+    return [stat.st_size, stat.st_mtime_ns]
 
 
 def _version(meta: Any) -> str:
@@ -326,7 +318,7 @@ def _version(meta: Any) -> str:
     return meta["e_tag"] or f"{meta['size']} {meta['last_modified']}"
 
 
-def _continues(path: Path, stamp: tuple[int, ...], fresh: Path) -> bool:
+def _continues(path: Path, stamp: list[int], fresh: Path) -> bool:
     """Whether a local file changed since `stamp` and begins with the content of `fresh`."""
     if not path.exists() or _stamp(path) == stamp:
         return False

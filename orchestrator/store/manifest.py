@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ratchet.errors import CanonicalError, DamagedError, StoreError
@@ -124,7 +124,7 @@ class Manifest:
     def find_strays(self, paths: Iterable[str], folders: Iterable[str] = ()) -> list[str]:
         """Return those of the paths of files and of folders, relative to the object, that do not belong to it."""
         files = {file.path for file in self.files} | {NAME}
-        parents = {parent for path in files for parent in _parents(path)}
+        parents = {str(parent) for path in files for parent in PurePosixPath(path).parents}
         unknown = [path for path in paths if path not in files and _PARTIAL.sub(r"\1\2", path) not in files]
         return sorted([*unknown, *(f"{folder}/" for folder in folders if folder not in parents)])
 
@@ -170,11 +170,6 @@ def refuse_newer(where: str, what: str, given: Any, known: int, by: str = "") ->
     """Raises StoreError if the number of a format is larger than the one that this version knows."""
     if isinstance(given, int) and given > known:
         raise StoreError(f"{where}: {what} {given}{by} given; this Ratchet reads {what} {known}; upgrade Ratchet")
-
-
-def _parents(path: str) -> list[str]:
-    parts = path.split("/")
-    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
 def list_below(start: Path, root: Path) -> tuple[list[str], list[str]]:

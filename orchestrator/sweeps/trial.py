@@ -17,7 +17,7 @@ from typing import Any
 
 from ray import tune
 
-from ratchet.errors import Interrupted, RatchetError, describe
+from ratchet.errors import Interrupted, JobError, describe
 from ratchet.orchestrator.atomic_file import make_folder
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.run import Run
@@ -158,7 +158,7 @@ class TrialActor(tune.Trainable):
         if run.interrupted:
             raise Interrupted(f"trial {self.settings}: stopped")
         if run.failures:
-            raise TrialError("; ".join(f"{name}: {reason}" for name, reason in run.failures.items()))
+            raise JobError("; ".join(f"{name}: {reason}" for name, reason in run.failures.items()))
         deciding = plan.steps[objective.step]
         points = objective.read_curve(deciding.result)
         if seed == 0:
@@ -167,10 +167,6 @@ class TrialActor(tune.Trainable):
 
     def _report(self, checkpoint: int, value: float) -> None:
         self.reports.put({"checkpoint": checkpoint, "value": value})
-
-
-class TrialError(RatchetError):
-    """A step of the trial's run failed."""
 
 
 class TrialListener(RunListener):
