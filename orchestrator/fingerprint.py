@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -11,9 +11,6 @@ from ratchet.orchestrator.job_interface.job import Job
 
 SCHEMA = 2
 """Raised when the meaning of a fingerprint changes."""
-
-SLOTS = {"config": "setting", "inputs": "input", "code": "code", "libraries": "library"}
-"""Part of a fingerprint -> what one of its entries is called."""
 
 
 def build_fingerprint(job: Job, code: Code, config: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,7 +37,7 @@ def describe_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str
         for key in ("schema", "job", "version")
         if old.get(key) != new.get(key)
     ]
-    for slot, word in SLOTS.items():
+    for slot, (word, show) in SLOTS.items():
         before, after = old.get(slot, {}), new.get(slot, {})
         for key in sorted({*before, *after}):
             if key not in before:
@@ -48,22 +45,21 @@ def describe_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str
             elif key not in after:
                 found.append(f"{word} {key}: removed")
             elif before[key] != after[key]:
-                found.append(f"{word} {key}: {_describe_change(slot, before[key], after[key])}")
+                change = f"{show(before[key])} -> {show(after[key])}" if show else "changed"
+                found.append(f"{word} {key}: {change}")
     return found
-
-
-def _describe_change(slot: str, before: Any, after: Any) -> str:
-    match slot:
-        case "code":
-            return "changed"
-        case "inputs":
-            return f"{_short(before)} -> {_short(after)}"
-        case "config":
-            return f"{before!r} -> {after!r}"
-    return f"{before} -> {after}"
 
 
 def _short(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_short, value)) + "]"
     return str(value)[:12] if value is not None else "none"
+
+
+SLOTS: Mapping[str, tuple[str, Callable[[Any], str] | None]] = {
+    "config": ("setting", repr),
+    "inputs": ("input", _short),
+    "code": ("code", None),
+    "libraries": ("library", str),
+}
+"""Part of a fingerprint -> what one of its entries is called, and how its values are shown (None: not at all)."""

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -144,10 +144,7 @@ def print_status(store: Store, run: str | None) -> None:
     if run is not None:
         run_log = _find_run(store, run)
         grid = Table("step", "status", "seconds", "note", box=None, pad_edge=False)
-        latest: dict[str, dict[str, Any]] = {}
-        for event in run_log.events():
-            if event["step"]:
-                latest[event["step"]] = event
+        latest = {event["step"]: event for event in run_log.events()}
         for step in run_log.steps():
             event = latest.get(step["name"], {"event": "pending"})
             note = event.get("reason") or event.get("on") or event.get("because") or ""

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -41,13 +42,8 @@ def record(store: Store, what: str, run: str, **details: Any) -> None:
 
 def read_newest(store: Store, limit: int, run: str = "") -> list[dict[str, Any]]:
     """Return the newest records, oldest first; only those of runs whose id starts with `run`."""
-    found: list[dict[str, Any]] = []
-    for value in _read_backwards(store):
-        if len(found) == limit:
-            break
-        if value["run"].startswith(run):
-            found.append(value)
-    return found[::-1]
+    found = (value for value in _read_backwards(store) if value["run"].startswith(run))
+    return list(islice(found, limit))[::-1]
 
 
 def _read_backwards(store: Store) -> Iterator[dict[str, Any]]:
