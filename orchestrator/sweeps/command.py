@@ -84,20 +84,8 @@ def _run_trials(sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluste
         from ratchet.orchestrator.sweeps.search import Search, compute_max_concurrent
         from ratchet.orchestrator.sweeps.trial import TrialSpec
 
-        spec = TrialSpec(
-            recipe=sweep.recipe,
-            working_folder=Path.cwd(),
-            lines=sweep.lines,
-            objective=sweep.objective,
-            seeds=arguments.seeds,
-            seeded_steps=sweep.seeded_steps,
-            store=store.where,
-            folder=trial_log.id,
-            known=settled,
-            names=tuple(dimension.name for dimension in sweep.space.dimensions),
-            progress_actor=cluster.progress_actor,
-        )
+        spec = TrialSpec(sweep, Path.cwd(), arguments.seeds, store.where, settled, cluster.progress_actor)
         most = compute_max_concurrent(sweep.steps, cluster)
         max_concurrent = arguments.max_concurrent or most
         view.message(f"objective: {sweep.objective.name} of {sweep.objective.step}; {max_concurrent} trials at once")
-        return Search(sweep, spec, arguments, max_concurrent, view).run()
+        return Search(spec, arguments, max_concurrent, view).run()

@@ -22,10 +22,9 @@ from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.job_interface.placement import count_fitting
 from ratchet.orchestrator.step import Step
-from ratchet.orchestrator.sweeps.plan import SweepPlan
 from ratchet.orchestrator.sweeps.space import Point
 from ratchet.orchestrator.sweeps.trial import TrialActor, TrialSpec
-from ratchet.orchestrator.sweeps.trial_log import Trial, TrialLog, compute_key
+from ratchet.orchestrator.sweeps.trial_log import Trial, compute_key
 
 POLL_INTERVAL = 0.5
 """Seconds between polls of the trials' progress."""
@@ -55,12 +54,11 @@ def compute_max_concurrent(steps: Sequence[Step], cluster: Cluster) -> int:
 class Search:
     """Runs the trials of a sweep that have no result yet."""
 
-    def __init__(
-        self, sweep: SweepPlan, spec: TrialSpec, options: argparse.Namespace, max_concurrent: int, view: LiveView
-    ) -> None:
+    def __init__(self, spec: TrialSpec, options: argparse.Namespace, max_concurrent: int, view: LiveView) -> None:
         """options: those of the command that say how trials are selected and stopped."""
-        self.space, self.trial_log, self.spec, self.options = sweep.space, sweep.trial_log, spec, options
+        self.spec, self.sweep, self.options = spec, spec.sweep, options
         self.max_concurrent, self.view = max_concurrent, view
+        self.mode = "max" if spec.sweep.objective.maximize else "min"
 
     def run(self) -> bool:
         """Run the trials. Returns whether all ended (false: interrupted)."""
@@ -68,7 +66,7 @@ class Search:
             os.environ.setdefault(name, value)
         trials = self.options.trials
         if self.options.searcher == "random":
-            return self._run_tune(self.space.draw_points(trials, self.options.seed))
+            return self._run_tune(self.sweep.space.draw_points(trials, self.options.seed))
         # The defaults may lie outside the space, so they are not given to Optuna.
         if not self._run_tune([{}]):
             return False
@@ -77,7 +75,7 @@ class Search:
     def _run_tune(self, points: Sequence[Point], searcher: Any = None, drawn: int = 0) -> bool:
         """Run a trial for each point, or `drawn` trials of a searcher. Returns whether all ended."""
         spec = replace(self.spec, points=tuple(points))
-        callback = TrialCallback(spec, self.trial_log, self.view)
+        callback = TrialCallback(spec, self.view)
         trainable = tune.with_parameters(TrialActor, spec=spec)
         asha = ASHAScheduler(
             time_attr="checkpoint",
@@ -85,15 +83,15 @@ class Search:
             grace_period=self.options.grace_period,
             reduction_factor=self.options.reduction_factor,
         )
-        folder = self.trial_log.folder / "tune"
+        folder = self.sweep.trial_log.folder / "tune"
         tuner = tune.Tuner(
             tune.with_resources(trainable, tune.PlacementGroupFactory([TRIAL_RESOURCES])),
             param_space={} if searcher else {"number": tune.grid_search(list(range(len(points))))},
             tune_config=tune.TuneConfig(
                 metric="value",
-                mode=spec.mode,
+                mode=self.mode,
                 search_alg=searcher,
-                scheduler=asha if self.options.stopping == "asha" and spec.objective.trained else None,
+                scheduler=asha if self.options.stopping == "asha" and self.sweep.objective.trained else None,
                 num_samples=drawn if searcher else 1,
                 max_concurrent_trials=self.max_concurrent,
                 reuse_actors=True,
@@ -117,16 +115,16 @@ class Search:
         """Make Optuna's TPE searcher (Bergstra et al. 2011). The trials of the log are replayed first."""
         from ray.tune.search.optuna import OptunaSearch
 
-        dimensions = self.space.dimensions
+        dimensions = self.sweep.space.dimensions
         before = [
             {str(i): d.to_optuna(trial.settings[d.name]) for i, d in enumerate(dimensions)}
-            for trial in self.trial_log.trials.values()
+            for trial in self.sweep.trial_log.trials.values()
             if trial.settings
         ]
         return OptunaSearch(
             {str(i): dimension.to_optuna_distribution() for i, dimension in enumerate(dimensions)},
             metric="value",
-            mode=self.spec.mode,
+            mode=self.mode,
             points_to_evaluate=before or None,
             seed=self.options.seed + len(before),  # with the same seed it would draw the same points again
         )
@@ -135,8 +133,8 @@ class Search:
 class TrialCallback(tune.Callback):
     """Updates the trial log and the view."""
 
-    def __init__(self, spec: TrialSpec, trial_log: TrialLog, view: LiveView) -> None:
-        self.spec, self.trial_log, self.view = spec, trial_log, view
+    def __init__(self, spec: TrialSpec, view: LiveView) -> None:
+        self.spec, self.trial_log, self.view = spec, spec.sweep.trial_log, view
         self.ended = 0
         self.started: dict[str, float] = {}
         self.curves: dict[str, list[float]] = {}
@@ -193,7 +191,7 @@ class TrialCallback(tune.Callback):
         if result.status == "failed":
             self.view.failed(self._format_trial(settings), result.reason)
         else:
-            word = f"{'' if result.status == 'finished' else 'stopped early at '}{self.spec.objective.metric}"
+            word = f"{'' if result.status == 'finished' else 'stopped early at '}{self.spec.sweep.objective.metric}"
             values = {} if result.value is None else {word: result.value}
             self.view.finished(self._format_trial(settings), seconds, values)
 

@@ -25,12 +25,13 @@ from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.job_interface.job import Progress
 from ratchet.orchestrator.job_interface.progress import ProgressReporter
 from ratchet.orchestrator.plan import Plan
-from ratchet.orchestrator.recipe import Recipe, Settings, build
+from ratchet.orchestrator.recipe import Settings, build
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.step import Step, Summary
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.open_runs import OpenRun
-from ratchet.orchestrator.sweeps.objective import Objective, select_needed_steps
+from ratchet.orchestrator.sweeps.objective import select_needed_steps
+from ratchet.orchestrator.sweeps.plan import SweepPlan
 from ratchet.orchestrator.sweeps.space import Point, format_settings, format_value
 from ratchet.orchestrator.sweeps.trial_log import Trial, compute_key
 
@@ -40,47 +41,35 @@ STOP_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """The specification of the trials; plain data."""
+    """The specification of the trials; it is sent to their processes."""
 
-    recipe: Recipe
+    sweep: SweepPlan
     working_folder: Path
     """That of the command, to which paths in settings are relative."""
-    lines: tuple[str, ...]
-    """`name=value` settings of all trials."""
-    objective: Objective
     seeds: int
-    seeded_steps: tuple[str, ...]
-    """Steps whose `seed` setting differs between the seeds of a trial."""
     store: str
-    folder: str
-    """Name of the sweep's folder."""
     known: Mapping[str, Trial]
     """Ended trials by key. They replay their reports."""
-    names: tuple[str, ...]
-    """Names of the settings in the space, in order."""
     progress_actor: Any
     """Actor that the driver polls for the progress of trials."""
     points: tuple[Point, ...] = ()
     """Settings by trial number; empty if a searcher gives the values."""
-
-    @property
-    def mode(self) -> str:
-        return "max" if self.objective.maximize else "min"
 
     def get_settings(self, config: Mapping[str, Any]) -> Point:
         """Return the settings of the trial with this Tune config."""
         if "number" in config:
             number: int = config["number"]
             return self.points[number]
-        return {name: format_value(config[str(i)]) for i, name in enumerate(self.names)}
+        return {d.name: format_value(config[str(i)]) for i, d in enumerate(self.sweep.space.dimensions)}
 
     def build(self, point: Point, seed: int) -> list[Step]:
         """Build the steps of a trial for seed number `seed` (0: the recipe's own seed)."""
-        steps, _, _ = build(self.recipe, Settings.read([*self.lines, *format_settings(point)]))
+        sweep, lines = self.sweep, [*self.sweep.lines, *format_settings(point)]
+        steps, _, _ = build(sweep.recipe, Settings.read(lines))
         if seed:
-            more = [f"{step.name}.seed={step.config.seed + seed}" for step in steps if step.name in self.seeded_steps]
-            steps, _, _ = build(self.recipe, Settings.read([*self.lines, *format_settings(point), *more]))
-        return select_needed_steps(steps, self.objective.step)
+            more = [f"{step.name}.seed={step.config.seed + seed}" for step in steps if step.name in sweep.seeded_steps]
+            steps, _, _ = build(sweep.recipe, Settings.read([*lines, *more]))
+        return select_needed_steps(steps, sweep.objective.step)
 
 
 class TrialActor(tune.Trainable):
@@ -136,19 +125,21 @@ class TrialActor(tune.Trainable):
 
     def _run_seed(self, seed: int) -> tuple[float, list[float]]:
         """Run one seed; return (value, curve). The checkpoints of the first seed are reported as they come."""
-        spec, objective = self.spec, self.spec.objective
+        spec, sweep, objective = self.spec, self.spec.sweep, self.spec.sweep.objective
         steps = spec.build(self.settings, seed)
         store = Store.open(spec.store, create=False)
-        run_log = RunLog(store.local("sweeps", spec.folder, "trials", compute_key(self.settings), f"seed-{seed}"))
+        run_log = RunLog(
+            store.local("sweeps", sweep.trial_log.id, "trials", compute_key(self.settings), f"seed-{seed}")
+        )
         # Shown to other drivers that wait for a step of this run.
-        run_log.run_id = f"{spec.folder} with {', '.join(format_settings(self.settings)) or 'the defaults'}"
+        run_log.run_id = f"{sweep.trial_log.id} with {', '.join(format_settings(self.settings)) or 'the defaults'}"
         make_folder(run_log.folder)
         listener = TrialListener(self, report_to_tune=seed == 0)
         cluster = Cluster()
         with OpenRun(store) as open_run:
             plan = Plan(steps, store)
             plan.check()
-            run = Run(spec.recipe, Summary(()), plan, cluster, run_log, listener, self.stopping)
+            run = Run(sweep.recipe, Summary(()), plan, cluster, run_log, listener, self.stopping)
             run.write_plan()  # before its folder is named: the folder may hold the plan of an earlier run
             open_run.set_folder(run_log.folder)
             try:
@@ -178,7 +169,8 @@ class TrialListener(RunListener):
 
     def progress(self, name: str, progress: Progress) -> None:
         self.send(replace(progress, stage=f"{name} {progress.stage}".rstrip()))
-        if self.report_to_tune and name == self.trial.spec.objective.step and self.trial.spec.objective.trained:
+        objective = self.trial.spec.sweep.objective
+        if self.report_to_tune and name == objective.step and objective.trained:
             self.report_checkpoints(progress.evaluations)
 
     def report_checkpoints(self, values: Any) -> None:
