@@ -44,8 +44,6 @@ class RetrievalData:
 
     corpus: Sequence[Document]
     queries: Sequence[Query]
-    prompt: str = ""
-    """The instruction of the task, if the source has one."""
     notes: dict[str, int] = field(default_factory=dict)
     """Counts of what was dropped or merged while reading, by a sentence that says it."""
 

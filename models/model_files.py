@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from ratchet.errors import ModelError
-from ratchet.models.model_kind import check_is_folder, check_no_custom_code, check_type, read_config
+from ratchet.models.model_kind import check_is_folder, check_no_custom_code, check_type, read_config, read_object
 
 ENCODING_CONFIG_FILE = "encoding_config.json"
 RERANKER_CONFIG_FILE = "reranker_config.json"
@@ -159,12 +159,7 @@ def _check_vocabulary(folder: Path) -> None:
 def _largest_id(file: Path, _: int) -> int:
     """The largest token id in a tokenizer.json. The second argument, its modification time, is part of the cache
     key. Raises ModelError for a file that is no JSON object."""
-    try:
-        tokenizer = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{file}: not JSON ({error}); expected a whole file; fetch or save the model again") from None
-    if not isinstance(tokenizer, dict):
-        raise ModelError(f"{file}: a {type(tokenizer).__name__} given; expected an object; fetch the model again")
+    tokenizer = read_object(file)
     vocabulary = tokenizer.get("model", {}).get("vocab") or []
     ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
     return max([*ids, *(token["id"] for token in tokenizer.get("added_tokens", []))], default=-1)

@@ -46,13 +46,25 @@ def read_config(folder: Path) -> dict[str, Any]:
     file = folder / "config.json"
     if not file.is_file():
         raise ModelError(f"model {folder}: {_describe_other(folder)}")
+    return read_object(file)
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file of a model folder. Raises ModelError for anything else."""
+    found = read_json(file)
+    if not isinstance(found, dict):
+        raise ModelError(f"{file}: a {type(found).__name__} given; expected an object; fetch or save the model again")
+    return found
+
+
+def read_json(file: Path) -> Any:
+    """Return the JSON in a file of a model folder. Raises ModelError if the file is missing or no JSON."""
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{file}: missing; expected a Hugging Face model folder; check the path") from None
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{file}: not JSON ({error}); expected a whole file; fetch or save the model again") from None
-    if not isinstance(config, dict):
-        raise ModelError(f"{file}: a {type(config).__name__} given; expected an object; fetch or save the model again")
-    return config
 
 
 def check_no_custom_code(folder: Path) -> None:

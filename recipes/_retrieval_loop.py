@@ -45,15 +45,8 @@ class RetrievalLoop:
     depth: int = 25
     """Documents of each ranking that are reranked."""
     seed: int = 42
-    embedder_settings: Mapping[str, Any] = field(
-        default_factory=lambda: {"epochs": 2, "learning_rate": 1e-3, "temperature": 0.05}
-    )
-    reranker_settings: Mapping[str, Any] = field(
-        default_factory=lambda: {"learning_rate": 1e-3, "label_smoothing": 0.2}
-    )
-    reranker_epochs: tuple[int, ...] = (3, 1)
-    """Epochs of the reranker's finetune in each iteration; the last number holds for all that follow. A new head needs
-    more."""
+    reranker_settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the reranker's finetunes besides learning_rate and label_smoothing."""
     variant: str = ""
     """Part of the names of steps and rows."""
     shared_steps: dict[str, Step] = field(default_factory=dict)
@@ -102,7 +95,9 @@ class RetrievalLoop:
                 start_from="current_best",
                 distillation=self._distillation(teacher),
                 seed=self.seed + i,
-                **self.embedder_settings,
+                epochs=2,
+                learning_rate=1e-3,
+                temperature=0.05,
             )
             adapter = finetuned["adapter"]
             miner_name, miner = name, self.merge(f"{name}/merge_embedder", self.embedder, adapter)
@@ -125,7 +120,9 @@ class RetrievalLoop:
                 current_best=reranker and reranker["adapter"],
                 start_from="current_best",
                 distillation=self._distillation(teacher),
-                epochs=self.reranker_epochs[min(i, len(self.reranker_epochs) - 1)],
+                epochs=1 if i else 3,  # a new head needs more
+                learning_rate=1e-3,
+                label_smoothing=0.2,
                 depth=self.depth,
                 seed=self.seed + i,
                 **self.reranker_settings,

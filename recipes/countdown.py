@@ -84,16 +84,6 @@ def countdown(
     best = evaluate_model("best", *select_model(model, training), prepared["test"], **sampling)
     rows.append(make_row("best", best, num_completions, training))
     rows += make_teacher_rows(teacher, prepared["test"], **sampling)
-    goals = []
-    if checkpoints:
-        goals.append(
-            step(
-                "checkpoints",
-                compare_checkpoints.JOB,
-                training=training,
-                evaluations=tuple(evaluations),
-                before=before,
-                steps=checkpoints,
-            )
-        )
+    compared: dict[str, Any] = {"training": training, "evaluations": tuple(evaluations), "before": before}
+    goals = [step("checkpoints", compare_checkpoints.JOB, **compared, steps=checkpoints)] if checkpoints else []
     return Summary(rows, goals=goals)

@@ -38,5 +38,5 @@ def quickstart(
         num_negatives=8,
         depth=10,
         seed=seed,
-        reranker_settings={"learning_rate": 1e-3, "label_smoothing": 0.2, "num_negatives": 2, "batch_size": 32},
+        reranker_settings={"num_negatives": 2, "batch_size": 32},
     ).build_summary(model, iterations)

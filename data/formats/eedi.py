@@ -18,9 +18,6 @@ COLUMNS = (
     *(f"Answer{letter}Text" for letter in LETTERS),
     *(f"Misconception{letter}Id" for letter in LETTERS),
 )
-PROMPT = (
-    "Given a multiple choice math question and a student's wrong answer, retrieve the misconception that led to it."
-)
 
 
 def format_query(question: str, hint: str, correct: str, wrong: str) -> str:
@@ -62,4 +59,4 @@ def read(folder: Path) -> RetrievalData:
             queries.append(
                 Query(f"{row['QuestionId']}_{letter}", text, (label,), (1,), group=row["QuestionId"], where=where)
             )
-    return RetrievalData(corpus, queries, PROMPT, {"wrong answers without a label, left out": unlabelled})
+    return RetrievalData(corpus, queries, {"wrong answers without a label, left out": unlabelled})

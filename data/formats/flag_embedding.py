@@ -88,12 +88,10 @@ def read(path: Path) -> RetrievalData:
     """
     ids: dict[str, str] = {}
     queries: list[Query] = []
-    prompt = ""
     seen: dict[tuple[str, tuple[str, ...]], str] = {}
     repeated = 0
     scored: TrainingRow | None = None
     for number, row in enumerate(read_rows(path)):
-        prompt = prompt or row.prompt
         scored = row if number == 0 else scored
         assert scored is not None
         if _has_scores(row) != _has_scores(scored):
@@ -118,7 +116,7 @@ def read(path: Path) -> RetrievalData:
         for where, line in read_json_objects(pool):
             ids.setdefault(read_field(where, line, "text", str), f"d{len(ids)}")
     corpus = [Document(name, text) for text, name in ids.items()]
-    return RetrievalData(corpus, queries, prompt, {"lines that repeat an earlier one, left out": repeated})
+    return RetrievalData(corpus, queries, {"lines that repeat an earlier one, left out": repeated})
 
 
 def _has_scores(row: TrainingRow) -> bool:
@@ -130,10 +128,9 @@ def _read_teacher(row: TrainingRow) -> tuple[tuple[float, ...], tuple[float, ...
     """Return the scores of the distinct texts; a repeated text keeps its first score."""
     if not _has_scores(row):
         return None
-    positives, negatives = (
-        dict(reversed(list(zip(texts, scores or (), strict=True))))
-        for texts, scores in ((row.pos, row.pos_scores), (row.neg, row.neg_scores))
-    )
-    return tuple(positives[text] for text in dict.fromkeys(row.pos)), tuple(
-        negatives[text] for text in dict.fromkeys(row.neg)
-    )
+    positives: dict[str, float] = {}
+    negatives: dict[str, float] = {}
+    for texts, scores, found in ((row.pos, row.pos_scores, positives), (row.neg, row.neg_scores, negatives)):
+        for text, score in zip(texts, scores or (), strict=True):
+            found.setdefault(text, score)
+    return tuple(positives.values()), tuple(negatives.values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from fractions import Fraction
 from math import isqrt
 from random import Random
@@ -115,11 +116,7 @@ def phrase(expression: str, *more: str) -> tuple[str, ...]:
 def decimal(value: Fraction) -> str | None:
     """`value` written out exactly, such as -0.125; None where it needs more than six decimal places."""
     scaled = value * 10**6
-    if scaled.denominator != 1:
-        return None
-    digits = f"{abs(scaled.numerator):07d}"
-    text = f"{digits[:-6]}.{digits[-6:]}".rstrip("0").rstrip(".")
-    return f"-{text}" if value < 0 else text
+    return None if scaled.denominator != 1 else f"{Decimal(scaled.numerator).scaleb(-6).normalize():f}"
 
 
 def num(value: Fraction, before: str = "", after: str = "") -> Answer:
@@ -142,9 +139,8 @@ def round_half_up(value: Fraction, places: int) -> Fraction:
 def rounded(value: Fraction, places: int, before: str = "", after: str = "") -> Answer:
     """`value` rounded and always written with `places` decimals."""
     near = round_half_up(value, places)
-    whole = f"{abs(near.numerator * 10**places // near.denominator):0{places + 1}d}"
-    text = f"{whole[:-places]}.{whole[-places:]}" if places else whole
-    return Answer(f"{'-' if near < 0 else ''}{before}{text}{after}", near)
+    digits = Decimal(int(near * 10**places)).scaleb(-places)
+    return Answer(f"{before}{digits:f}{after}", near)
 
 
 def money(value: Fraction) -> Answer:

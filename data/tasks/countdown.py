@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.data.formats.text_files import read_field, read_json_objects, show
-from ratchet.data.tasks.expressions import MAX_DIGITS, BadExpression, list_operations, parse
+from ratchet.data.tasks.expressions import MAX_DIGITS, BadExpression, parse
 from ratchet.data.tasks.solver import solve
 from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
 from ratchet.errors import DataError
@@ -52,12 +52,12 @@ def classify(numbers: Sequence[int], target: int, text: str) -> str:
         return "missing_answer_tags"
     left, equals, right = answer.partition("=")
     try:
-        value, used = parse(left)
+        value, used, _ = parse(left)
     except BadExpression:
         return "lhs_parse_or_eval_error"
     if equals:
         try:
-            other, _ = parse(right)
+            other, _, _ = parse(right)
         except BadExpression:
             return "rhs_parse_or_eval_error"
         if value != other:
@@ -74,7 +74,7 @@ def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
 def make_sample(number: int, numbers: Sequence[int], target: int, solution: str, where: str = "") -> Sample:
     """Return a row as a sample. Raises DataError for a solution that is not arithmetic."""
     try:
-        thought = "\n".join(list_operations(solution))
+        thought = "\n".join(parse(solution)[2])
     except BadExpression as error:
         raise DataError(
             f"{where}: the solution {show(solution)}: {show(str(error))}; expected + - * / over the"

@@ -16,9 +16,9 @@ class BadExpression(ValueError):
     """The text is not arithmetic, is too large, or has no value."""
 
 
-def parse(text: str) -> tuple[Fraction, list[int]]:
-    """Return (exact value, numbers in order of appearance) of an expression of integers, +, -, *, /, signs and
-    parentheses.
+def parse(text: str) -> tuple[Fraction, list[int], list[str]]:
+    """Return (exact value, numbers in order of appearance, operations) of an expression of integers, +, -, *, /, signs
+    and parentheses. Operations are innermost first, as `76 - 47 = 29`.
 
     Raises BadExpression for everything else: other characters (so no names, powers or digits of other scripts), more
     than MAX_CHARACTERS characters, more than MAX_DIGITS digits in a number, more than MAX_DEPTH open parentheses, a
@@ -35,44 +35,32 @@ def parse(text: str) -> tuple[Fraction, list[int]]:
     if deepest > MAX_DEPTH:
         raise BadExpression(f"{deepest} open parentheses; expected at most {MAX_DEPTH}")
     try:
-        tree = _parse_tree(text)
+        tree = ast.parse("".join(text.split("\n")).strip(), mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise BadExpression(str(error)) from None
     numbers: list[int] = []
+    operations: list[str] = []
     try:
-        return _evaluate(tree.body, numbers), numbers
+        return _evaluate(tree.body, numbers, operations), numbers, operations
     except ZeroDivisionError:
         raise BadExpression("division by 0") from None
     except RecursionError:
         raise BadExpression("nested too deeply") from None
 
 
-def list_operations(text: str) -> list[str]:
-    """Return the operations of an expression, innermost first, as `76 - 47 = 29`. Raises BadExpression."""
-    parse(text)
-    done: list[str] = []
-    _evaluate(_parse_tree(text).body, [], done)
-    return done
-
-
-def _parse_tree(text: str) -> ast.Expression:
-    return ast.parse("".join(text.split("\n")).strip(), mode="eval")
-
-
-def _evaluate(node: ast.expr, numbers: list[int], done: list[str] | None = None) -> Fraction:
+def _evaluate(node: ast.expr, numbers: list[int], operations: list[str]) -> Fraction:
     if isinstance(node, ast.Constant) and type(node.value) is int:
         if node.value >= 10**MAX_DIGITS:
             raise BadExpression(f"a number of more than {MAX_DIGITS} digits")
         numbers.append(node.value)
         return Fraction(node.value)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd | ast.USub):
-        value = _evaluate(node.operand, numbers, done)
+        value = _evaluate(node.operand, numbers, operations)
         return -value if isinstance(node.op, ast.USub) else value
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        left, right = _evaluate(node.left, numbers, done), _evaluate(node.right, numbers, done)
+        left, right = _evaluate(node.left, numbers, operations), _evaluate(node.right, numbers, operations)
         sign = OPERATORS[type(node.op)]
         value = {"+": left.__add__, "-": left.__sub__, "*": left.__mul__, "/": left.__truediv__}[sign](right)
-        if done is not None:
-            done.append(f"{left} {sign} {right} = {value}")
+        operations.append(f"{left} {sign} {right} = {value}")
         return value
     raise BadExpression(f"{type(node).__name__} is not arithmetic")

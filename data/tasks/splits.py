@@ -36,7 +36,7 @@ def group_samples(task: Task, samples: Iterable[Sample]) -> list[list[Sample]]:
 def split_groups(
     task: Task,
     groups: list[list[Sample]],
-    held_out: list[list[Sample]] | None,
+    held_out: list[list[Sample]] | None = None,
     *,
     test_fraction: float,
     validation_fraction: float,

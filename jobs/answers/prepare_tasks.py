@@ -6,14 +6,19 @@ are on the same side of a split, and so are equal questions.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface import Job, Parents, Result, Seed, Unit
+
+if TYPE_CHECKING:  # they import numpy and pyarrow
+    from ratchet.data.tasks.splits import Splits
+    from ratchet.data.tasks.task import Sample
 
 
 @dataclass(frozen=True)
@@ -45,10 +50,10 @@ class Inputs:
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read, verify and split all samples, so that a bad row is an error before anything starts."""
-    from ratchet.data.tasks import get_task, read_samples
-    from ratchet.data.tasks.splits import describe_repeated, group_samples, split_groups
+    from ratchet.data.tasks import get_task
+    from ratchet.data.tasks.splits import describe_repeated
 
-    task = get_task(config.task)
+    get_task(config.task)
     if inputs.data is None:  # another step makes it
         made = parents["data"].metrics.get("tasks") if "data" in parents else None
         return Result({} if made is None else {"train": int(made)})
@@ -57,15 +62,29 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
             f"{inputs.data}: given as data and as test; expected test rows that are not trained on; give the test file,"
             " or leave test out to hold out a part of data"
         )
-    given = [inputs.data] if inputs.test is None else [inputs.data, inputs.test]
-    groups = [group_samples(task, read_samples(task, path)) for path in given]
-    for path, found in zip(given, groups, strict=True):
+    splits = split_samples(config, inputs)
+    train = sum(map(len, splits.groups["train"]))
+    return Result({"train": train}, note=describe_repeated(splits))
+
+
+def split_samples(
+    config: Config, inputs: Inputs, watch: Callable[[Iterator[Sample]], Iterator[Sample]] = iter
+) -> Splits:
+    """Read, verify and split all samples. `watch` sees those of `data` pass. Raises InputError for a file without
+    any."""
+    from ratchet.data.tasks import get_task, read_samples
+    from ratchet.data.tasks.splits import group_samples, split_groups
+
+    task = get_task(config.task)
+    groups = [group_samples(task, watch(read_samples(task, inputs.data)))]
+    if inputs.test is not None:
+        groups.append(group_samples(task, read_samples(task, inputs.test)))
+    for path, found in zip((inputs.data, inputs.test), groups, strict=False):
         if not found:
             raise InputError(f"{path}: no samples; expected at least one; give another file")
-    splits = split_groups(
+    return split_groups(
         task,
-        groups[0],
-        groups[1] if inputs.test is not None else None,
+        *groups,
         test_fraction=config.test_fraction,
         validation_fraction=config.validation_fraction,
         seed=config.seed,
@@ -73,8 +92,6 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
         max_test=config.max_test,
         source=inputs.data,
     )
-    train = sum(map(len, splits.groups["train"]))
-    return Result({"train": train}, note=describe_repeated(splits))
 
 
 JOB = Job(

@@ -21,6 +21,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -91,10 +92,7 @@ def map_shards(
     `context.resources.retries` times, which suggests that the shard is the cause; an error of ray.exceptions if Ray
     gave up.
     """
-
-    def process(targets: Mapping[Path, Path], done: int) -> None:
-        _run_workers(context, targets, worker, arguments, done, total_rows)
-
+    process = partial(_run_workers, context, worker, arguments, total_rows)
     return complete_shards(context, shards, out, process, suffix=suffix)
 
 
@@ -140,11 +138,11 @@ def complete_shards(
 
 def _run_workers(
     context: Context,
-    targets: Mapping[Path, Path],
     worker: type,
     arguments: Mapping[str, Any],
-    done: int,
     total_rows: int | None,
+    targets: Mapping[Path, Path],
+    done: int,
 ) -> None:
     silence_ray_data()
     resources = context.resources

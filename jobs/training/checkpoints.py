@@ -1,7 +1,7 @@
 """Checkpoints of a training run: the state to resume from, the best model so far, and the models of chosen steps.
 
     work/train/<run>/step-<training steps>-<epoch>-<start>/    engine/, history.json, best/, DIGESTS.json
-    work/checkpoint-step-<training step>/                      a model in `OptimizationConfig.checkpoints`
+    work/checkpoint-step-<training step>/                      a model in `FinetuneConfig.kept_steps`
 
 Both are written elsewhere, synced, and renamed when they are complete. A checkpoint is loaded only if all its files
 match their digests; otherwise the one before is, of which two are kept, or training starts again. No generator state
@@ -17,7 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory
+from ratchet.jobs.training.config import FinetuneConfig
+from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.task import TrainTask, WorkerInfo, gather_objects
 from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.digests import find_damage, hash_files, publish
@@ -28,11 +29,11 @@ KEPT = 2
 
 
 def checkpoint_folder(context: Context, step: int) -> Path:
-    """The folder of the model after a training step in `OptimizationConfig.checkpoints`, while the job runs."""
+    """The folder of the model after a training step in `FinetuneConfig.kept_steps`, while the job runs."""
     return context.work / f"checkpoint-step-{step}"
 
 
-def run_folder(context: Context, options: OptimizationConfig, workers: int) -> Path:
+def run_folder(context: Context, options: FinetuneConfig, workers: int) -> Path:
     """The folder of a run's checkpoints. Sharded optimizer states fit the number of workers that wrote them, so that
     with another number the run has another folder and starts again."""
     name = context.step_id[:32] + (f"-{workers}" if options.zero_stage else "")
@@ -49,11 +50,11 @@ def read_history(folder: Path) -> TrainHistory:
     return TrainHistory(**json.loads((folder / "history.json").read_text())["history"])
 
 
-def find_model_damage(context: Context, options: OptimizationConfig, checkpoint: Path) -> str:
+def find_model_damage(context: Context, options: FinetuneConfig, checkpoint: Path) -> str:
     """Return which model of a chosen step is damaged, among those that a run which resumes from `checkpoint` does not
     write again. An empty string if none is."""
     done = int(checkpoint.name.split("-")[1])
-    folders = [checkpoint_folder(context, step) for step in options.checkpoints if step <= done]
+    folders = [checkpoint_folder(context, step) for step in options.kept_steps if step <= done]
     found = ((folder.name, find_damage(folder)) for folder in folders)
     return next((f"{name}/{damage}" for name, damage in found if damage), "")
 
@@ -62,7 +63,7 @@ class Checkpoints:
     """Writes and restores the checkpoints of one worker."""
 
     def __init__(
-        self, context: Context, options: OptimizationConfig, worker: WorkerInfo, task: TrainTask, engine: Any
+        self, context: Context, options: FinetuneConfig, worker: WorkerInfo, task: TrainTask, engine: Any
     ) -> None:
         self.context, self.options, self.worker, self.task, self.engine = context, options, worker, task, engine
         self.folder = run_folder(context, options, worker.world_size)

@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Interval
 
 from ratchet.errors import InputError
-from ratchet.jobs.training.schedule import LrSchedulerType
 from ratchet.models.model_files import check_folder, read_weight_names
 from ratchet.orchestrator.job_interface import Seed, Unit, WarmStart
 
@@ -36,7 +35,7 @@ class FinetuneConfig:
     """Fraction of all training steps over which the learning rate rises."""
     warmup_steps: Annotated[int, Ge(0), Unit("training steps")] | None = None
     """Training steps over which the learning rate rises. None: given by warmup_ratio."""
-    lr_scheduler_type: LrSchedulerType = "cosine"
+    lr_scheduler_type: Literal["cosine", "linear", "constant"] = "cosine"
     """Decay of the learning rate after the warm-up."""
     weight_decay: Annotated[float, Ge(0)] = 0.01
     """Weight decay of AdamW."""
@@ -69,6 +68,12 @@ class FinetuneConfig:
     more; `parameters`: the weights as well, with zero_stage 3."""
     seed: Seed = 42
     """Random seed of the adapter's weights, of the order of the data and of sampling."""
+
+    @property
+    def kept_steps(self) -> tuple[int, ...]:
+        """Training steps after which the model is evaluated and kept, where a job has the setting `checkpoints`. Empty:
+        evaluate as eval_steps says, keep the best."""
+        return getattr(self, "checkpoints", ())
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,7 @@ def epochs_blocked_by(config: FinetuneConfig) -> str:
         )
     if config.warmup_ratio and config.warmup_steps is None:
         return "warmup_ratio is a fraction of all training steps; set warmup_steps, or warmup_ratio=0"
-    if config.eval_steps or getattr(config, "checkpoints", None):
+    if config.eval_steps or config.kept_steps:
         return "with eval_steps or checkpoints the model is also evaluated at the end; leave them out"
     return ""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.training.checkpoints import checkpoint_folder
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.ray_train import train
-from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory, is_better
+from ratchet.jobs.training.schedule import TrainHistory, is_better
 from ratchet.jobs.training.selection import write_selection
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models.adapters import lora
@@ -102,10 +101,8 @@ def run_finetuning(
     """
     config = resolve_dtype(context, config)
     arguments = {**arguments, "config": config}
-    names = [field.name for field in fields(OptimizationConfig) if field.name != "checkpoints"]
-    options = OptimizationConfig(**{name: getattr(config, name) for name in names}, checkpoints=checkpoints)
     best_folder = context.out / folder
-    history = train(context, options, task_class, arguments, best_folder)
+    history = train(context, config, task_class, arguments, best_folder)
     for step in checkpoints:
         # Copied, not moved: a run that is killed here finds them again.
         made, ignore = context.out / f"checkpoint-{step}", shutil.ignore_patterns(digests.NAME)

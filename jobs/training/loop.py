@@ -19,9 +19,9 @@ from ray.train.torch import get_device
 
 from ratchet.errors import ArtifactError
 from ratchet.jobs.training.checkpoints import Checkpoints
-from ratchet.jobs.training.config import check_checkpoints
+from ratchet.jobs.training.config import FinetuneConfig, check_checkpoints
 from ratchet.jobs.training.preemption import PreemptionWatcher
-from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory, is_better, learning_rate_at
+from ratchet.jobs.training.schedule import TrainHistory, is_better, learning_rate_at
 from ratchet.jobs.training.task import TrainTask, WorkerInfo
 from ratchet.jobs.training.tracking import Tracker
 from ratchet.models import engine
@@ -45,9 +45,7 @@ def seed_generators(*numbers: int) -> None:
 
 
 class TrainingLoop:
-    def __init__(
-        self, context: Context, options: OptimizationConfig, task_class: type, arguments: dict[str, Any]
-    ) -> None:
+    def __init__(self, context: Context, options: FinetuneConfig, task_class: type, arguments: dict[str, Any]) -> None:
         engine.silence_libraries()
         # Ray shows GPUs to workers without any, and get_device would return the first one.
         device = get_device() if context.resources.gpus else torch.device("cpu")
@@ -73,7 +71,7 @@ class TrainingLoop:
         )
         self.total = sum(self.task.steps[: options.epochs])
         learning_rate_at(0, self.total, options)  # raises before anything is computed
-        check_checkpoints(options.checkpoints, self.total)
+        check_checkpoints(options.kept_steps, self.total)
         self.history = TrainHistory()
         self.checkpoints = Checkpoints(context, options, self.worker, self.task, self.engine)
         self.saved_at = self.reported_at = time.monotonic()
@@ -115,8 +113,8 @@ class TrainingLoop:
 
     def _is_evaluation_due(self, epoch_ended: bool) -> bool:
         every, done = self.options.eval_steps, len(self.history.loss)
-        if self.options.checkpoints:
-            return done in self.options.checkpoints or done == self.total
+        if self.options.kept_steps:
+            return done in self.options.kept_steps or done == self.total
         return epoch_ended if every is None else done % every == 0 or done == self.total
 
     def _evaluate(self) -> None:
@@ -132,10 +130,10 @@ class TrainingLoop:
         is_best = best is None or is_better(self.options.metric, metrics, best)
         if is_best:
             history.best = len(history.evaluations) - 1
-        if is_best or self.options.checkpoints:
+        if is_best or self.options.kept_steps:
             with engine.gather_weights([one for one in self.task.model.parameters() if one.requires_grad]):
                 if self.worker.rank == 0:
-                    self.checkpoints.save_model(is_best, done if self.options.checkpoints else None)
+                    self.checkpoints.save_model(is_best, done if self.options.kept_steps else None)
 
     def _step(self) -> bool:
         """Do one training step. Returns whether a checkpoint is due."""

@@ -32,8 +32,9 @@ from ratchet.errors import ArtifactError, InputError, RatchetError
 from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
 from ratchet.jobs.distributed.resolve_dtype import check_dtype
 from ratchet.jobs.training.checkpoints import find_model_damage, list_checkpoints, read_history, run_folder
+from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.loop import TrainingLoop
-from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory
+from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.train_cleanup import install_cleanup
 from ratchet.orchestrator.job_interface import Context, Resources
 from ratchet.orchestrator.job_interface.digests import find_damage
@@ -56,7 +57,7 @@ RETRYABLE = frozenset(
 
 
 def train(
-    context: Context, options: OptimizationConfig, task_class: type, arguments: Mapping[str, Any], best: Path
+    context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any], best: Path
 ) -> TrainHistory:
     """Train, or resume training, and put what `TrainTask.save` wrote at the best evaluation into the folder `best`.
 
@@ -101,7 +102,7 @@ def _current_resources(resources: Resources) -> Resources:
     return replace(resources, workers=choose_workers(list_machines(), resources) or resources.min_workers)
 
 
-def _find_finished(context: Context, options: OptimizationConfig) -> Path | None:
+def _find_finished(context: Context, options: FinetuneConfig) -> Path | None:
     """Return the last checkpoint of a finished run, or None if it is damaged."""
     found = list_checkpoints(run_folder(context, options, context.resources.workers or 1))
     if not found or find_damage(found[-1]) or find_model_damage(context, options, found[-1]):
@@ -109,7 +110,7 @@ def _find_finished(context: Context, options: OptimizationConfig) -> Path | None
     return found[-1] if read_history(found[-1]).epoch == options.epochs else None
 
 
-def _fit(context: Context, options: OptimizationConfig, task_class: type, arguments: Mapping[str, Any]) -> None:
+def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any]) -> None:
     install_cleanup()
     resources = context.resources
     workers, gpus = resources.workers or 1, resources.gpus or 0

@@ -1,45 +1,13 @@
-"""Optimization settings, the learning rate schedule, and the state of a training run."""
+"""The learning rate schedule, and the state of a training run."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from ratchet.errors import InputError
-
-LrSchedulerType = Literal["cosine", "linear", "constant"]
-
-
-@dataclass(frozen=True)
-class OptimizationConfig:
-    """Settings of the optimization. Every value changes the result."""
-
-    epochs: int
-    learning_rate: float
-    """Peak learning rate."""
-    lr_scheduler_type: LrSchedulerType
-    warmup_ratio: float
-    """Fraction of all training steps over which the learning rate rises from 0."""
-    weight_decay: float
-    max_grad_norm: float
-    """Gradient norm above which gradients are clipped. 0: no clipping."""
-    zero_stage: int
-    """DeepSpeed ZeRO stage. 0: nothing is sharded; 1: optimizer states; 2: gradients too; 3: all weights too."""
-    offload: str
-    """What is kept in the memory of the host: none, optimizer or parameters."""
-    seed: int
-    metric: str
-    """Metric of `TrainTask.evaluate` that selects the best model; see `is_better`."""
-    save_steps: int | None = None
-    """Training steps between checkpoints within an epoch. None: about every CHECKPOINT_SECONDS."""
-    eval_steps: int | None = None
-    """Training steps between evaluations. None: after each epoch."""
-    warmup_steps: int | None = None
-    """Training steps over which the learning rate rises. None: given by warmup_ratio."""
-    checkpoints: tuple[int, ...] = ()
-    """Training steps after which the model is evaluated and kept. Empty: evaluate as eval_steps says, keep the best."""
+from ratchet.jobs.training.config import FinetuneConfig
 
 
 @dataclass
@@ -83,7 +51,7 @@ def check_warmup(warmup_steps: int | None, steps: int) -> None:
         )
 
 
-def learning_rate_at(step: int, steps: int, options: OptimizationConfig) -> float:
+def learning_rate_at(step: int, steps: int, options: FinetuneConfig) -> float:
     """Return the learning rate of training step 0 <= step < steps: a linear warm-up, then a decay to 0, or constant.
 
     Raises InputError if the warm-up is not shorter than the run.

@@ -18,6 +18,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -165,7 +166,7 @@ class BackgroundSink:
             pass  # a full disk: what matters is that the training goes on
 
 
-class Tracker:
+class Tracker(AbstractContextManager["Tracker"]):
     """Writes scalars below `folder` (None: nowhere) and to the configured services.
 
     run_id: identifies the run when it resumes. first_step: the next training step; what an earlier attempt wrote for
@@ -192,9 +193,6 @@ class Tracker:
         """Log scalars. Names with a slash are shown in groups. Returns at once."""
         for sink in self.sinks:
             sink.log(step, dict(values))
-
-    def __enter__(self) -> Tracker:
-        return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for sink in self.sinks:

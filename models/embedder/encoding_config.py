@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ratchet.errors import ModelError
 from ratchet.models.model_files import ENCODING_CONFIG_FILE, RERANKER_CONFIG_FILE
-from ratchet.models.model_kind import count_positions
+from ratchet.models.model_kind import count_positions, read_json
 
 Role = Literal["query", "passage"]
 Example = tuple[str, str]
@@ -110,7 +110,7 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
     """
     own = folder / ENCODING_CONFIG_FILE
     if own.is_file():
-        values = _json(own)
+        values = read_json(own)
         known = {field.name for field in fields(EncodingConfig)}
         if not isinstance(values, dict) or set(values) - known or "pooling" not in values:
             raise ModelError(f"{own}: fields {', '.join(map(str, values))}; expected {', '.join(sorted(known))}")
@@ -118,7 +118,7 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
         return EncodingConfig(**{**values, "examples": examples})
     if (folder / RERANKER_CONFIG_FILE).is_file():
         raise ModelError(f"model {folder}: has a {RERANKER_CONFIG_FILE}; expected an embedder; give another model")
-    config = _json(folder / "config.json")
+    config = read_json(folder / "config.json")
     decoder = _is_decoder(config)
     length = _max_length(folder, config)
     if not (folder / "modules.json").is_file():
@@ -129,15 +129,15 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
             padding_side="left" if decoder else "right",
             add_eos=decoder,
         )
-    paths = {str(module["type"]).rsplit(".", 1)[-1]: module["path"] for module in _json(folder / "modules.json")}
+    paths = {str(module["type"]).rsplit(".", 1)[-1]: module["path"] for module in read_json(folder / "modules.json")}
     if others := sorted(set(paths) - {"Transformer", "Pooling", "Dense", "Normalize"}):
         raise ModelError(
             f"model {folder}: has the layers {', '.join(others)}; expected Transformer, Pooling, Dense and Normalize;"
             " other layers are not supported"
         )
-    pooling: dict[str, Any] = _json(folder / paths["Pooling"] / "config.json") if "Pooling" in paths else {}
+    pooling: dict[str, Any] = read_json(folder / paths["Pooling"] / "config.json") if "Pooling" in paths else {}
     about = folder / "config_sentence_transformers.json"
-    values = _json(about) if about.is_file() else {}
+    values = read_json(about) if about.is_file() else {}
     query, passage = _prompts(folder, values, pooling)
     return EncodingConfig(
         _pooling(folder, pooling) if pooling else "mean",
@@ -166,11 +166,11 @@ def _is_decoder(config: dict[str, Any]) -> bool:
 def _max_length(folder: Path, config: dict[str, Any]) -> int:
     """The limit of sentence-transformers, else the smaller one of model and tokenizer; at most MAX_LENGTH tokens."""
     limits = folder / "sentence_bert_config.json"
-    if limits.is_file() and (given := _json(limits).get("max_seq_length")):
+    if limits.is_file() and (given := read_json(limits).get("max_seq_length")):
         return min(int(given), MAX_LENGTH)
     said = [count_positions(config)]
     if (folder / "tokenizer_config.json").is_file():
-        said.append(_json(folder / "tokenizer_config.json").get("model_max_length"))
+        said.append(read_json(folder / "tokenizer_config.json").get("model_max_length"))
     return int(min([MAX_LENGTH, *(number for number in said if number)]))
 
 
@@ -203,12 +203,3 @@ def _pooling(folder: Path, config: dict[str, Any]) -> Literal["cls", "mean", "la
         f"model {folder}: pools by {', '.join(modes) or 'nothing'}; expected cls, mean or lasttoken alone; use another"
         " model"
     )
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        raise ModelError(f"{path}: missing; expected a Hugging Face model folder; check the path") from None
-    except ValueError as error:
-        raise ModelError(f"{path}: not JSON ({error}); fetch or save the model again") from None

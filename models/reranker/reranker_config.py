@@ -17,7 +17,7 @@ from typing import Any, Literal
 from ratchet.errors import ModelError
 from ratchet.models.embedder.encoding_config import Role
 from ratchet.models.model_files import RERANKER_CONFIG_FILE
-from ratchet.models.model_kind import count_positions, read_config
+from ratchet.models.model_kind import count_positions, read_config, read_json
 
 PROMPT = (
     "Given a query A and a passage B, determine whether the passage contains an answer to the query by providing a"
@@ -85,7 +85,7 @@ def read_reranker_config(folder: Path) -> RerankerConfig:
     No, encoders are cross-encoders). Raises ModelError for an invalid file."""
     own = folder / RERANKER_CONFIG_FILE
     if own.is_file():
-        values = json.loads(own.read_text())
+        values = read_json(own)
         known = {field.name for field in fields(RerankerConfig)}
         if isinstance(values, dict) and not set(values) - known and "kind" in values:
             return RerankerConfig(**values)

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from ratchet.errors import InputError
-from ratchet.jobs.training.schedule import OptimizationConfig, TrainHistory, learning_rate_at
+from ratchet.jobs.training.config import FinetuneConfig
+from ratchet.jobs.training.schedule import TrainHistory, learning_rate_at
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.orchestrator.job_interface import Context, Resources
 
-OPTIONS = OptimizationConfig(
+OPTIONS = FinetuneConfig(
     epochs=2,
     learning_rate=0.05,
     lr_scheduler_type="cosine",

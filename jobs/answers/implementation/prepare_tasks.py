@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from ratchet.data.tables import write_shards
-from ratchet.data.tasks import get_task, read_samples
-from ratchet.data.tasks.splits import describe_repeated, group_samples, split_groups
+from ratchet.data.tasks.splits import describe_repeated
 from ratchet.data.tasks.task import SAMPLES, Sample, sample_to_row, write_task_name
-from ratchet.jobs.answers.prepare_tasks import Config, Inputs
+from ratchet.jobs.answers.prepare_tasks import Config, Inputs, split_samples
 from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    task = get_task(config.task)
-    groups = group_samples(task, _report_progress(context, read_samples(task, inputs.data)))
-    found = split_groups(
-        task,
-        groups,
-        None if inputs.test is None else group_samples(task, read_samples(task, inputs.test)),
-        test_fraction=config.test_fraction,
-        validation_fraction=config.validation_fraction,
-        seed=config.seed,
-        max_train=config.max_train,
-        max_test=config.max_test,
-        source=inputs.data,
-    )
+    found = split_samples(config, inputs, partial(_report_progress, context))
     splits = found.groups
     for name, chosen in splits.items():
         rows = [sample_to_row(sample) for group in chosen for sample in group]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import json
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -34,22 +36,23 @@ NUM_CASES = 3
 class Worker:
     """Mines negatives for shards of queries. Holds the texts of the corpus, and its vectors unless they are large."""
 
-    def __init__(
-        self, config: Config, corpus: Path, query_embeddings: Path, corpus_embeddings: Path, device: str
-    ) -> None:
-        table = read_shards(corpus, ["id", "text"])
-        self.config, self.window, self.corpus, self.device = config, _window(config), corpus, device
+    def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
+        table = read_shards(inputs.corpus, ["id", "text"])
+        self.config, self.inputs, self.device = config, inputs, device
+        names = [field.name for field in fields(Window)[2:]]
+        self.window = Window(*config.window, **{name: getattr(config, name) for name in names})
         self.table, self.ids = table.select(["id"]), table["id"].to_pylist()
         self.texts, self.known = number_texts(table["text"].to_pylist())
-        self.query_embeddings, self.corpus_embeddings = query_embeddings, corpus_embeddings
-        self.rows_at_once = max(1, BYTES_AT_ONCE // (4 * _read_dimension(corpus_embeddings)))
-        self.held = list(read_blocks(corpus_embeddings, self.ids)) if len(self.ids) <= self.rows_at_once else None
+        dim = pq.read_schema(list_shards(inputs.corpus_embeddings)[0]).field("embedding").type.list_size
+        self.rows_at_once = max(1, BYTES_AT_ONCE // (4 * dim))
+        held = len(self.ids) <= self.rows_at_once
+        self.held = list(read_blocks(inputs.corpus_embeddings, self.ids)) if held else None
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         shard = pq.read_table(source, columns=["id", "text", "positives"])
         queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.table)
-        query_QD = read_vectors(self.query_embeddings / source.name, [query["id"] for query in queries])
-        positives = Relevant(*find_corpus_rows(shard, "positives", self.table, str(source), self.corpus))
+        query_QD = read_vectors(self.inputs.query_embeddings / source.name, [query["id"] for query in queries])
+        positives = Relevant(*find_corpus_rows(shard, "positives", self.table, str(source), self.inputs.corpus))
         if len(bad_q := np.flatnonzero(np.diff(positives.indptr) == 0)):
             raise InputError(
                 f"{source}: row {bad_q[0]}, query '{queries[bad_q[0]]['id']}': no positive given; expected at least"
@@ -120,9 +123,7 @@ class Worker:
         others = [[row for row in rows.tolist() if row not in known[q]] for q, rows in enumerate(wanted)]
         if any(others):
             pairs = Relevant.from_lists(others)
-            found_R = np.full(len(pairs.indices), np.nan, np.float32)
-            for group in self._groups():
-                found_R = np.fmax(found_R, score_relevant(query_QD, pairs, group))
+            found_R = score_relevant(query_QD, pairs, itertools.chain.from_iterable(self._groups()))
             for q, row, score in zip(pairs.query_R.tolist(), pairs.indices.tolist(), found_R.tolist(), strict=True):
                 known[q][row] = score
         return [[known[q][row] for row in rows.tolist()] for q, rows in enumerate(wanted)]
@@ -130,19 +131,13 @@ class Worker:
     def _groups(self) -> Iterable[list[tuple[int, np.ndarray]]]:
         if self.held is not None:
             return [self.held]
-        return group_blocks(read_blocks(self.corpus_embeddings, self.ids), self.rows_at_once)
+        return group_blocks(read_blocks(self.inputs.corpus_embeddings, self.ids), self.rows_at_once)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.queries)
     total = count_rows(shards, ["id", "text", "positives"])
-    arguments: dict[str, Any] = {
-        "config": config,
-        "corpus": inputs.corpus,
-        "query_embeddings": inputs.query_embeddings,
-        "corpus_embeddings": inputs.corpus_embeddings,
-        "device": "cuda" if context.resources.gpus else "cpu",
-    }
+    arguments = {"config": config, "inputs": inputs, "device": "cuda" if context.resources.gpus else "cpu"}
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
     if counts["rows"] != total:
         raise ArtifactError(
@@ -218,19 +213,3 @@ def _make_case(row: dict[str, Any], text_of: dict[str, str]) -> dict[str, Any]:
             "negatives": [{"text": text_of[name], "good": False} for _, name in ranked],
         },
     }
-
-
-def _read_dimension(embeddings: Path) -> int:
-    return int(pq.read_schema(list_shards(embeddings)[0]).field("embedding").type.list_size)
-
-
-def _window(config: Config) -> Window:
-    return Window(
-        *config.window,
-        num_negatives=config.num_negatives,
-        sampling_strategy=config.sampling_strategy,
-        absolute_margin=config.absolute_margin,
-        percent_of_positive=config.percent_of_positive,
-        max_score=config.max_score,
-        min_score=config.min_score,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,8 @@ class SymmetricWorker:
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.statements)
     total = count_rows(shards, ["id", "text", "paper"])
-    starts = dict(zip([path.name for path in shards], _starts(shards), strict=True))
+    ends = itertools.accumulate(count_rows([path], ["id"]) for path in shards)
+    starts = dict(zip([path.name for path in shards], [0, *ends], strict=False))
     vectors = _collect_vectors(context, config, inputs)
     device = "cuda" if context.resources.gpus and config.system == "dense" else "cpu"
     arguments = {"inputs": inputs, "starts": starts, "vectors": vectors, "device": device}
@@ -152,13 +154,6 @@ def _queries_mask(config: Config, paper_S: np.ndarray) -> np.ndarray:
         query_S = np.zeros_like(query_S)
         query_S[np.random.default_rng(config.seed).choice(rows, config.max_queries, replace=False)] = True
     return query_S
-
-
-def _starts(shards: list[Path]) -> list[int]:
-    starts = [0]
-    for path in shards:
-        starts.append(starts[-1] + pq.read_metadata(path).num_rows)
-    return starts[:-1]
 
 
 def _collect_vectors(context: Context, config: Config, inputs: Inputs) -> Path | None:

@@ -18,7 +18,7 @@ from ratchet.errors import InputError
 from ratchet.jobs.statements import prepare_papers
 from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs, check
 from ratchet.jobs.statements.implementation.finetune_embedder_pairs import run
-from ratchet.jobs.training.schedule import OptimizationConfig, learning_rate_at
+from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 from ratchet.orchestrator.job_interface.settings import validate
 
@@ -88,8 +88,6 @@ def test_training_is_what_plain_torch_does_with_the_whole_batch(tuned: tuple[Res
     model = get_peft_model(base, lora).eval()
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, weight_decay=0.01)
-    names = {field.name for field in dataclasses.fields(OptimizationConfig)}
-    options = OptimizationConfig(**{name: value for name, value in vars(FAST).items() if name in names})
 
     def embed(rows: np.ndarray) -> torch.Tensor:
         batch = tokenizer([texts[row] for row in rows], padding=True, return_tensors="pt")
@@ -109,7 +107,7 @@ def test_training_is_what_plain_torch_does_with_the_whole_batch(tuned: tuple[Res
             target = torch.arange(batch)
             both = [torch.nn.functional.cross_entropy(side, target) for side in (logits, logits.T)]
             loss = (both[0] + both[1]) / 2
-            optimizer.param_groups[0]["lr"] = learning_rate_at(len(found), total, options)
+            optimizer.param_groups[0]["lr"] = learning_rate_at(len(found), total, FAST)
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(weights, 1.0)

@@ -18,7 +18,7 @@ from ratchet.data.triplets import Triplets
 from ratchet.jobs.retrieval.finetune_reranker import Inputs, check
 from ratchet.jobs.retrieval.implementation.finetune_reranker import paired_t_test, run
 from ratchet.jobs.training import teacher_gate
-from ratchet.jobs.training.schedule import OptimizationConfig, learning_rate_at
+from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.orchestrator.job_interface import Result
 
 
@@ -50,8 +50,6 @@ def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], in
     ours.model = model = lora.attach(ours.model, **sizes, seed=config.seed, modules_to_save=head, task="SEQ_CLS")
     weights = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(weights, weight_decay=0.01)
-    names = {field.name for field in dataclasses.fields(OptimizationConfig)}
-    options = OptimizationConfig(**{name: value for name, value in vars(config).items() if name in names})
     found: list[float] = []
     total_steps = config.epochs * data.num_batches(config.batch_size)
     for epoch in range(config.epochs):
@@ -67,7 +65,7 @@ def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], in
                 smooth_G[0] += 0.8
                 total = total - (log_G * (smooth_G + torch.softmax(torch.from_numpy(teacher), 0))).sum()
             loss = total / step.queries
-            optimizer.param_groups[0]["lr"] = learning_rate_at(len(found), total_steps, options)
+            optimizer.param_groups[0]["lr"] = learning_rate_at(len(found), total_steps, config)
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(weights, 1.0)

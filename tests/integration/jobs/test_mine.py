@@ -121,7 +121,8 @@ def test_backends_workers_and_blocks_give_the_same_bytes(
     # A worker that may hold only 20 vectors at a time streams the corpus and merges; the same worker, in this process.
     monkeypatch.setattr(implementation, "BYTES_AT_ONCE", 20 * 8 * 4)
     config = Config(window=(1, 40))
-    worker = implementation.Worker(config, problem.corpus, problem.query_embeddings, problem.corpus_embeddings, "cpu")
+    inputs = Inputs(problem.queries, problem.corpus, problem.query_embeddings, problem.corpus_embeddings)
+    worker = implementation.Worker(config, inputs, "cpu")
     assert worker.held is None
     target = runs["plain"][0].work / "streamed.parquet"
     worker(problem.queries / "shard-00001.parquet", target, lambda rows, tokens=0: None)

@@ -12,8 +12,8 @@ import torch
 from regression import OPTIONS, STEPS, Regression, check_equal, context, fresh, rows
 
 from ratchet.errors import ArtifactError, InputError
+from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.ray_train import train
-from ratchet.jobs.training.schedule import OptimizationConfig
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.orchestrator.job_interface.lost_work import read_lost_work
 
@@ -115,7 +115,7 @@ def tensorboard(folder: Path) -> dict[str, dict[int, float]]:
 
 @pytest.mark.parametrize(("stage", "workers"), [(0, 2), (2, 2)])
 def test_zero_stages_workers_and_parts_agree(cluster: None, tmp_path: Path, workers: int, stage: int) -> None:
-    options = OptimizationConfig(**{**vars(OPTIONS), "zero_stage": stage})
+    options = FinetuneConfig(**{**vars(OPTIONS), "zero_stage": stage})
     cut = {"cut": 3 - workers}
     check_equal(train(context(tmp_path, workers), options, Regression, cut, tmp_path / "best"), tmp_path / "best")
 
@@ -143,7 +143,7 @@ def test_bfloat16_weights_move_by_less_than_their_own_precision(cluster: None, t
         "warmup_ratio": 0.0,
         "epochs": 4,
     }
-    options = OptimizationConfig(**{**vars(OPTIONS), **change, "weight_decay": 0.0, "metric": "goodness"})
+    options = FinetuneConfig(**{**vars(OPTIONS), **change, "weight_decay": 0.0, "metric": "goodness"})
     train(context(tmp_path, 2), options, Half, {}, tmp_path / "best")
     before = fresh().to(torch.bfloat16).state_dict()
     kept = sorted((tmp_path / "work/train").glob("*/step-00000016-*/engine/mp_rank_00_model_states.pt"))

@@ -82,7 +82,8 @@ def test_rankings_and_metrics_are_those_of_beir(folder: Path, tmp_path: Path, sy
 
 def test_no_query_is_its_own_negative(folder: Path, tmp_path: Path) -> None:
     config = mine.Config(window=(0, 5), num_negatives=5)
-    worker = MiningWorker(config, folder / "corpus", folder / "query_embeddings", folder / "corpus_embeddings", "cpu")
+    names = ("queries", "corpus", "query_embeddings", "corpus_embeddings")
+    worker = MiningWorker(config, mine.Inputs(*(folder / name for name in names)), "cpu")
     worker(folder / "queries/shard-00000.parquet", tmp_path / "shard-00000.parquet", lambda rows: None)
     mined = read_shards(tmp_path)
     for row in mined.to_pylist():

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from regression import OPTIONS
 
 from ratchet.errors import InputError
-from ratchet.jobs.training.schedule import OptimizationConfig, learning_rate_at
+from ratchet.jobs.training.config import FinetuneConfig
+from ratchet.jobs.training.schedule import learning_rate_at
 
 
 def test_a_warm_up_longer_than_the_run_is_refused() -> None:
-    options = OptimizationConfig(**{**vars(OPTIONS), "warmup_steps": 8})
+    options = FinetuneConfig(**{**vars(OPTIONS), "warmup_steps": 8})
     with pytest.raises(InputError, match="warmup_steps: 8 given, of 8 steps"):
         learning_rate_at(0, 8, options)
 
@@ -26,7 +27,7 @@ def test_a_warm_up_longer_than_the_run_is_refused() -> None:
     schedule=st.sampled_from(["cosine", "linear", "constant"]),
 )
 def test_the_rate_rises_then_never_rises_again(steps: int, warmup: float, schedule: Any) -> None:
-    options = OptimizationConfig(**{**vars(OPTIONS), "warmup_ratio": warmup, "lr_scheduler_type": schedule})
+    options = FinetuneConfig(**{**vars(OPTIONS), "warmup_ratio": warmup, "lr_scheduler_type": schedule})
     rates = [learning_rate_at(step, steps, options) for step in range(steps)]
     top = rates.index(max(rates))
     assert all(0 < value <= options.learning_rate for value in rates)
