@@ -113,7 +113,7 @@ def tensorboard(folder: Path) -> dict[str, dict[int, float]]:
     return curves
 
 
-@pytest.mark.parametrize(("stage", "workers"), [(0, 2), (2, 2)])
+@pytest.mark.parametrize(("stage", "workers"), [(0, 2), (2, 2), (3, 1)])
 def test_zero_stages_workers_and_parts_agree(cluster: None, tmp_path: Path, workers: int, stage: int) -> None:
     options = FinetuneConfig(**{**vars(OPTIONS), "zero_stage": stage})
     cut = {"cut": 3 - workers}
