@@ -66,6 +66,14 @@ def start_engine(
     return engine
 
 
+def start_part(engine: Any) -> None:
+    """Prepare the engine for the forward and backward pass of one part of a training step, as its own `forward` does.
+    Otherwise the gradients of several parts do not add up."""
+    if hasattr(engine.optimizer, "clear_backward_seen_flag"):  # it has not with stage 0, where PyTorch adds them up
+        engine.optimizer.clear_backward_seen_flag()
+        engine.optimizer.backward_prologue()
+
+
 @contextmanager
 def load_partitioned(dtype: str, device: str, *, zero_stage: int, offload: str = "none") -> Iterator[None]:
     """Context manager in which transformers loads a model layer by layer, with its weights partitioned over workers, so

@@ -143,8 +143,7 @@ class TrainingLoop:
         own, tokens = torch.zeros((), device=self.device), 0
         parts = self.task.parts(history.epoch, history.step)
         for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
-            if options.zero_stage == 3:  # as the engine's own forward does, or gradients replace those of earlier parts
-                self.engine.optimizer.clear_backward_seen_flag()
+            engine.start_part(self.engine)
             share, count = part()
             self.engine.set_gradient_accumulation_boundary(left == 0)  # gradients are all-reduced once
             self.engine.backward(share)
