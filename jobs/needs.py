@@ -158,17 +158,20 @@ def train(
     return Needs(_gb(device), _gb(host + CUDA + max(offloaded, loading)), _gb(disk), operations, LESS["training"])
 
 
-def merge(folder: Path | None, resources: Resources) -> Needs | None:
-    """Return the needs of merging: the largest layer in float32 a few times, then one model for the comparison."""
+def merge(folder: Path | None, adapter: Path | None, resources: Resources) -> Needs | None:
+    """Return the needs of merging: the adapter, and the largest layer in float32 a few times, or for the comparison one
+    layer and the activations of a batch. An adapter that is not known has the rank of `FinetuneConfig`."""
     if folder is None or _is_small(folder, resources):
         return None
     from ratchet.models.adapters.shard_merge import read_main_dtype
 
     dtype = "bfloat16" if read_main_dtype(folder) == "bfloat16" else "float32"
-    one = _measure(folder, "backbone", dtype=dtype, rows=8, length=256)
-    if one is None:
+    one = _measure(folder, "backbone", dtype=dtype, rows=8, length=256, eager=True)
+    two = _measure(folder, "backbone", dtype=dtype, rows=1, length=1, training=True, lora_r=32)
+    if one is None or two is None:
         return None
-    return Needs(0.0, _gb(LIBRARIES + max(12 * one.largest, one.weights + one.peak)), _gb(one.weights))
+    held = 4 * two.trained if adapter is None else sum(file.stat().st_size for file in adapter.glob("*.safetensors"))
+    return Needs(0.0, _gb(LIBRARIES + held + max(12 * one.largest, 6 * one.largest + one.peak)), _gb(one.weights))
 
 
 def bound_length(limit: int, parents: Parents, field: str, texts: int = 1) -> int:

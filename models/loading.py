@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from torch.nn import functional
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
+from ratchet.models.adapters.shard_merge import read_main_dtype
 from ratchet.models.cpu_linear import prepack
 from ratchet.models.engine import is_partitioned
 from ratchet.models.model_files import check_folder
@@ -26,19 +29,20 @@ def open_model(
     device: torch.device,
     training: bool,
     quantization: str = "none",
+    streamed: bool = False,
     may_lack: Callable[[str], bool] = lambda name: False,
     **settings: Any,
 ) -> tuple[Any, list[str]]:
     """Load a model folder as the auto class `kind`. Returns the model, on the CPU, and the names of missing weights.
 
     training: no dropout, and eager attention on CPUs, whose backward is faster there. quantization: `nf4` keeps linear
-    layers in 4 bits with double quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA"). may_lack(name):
-    whether a missing weight is accepted; it is initialised at random. settings: overrides of the model's config.
-    Raises ModelError for an unusable folder.
+    layers in 4 bits with double quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA"). streamed: weights
+    stay in their files, and a layer has them while it runs. may_lack(name): whether a missing weight is accepted; it is
+    initialised at random. settings: overrides of the model's config. Raises ModelError for an unusable folder.
     """
     check_folder(base)
     config = transformers.AutoConfig.from_pretrained(base, **settings)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"dtype": dtype}
     if training:
         options["attn_implementation"] = "eager" if device.type == "cpu" else "sdpa"
         turn_off_dropout(config)
@@ -50,11 +54,18 @@ def open_model(
             bnb_4bit_compute_dtype=dtype,
         )
         options["device_map"] = {"": device}
+    if streamed:
+        spare = tempfile.TemporaryDirectory(prefix="ratchet-")  # for weights that transformers stores in another layout
+        logging.getLogger("accelerate.big_modeling").setLevel("ERROR")  # it warns of what is asked for
+        # In the stored dtype, since conversion would read everything now.
+        options |= {"dtype": read_main_dtype(base), "device_map": {"": "disk"}, "offload_folder": spare.name}
     # Embeddings do not use BERT's pooler.
     if kind is transformers.AutoModel and config.model_type in ("bert", "roberta", "xlm-roberta"):
         options["add_pooling_layer"] = False
     with silence_transformers():
-        model, found = kind.from_pretrained(base, config=config, dtype=dtype, output_loading_info=True, **options)
+        model, found = kind.from_pretrained(base, config=config, output_loading_info=True, **options)
+    if streamed:
+        model.spare = spare  # which is removed with the model
     if quantization != "none" and training:
         # On CPUs bitsandbytes repacks these weights at the first evaluation, into a layout without a backward pass.
         for module in model.modules():
@@ -109,7 +120,8 @@ def move_model(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
         for buffer in model.buffers():
             buffer.data = buffer.data.to(device)
         return model
-    model.to(device=device)
+    if not next(model.parameters()).is_meta:  # else layers are cast when they are read
+        model.to(device=device)
     for parameter in model.parameters():
         if parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)

@@ -16,7 +16,8 @@ from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, U
 @dataclass(frozen=True)
 class Config:
     probes: Annotated[int, Ge(2), Unit("texts")] = 32
-    """Texts of the corpus on which the base with its adapter and the merged model are compared."""
+    """Texts of the corpus on which the base with its adapter and the merged model are compared: of each the first 256
+    characters."""
     tolerance: Annotated[float, Gt(0)] = 1e-2
     """Largest difference between the two: of cosine similarities for embedders, of scores relative to their spread for
     rerankers. Weights in bfloat16 cannot agree better than about 1e-3."""
@@ -44,7 +45,7 @@ def list_metrics(config: Config) -> list[str]:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    return needs.merge(needs.find_model("base", inputs, parents), resources)
+    return needs.merge(needs.find_model("base", inputs, parents), inputs.adapter, resources)
 
 
 JOB = Job(

@@ -76,18 +76,19 @@ def save(model: PeftModel, folder: Path) -> None:
 
 def load(model: Any, folder: Path, *, trainable: bool = False) -> PeftModel:
     """Add a saved adapter to a plain model. Raises ModelError for a folder without one, or one for another model."""
-    with _fitting(folder):
+    with fitting(folder):
         return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable)
 
 
 def add(model: PeftModel, folder: Path, name: str) -> None:
     """Load a saved adapter beside the one that the model has. Raises ModelError as `load` does."""
-    with _fitting(folder):
+    with fitting(folder):
         model.load_adapter(str(folder), name)
 
 
 @contextmanager
-def _fitting(folder: Path) -> Iterator[None]:
+def fitting(folder: Path) -> Iterator[None]:
+    """Context manager that raises ModelError for a folder without an adapter, or one for another model."""
     if not (folder / CONFIG).is_file() or not (folder / WEIGHTS).is_file():
         raise ModelError(f"adapter {folder}: no {CONFIG} and {WEIGHTS}; expected a PEFT folder; check the path")
     try:
@@ -95,7 +96,7 @@ def _fitting(folder: Path) -> Iterator[None]:
             # PEFT keeps the initial weights of layers that the file lacks, such as all of another kind of model.
             warnings.filterwarnings("error", message="Found missing adapter keys")
             yield
-    except (RuntimeError, ValueError, UserWarning) as error:
+    except (AttributeError, RuntimeError, ValueError, UserWarning) as error:
         first = str(error).strip().splitlines()[0][:200]
         raise ModelError(
             f"adapter {folder}: does not fit the model ({first}); expected an adapter of this base"

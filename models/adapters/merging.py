@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gc
+import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,16 +12,22 @@ from typing import Any
 
 import numpy as np
 import transformers
+from torch import Tensor
+from torch.nn.functional import linear
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
-from ratchet.models.adapters.shard_merge import merge_shards, read_main_dtype
+from ratchet.models.adapters.shard_merge import merge_shards, read_changes, read_main_dtype
 from ratchet.models.embedder import encoder, projection
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.embedder.sentence_transformers_layout import write_layout
+from ratchet.models.engine import configure_malloc
 from ratchet.models.model_files import RERANKER_CONFIG_FILE, copy_tokenizer, find_config_folder
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
+
+PROBE_CHARACTERS = 256
+"""Characters of each probe text. Each batch of 2048 tokens reads all weights."""
 
 
 @dataclass(frozen=True)
@@ -67,38 +73,51 @@ def merge(base: Path, adapter: Path, target: Path) -> str:
 
 def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> MergeCheck:
     """Compare, in the dtype of the base, the outputs for `texts` of the base, the base with adapter (not merged) and
-    the merged folder. One copy of the weights is in memory at a time."""
+    the merged folder. Only the beginning of a text is used. One layer is in memory at a time."""
     if len(texts) < 2:
         raise ModelError(f"merge: {len(texts)} probe texts; expected 2 or more; give some of the corpus")
+    texts = [text[:PROBE_CHARACTERS] for text in texts]
     dtype = "bfloat16" if read_main_dtype(base) == "bfloat16" else "float32"
-    options: dict[str, Any] = {"dtype": dtype, "device": "cpu", "prepacked": False}
-    compute: Callable[[Any], np.ndarray]
-    plain: np.ndarray | None = None
-    one: Any
-    load: Callable[..., Any]
+    options: dict[str, Any] = {"dtype": dtype, "device": "cpu", "prepacked": False, "streamed": True}
     reranks = is_reranker(base, adapter)
+    load: Any = partial(reranker.load if reranks else encoder.load, **options)
+
+    def compute(model: Any) -> np.ndarray:
+        return _scores(model, texts) if reranks else _unit(model.encode(texts, "passage"))
+
     if reranks:
-        load, compute = reranker.load, partial(_scores, texts=texts)
-        one = load(base, **options, reranker_config=read_reranker_config(merged), training=True)
-        compares = reranker.can_score(base)
+        one = load(base, reranker_config=read_reranker_config(merged), training=True)
     else:
-        load, compute = encoder.load, lambda model: _unit(model.encode(texts, "passage"))
-        config = read_encoding_config(merged)
-        one = load(base, **options, encoding_config=config, config_folder=merged, training=True)
-        compares = True
-    if compares:
-        plain = compute(one)
-    one.model = lora.load(one.model, adapter)
+        one = load(base, encoding_config=read_encoding_config(merged), config_folder=merged, training=True)
+    configure_malloc(one.model)
+    found = compute(load(merged))
+    plain = compute(one) if not reranks or reranker.can_score(base) else None
+    add_adapter(one.model, adapter)
     expected = compute(one)
-    del one
-    gc.collect()
-    found = compute(load(merged, **options))
     if not reranks:
         assert plain is not None
         return MergeCheck(float((1 - (expected * found).sum(1)).max()), float((1 - (expected * plain).sum(1)).max()))
     spread = float(expected.std()) + 1e-6
     change = np.inf if plain is None else float(np.abs(expected - plain).max()) / spread
     return MergeCheck(float(np.abs(expected - found).max()) / spread, change)
+
+
+def add_adapter(model: Any, adapter: Path) -> None:
+    """Add a LoRA adapter, not merged, to a streamed model. PEFT would move its weights to where those of the model are,
+    and copy the model's files. The arithmetic is that of PEFT: float32, then the dtype of the layer."""
+    config = json.loads((adapter / lora.CONFIG).read_text())
+    scaling = config["lora_alpha"] / config["r"]
+    for name, parts in read_changes(adapter).items():
+        with lora.fitting(adapter):
+            layer = model.get_submodule(name.rpartition(".")[0])
+        if "whole" in parts:
+            layer._hf_hook.weights_map.dataset.state_dict[name] = parts["whole"]  # before those of the files
+        else:
+            layer.register_forward_hook(partial(_add_update, parts["A"].float(), parts["B"].float(), scaling))
+
+
+def _add_update(a: Tensor, b: Tensor, scaling: float, layer: Any, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+    return (output + linear(linear(inputs[0].float(), a), b) * scaling).to(output.dtype)
 
 
 def _write_config(base: Path, target: Path, reranker_config: RerankerConfig) -> None:

@@ -78,7 +78,7 @@ def merge_shards(base: Path, adapter: Path, target: Path) -> None:
     """
     config = json.loads((adapter / lora.CONFIG).read_text())
     _check_variant(adapter, config)
-    changes = _read_changes(adapter)
+    changes = read_changes(adapter)
     stored = list_tensors(base)
     prefix, changed = _match(adapter, changes, [tensor.name for tensor in stored])
     tied = json.loads((base / "config.json").read_text()).get("tie_word_embeddings", False)
@@ -131,7 +131,7 @@ def _check_variant(adapter: Path, config: Mapping[str, Any]) -> None:
             raise ModelError(f"adapter {adapter}: {name}={config[name]}; expected {expected}; train another adapter")
 
 
-def _read_changes(adapter: Path) -> dict[str, dict[str, Tensor]]:
+def read_changes(adapter: Path) -> dict[str, dict[str, Tensor]]:
     """Return, by the name of a weight in PEFT's plain model, its parts `A` and `B`, or `whole`."""
     changes: dict[str, dict[str, Tensor]] = {}
     for name, value in load_file(adapter / lora.WEIGHTS).items():

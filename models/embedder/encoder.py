@@ -49,7 +49,7 @@ class Encoder:
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         self.tokens = TextTokenizer(tokenizer, encoding_config)
-        self.device = next(model.parameters()).device
+        self.device = next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
         self.dtype: torch.dtype = model.dtype
 
     @property
@@ -144,13 +144,14 @@ def load(
     training: bool = False,
     quantization: str = "none",
     prepacked: bool = True,
+    streamed: bool = False,
     config_folder: Path | None = None,
 ) -> Encoder:
     """Load a model folder as an embedder. A LoRA adapter is merged in float32, before the cast.
 
     dtype: `float32`, `bfloat16`, or `auto` (bfloat16 on GPUs and on CPUs that multiply it natively). device: `cpu`,
     `cuda`, or `auto`. encoding_config: replaces the one of the adapter or the base. training: no dropout, eager
-    attention on CPUs, and the adapter is not merged. quantization: see `open_model`. prepacked: on CPUs, use
+    attention on CPUs, and the adapter is not merged. quantization, streamed: see `open_model`. prepacked: on CPUs, use
     `ratchet.models.cpu_linear`. config_folder: folder of the projection, by default that of the encoding config. Raises
     ModelError for an unusable folder.
     """
@@ -166,6 +167,7 @@ def load(
         device=where,
         training=training,
         quantization=quantization,
+        streamed=streamed,
         # The pooler's output is not used.
         may_lack=lambda name: "pooler" in name,
     )

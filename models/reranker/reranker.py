@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from accelerate.utils import align_module_device
 from torch import Tensor
 
 from ratchet.errors import ModelError
@@ -53,7 +54,7 @@ class Reranker:
         self.model = model
         self.tokens = PairTokenizer(tokenizer, reranker_config)
         self.reranker_config = reranker_config
-        self.device = next(model.parameters()).device
+        self.device = next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
         self.filler: int = tokenizer.pad_token_id
         self.shares_prefixes = reranker_config.kind == "yes_no" and can_share_prefix(model, reranker_config.max_length)
         """Whether pairs of a query share a row."""
@@ -172,6 +173,7 @@ def load(
     training: bool = False,
     quantization: str = "none",
     prepacked: bool = True,
+    streamed: bool = False,
     seed: int = 0,
 ) -> Reranker:
     """Load a model folder as a reranker. A LoRA adapter is merged in float32, before the cast.
@@ -194,6 +196,7 @@ def load(
             device=where,
             training=training,
             quantization=quantization,
+            streamed=streamed,
             may_lack=lambda name: not decoder and (training or adapter is not None) and _of_head(name),
             **({} if decoder else {"num_labels": 1}),
         )
@@ -203,7 +206,8 @@ def load(
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     reranker = Reranker(model, tokenizer, reranker_config)
     reranker.new_layers = sorted({name.rpartition(".")[0] for name in missing})
-    if decoder and not any(map(is_partitioned, model.parameters())):  # those run once the engine has started
+    # Partitioned models run once the engine has started; streamed ones have been checked before.
+    if decoder and not streamed and not any(map(is_partitioned, model.parameters())):
         _check_head(reranker)
     return reranker
 
@@ -217,9 +221,9 @@ def can_score(base: Path) -> bool:
 
 
 def find_heads(reranker: Reranker) -> list[str]:
-    """Return the layers that are trained and saved in full: the head's, and those that the folder lacks."""
-    model = reranker.model
-    return sorted({*(name for name in HEADS if hasattr(model, name)), *reranker.new_layers})
+    """Return the layers that are trained and saved in full: the head's, and others that the folder lacks."""
+    heads = [name for name in HEADS if hasattr(reranker.model, name)]
+    return sorted({*heads, *(name for name in reranker.new_layers if name.partition(".")[0] not in heads)})
 
 
 def _rows_of_head(model: Any, answers: Sequence[int]) -> tuple[Tensor, Tensor | None]:
@@ -227,9 +231,9 @@ def _rows_of_head(model: Any, answers: Sequence[int]) -> tuple[Tensor, Tensor | 
     head = model.get_output_embeddings()
     if not isinstance(head, torch.nn.Linear):
         raise ModelError(f"model: its head is a {type(head).__name__}; expected nn.Linear; use another model")
-    bias = head.bias
-    with gather_weights(list(head.parameters())):
-        return head.weight.detach()[answers].clone(), None if bias is None else bias.detach()[answers].clone()
+    with gather_weights(list(head.parameters())), align_module_device(head):
+        bias = None if head.bias is None else head.bias.detach()[answers].clone()
+        return head.weight.detach()[answers].clone(), bias
 
 
 def _of_head(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Small models with random weights, made from the configs of real architectures."""
+"""Small random models of the architectures that are tested, and adapters that change them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 import transformers
+
+from ratchet.models.adapters import lora
 
 SIZE = {
     "hidden_size": 128,
@@ -29,12 +31,37 @@ ARCHITECTURES: dict[str, Any] = {
 }
 
 
-def make(name: str, kind: Any, folder: Path, tokenizer: Path) -> Path:
+def make(
+    name: str, kind: Any, folder: Path, tokenizer: Path, *, dtype: str = "float32", files: int = 1, **settings: Any
+) -> Path:
+    """Save a random model as the auto class `kind`, in at least `files` files. settings: of its config."""
     config = ARCHITECTURES[name]()
     for token in ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"):
         if hasattr(config, token):
             setattr(config, token, 1)
+    for setting, value in settings.items():
+        setattr(config, setting, value)
     torch.manual_seed(0)
-    kind.from_config(config).save_pretrained(folder)
+    model = kind.from_config(config, dtype=getattr(torch, dtype))
+    model.save_pretrained(folder, max_shard_size=sum(weight.nbytes for weight in model.parameters()) // files + 1)
     transformers.AutoTokenizer.from_pretrained(tokenizer).save_pretrained(folder)
     return folder
+
+
+def trained(model: Any, whole: list[str], task: str, folder: Path) -> None:
+    """Saves an adapter that changes something."""
+    model = lora.attach(
+        model,
+        lora_r=4,
+        lora_alpha=8,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+        seed=0,
+        modules_to_save=whole,
+        task=task,
+    )
+    torch.manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    lora.save(model, folder)

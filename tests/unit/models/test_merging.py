@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from architectures import trained
 from safetensors.torch import load_file, save_file
 from tokenizers import processors
 
@@ -27,25 +28,6 @@ from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
 
 TEXTS = ["Adds the denominators.", "Squares each term of a sum.", "Reads the scale wrongly.", "x"]
-
-
-def trained(model: Any, whole: list[str], task: str, folder: Path) -> None:
-    """Saves an adapter that changes something."""
-    model = lora.attach(
-        model,
-        lora_r=4,
-        lora_alpha=8,
-        lora_dropout=0.0,
-        target_modules="all-linear",
-        seed=0,
-        modules_to_save=whole,
-        task=task,
-    )
-    torch.manual_seed(1)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.05)
-    lora.save(model, folder)
 
 
 def embedder_adapter(base: Path, folder: Path, agreed: EncodingConfig | None = None) -> Path:
