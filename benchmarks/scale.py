@@ -59,7 +59,7 @@ def replay(parents: Mapping[str, Sequence[str]], costs: Mapping[str, Cost], work
     cause: dict[str, str] = {}
     now, last = 0.0, ""
     while not finished(status):
-        for name in to_start(order, status, demand, Demand(workers)):
+        for name in to_start(status, demand, Demand(workers)):
             status[name], cause[name] = Status.RUNNING, last
             heapq.heappush(ends, (now + costs[name].on(workers), name))
         now, last = heapq.heappop(ends)

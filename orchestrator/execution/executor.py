@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ratchet.errors import Interrupted, LeaseLost, RatchetError, TransientError, describe
@@ -20,7 +20,7 @@ from ratchet.orchestrator.job_interface.job import Context
 from ratchet.orchestrator.job_interface.lost_work import LostWork, read_lost_work
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.run_log import RunLog
-from ratchet.orchestrator.store import Commit, Store
+from ratchet.orchestrator.store import Commit
 from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases, find_failed_attempts
 
 POLL = 1.0
@@ -39,17 +39,16 @@ LIBRARIES = ("ray", "torch", "transformers", "peft", "deepspeed", "pyarrow")
 """Recorded with each result. Not part of the fingerprint."""
 
 
+@dataclass(eq=False)
 class Executor:
     """Executes single steps. Thread-safe: `execute` may be called from several threads for different steps."""
 
-    def __init__(self, plan: Plan, leases: Leases, cluster: Cluster, run_log: RunLog, view: RunListener) -> None:
-        self.plan = plan
-        self.store: Store = plan.store
-        self.leases = leases
-        self.cluster = cluster
-        self.run_log = run_log
-        self.view = view
-        self.stopping = threading.Event()
+    plan: Plan
+    leases: Leases
+    cluster: Cluster
+    run_log: RunLog
+    view: RunListener
+    stopping: threading.Event = field(default_factory=threading.Event)
 
     def execute(self, name: str) -> Commit:
         """Execute a step, or wait until the driver that executes it has a result. Retries after transient errors.
@@ -108,11 +107,11 @@ class Executor:
         self.plan.check_sources(name)
         self.view.started(name, lease.attempt)
         self.run_log.event("started", name, step_id=step_id, attempt=lease.attempt)
-        staging = self.store.staging(step_id, lease.attempt)
-        family, work = WarmStartFamily.from_plan(planned), self.store.work(step_id)
-        failed = find_failed_attempts(self.store, step_id, lease.attempt)
+        staging = self.plan.store.staging(step_id, lease.attempt)
+        family, work = WarmStartFamily.from_plan(planned), self.plan.store.work(step_id)
+        failed = find_failed_attempts(self.plan.store, step_id, lease.attempt)
         lost = [_lost_attempt(attempt, whole=not any(work.iterdir())) for attempt in failed]
-        state, damaged = family.find_state(self.store, lease.keep_step) if family else (None, [])
+        state, damaged = family.find_state(self.plan.store, lease.keep_step) if family else (None, [])
         lost += [LostWork(damage) for damage in damaged]
         context = Context(
             step=name,
@@ -121,7 +120,7 @@ class Executor:
             out=staging,
             work=work,
             resources=self.cluster.resolve(step),
-            logs=self.store.logs(step_id),
+            logs=self.plan.store.logs(step_id),
             warm_start_to=work / "state" if family else None,
             warm_start_from=state,
         )
@@ -138,7 +137,7 @@ class Executor:
             "versions": versions(),
         }
         if family:
-            family.save_state(self.store, step_id, work / "state")
+            family.save_state(self.plan.store, step_id, work / "state")
         return lease.commit(staging, result, planned.fingerprint, record)
 
 

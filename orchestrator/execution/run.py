@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ratchet.errors import InputError, Interrupted, UnreachableError
@@ -39,33 +39,25 @@ MAX_STEPS_AT_ONCE = 64
 """Threads that wait for steps. What actually runs is limited by the resources of the cluster."""
 
 
+@dataclass(eq=False)
 class Run:
     """Executes a plan on a cluster, once."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        summary: Summary,
-        plan: Plan,
-        cluster: Cluster,
-        run_log: RunLog,
-        view: RunListener,
-        stop: threading.Event | None = None,
-    ) -> None:
-        """stop: set by another thread to end the run as ctrl-C does."""
-        self.recipe = recipe
-        self.summary = summary
-        self.plan = plan
-        self.cluster = cluster
-        self.run_log = run_log
-        self.view = view
-        self.stop = stop or threading.Event()
-        self.order = list(plan.steps)
-        self.status = dict.fromkeys(self.order, Status.PENDING)
-        self.demand: dict[str, Demand] = {}
-        self.failures: dict[str, str] = {}
-        """Step -> message."""
-        self.interrupted = False
+    recipe: Recipe
+    summary: Summary
+    plan: Plan
+    cluster: Cluster
+    run_log: RunLog
+    view: RunListener
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Set by another thread to end the run as ctrl-C does."""
+    demand: dict[str, Demand] = field(init=False, default_factory=dict)
+    failures: dict[str, str] = field(init=False, default_factory=dict)
+    """Step -> message."""
+    interrupted: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self.status = dict.fromkeys(self.plan.steps, Status.PENDING)
 
     @property
     def word(self) -> str:
@@ -100,11 +92,11 @@ class Run:
         while not finished(self.status):
             if self.stop.is_set():
                 raise KeyboardInterrupt
-            for name, parent in to_skip(self.order, self.status, self.plan.parents).items():
+            for name, parent in to_skip(self.status, self.plan.parents).items():
                 self.status[name] = Status.SKIPPED
                 self.run_log.event("skipped", name, because=parent)
                 self.view.skipped(name, parent)
-            for name in to_start(self.order, self.status, self.demand, self.cluster.maximum()):
+            for name in to_start(self.status, self.demand, self.cluster.maximum()):
                 self.status[name] = Status.RUNNING
                 running[pool.submit(executor.execute, name)] = name
             done, _ = wait(running, timeout=TICK, return_when=FIRST_COMPLETED)
@@ -147,7 +139,7 @@ class Run:
 
     def _update_status(self) -> None:
         """Update the status of pending steps whose inputs or results exist now. Parents come before children."""
-        for name in self.order:
+        for name in self.plan.steps:
             if self.status[name] is not Status.PENDING:
                 continue
             planned = self.plan.resolve(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -34,41 +34,29 @@ class Demand:
         return self.cpus <= capacity.cpus + 1e-9 and self.gpus <= capacity.gpus + 1e-9
 
 
-def to_start(
-    order: Sequence[str],
-    status: Mapping[str, Status],
-    demand: Mapping[str, Demand],
-    capacity: Demand,
-) -> list[str]:
-    """Return the ready steps that fit beside the running ones, in the recipe's order.
+def to_start(status: Mapping[str, Status], demand: Mapping[str, Demand], capacity: Demand) -> list[str]:
+    """Return the ready steps that fit beside the running ones, in the order of `status`, which is the recipe's.
 
     A step that does not fit blocks all later ones, so that smaller steps cannot starve it. A step larger than the
     whole cluster starts when nothing else runs: the autoscaler may add what it needs.
     """
-    used = Demand(0)
-    running = 0
-    for name in order:
-        if status[name] is Status.RUNNING:
-            used, running = used + demand[name], running + 1
+    running = [name for name, state in status.items() if state is Status.RUNNING]
+    used = sum((demand[name] for name in running), Demand(0))
     chosen: list[str] = []
-    for name in order:
-        if status[name] is not Status.READY:
-            continue
-        if not (used + demand[name]).within(capacity) and running + len(chosen):
+    for name in (name for name, state in status.items() if state is Status.READY):
+        if not (used + demand[name]).within(capacity) and running + chosen:
             break
         used = used + demand[name]
         chosen.append(name)
     return chosen
 
 
-def to_skip(
-    order: Sequence[str], status: Mapping[str, Status], parents: Mapping[str, Collection[str]]
-) -> dict[str, str]:
-    """Return the steps that can no longer run -> the failed or skipped parent. order: parents before children."""
-    lost = {name for name in order if status[name] in (Status.FAILED, Status.SKIPPED)}
+def to_skip(status: Mapping[str, Status], parents: Mapping[str, Collection[str]]) -> dict[str, str]:
+    """Return the steps that can no longer run -> the failed or skipped parent. status: parents before children."""
+    lost = {name for name, state in status.items() if state in (Status.FAILED, Status.SKIPPED)}
     skipped: dict[str, str] = {}
-    for name in order:
-        if status[name] in (Status.PENDING, Status.READY):
+    for name, state in status.items():
+        if state in (Status.PENDING, Status.READY):
             because = next((parent for parent in parents[name] if parent in lost), None)
             if because is not None:
                 skipped[name] = because

@@ -11,32 +11,31 @@ from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to
 def test_steps_that_fit_start_together_and_the_rest_wait() -> None:
     status = dict.fromkeys("abc", Status.READY)
     demand = {name: Demand(1) for name in "abc"}
-    assert to_start("abc", status, demand, Demand(2)) == ["a", "b"]
+    assert to_start(status, demand, Demand(2)) == ["a", "b"]
     status["a"] = Status.RUNNING
-    assert to_start("abc", status, demand, Demand(2)) == ["b"]
+    assert to_start(status, demand, Demand(2)) == ["b"]
 
 
 def test_a_large_step_is_not_overtaken_for_ever_by_small_ones() -> None:
     status = {"run": Status.RUNNING, "large": Status.READY, "small": Status.READY}
     demand = {"run": Demand(1), "large": Demand(2), "small": Demand(1)}
-    assert to_start(list(status), status, demand, Demand(2)) == []
+    assert to_start(status, demand, Demand(2)) == []
 
 
 def test_a_step_larger_than_the_cluster_starts_alone() -> None:
-    assert to_start(["a"], {"a": Status.READY}, {"a": Demand(8, 8)}, Demand(2)) == ["a"]
+    assert to_start({"a": Status.READY}, {"a": Demand(8, 8)}, Demand(2)) == ["a"]
 
 
 def test_gpus_count_apart_from_cpus() -> None:
     status = dict.fromkeys("ab", Status.READY)
     demand = {"a": Demand(1, 1), "b": Demand(1, 1)}
-    assert to_start("ab", status, demand, Demand(16, 1)) == ["a"]
+    assert to_start(status, demand, Demand(16, 1)) == ["a"]
 
 
 def test_what_needs_a_failed_step_is_skipped_and_the_rest_goes_on() -> None:
-    order = ["bad", "child", "grandchild", "other"]
     status = {"bad": Status.FAILED, "child": Status.PENDING, "grandchild": Status.PENDING, "other": Status.READY}
     parents = {"bad": [], "child": ["bad"], "grandchild": ["child"], "other": []}
-    assert to_skip(order, status, parents) == {"child": "bad", "grandchild": "child"}
+    assert to_skip(status, parents) == {"child": "bad", "grandchild": "child"}
 
 
 @st.composite
@@ -61,9 +60,9 @@ def test_every_run_ends_with_each_step_done_failed_or_skipped_and_never_oversubs
         for name in order:
             if status[name] is Status.PENDING and all(status[p] is Status.DONE for p in parents[name]):
                 status[name] = Status.READY
-        for name in to_skip(order, status, parents):
+        for name in to_skip(status, parents):
             status[name] = Status.SKIPPED
-        for name in to_start(order, status, demand, Demand(cpus)):
+        for name in to_start(status, demand, Demand(cpus)):
             status[name] = Status.RUNNING
         running = [name for name in order if status[name] is Status.RUNNING]
         assert (
