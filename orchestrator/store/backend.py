@@ -21,25 +21,19 @@ def attempt_key(step_id: str, number: int) -> str:
 class Garbage:
     """Something that is no longer needed: a folder of the store or, if `remote`, a prefix of its bucket."""
 
-    key: str
+    kind: str
+    """`steps` or `objects`."""
+    name: str
+    """The step id or address."""
     why: str
     bytes: int
+    inside: str = ""
+    """The folder of a step, such as `work`; empty for the whole step."""
     remote: bool = False
 
     @property
-    def kind(self) -> str:
-        """`steps` or `objects`."""
-        return self.key.split("/")[0]
-
-    @property
-    def name(self) -> str:
-        """The step id or address."""
-        return self.key.split("/")[1]
-
-    @property
-    def inside(self) -> str:
-        """The folder of a step, such as `work`; empty for the whole step."""
-        return "/".join(self.key.split("/")[2:])
+    def key(self) -> str:
+        return "/".join(filter(None, [self.kind, self.name, self.inside]))
 
     def __str__(self) -> str:
         place = "/".join(filter(None, [self.kind, self.name[:16], self.inside]))

@@ -50,12 +50,12 @@ def plan(store: Store, kept: Kept, before: float, on_progress: OnProgress = igno
         if kept.keeps(step_id) or step.youngest >= before:
             continue
         if "commit" in ends[step_id]:
-            garbage.append(Garbage(f"steps/{step_id}", "a step that no kept run names", 0, remote=True))
+            garbage.append(Garbage("steps", step_id, "a step that no kept run names", 0, remote=True))
         else:
-            garbage.append(Garbage(f"steps/{step_id}", "attempts of a step without a result", step.bytes, remote=True))
+            garbage.append(Garbage("steps", step_id, "attempts of a step without a result", step.bytes, remote=True))
     for digest, item in sorted(objects.items()):
         if digest not in in_use and item.youngest < before:
-            garbage.append(Garbage(f"objects/{digest}", "an object of no step", item.bytes, remote=True))
+            garbage.append(Garbage("objects", digest, "an object of no step", item.bytes, remote=True))
     return garbage
 
 

@@ -62,7 +62,7 @@ def plan(
     def of_step(step: Path) -> Iterator[Garbage]:
         why = _why_renamed(step.name) or ("" if kept.keeps(step.name) else "a step that no kept run names")
         if why and (size := _size_if_old(step, before)) is not None:
-            yield Garbage(f"steps/{step.name}", why, size)
+            yield Garbage("steps", step.name, why, size)
             return
         address = _find_address(store, step.name)
         if address is not None:
@@ -71,11 +71,11 @@ def plan(
             over = address is not None and inside.name in ("staging", "work")
             why = _why_renamed(inside.name) or ("left over by attempts of a finished step" if over else "")
             if why and (size := _size_if_old(inside, before)) is not None:
-                yield Garbage(f"steps/{step.name}/{inside.name}", why, size)
+                yield Garbage("steps", step.name, why, size, inside.name)
 
     def of_object(item: Path) -> Iterator[Garbage]:
         if item.name not in in_use and (size := _size_if_old(item, before)) is not None:
-            yield Garbage(f"objects/{item.name}", _why_renamed(item.name) or "an object of no step", size)
+            yield Garbage("objects", item.name, _why_renamed(item.name) or "an object of no step", size)
 
     garbage = map_parallel(THREADS, of_step, steps, "steps", on_progress)
     garbage += map_parallel(THREADS, of_object, objects, "objects", on_progress)
