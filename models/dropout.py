@@ -116,9 +116,6 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.masks.apply(x, self.p, self.layer) if self.training else x
 
-    def extra_repr(self) -> str:
-        return f"p={self.p}"
-
 
 class _ApplyMask(torch.autograd.Function):
     """x * mask * scale. The mask is looked up again in the backward pass, so it occupies no memory in between. A table

@@ -1,15 +1,21 @@
-"""Steps that the recipes for answering systems share: evaluation, teachers, rows of the table."""
+"""Steps that the recipes for answering systems share: samples, evaluation, teachers, rows of the table."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ratchet.errors import InputError
-from ratchet.jobs.answers import evaluate_answers, generate, rejection_sample, teacher_logprobs
+from ratchet.jobs.answers import evaluate_answers, generate, prepare_tasks, rejection_sample, teacher_logprobs
 from ratchet.jobs.pretrained import pretrained
 from ratchet.orchestrator.step import Output, Row, Source, Step, step
 
 Model = Source | Output
+
+
+def prepare_samples(name: str, data: str | Output, test: str, **settings: Any) -> Step:
+    """Split a task's file into train, valid and test. test: the official test file; empty: a part is held out."""
+    source = Source.find(data) if isinstance(data, str) else data
+    return step(name, prepare_tasks.JOB, data=source, test=Source.find(test, "test") if test else None, **settings)
 
 
 def generate_answers(name: str, *, num_completions: int, **values: Any) -> Step:

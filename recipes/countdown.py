@@ -6,10 +6,17 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Interval
 
-from ratchet.jobs.answers import compare_checkpoints, init_decoder, make_countdown, prepare_tasks, sft
+from ratchet.jobs.answers import compare_checkpoints, init_decoder, make_countdown, sft
 from ratchet.jobs.pretrained import pretrained
 from ratchet.orchestrator.step import Output, Seed, Source, Summary, step
-from ratchet.recipes._answering import evaluate_model, learn_from_teacher, make_row, make_teacher_rows, select_model
+from ratchet.recipes._answering import (
+    evaluate_model,
+    learn_from_teacher,
+    make_row,
+    make_teacher_rows,
+    prepare_samples,
+    select_model,
+)
 
 
 def countdown(
@@ -46,15 +53,8 @@ def countdown(
 
     Settings of the jobs: --set sft.epochs=3, --set generate.max_new_tokens=512 and the like.
     """
-    prepared = step(
-        "prepare",
-        prepare_tasks.JOB,
-        data=Source.find(data) if data else step("tasks", make_countdown.JOB, seed=seed)["tasks"],
-        test=Source.find(test, "test") if test else None,
-        task="countdown",
-        max_test=max_test,
-        seed=seed,
-    )
+    tasks = data or step("tasks", make_countdown.JOB, seed=seed)["tasks"]
+    prepared = prepare_samples("prepare", tasks, test, task="countdown", max_test=max_test, seed=seed)
     sampling: dict[str, Any] = {"max_new_tokens": 256, "seed": seed}
     model: Source | Output = (
         pretrained(base) if base else Output(step("base", init_decoder.JOB, samples=prepared["train"], seed=seed))

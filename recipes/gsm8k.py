@@ -6,10 +6,17 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Interval
 
-from ratchet.jobs.answers import prepare_tasks, sft
+from ratchet.jobs.answers import sft
 from ratchet.jobs.pretrained import pretrained
-from ratchet.orchestrator.step import Seed, Source, Summary, step
-from ratchet.recipes._answering import evaluate_model, learn_from_teacher, make_row, make_teacher_rows, select_model
+from ratchet.orchestrator.step import Seed, Summary, step
+from ratchet.recipes._answering import (
+    evaluate_model,
+    learn_from_teacher,
+    make_row,
+    make_teacher_rows,
+    prepare_samples,
+    select_model,
+)
 
 
 def gsm8k(
@@ -42,16 +49,7 @@ def gsm8k(
 
     Settings of the jobs: --set sft.epochs=3, --set generate.max_new_tokens=512 and the like.
     """
-    prepared = step(
-        "prepare",
-        prepare_tasks.JOB,
-        data=Source.find(data),
-        test=Source.find(test, "test") if test else None,
-        task=task,
-        max_train=max_train,
-        max_test=max_test,
-        seed=seed,
-    )
+    prepared = prepare_samples("prepare", data, test, task=task, max_train=max_train, max_test=max_test, seed=seed)
     sampling: dict[str, Any] = {"max_new_tokens": 400, "seed": seed}
     model = pretrained(base)
     training = step(

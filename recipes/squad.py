@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, MinLen
 
-from ratchet.jobs.answers import prepare_tasks, sft
+from ratchet.jobs.answers import sft
 from ratchet.jobs.pretrained import pretrained
-from ratchet.orchestrator.step import Metric, Row, Seed, Source, Step, Summary, step
-from ratchet.recipes._answering import evaluate_model, select_model
+from ratchet.orchestrator.step import Metric, Row, Seed, Step, Summary, step
+from ratchet.recipes._answering import evaluate_model, prepare_samples, select_model
 
 COLUMNS = {
     "EM": "em",
@@ -55,16 +55,8 @@ def squad(
     sampling: dict[str, Any] = {"max_new_tokens": 96, "seed": seed}
     rows = []
     for name in strategies:
-        prepared = step(
-            f"{name}/prepare",
-            prepare_tasks.JOB,
-            data=Source.find(data),
-            test=Source.find(test, "test") if test else None,
-            task=f"squad-{name}",
-            max_train=max_train,
-            max_test=max_test,
-            seed=seed,
-        )
+        limits = {"max_train": max_train, "max_test": max_test}
+        prepared = prepare_samples(f"{name}/prepare", data, test, task=f"squad-{name}", seed=seed, **limits)
         training = step(
             f"{name}/sft",
             sft.JOB,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,8 +59,8 @@ def split_groups(
         test, order = _cut(order, test_fraction)
         test = [test[i] for i in random.permutation(len(test))]
     test = test[:max_test]
-    tested = {task.key(sample): sample for sample in _flatten(test)}
-    repeated = [sample for sample in _flatten(order) if task.key(sample) in tested]
+    tested = {task.key(sample): sample for sample in itertools.chain.from_iterable(test)}
+    repeated = [sample for sample in itertools.chain.from_iterable(order) if task.key(sample) in tested]
     torn = {sample.group for sample in repeated}
     remaining = [group for group in order if group[0].group not in torn]
     valid, train = _cut(remaining, validation_fraction)
@@ -115,7 +116,3 @@ def describe_repeated(splits: Splits) -> str:
     if not splits.also_in_test:
         return ""
     return f"{splits.also_in_test:,} groups are left out of training: a question of theirs is a test question"
-
-
-def _flatten(groups: Iterable[list[Sample]]) -> Iterator[Sample]:
-    return (sample for group in groups for sample in group)

@@ -219,10 +219,6 @@ class RankCounter:
         """Return a corpus without blocks for the same queries."""
         return Corpus(self._asked.query_QD, self._asked.query_norm_Q)
 
-    def get_ranks(self) -> np.ndarray:
-        """Return the ranks from 1, int64 [R], in the order of `relevant.indices`."""
-        return self.before_R + 1
-
     def _count(
         self, query_q: np.ndarray, scores: torch.Tensor, offset: int, corpus: Corpus, before_R: np.ndarray
     ) -> None:
@@ -286,10 +282,10 @@ def rank_relevant(
     exclude_Q: np.ndarray | None = None,
     device: str = "cpu",
 ) -> np.ndarray:
-    """Return the ranks, int64 [R]. Passes over the corpus twice, for the scores and for the counts: `read_blocks` gives
-    its (row_offset, block_ND) anew each time."""
+    """Return the ranks from 1, int64 [R]. Passes over the corpus twice, for the scores and for the counts:
+    `read_blocks` gives its (row_offset, block_ND) anew each time."""
     scores_R = score_relevant(query_QD, relevant, read_blocks())
     counter = RankCounter(relevant, scores_R, query_QD=query_QD, exclude_Q=exclude_Q, device=device)
     for offset, block in read_blocks():
         counter.add(offset, block)
-    return counter.get_ranks()
+    return counter.before_R + 1

@@ -19,9 +19,12 @@ from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_s
 from ratchet.jobs.statements.evaluate_papers import Config, Inputs
 from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
-from ratchet.models.search.ranks import RankCounter, Relevant, rank_by_scores, score_relevant
+from ratchet.models.search.ranks import Relevant, rank_by_scores, rank_relevant
 from ratchet.models.search.symmetric_ranks import SymmetricRankCounter
 from ratchet.orchestrator.job_interface import Context, Progress, Result
+
+BLOCK_ROWS = 65_536
+"""Statements whose vectors are checked and multiplied at a time."""
 
 BYTES_AT_ONCE = 1 << 28
 """Bytes of word-based scores that a worker holds at a time."""
@@ -44,20 +47,16 @@ class Worker:
         start = self.starts[source.name]
         row_Q = start + np.flatnonzero(self.query_S[start : start + count_rows([source], ["id"])])
         relevant = Relevant(*other_statements(self.paper_S, row_Q))
-        ranks_R = self._dense(row_Q, relevant) if self.vectors_SD is not None else self._words(row_Q, relevant, report)
+        if self.vectors_SD is None:
+            ranks_R = self._words(row_Q, relevant, report)
+        else:
+            # The statements of a paper are adjacent, so the relevant ones lie in few of these blocks.
+            starts = range(0, len(self.vectors_SD), BLOCK_ROWS)
+            blocks = [(first, self.vectors_SD[first : first + BLOCK_ROWS]) for first in starts]
+            query_QD = self.vectors_SD[row_Q]
+            ranks_R = rank_relevant(query_QD, relevant, lambda: blocks, exclude_Q=row_Q, device=self.device)
         rows = _write_ranks(source, target, row_Q - start, relevant.indptr, ranks_R)
         return {"rows": rows, "queries": len(row_Q)}
-
-    def _dense(self, row_Q: np.ndarray, relevant: Relevant) -> np.ndarray:
-        vectors_SD = self.vectors_SD
-        assert vectors_SD is not None
-        query_QD = vectors_SD[row_Q]
-        # The statements of a paper are adjacent, so the relevant ones lie in a small part of the corpus.
-        first, stop = (int(relevant.indices.min()), int(relevant.indices.max()) + 1) if len(row_Q) else (0, 0)
-        scores_R = score_relevant(query_QD, relevant, [(first, vectors_SD[first:stop])])
-        counter = RankCounter(relevant, scores_R, query_QD=query_QD, exclude_Q=row_Q, device=self.device)
-        counter.add(0, vectors_SD)
-        return counter.get_ranks()
 
     def _words(self, row_Q: np.ndarray, relevant: Relevant, report: ReportProgress) -> np.ndarray:
         scores = lexical.score_jaccard if self.config.system == "jaccard" else lexical.score_bm25
@@ -105,11 +104,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     ranks = read_shards(context.out / "ranks")["ranks"].combine_chunks()
     flat_R = ranks.flatten().to_numpy(zero_copy_only=False)
-    ends = np.r_[0, np.cumsum(ranks.value_lengths().to_numpy(zero_copy_only=False))]
-    if len(ranks) != int(_queries_mask(config, paper_S).sum()):
+    row_Q = np.flatnonzero(_queries_mask(config, paper_S))
+    if len(ranks) != len(row_Q):
         raise ArtifactError(f"step {context.step}: ranks of {len(ranks)} statements; expected one row per query")
-    # The metrics depend only on the number of relevant rows and their ranks, not on which rows they are.
-    relevant = Relevant(ends, np.arange(len(flat_R)) - np.repeat(ends[:-1], np.diff(ends)))
+    relevant = Relevant(*other_statements(paper_S, row_Q))
     metrics = compute_rank_metrics(flat_R, relevant, list_cutoffs(inputs.selection, config.k))
     return Result(
         {**_scalars(metrics, config.k, total), **compute_merging_cost(inputs.selection, metrics.values)},
