@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import threading
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from ratchet.errors import InputError
@@ -33,7 +34,10 @@ def check_cluster_address(address: str | None) -> None:
     if scheme == "ray":
         raise InputError(f"address {address}: an address of Ray Client, which is not used; {expected}; give that")
     host, port = _split(address, expected)
-    answer = _ask(address, host, port, expected)
+    answer = b""
+    with _connect(address, host, port, expected) as connection, suppress(OSError):
+        connection.sendall(_GREETING)
+        answer = connection.recv(16)
     if answer.startswith((b"HTTP/", b"<")):
         raise InputError(
             f"address {address}: a web server answers there, perhaps the dashboard; {expected}; give that, or use"
@@ -66,16 +70,6 @@ def _split(text: str, expected: str, address: str = "") -> tuple[str, int]:
     if match is None or not 0 < int(match[2]) < 65536:
         raise InputError(f"address {address or text}: no host and port; {expected}; correct it")
     return match[1], int(match[2])
-
-
-def _ask(address: str, host: str, port: int, expected: str) -> bytes:
-    """Return the first bytes that a server answers; empty if it does not."""
-    with _connect(address, host, port, expected) as connection:
-        try:
-            connection.sendall(_GREETING)
-            return connection.recv(16)
-        except OSError:
-            return b""
 
 
 def _connect(address: str, host: str, port: int, expected: str) -> socket.socket:

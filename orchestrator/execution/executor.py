@@ -175,7 +175,4 @@ def describe_failure(error: BaseException) -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that influence results."""
-    found: dict[str, Any] = {"python": platform.python_version()}
-    for library in LIBRARIES:
-        found[library] = importlib.metadata.version(library)
-    return found
+    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in LIBRARIES}

@@ -45,7 +45,7 @@ class SourceDigests:
         while it is read.
         """
         named = source.label or str(source.path)
-        if not _exists(source.path):
+        if not os.path.exists(source.path):  # unlike Path.exists, also for a name that is too long
             hub = re.fullmatch(r"[\w.-]+/[\w.-]+", named) is not None
             advice = f"download a data set of the hub first (hf download --repo-type dataset {named})" if hub else ""
             raise InputError(
@@ -125,13 +125,6 @@ def _walk(source: Source, folder: Path, prefix: str, above: tuple[tuple[int, int
                 f"{source.label or source.path}: the link {path} leads to {path.readlink()}, which does not exist;"
                 " expected a file or folder; mend or remove the link"
             )
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name that is too long, or with a NUL character
-        return False
 
 
 def _load(cache: Path) -> dict[str, list[Any]]:
