@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ratchet.errors import InputError
+from ratchet.orchestrator import recipe
 from ratchet.orchestrator.job_interface.settings import suggest
 from ratchet.orchestrator.job_interface.terminal import print_clean
 
@@ -104,12 +105,8 @@ def _explain(message: str, parser: Parser, command: str) -> str:
 
 def _list_parameters(name: str) -> list[str]:
     """Return the parameters of a recipe; empty if there is no such recipe."""
-    from ratchet.orchestrator import recipe
-
     return list(recipe.find(name).parameters) if name in recipe.names() else []
 
 
 def _is_recipe(word: str) -> bool:
-    from ratchet.orchestrator.recipe import names
-
-    return word in names() or word.endswith(".py")
+    return word in recipe.names() or word.endswith(".py")

@@ -71,9 +71,10 @@ _ENVIRONMENT.filters |= {
     "setting": format_setting,
     "plural": pluralize,
     "shorten": shorten,
+    "md": _escape_markdown,
+    "code_block": _quote_code,
+    "inline": lambda text: " ".join(_escape_markdown(text).split()),
 }
-_ENVIRONMENT.filters |= {"md": _escape_markdown, "code_block": _quote_code}
-_ENVIRONMENT.filters["inline"] = lambda text: " ".join(_escape_markdown(text).split())
 _ENVIRONMENT.tests["time"] = is_time
 _SCRIPT = (_FOLDER / "page.js").read_text(encoding="utf-8")
 _ENVIRONMENT.globals |= {
