@@ -12,7 +12,9 @@ import transformers
 from model_shapes import save_shape
 
 from ratchet.errors import InputError
+from ratchet.jobs import needs
 from ratchet.orchestrator.cli.main import main
+from ratchet.orchestrator.job_interface import Resources
 from ratchet.orchestrator.needs import parse_gpu
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "docs/published"
@@ -193,3 +195,15 @@ def test_the_longest_text_bounds_the_length(
     status, _, said = plan(capsys, tmp_path, "retriever", *to_options([words, *given[1:]]))
     assert status == 2
     assert "step iter0/finetune_embedder: needs about" in said
+
+
+@pytest.mark.parametrize("shape", ["7B", "32B"])
+def test_merging_needs_a_layer_and_not_a_copy_of_the_weights(
+    shape: str, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most the largest file of such a model, 3.9 GB, and 2 GB."""
+    monkeypatch.setattr(needs, "SMALL", 0)
+    foreseen = needs.merge(models[shape], None, Resources(1, cpus=2.0, gpus=0.0))
+    assert foreseen is not None
+    assert 1 < foreseen.memory < 5.9
+    assert foreseen.disk > 14
