@@ -26,9 +26,6 @@ from ratchet.models.model_files import RERANKER_CONFIG_FILE, copy_tokenizer, fin
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
 
-PROBE_CHARACTERS = 256
-"""Characters of each probe text. Each batch of 2048 tokens reads all weights."""
-
 
 @dataclass(frozen=True)
 class MergeCheck:
@@ -73,10 +70,10 @@ def merge(base: Path, adapter: Path, target: Path) -> str:
 
 def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> MergeCheck:
     """Compare, in the dtype of the base, the outputs for `texts` of the base, the base with adapter (not merged) and
-    the merged folder. Only the beginning of a text is used. One layer is in memory at a time."""
+    the merged folder. Only the first 256 characters of a text are used. One layer is in memory at a time."""
     if len(texts) < 2:
         raise ModelError(f"merge: {len(texts)} probe texts; expected 2 or more; give some of the corpus")
-    texts = [text[:PROBE_CHARACTERS] for text in texts]
+    texts = [text[:256] for text in texts]  # each batch of tokens reads all weights
     dtype = "bfloat16" if read_main_dtype(base) == "bfloat16" else "float32"
     options: dict[str, Any] = {"dtype": dtype, "device": "cpu", "prepacked": False, "streamed": True}
     reranks = is_reranker(base, adapter)
