@@ -31,7 +31,7 @@ CPU_TOKENS = 2048
 SMALL = 5 * 10**8
 """Bytes of a model that is not counted for CPUs. It fits on any machine, and counting takes seconds."""
 LESS = {
-    "inference": ("batch_tokens=4096", "quantization=nf4"),
+    "inference": ("batch_tokens=4096", "gpus=2", "quantization=nf4"),
     "training": ("micro_batch_size=1", "gradient_checkpointing=true", "quantization=nf4", "zero_stage=3"),
 }
 """Settings that lower the memory, the least costly first."""
@@ -64,8 +64,9 @@ def infer(
 ) -> Needs | None:
     """Return the needs of a job that runs a model. length: tokens of a row. rows: number of rows, if it is known.
     kept: tokens whose keys and values are kept in generation."""
-    if resources.gpus and resources.gpus > 1:
-        raise InputError(f"gpus: {resources.gpus:g} per worker given; expected at most 1, which holds the whole model")
+    gpus = resources.gpus or 0.0
+    if gpus > 1 and not gpus.is_integer():
+        raise InputError(f"gpus: {gpus:g} per worker given; expected at most 1, or a whole number")
     if folder is None or _is_small(folder, resources):
         return None
     dtype = _dtype(config, resources)
@@ -80,9 +81,12 @@ def infer(
     loaded = one.loaded * (4 // size if adapter and config.quantization == "none" else 1)
     working = one.peak + kept * one.cache + (kept > 0) * 3 * 4 * batch * one.head // max(1, one.width)
     operations = None if rows is None else 2.0 * (one.multiplied + (kept > 0) * one.head) * rows * length
-    if resources.gpus:
+    if gpus:
         host = _gb(LIBRARIES + CUDA + (config.quantization == "none") * loaded)
-        return Needs(_gb(CUDA + one.weights + working), host, 0.0, operations, LESS["inference"])
+        # Over several GPUs layers are whole, and run one after the other: no faster than on one.
+        weights = one.weights if gpus <= 1 else one.weights * (1 / gpus + 1.25 / one.layers)
+        operations = operations and operations * max(1.0, gpus)
+        return Needs(_gb(CUDA + weights + working), host, 0.0, operations, LESS["inference"])
     copies = one.multiplied * size if kind != "causal" or not kept else 0
     prepacked = copies if config.quantization == "none" and copies <= PREPACKED else 0
     host = _gb(LIBRARIES + max(loaded, one.loaded + prepacked + working))

@@ -8,10 +8,20 @@ import torch
 
 from ratchet.errors import ModelError
 
+BALANCED = "balanced"
+"""The device of a model whose layers are spread over all GPUs that the process sees."""
+
+
+def name_device(gpus: float | None) -> str:
+    """Return the device of a worker that has this many GPUs: `cpu`, `cuda` or `balanced`."""
+    return "cpu" if not gpus else "cuda" if gpus <= 1 else BALANCED
+
 
 def resolve_device(device: str) -> torch.device:
-    """Return the device for `cpu`, `cuda` or `auto` (CUDA if available)."""
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    """Return the device for `cpu`, `cuda`, `auto` (CUDA if available) or `balanced`, where inputs go to the first."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device("cuda" if device == BALANCED else device)
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:

@@ -11,12 +11,15 @@ from typing import Any
 
 import torch
 import transformers
+from accelerate import dispatch_model, infer_auto_device_map
+from accelerate.utils import get_balanced_memory
 from torch.nn import functional
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
 from ratchet.models.adapters.shard_merge import read_main_dtype
 from ratchet.models.cpu_linear import prepack
+from ratchet.models.devices import BALANCED, resolve_device
 from ratchet.models.engine import is_partitioned
 from ratchet.models.model_files import check_folder
 
@@ -26,7 +29,7 @@ def open_model(
     base: Path,
     *,
     dtype: torch.dtype,
-    device: torch.device,
+    device: str,
     training: bool,
     quantization: str = "none",
     streamed: bool = False,
@@ -36,15 +39,16 @@ def open_model(
     """Load a model folder as the auto class `kind`. Returns the model, on the CPU, and the names of missing weights.
 
     training: no dropout, and eager attention on CPUs, whose backward is faster there. quantization: `nf4` keeps linear
-    layers in 4 bits with double quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA"). streamed: weights
-    stay in their files, and a layer has them while it runs. may_lack(name): whether a missing weight is accepted; it is
-    initialised at random. settings: overrides of the model's config. Raises ModelError for an unusable folder.
+    layers in 4 bits with double quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA"); they are on their
+    devices. streamed: weights stay in their files, and a layer has them while it runs. may_lack(name): whether a
+    missing weight is accepted; it is initialised at random. settings: overrides of the model's config. Raises ModelError
+    for an unusable folder.
     """
     check_folder(base)
     config = transformers.AutoConfig.from_pretrained(base, **settings)
     options: dict[str, Any] = {"dtype": dtype}
     if training:
-        options["attn_implementation"] = "eager" if device.type == "cpu" else "sdpa"
+        options["attn_implementation"] = "eager" if resolve_device(device).type == "cpu" else "sdpa"
         turn_off_dropout(config)
     if quantization == "nf4":
         options["quantization_config"] = transformers.BitsAndBytesConfig(
@@ -53,7 +57,7 @@ def open_model(
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=dtype,
         )
-        options["device_map"] = {"": device}
+        options["device_map"] = device if device == BALANCED else {"": resolve_device(device)}
     if streamed:
         spare = tempfile.TemporaryDirectory(prefix="ratchet-")  # for weights that transformers stores in another layout
         logging.getLogger("accelerate.big_modeling").setLevel("ERROR")  # it warns of what is asked for
@@ -81,7 +85,7 @@ def open_model(
 
 
 def place_model(
-    model: Any, adapter: Path | None, device: torch.device, dtype: torch.dtype, *, training: bool, prepacked: bool
+    model: Any, adapter: Path | None, device: str, dtype: torch.dtype, *, training: bool, prepacked: bool
 ) -> Any:
     """Return an opened model on its device and in its dtype, with an adapter for inference if one is given.
 
@@ -91,7 +95,9 @@ def place_model(
     is_merged = not getattr(model, "is_loaded_in_4bit", False)
     if adapter is not None and not training:
         model = lora.merge(model, adapter) if is_merged else lora.load(model, adapter)
-    model = move_model(model, device, dtype)
+    model = move_model(model, torch.device("cpu") if device == BALANCED else resolve_device(device), dtype)
+    if device == BALANCED and is_merged:
+        model = spread_model(model)
     model.train(training)
     if prepacked and not training and is_merged:
         prepack(model)
@@ -126,6 +132,26 @@ def move_model(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
         if parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)
     return model
+
+
+def spread_model(model: Any, room: dict[Any, int] | None = None) -> Any:
+    """Spread the layers of a model on the CPU over GPUs, evenly and in their order, with accelerate. They run one after
+    the other. Inputs go to the first GPU, where outputs of the whole model come back; tied weights are on one GPU.
+
+    room: bytes by device. None: the free memory of all GPUs that this process sees. Raises ModelError if that is not
+    enough.
+    """
+    whole = {"no_split_module_classes": list(model._no_split_modules or ())}
+    room = get_balanced_memory(model, room, **whole)
+    room.pop("cpu", None)
+    places = infer_auto_device_map(model, room, **whole)
+    if "disk" in places.values():
+        raise ModelError(
+            f"model: its layers do not fit on {len(room)} GPUs; expected room for all of it; give workers more GPUs, or"
+            " set quantization=nf4"
+        )
+    first = next(iter(places.values()))
+    return dispatch_model(model, places, main_device=first, skip_keys=model._skip_keys_device_placement)
 
 
 def train_in_float32(model: Any) -> None:

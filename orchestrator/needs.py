@@ -11,7 +11,7 @@ from pathlib import Path
 from ratchet.errors import InputError, RatchetError
 from ratchet.orchestrator.execution.cluster import Cluster, resolve_step
 from ratchet.orchestrator.job_interface.job import Needs, Resources
-from ratchet.orchestrator.job_interface.placement import Machine
+from ratchet.orchestrator.job_interface.placement import Machine, choose_workers
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import apply_setting
 from ratchet.orchestrator.step import Step
@@ -112,9 +112,13 @@ def _fits(own: StepNeeds, machines: Sequence[Machine]) -> bool:
 def _find_fitting(plan: Plan, step: Step, machines: Sequence[Machine]) -> list[str]:
     """Return the setting, or else the first settings together, with which a step fits; none if it never does."""
     own = _estimate_step(plan, step, machines)
-    lines = own.needs.remedies if own else ()
+    lines: list[str] = []
+    for line in own.needs.remedies if own else ():
+        with suppress(RatchetError):  # not a setting of this job
+            if choose_workers(machines, resolve_step(apply_setting(step, line), machines)):
+                lines.append(line)
     every = [lines[:number] for number in range(2, len(lines) + 1)]
-    for chosen in [*((line,) for line in lines), *every]:
+    for chosen in [*([line] for line in lines), *every]:
         changed = step
         for line in chosen:
             with suppress(RatchetError):  # the job refuses this setting with the others
@@ -124,5 +128,5 @@ def _find_fitting(plan: Plan, step: Step, machines: Sequence[Machine]) -> list[s
                 changed = fresh
         needs = _estimate_step(plan, changed, machines)
         if changed is not step and needs is not None and _fits(needs, machines):
-            return list(chosen)
+            return chosen
     return []

@@ -40,8 +40,8 @@ class Decoder:
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
     def hidden(self, ids_BL: Tensor, **options: Any) -> Tensor:
-        """Return the last layer's states [B, L, D], before the head."""
-        return self.causal.base_model(input_ids=ids_BL, use_cache=False, **options).last_hidden_state
+        """Return the last layer's states [B, L, D], before the head, on the device of the ids."""
+        return self.causal.base_model(input_ids=ids_BL, use_cache=False, **options).last_hidden_state.to(ids_BL.device)
 
     def logits(self, hidden_TD: Tensor) -> Tensor:
         """Return logits [T, V]; V is the number of rows of the head."""
@@ -67,12 +67,12 @@ def load(
         transformers.AutoModelForCausalLM,
         base,
         dtype=torch.float32 if adapter and not training and quantization == "none" else kind,
-        device=where,
+        device=device,
         training=training,
         quantization=quantization,
         may_lack=lambda name: False,
     )
-    model = place_model(model, adapter, where, kind, training=training, prepacked=False)
+    model = place_model(model, adapter, device, kind, training=training, prepacked=False)
     return Decoder(model, load_conversations(base))
 
 

@@ -150,10 +150,10 @@ def load(
     """Load a model folder as an embedder. A LoRA adapter is merged in float32, before the cast.
 
     dtype: `float32`, `bfloat16`, or `auto` (bfloat16 on GPUs and on CPUs that multiply it natively). device: `cpu`,
-    `cuda`, or `auto`. encoding_config: replaces the one of the adapter or the base. training: no dropout, eager
-    attention on CPUs, and the adapter is not merged. quantization, streamed: see `open_model`. prepacked: on CPUs, use
-    `ratchet.models.cpu_linear`. config_folder: folder of the projection, by default that of the encoding config. Raises
-    ModelError for an unusable folder.
+    `cuda`, `auto`, or `balanced` (for inference, see `spread_model`). encoding_config: replaces the one of the adapter
+    or the base. training: no dropout, eager attention on CPUs, and the adapter is not merged. quantization, streamed:
+    see `open_model`. prepacked: on CPUs, use `ratchet.models.cpu_linear`. config_folder: folder of the projection, by
+    default that of the encoding config. Raises ModelError for an unusable folder.
     """
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)
@@ -164,14 +164,14 @@ def load(
         transformers.AutoModel,
         base,
         dtype=torch.float32 if adapter and quantization == "none" else kind,
-        device=where,
+        device=device,
         training=training,
         quantization=quantization,
         streamed=streamed,
         # The pooler's output is not used.
         may_lack=lambda name: "pooler" in name,
     )
-    model = place_model(model, adapter, where, kind, training=training, prepacked=prepacked)
+    model = place_model(model, adapter, device, kind, training=training, prepacked=prepacked)
     return _assemble(model, base, encoding_config, config_folder, where, kind)
 
 

@@ -127,7 +127,9 @@ class Reranker:
         row_P = torch.tensor([b for b, row in enumerate(rows) for _ in row.ends], device=hidden_BLD.device)
         last_P = torch.tensor([end - 1 for row in rows for end in row.ends], device=hidden_BLD.device)
         assert self.head is not None
-        logits_PA = torch.nn.functional.linear(hidden_BLD[row_P, last_P], *self.head).float()
+        # The last layer and the head may be on two GPUs.
+        last_PD = hidden_BLD[row_P, last_P].to(self.head[0].device)
+        logits_PA = torch.nn.functional.linear(last_PD, *self.head).float()
         return logits_PA[:, 0] if len(self.tokens.answers) == 1 else logits_PA[:, 0] - logits_PA[:, 1]
 
     @torch.no_grad()  # inference mode would make weights that ZeRO-3 gathers unusable for training
@@ -193,7 +195,7 @@ def load(
             transformers.AutoModelForCausalLM if decoder else transformers.AutoModelForSequenceClassification,
             base,
             dtype=torch.float32 if adapter and quantization == "none" else kind,
-            device=where,
+            device=device,
             training=training,
             quantization=quantization,
             streamed=streamed,
@@ -202,7 +204,7 @@ def load(
         )
     finally:
         torch.random.set_rng_state(state)
-    model = place_model(model, adapter, where, kind, training=training, prepacked=prepacked)
+    model = place_model(model, adapter, device, kind, training=training, prepacked=prepacked)
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     reranker = Reranker(model, tokenizer, reranker_config)
     reranker.new_layers = sorted({name.rpartition(".")[0] for name in missing})
@@ -247,7 +249,7 @@ def _check_head(reranker: Reranker) -> None:
     ids_BL = torch.tensor([row.ids], device=reranker.device)
     with eval_mode(reranker.model):
         ours = reranker.forward([row])
-        logits_V = reranker.model(input_ids=ids_BL, use_cache=False).logits[0, -1].float()
+        logits_V = reranker.model(input_ids=ids_BL, use_cache=False).logits[0, -1].float().to(ours.device)
     answers = logits_V[reranker.tokens.answers]
     theirs = answers[0] if len(answers) == 1 else answers[0] - answers[1]
     if not torch.allclose(ours[0], theirs, atol=0.05 * float(logits_V.std()) + 1e-3):

@@ -38,7 +38,7 @@ class Resources:
     cpus: Annotated[float, Gt(0)] | None = None
     """CPUs per worker. None: the largest number with which all workers fit on the machines."""
     gpus: Annotated[float, Ge(0)] | None = None
-    """GPUs per worker. None: one if the cluster has any, else none."""
+    """GPUs per worker. None: one if the cluster has any, else none. Over several, inference spreads one model."""
     memory: Annotated[float, Interval(ge=0, le=100_000), Unit("GB")] = 0.0
     """Memory that is reserved per worker. 0: none."""
     accelerator: str = ""

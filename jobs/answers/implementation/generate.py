@@ -32,6 +32,7 @@ from ratchet.jobs.distributed.vllm_shards import generate_shards
 from ratchet.models.decoder import decoder, vllm
 from ratchet.models.decoder.multi_turn import ConversationState, converse
 from ratchet.models.decoder.sampling import Sampling
+from ratchet.models.devices import name_device
 from ratchet.orchestrator.job_interface import Context, Result
 
 
@@ -171,7 +172,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     _check_same_task("model", inputs.model, task)
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
-    device = "cuda" if context.resources.gpus else "cpu"
+    device = name_device(context.resources.gpus)
     config = resolve_dtype(context, config)
     if config.engine == "vllm":
         check_vllm(config, inputs)  # at plan time the samples may not have existed

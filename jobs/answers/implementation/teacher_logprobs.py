@@ -17,6 +17,7 @@ from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.models.batching import batch_by_tokens
 from ratchet.models.decoder import decoder
+from ratchet.models.devices import name_device
 from ratchet.models.losses.causal_lm_loss import top_logprobs
 from ratchet.orchestrator.job_interface import Context, Result
 
@@ -61,7 +62,7 @@ class Worker:
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
-    device = "cuda" if context.resources.gpus else "cpu"
+    device = name_device(context.resources.gpus)
     config = resolve_dtype(context, config)
     arguments = {"config": config, "inputs": inputs, "batch_tokens": context.resources.batch_tokens, "device": device}
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)

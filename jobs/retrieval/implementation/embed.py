@@ -14,6 +14,7 @@ from ratchet.errors import ArtifactError
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.retrieval.embed import Config, Inputs
+from ratchet.models.devices import name_device
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_files import find_config_folder
@@ -64,7 +65,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         "adapter": inputs.adapter,
         "config": config,
         "batch_tokens": context.resources.batch_tokens,
-        "device": "cuda" if context.resources.gpus else "cpu",
+        "device": name_device(context.resources.gpus),
     }
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=rows)
     dims = {pq.read_schema(path).field("embedding").type.list_size for path in list_shards(context.out)}

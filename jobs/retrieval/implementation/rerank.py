@@ -17,6 +17,7 @@ from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.retrieval.rerank import Config, Inputs
 from ratchet.jobs.training import teacher_gate
+from ratchet.models.devices import name_device
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import read_reranker_config
@@ -107,7 +108,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         "corpus": inputs.corpus,
         "config": config,
         "batch_tokens": context.resources.batch_tokens,
-        "device": "cuda" if context.resources.gpus else "cpu",
+        "device": name_device(context.resources.gpus),
     }
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=rows)
     if counts["rows"] != rows:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
+from accelerate import infer_auto_device_map
+from accelerate.utils import compute_module_sizes, get_balanced_memory
 from model_shapes import save_shape
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
+from ratchet.jobs.inference import InferenceConfig
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.job_interface import Resources
 from ratchet.orchestrator.needs import parse_gpu
@@ -146,13 +151,56 @@ def test_a_small_model_on_a_machine_without_gpus_is_not_counted(
 
 
 @pytest.mark.parametrize("job", ["embed", "rerank"])
-def test_a_worker_of_inference_has_one_gpu(
+def test_a_worker_of_inference_has_one_gpu_or_several_whole_ones(
     job: str, data: dict[str, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [*data["misconceptions"], "reranker=embedder", f"{job}.gpus=2"]
-    status, _, said = plan(capsys, tmp_path, "retriever", *to_options(given), "--gpu", "H100:80:8")
+    given = [*data["misconceptions"], "reranker=embedder"]
+    words = [*to_options(given), "--gpu", "H100:80:8", "--set"]
+    status, _, said = plan(capsys, tmp_path, "retriever", *words, f"{job}.gpus=1.5")
     assert status == 2
-    assert "gpus: 2 per worker given; expected at most 1" in said
+    assert "gpus: 1.5 per worker given; expected at most 1, or a whole number" in said
+    status, _, said = plan(capsys, tmp_path, "retriever", *words, f"{job}.gpus=2")
+    assert status == 0, said
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_model_too_large_for_a_gpu_is_spread_over_two_where_a_machine_has_them(
+    count: int,
+    models: dict[str, Path],
+    data: dict[str, list[str]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [*to_options([*data["misconceptions"], f"base={models['32B']}"]), "--gpu", f"L40S:48:{count}"]
+    status, _, said = plan(capsys, tmp_path, "retriever", *words)
+    assert status == 2
+    (fix,) = re.findall(r"step zero_shot/embed_\w+: .*; add --set embed\.(\S+)\n", said)
+    assert fix == ("quantization=nf4" if count == 1 else "gpus=2")
+
+
+@pytest.mark.parametrize("gpus", [2, 3, 8])
+@pytest.mark.parametrize("model", ["7B", "32B"])
+def test_each_gpu_is_counted_for_what_accelerate_puts_there(model: str, gpus: int, models: dict[str, Path]) -> None:
+    with torch.device("meta"):
+        plain = transformers.AutoModel.from_config(
+            transformers.AutoConfig.from_pretrained(models[model]), dtype=torch.bfloat16
+        )
+    whole = {"no_split_module_classes": list(plain._no_split_modules)}
+    room = get_balanced_memory(plain, dict.fromkeys(range(gpus), 10**12), **whole)
+    sizes = compute_module_sizes(plain)
+    held = Counter[int]()
+    for name, place in infer_auto_device_map(plain, room, **whole).items():
+        held[place] += sizes[name]
+    assert len(held) > gpus / 2
+
+    def count(number: float) -> float:
+        resources = Resources(workers=1, cpus=1.0, gpus=number)
+        found = needs.infer(models[model], "backbone", InferenceConfig(dtype="bfloat16"), resources, length=512)
+        assert found is not None
+        return found.gpu_memory * 1e9
+
+    rest = count(1.0) - sizes[""]
+    assert max(held.values()) <= count(float(gpus)) - rest + 1e6 <= max(held.values()) * 1.3
 
 
 def test_an_architecture_that_cannot_be_counted_is_planned_all_the_same(
