@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from typing import Literal
+
+from ratchet.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -16,3 +19,28 @@ class InferenceConfig:
     quantization: Literal["none", "nf4"] = "none"
     """`nf4` keeps the linear layers in 4 bits: a quarter of the memory, slower, and slightly different results. An
     adapter is then not merged."""
+
+
+@dataclass(frozen=True)
+class EngineConfig(InferenceConfig):
+    """Settings of the jobs that vLLM can do too."""
+
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """`vllm` uses continuous batching, for many texts on GPUs: single-turn questions, embedders without a projection,
+    and rerankers that answer Yes or No. An adapter is merged first."""
+
+
+def check_engine(job: str, config: EngineConfig) -> None:
+    """Raise InputError for an engine that is not installed, or for weights that it does not load."""
+    if config.engine != "vllm":
+        return
+    if importlib.util.find_spec("vllm") is None:
+        raise InputError(
+            f"{job}.engine: 'vllm' given; expected it to be installed (the extra: pip install '.[vllm]'); or set"
+            " engine=transformers"
+        )
+    if config.quantization != "none":
+        raise InputError(
+            f"{job}.quantization: {config.quantization} given; expected none with engine 'vllm', which serves merged"
+            " weights; or set engine=transformers"
+        )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import InputError, ModelError
+from ratchet.models.model_kind import read_config
 from ratchet.orchestrator.job_interface import Needs, Parents, Resources, Result
 
 if TYPE_CHECKING:  # it imports torch
@@ -67,6 +68,9 @@ def infer(
     gpus = resources.gpus or 0.0
     if gpus > 1 and not gpus.is_integer():
         raise InputError(f"gpus: {gpus:g} per worker given; expected at most 1, or a whole number")
+    if folder is not None and getattr(config, "engine", "") == "vllm":
+        _check_heads(folder, int(gpus))
+        return None  # vLLM takes the memory that it is given
     if folder is None or _is_small(folder, resources):
         return None
     dtype = _dtype(config, resources)
@@ -208,6 +212,18 @@ def _measure(folder: Path, kind: str, **options: Any) -> Footprint | None:
     with suppress(AttributeError, KeyError, NotImplementedError, RuntimeError, ValueError, ModelError):
         return footprint.measure(folder, kind, **options)  # type: ignore[arg-type]
     return None
+
+
+def _check_heads(folder: Path, gpus: int) -> None:
+    """Raise InputError for a number of GPUs over which vLLM cannot divide the attention heads of a model."""
+    config = read_config(folder)
+    heads = int(config.get("num_attention_heads", gpus))
+    groups = int(config.get("num_key_value_heads") or heads)
+    if gpus > 1 and (heads % gpus or max(groups, gpus) % min(groups, gpus)):
+        raise InputError(
+            f"gpus: {gpus} per worker given; expected a divisor of the model's {heads} attention heads, and a divisor"
+            f" or multiple of its {groups} key-value heads, which vLLM divides over them; give another number"
+        )
 
 
 def _is_small(folder: Path, resources: Resources) -> bool:

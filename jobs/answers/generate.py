@@ -7,22 +7,21 @@ is Hugging Face `generate` or vLLM, which draws other random numbers and writes 
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.inference import InferenceConfig
+from ratchet.jobs.inference import EngineConfig, check_engine
 from ratchet.models.model_files import check_folder
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Seed, Unit
 
 
 @dataclass(frozen=True)
-class Config(InferenceConfig):
+class Config(EngineConfig):
     num_completions: Annotated[int, Ge(1)] = 1
     """Completions per question."""
     temperature: Annotated[float, Ge(0)] = 0.0
@@ -37,9 +36,6 @@ class Config(InferenceConfig):
     """Maximum length of a prompt. A longer one is an error; prompts are never truncated."""
     measure_latency: bool = False
     """Answer one group at a time and record the seconds it took. Slower, and the result differs from run to run."""
-    engine: Literal["transformers", "vllm"] = "transformers"
-    """`vllm` uses continuous batching, for many prompts on GPUs. It takes single-turn questions only. An adapter is
-    merged first."""
     seed: Seed = 42
     """Seed of the sampling."""
 
@@ -71,16 +67,7 @@ def check(config: Config, inputs: Inputs) -> None:
 
 def check_vllm(config: Config, inputs: Inputs) -> None:
     """Raise InputError for what engine `vllm` cannot do. Samples that do not exist yet are not checked."""
-    if importlib.util.find_spec("vllm") is None:
-        raise InputError(
-            "generate.engine: 'vllm' given; expected it to be installed (the extra: pip install '.[vllm]'); or set"
-            " engine=transformers"
-        )
-    if config.quantization != "none":
-        raise InputError(
-            f"generate.quantization: {config.quantization} given; expected none with engine 'vllm', which serves merged"
-            " weights; or set engine=transformers"
-        )
+    check_engine("generate", config)
     if config.measure_latency:
         raise InputError(
             "generate.measure_latency: True given; expected False with engine 'vllm', which answers all groups at once;"
@@ -106,8 +93,8 @@ def check_vllm(config: Config, inputs: Inputs) -> None:
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     folder = needs.find_model("model", inputs, parents)
-    if folder is None or config.engine == "vllm":
-        return None  # vLLM takes the memory that it is given
+    if folder is None:
+        return None
     length = config.max_prompt_length + config.max_new_tokens
     adapter = inputs.adapter is not None or "adapter" in parents
     kept = max(length, resources.batch_tokens)

@@ -1,4 +1,5 @@
-"""Generates answers to shards of prompts with vLLM, through Ray Data's processor for it (`ray.data.llm`).
+"""Generates answers to, embeds or scores shards of texts with vLLM, through Ray Data's processor for it
+(`ray.data.llm`).
 
 vLLM batches requests continuously, so the requests of all shards stream through its engines together. A shard is
 committed, as in `map_shards`, when its last answer has arrived. A killed run repeats the unfinished shards.
@@ -7,92 +8,107 @@ committed, as in `map_shards`, when its last answer has arrived. A killed run re
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+import numpy as np
+import pyarrow.parquet as pq
 import ray
 
 from ratchet.errors import JobError
 from ratchet.jobs.distributed.progress_tally import ProgressTally
 from ratchet.jobs.distributed.shard_map import commit_shard, complete_shards, silence_ray_data
+from ratchet.models.decoder import decoder
+from ratchet.models.vllm import make_engine_args
 from ratchet.orchestrator.job_interface import Context
 
 REQUESTS_PER_BATCH = 64
 """Requests that are handed to an engine at a time. An engine holds several batches and schedules them itself."""
 
 
-class ShardGenerator(Protocol):
+Task = Literal["generate", "embed", "classify"]
+"""What is asked of vLLM. The answers are token ids, vectors, or scores of one number."""
+Request = tuple[np.ndarray, dict[str, Any]]
+"""The token ids of a text, int32, and vLLM's sampling or pooling parameters."""
+
+
+class ShardClient(Protocol):
     """Makes the requests of a shard, and its output file from the answers."""
 
-    def requests(self, source: Path) -> list[tuple[list[int], dict[str, Any]]]:
-        """Return the token ids of each prompt with vLLM's sampling parameters; the same number for each row."""
+    task: Task
+    engine_args: dict[str, Any]
+    """The engine's arguments for this task."""
+
+    def requests(self, source: Path) -> list[Request]:
+        """Return the requests of a shard."""
         ...
 
-    def settings(self, longest: int) -> dict[str, Any]:
-        """Return the engine's arguments for sequences of up to `longest` tokens, prompt and answer together."""
-        ...
-
-    def write(self, source: Path, target: Path, answers: Sequence[Sequence[int]]) -> Mapping[str, int]:
-        """Write the file `target` from the answers' token ids, in the order of the requests. Return the counts `rows`
-        and `tokens`."""
+    def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> Mapping[str, int]:
+        """Write the file `target` from the answers, in the order of the requests. tokens: those that were generated, or
+        read. Return counts, among them `rows` and `tokens`."""
         ...
 
 
-def generate_shards(
+def ask_shards(
     context: Context,
     shards: Sequence[Path],
     model: Path,
-    generator: ShardGenerator,
-    out: Path,
+    adapter: Path | None,
+    client: ShardClient,
     *,
+    dtype: str,
     total_rows: int,
-    each: int,
 ) -> dict[str, int]:
-    """Write one output file into `out` for each of `shards`, with the same name. Return the sums of the counts.
+    """Write one output file into `context.out` for each of `shards`, with the same name. Return the sums of the counts.
 
-    Each worker starts an engine on the folder `model`. `each` is the number of requests per row. Ray must be running.
-    Raises what `generator` raises, and JobError for an engine that does not start or is lost more than
+    Each worker starts an engine on the folder `model`, with the adapter merged into its weights. Ray must be running.
+    Raises what `client` raises, and JobError for an engine that does not start or is lost more than
     `context.resources.retries` times.
     """
 
     def process(targets: Mapping[Path, Path], done: int) -> None:
-        asked = {source: generator.requests(source) for source in targets}
+        asked = {source: client.requests(source) for source in targets}
         missing = {source: len(requests) for source, requests in asked.items()}
-        answers: dict[Path, list[Sequence[int]]] = {source: [()] * count for source, count in missing.items()}
+        answers = {source: [np.empty(0)] * count for source, count in missing.items()}
+        rows = {source: pq.read_metadata(source).num_rows for source in targets}
+        tokens: Counter[Path] = Counter()
         tally = ProgressTally(context, done, total_rows)
 
         def finish(source: Path) -> None:
-            commit_shard(
-                context, source, targets[source], lambda file: generator.write(source, file, answers.pop(source))
-            )
+            own = answers.pop(source)
+            commit_shard(context, source, targets[source], lambda file: client.write(source, file, own, tokens[source]))
 
         for source in [source for source, count in missing.items() if not count]:
             finish(source)
-        for source, number, ids in _answers(context, model, generator, asked):
-            answers[source][number] = ids
+        for source, number, answer in _answers(context, folder, dtype, client, asked):
+            answers[source][number] = answer
             missing[source] -= 1
-            rows = (len(asked[source]) - missing[source]) // each
-            tally.report(str(source), rows, sum(map(len, answers[source])))
+            tokens[source] += len(answer if client.task == "generate" else asked[source][number][0])
+            whole = len(asked[source])
+            tally.report(str(source), rows[source] * (whole - missing[source]) // whole, tokens[source])
             if not missing[source]:
                 finish(source)
         tally.flush()
 
-    return complete_shards(context, shards, out, process)
+    folder = model
+    if adapter is not None:
+        folder = context.work / "merged"
+        decoder.merge(model, adapter, folder)
+    return complete_shards(context, shards, context.out, process)
 
 
 def _answers(
-    context: Context,
-    model: Path,
-    generator: ShardGenerator,
-    asked: Mapping[Path, list[tuple[list[int], dict[str, Any]]]],
-) -> Iterator[tuple[Path, int, list[int]]]:
-    """Yield (source, number of the request, token ids) in the order in which answers arrive."""
+    context: Context, model: Path, dtype: str, client: ShardClient, asked: Mapping[Path, Sequence[Request]]
+) -> Iterator[tuple[Path, int, np.ndarray]]:
+    """Yield (source, number of the request, answer) in the order in which answers arrive."""
     # vLLM is an optional dependency.
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
+    kind = "sampling_params" if client.task == "generate" else "pooling_params"
     rows: list[dict[str, Any]] = [
-        {"source": str(source), "number": number, "tokenized_prompt": prompt, "sampling_params": parameters}
+        {"source": str(source), "number": number, "tokenized_prompt": prompt, kind: parameters}
         for source, requests in asked.items()
         for number, (prompt, parameters) in enumerate(requests)
     ]
@@ -102,11 +118,13 @@ def _answers(
     resources = context.resources
     blocks = math.ceil(len(rows) / REQUESTS_PER_BATCH)
     workers = min(resources.workers or 1, blocks)
-    longest = max(len(row["tokenized_prompt"]) + row["sampling_params"]["max_tokens"] for row in rows)
+    longest = max(len(row["tokenized_prompt"]) + row[kind].get("max_tokens", 0) for row in rows)
+    engine_args = make_engine_args(model, dtype=dtype, longest=longest, gpus=resources.gpus)
     processor = build_processor(
         vLLMEngineProcessorConfig(
             model_source=str(model),
-            engine_kwargs=generator.settings(longest),
+            task_type=client.task,
+            engine_kwargs=engine_args | client.engine_args,
             batch_size=REQUESTS_PER_BATCH,
             concurrency=(workers, workers),
             placement_group_config={"bundles": [{"CPU": resources.cpus, "GPU": resources.gpus}]},
@@ -127,7 +145,7 @@ def _answers(
     processor.get_stage_by_name("vLLMEngineStage").map_batches_kwargs.update(limits)
     try:
         for row in processor(ray.data.from_items(rows, override_num_blocks=blocks)).iter_rows():
-            yield Path(row["source"]), int(row["number"]), [int(token) for token in row["ids"]]
+            yield Path(row["source"]), int(row["number"]), np.asarray(row["answer"])
     except ray.exceptions.RayActorError as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise JobError(
@@ -138,4 +156,5 @@ def _answers(
 
 
 def _answer(row: dict[str, Any]) -> dict[str, Any]:
-    return {"source": row["source"], "number": row["number"], "ids": row["generated_tokens"]}
+    answer = row["generated_tokens"] if row["embeddings"] is None else row["embeddings"]
+    return {"source": row["source"], "number": row["number"], "answer": answer}

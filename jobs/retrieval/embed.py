@@ -10,15 +10,15 @@ from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.inference import InferenceConfig
+from ratchet.jobs.inference import EngineConfig, check_engine
 from ratchet.models.embedder.encoding_config import read_encoding_config
-from ratchet.models.model_files import check_folder
+from ratchet.models.model_files import check_folder, find_config_folder
 from ratchet.models.model_kind import check_embedder
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Unit
 
 
 @dataclass(frozen=True)
-class Config(InferenceConfig):
+class Config(EngineConfig):
     role: Literal["query", "passage"] = "passage"
     """The template of the encoding config that is applied to the texts."""
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
@@ -43,6 +43,19 @@ def check(config: Config, inputs: Inputs) -> None:
         raise InputError(
             f"embed.adapter: {inputs.adapter} has no adapter_config.json; expected the folder of a LoRA adapter"
         )
+    check_vllm(config, inputs)
+
+
+def check_vllm(config: Config, inputs: Inputs) -> None:
+    """Raise InputError for what engine `vllm` cannot do. A model that does not exist yet is not checked."""
+    check_engine("embed", config)
+    if config.engine == "vllm" and inputs.model is not None:
+        folder = find_config_folder(inputs.model, inputs.adapter)
+        if read_encoding_config(folder).projection:
+            raise InputError(
+                f"embed.engine: 'vllm' given, for an embedder with a projection ({folder}); expected one without; set"
+                " engine=transformers"
+            )
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:

@@ -18,14 +18,15 @@ from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.inference import InferenceConfig
-from ratchet.models.model_files import check_folder
+from ratchet.jobs.inference import EngineConfig, check_engine
+from ratchet.models.model_files import check_folder, find_config_folder
+from ratchet.models.model_kind import read_config
 from ratchet.models.reranker.reranker_config import read_reranker_config
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Result, Unit
 
 
 @dataclass(frozen=True)
-class Config(InferenceConfig):
+class Config(EngineConfig):
     max_length: Annotated[int, Ge(8), Unit("tokens")] | None = None
     """Longer pairs are truncated. None: the limit of the reranker config."""
     query_max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
@@ -57,9 +58,31 @@ def check(config: Config, inputs: Inputs) -> None:
     if inputs.model is not None:
         check_folder(inputs.model)
         read_reranker_config(inputs.model).with_limits(config.max_length, config.query_max_length)
+    check_vllm(config, inputs)
+
+
+def check_vllm(config: Config, inputs: Inputs) -> None:
+    """Raise InputError for what engine `vllm` cannot do. A model that does not exist yet is not checked."""
+    check_engine("rerank", config)
+    if config.engine != "vllm" or inputs.model is None:
+        return
+    from ratchet.models.reranker.prefix_sharing import ARCHITECTURES
+
+    kind = read_reranker_config(find_config_folder(inputs.model, inputs.adapter)).kind
+    architecture = read_config(inputs.model).get("model_type")
+    if kind != "yes_no" or architecture not in ARCHITECTURES:
+        raise InputError(
+            f"rerank.engine: 'vllm' given, for a reranker of kind {kind} and architecture {architecture}; expected"
+            f" yes_no and one of {', '.join(ARCHITECTURES)}; set engine=transformers"
+        )
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
+    if config.engine == "vllm" and (resources.gpus or 0) > 1:
+        raise InputError(
+            f"gpus: {resources.gpus:g} per worker given; expected at most 1 with engine 'vllm', which looks for the"
+            " answers in one GPU's part of the head; or set engine=transformers"
+        )
     folder = needs.find_model("model", inputs, parents)
     if folder is None:
         return None

@@ -46,8 +46,6 @@ class Encoder:
         self.projection = projection
         self.tokenizer = tokenizer
         self.encoding_config = encoding_config
-        if tokenizer.pad_token_id is None:
-            tokenizer.pad_token = tokenizer.eos_token
         self.tokens = TextTokenizer(tokenizer, encoding_config)
         self.device = next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
         self.dtype: torch.dtype = model.dtype
@@ -114,10 +112,7 @@ class Encoder:
                     texts_done, tokens_done = texts_done + len(batch), tokens_done + int(lengths[batch].sum())
                     if progress:
                         progress(texts_done, tokens_done)
-        finite_N = np.isfinite(out_ND).all(axis=1)
-        if not finite_N.all():
-            row = int(np.flatnonzero(~finite_N)[0])
-            raise ModelError(f"embedding of text {row}: not finite; expected numbers; try dtype=float32")
+        check_finite(out_ND)
         return out_ND
 
     def _windows(self, texts: Sequence[str], role: Role) -> Iterator[tuple[np.ndarray, list[list[int]]]]:
@@ -179,13 +174,25 @@ def _assemble(
     model: Any, base: Path, encoding_config: EncodingConfig, folder: Path, device: torch.device, dtype: torch.dtype
 ) -> Encoder:
     """Return an encoder with the tokenizer of the base and the projection of a folder."""
-    sides = {"padding_side": encoding_config.padding_side, "truncation_side": "right"}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(base, **sides)
+    tokenizer = load_tokenizer(base, encoding_config)
     layer = None
     if encoding_config.projection:
         found = projection.find(encoding_config.projection, folder, base)
         layer = projection.load(found, model.config.hidden_size).to(device, dtype)
     return Encoder(model, tokenizer, encoding_config, layer)
+
+
+def load_tokenizer(base: Path, encoding_config: EncodingConfig) -> Any:
+    """Return the tokenizer of a model folder, with the padding side of an encoding config."""
+    sides = {"padding_side": encoding_config.padding_side, "truncation_side": "right"}
+    return transformers.AutoTokenizer.from_pretrained(base, **sides)
+
+
+def check_finite(vector_ND: np.ndarray) -> None:
+    """Raise ModelError for a vector that is not finite."""
+    bad_N = ~np.isfinite(vector_ND).all(axis=1)
+    if bad_N.any():
+        raise ModelError(f"embedding of text {bad_N.argmax()}: not finite; expected numbers; try dtype=float32")
 
 
 def pool(hidden_BLD: Tensor, attention_mask_BL: Tensor, pooling: str) -> Tensor:

@@ -27,6 +27,8 @@ class TextTokenizer:
 
     def __init__(self, tokenizer: Any, encoding_config: EncodingConfig) -> None:
         self.tokenizer, self.encoding_config = tokenizer, encoding_config
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
         # Some tokenizers append the token themselves, and count it when they truncate.
         lacks = encoding_config.add_eos and tokenizer("x")["input_ids"][-1:] != [tokenizer.eos_token_id]
         self.end: int | None = tokenizer.eos_token_id if lacks else None

@@ -49,8 +49,6 @@ class Reranker:
     """A reranker: model, tokenizer and reranker config."""
 
     def __init__(self, model: Any, tokenizer: Any, reranker_config: RerankerConfig) -> None:
-        if tokenizer.pad_token_id is None:
-            tokenizer.pad_token = tokenizer.eos_token
         self.model = model
         self.tokens = PairTokenizer(tokenizer, reranker_config)
         self.reranker_config = reranker_config
@@ -81,12 +79,9 @@ class Reranker:
         return causal.base_model
 
     def tokenize(self, queries: Sequence[str], passages: Sequence[Sequence[str]]) -> list[PrefixRow]:
-        """Return the rows of all pairs, by query and passage. Each distinct passage is tokenized once."""
-        distinct = list(dict.fromkeys(text for own in passages for text in own))
-        ids_of = dict(zip(distinct, self.tokens.tokenize(distinct, "passage"), strict=True))
+        """Return the rows of all pairs, by query and passage."""
         rows: list[PrefixRow] = []
-        for query, own in zip(self.tokens.tokenize(queries, "query"), passages, strict=True):
-            parts = [self.tokens.split_pair(query, ids_of[text]) for text in own]
+        for parts in self.tokens.tokenize_pairs(queries, passages):
             if self.shares_prefixes and parts:
                 rows += make_shared_rows(parts[0][0], [second for _, second in parts])
             else:
@@ -159,9 +154,7 @@ class Reranker:
                 pairs_done, tokens_done = pairs_done + len(own), tokens_done + int(lengths[batch].sum())
                 if progress:
                     progress(pairs_done, tokens_done)
-        if not np.isfinite(scores).all():
-            row = int(np.flatnonzero(~np.isfinite(scores))[0])
-            raise ModelError(f"score of pair {row}: not finite; expected a number; try dtype=float32")
+        check_finite(scores)
         return np.split(scores, np.cumsum([len(own) for own in passages])[:-1]) if len(passages) else []
 
 
@@ -212,6 +205,13 @@ def load(
     if decoder and not streamed and not any(map(is_partitioned, model.parameters())):
         _check_head(reranker)
     return reranker
+
+
+def check_finite(scores: np.ndarray) -> None:
+    """Raise ModelError for a score that is not finite."""
+    if not np.isfinite(scores).all():
+        row = int(np.flatnonzero(~np.isfinite(scores))[0])
+        raise ModelError(f"score of pair {row}: not finite; expected a number; try dtype=float32")
 
 
 def can_score(base: Path) -> bool:

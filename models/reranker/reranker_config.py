@@ -9,7 +9,7 @@ Queries and passages are tokenized separately and joined as ids, so that each te
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -103,6 +103,8 @@ class PairTokenizer:
 
     def __init__(self, tokenizer: Any, reranker_config: RerankerConfig) -> None:
         self.tokenizer, self.reranker_config = tokenizer, reranker_config
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
         if reranker_config.kind == "yes_no":
             start = tokenizer.bos_token_id
             # Tokenizers without a BOS token often name the padding token so.
@@ -134,6 +136,15 @@ class PairTokenizer:
             rendered, truncation=True, max_length=limit, add_special_tokens=False, return_attention_mask=False
         )["input_ids"]
         return [list(row) for row in ids]
+
+    def tokenize_pairs(
+        self, queries: Sequence[str], passages: Sequence[Sequence[str]]
+    ) -> Iterator[list[tuple[list[int], list[int]]]]:
+        """Yield the pairs of each query, as `split_pair` returns them. Each distinct passage is tokenized once."""
+        distinct = list(dict.fromkeys(text for own in passages for text in own))
+        ids_of = dict(zip(distinct, self.tokenize(distinct, "passage"), strict=True))
+        for query, own in zip(self.tokenize(queries, "query"), passages, strict=True):
+            yield [self.split_pair(query, ids_of[text]) for text in own]
 
     def split_pair(self, query: Sequence[int], passage: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return a pair's ids in two parts: the prefix that all pairs of the query share, and the rest."""

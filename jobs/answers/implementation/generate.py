@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -28,11 +29,12 @@ from ratchet.errors import InputError
 from ratchet.jobs.answers.generate import Config, Inputs, check_vllm
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
-from ratchet.jobs.distributed.vllm_shards import generate_shards
-from ratchet.models.decoder import decoder, vllm
+from ratchet.jobs.distributed.vllm_shards import Request, Task, ask_shards
+from ratchet.models.decoder import decoder
 from ratchet.models.decoder.multi_turn import ConversationState, converse
 from ratchet.models.decoder.sampling import Sampling
 from ratchet.models.devices import name_device
+from ratchet.models.vllm import make_sampling_params
 from ratchet.orchestrator.job_interface import Context, Result
 
 
@@ -86,35 +88,35 @@ class Worker:
         return _make_rows(samples, conversations, self.decoder.tokenizer)
 
 
-class ShardGenerator:
+class ShardClient:
     """Makes vLLM requests from shards of samples. Writes the same tables as `Worker`."""
 
-    def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
-        self.config, self.inputs, self.device = config, inputs, device
+    task: Task = "generate"
+
+    def __init__(self, config: Config, inputs: Inputs) -> None:
+        self.config, self.engine_args = config, dict[str, Any]()
         self.conversations = decoder.load_conversations(inputs.model)
         self.sampling = _make_sampling(config, inputs)
 
-    def requests(self, source: Path) -> list[tuple[list[int], dict[str, Any]]]:
+    def requests(self, source: Path) -> list[Request]:
         return [
             (
-                conversation.tokenize_prompt(self.conversations, self.config.max_prompt_length),
-                vllm.make_sampling_params(self.sampling, self.conversations.ends, conversation.next_name),
+                np.array(conversation.tokenize_prompt(self.conversations, self.config.max_prompt_length), np.int32),
+                make_sampling_params(self.sampling, self.conversations.ends, conversation.next_name),
             )
             for own in _start_conversations(_read_samples(source), self.config.num_completions)
             for conversation in own
         ]
 
-    def settings(self, longest: int) -> dict[str, Any]:
-        return vllm.make_engine_args(self.inputs.model, dtype=self.config.dtype, device=self.device, longest=longest)
-
-    def write(self, source: Path, target: Path, answers: Sequence[Sequence[int]]) -> dict[str, int]:
+    def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
         samples = _read_samples(source)
         conversations = _start_conversations(samples, self.config.num_completions)
-        for one, ids in zip((one for own in conversations for one in own), answers, strict=True):
+        for one, answer in zip((one for own in conversations for one in own), answers, strict=True):
+            ids = answer.tolist()
             one.add(one.tokenize_prompt(self.conversations), ids, self.conversations.decode(ids))
         rows = [row | {"seconds": None} for row in _make_rows(samples, conversations, self.conversations.tokenizer)]
         write_table(target, pa.Table.from_pylist(rows, COMPLETIONS))
-        return {"rows": len(rows), "tokens": sum(map(len, answers))}
+        return {"rows": len(rows), "tokens": tokens}
 
 
 def _make_sampling(config: Config, inputs: Inputs) -> Sampling:
@@ -172,32 +174,19 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     _check_same_task("model", inputs.model, task)
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
-    device = name_device(context.resources.gpus)
     config = resolve_dtype(context, config)
     if config.engine == "vllm":
         check_vllm(config, inputs)  # at plan time the samples may not have existed
-        generator = ShardGenerator(config, inputs, device)
-        model = _merge_adapter(context, inputs)
-        counts = generate_shards(
-            context, shards, model, generator, context.out, total_rows=total, each=config.num_completions
-        )
+        model, client = (inputs.model, inputs.adapter), ShardClient(config, inputs)
+        counts = ask_shards(context, shards, *model, client, dtype=config.dtype, total_rows=total)
     else:
-        arguments = {"config": config, "inputs": inputs, "device": device}
+        arguments = {"config": config, "inputs": inputs, "device": name_device(context.resources.gpus)}
         arguments |= {"batch_tokens": context.resources.batch_tokens}
         counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
     write_task_name(context.out, task)
     (context.out / "sampling.json").write_text(json.dumps(asdict(config), indent=2, sort_keys=True) + "\n")
     numbers = {"samples": counts["rows"], "num_completions": config.num_completions, "tokens": counts.get("tokens", 0)}
     return Result({**numbers, "dtype": config.dtype})
-
-
-def _merge_adapter(context: Context, inputs: Inputs) -> Path:
-    """Return a model folder for vLLM, with the adapter merged into the weights where there is one."""
-    if inputs.adapter is None:
-        return inputs.model
-    merged = context.work / "merged"
-    decoder.merge(inputs.model, inputs.adapter, merged)
-    return merged
 
 
 def _check_same_task(kind: str, folder: Path | None, task: str) -> None:

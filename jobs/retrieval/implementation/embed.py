@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import transformers
 
 from ratchet.data.tables import embeddings_schema, list_shards, write_table
 from ratchet.errors import ArtifactError
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
-from ratchet.jobs.retrieval.embed import Config, Inputs
+from ratchet.jobs.distributed.vllm_shards import Request, Task, ask_shards
+from ratchet.jobs.retrieval.embed import Config, Inputs, check_vllm
 from ratchet.models.devices import name_device
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import read_encoding_config
+from ratchet.models.embedder.tokenization import TextTokenizer
 from ratchet.models.model_files import find_config_folder
+from ratchet.models.vllm import make_pooler_args
 from ratchet.orchestrator.job_interface import Context, Result
 
 
@@ -50,24 +55,57 @@ class Worker:
         vectors_ND = np.zeros((0, self.encoder.dim), np.float32)
         if strings:
             vectors_ND = self.encoder.encode(strings, self.config.role, batch_tokens=self.batch_tokens, progress=count)
-        flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors_ND.ravel()), self.encoder.dim)
-        schema = embeddings_schema(self.encoder.dim)
-        write_table(target, pa.Table.from_arrays([texts["id"].combine_chunks(), flat], schema=schema))
+        _write(target, texts["id"], vectors_ND)
         return {"rows": len(texts), "tokens": tokens}
+
+
+class ShardClient:
+    """Makes vLLM requests from shards of texts. Writes the same tables as `Worker`."""
+
+    task: Task = "embed"
+
+    def __init__(self, config: Config, inputs: Inputs) -> None:
+        self.config, self.dim = config, transformers.AutoConfig.from_pretrained(inputs.model).hidden_size
+        folder = find_config_folder(inputs.model, inputs.adapter)
+        encoding_config = read_encoding_config(folder).with_limits(config.max_length)
+        self.tokens = TextTokenizer(encoder.load_tokenizer(inputs.model, encoding_config), encoding_config)
+        self.engine_args = make_pooler_args(encoding_config.pooling)
+        self.how = {"use_activation": encoding_config.normalize}
+
+    def requests(self, source: Path) -> list[Request]:
+        texts = pq.read_table(source, columns=["text"])["text"].to_pylist()
+        return [(np.array(ids, np.int32), self.how) for ids in self.tokens(texts, self.config.role)]
+
+    def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
+        vectors_ND = np.array(answers, np.float32).reshape(-1, self.dim)
+        encoder.check_finite(vectors_ND)
+        _write(target, pq.read_table(source, columns=["id"])["id"], vectors_ND)
+        return {"rows": len(answers), "tokens": tokens}
+
+
+def _write(target: Path, ids: pa.ChunkedArray, vectors_ND: np.ndarray) -> None:
+    dim = vectors_ND.shape[1]
+    flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors_ND.ravel()), dim)
+    write_table(target, pa.Table.from_arrays([ids.combine_chunks(), flat], schema=embeddings_schema(dim)))
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.texts)
     rows = count_rows(shards, ["id", "text"])
     config = resolve_dtype(context, config)
-    arguments: dict[str, Any] = {
-        "model": inputs.model,
-        "adapter": inputs.adapter,
-        "config": config,
-        "batch_tokens": context.resources.batch_tokens,
-        "device": name_device(context.resources.gpus),
-    }
-    counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=rows)
+    if config.engine == "vllm":
+        check_vllm(config, inputs)  # at plan time the model may not have existed
+        model, client = (inputs.model, inputs.adapter), ShardClient(config, inputs)
+        counts = ask_shards(context, shards, *model, client, dtype=config.dtype, total_rows=rows)
+    else:
+        arguments: dict[str, Any] = {
+            "model": inputs.model,
+            "adapter": inputs.adapter,
+            "config": config,
+            "batch_tokens": context.resources.batch_tokens,
+            "device": name_device(context.resources.gpus),
+        }
+        counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=rows)
     dims = {pq.read_schema(path).field("embedding").type.list_size for path in list_shards(context.out)}
     if counts["rows"] != rows or len(dims) != 1:
         raise ArtifactError(

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import transformers
 
 from ratchet.data.formats.flag_embedding import make_row, write_rows
 from ratchet.data.tables import TEACHER_SCORES, list_shards, read_shards, write_table
 from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
-from ratchet.jobs.retrieval.rerank import Config, Inputs
+from ratchet.jobs.distributed.vllm_shards import Request, Task, ask_shards
+from ratchet.jobs.retrieval.rerank import Config, Inputs, check_vllm
 from ratchet.jobs.training import teacher_gate
 from ratchet.models.devices import name_device
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.reranker import reranker
-from ratchet.models.reranker.reranker_config import read_reranker_config
+from ratchet.models.reranker.reranker_config import PairTokenizer, RerankerConfig, read_reranker_config
+from ratchet.models.vllm import make_scorer_args
 from ratchet.orchestrator.job_interface import Context, Result
 
 
@@ -30,36 +34,18 @@ class Worker:
     def __init__(
         self, model: Path, adapter: Path | None, corpus: Path, config: Config, batch_tokens: int, device: str
     ) -> None:
-        reranker_config = read_reranker_config(find_config_folder(model, adapter)).with_limits(
-            config.max_length, config.query_max_length
-        )
         self.reranker = reranker.load(
             model,
             adapter,
             dtype=config.dtype,
             device=device,
             quantization=config.quantization,
-            reranker_config=reranker_config,
+            reranker_config=_read_config(model, adapter, config),
         )
-        table = read_shards(corpus, ["id", "text"])
-        self.text_of = dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
-        self.config, self.batch_tokens, self.corpus = config, batch_tokens, corpus
+        self.lists, self.batch_tokens = Lists(corpus, config.depth), batch_tokens
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
-        table = pq.read_table(source)
-        table = table.drop_columns([name for name in TEACHER_SCORES.values() if name in table.column_names])
-        columns = [name for name in TEACHER_SCORES if name in table.column_names]
-        if "documents" in columns and self.config.depth is not None:
-            for name in ("documents", "scores"):
-                cut = [own[: self.config.depth] for own in table[name].to_pylist()]
-                table = table.set_column(
-                    table.column_names.index(name), table.field(name), pa.array(cut, table.field(name).type)
-                )
-        lists = {name: table[name].to_pylist() for name in columns}
-        texts = [
-            [self._text(source, row, name) for own in parts for name in own]
-            for row, parts in enumerate(zip(*lists.values(), strict=True))
-        ]
+        table, texts = self.lists.read(source)
         pairs = max(1, sum(map(len, texts)))
         tokens = 0
 
@@ -69,22 +55,85 @@ class Worker:
             report(done * len(table) // pairs, seen)
 
         scores = self.reranker.score(table["text"].to_pylist(), texts, batch_tokens=self.batch_tokens, progress=count)
-        start = [0] * len(table)
-        for name in columns:
-            parts = []
-            for row, own in enumerate(lists[name]):
-                parts.append(scores[row][start[row] : start[row] + len(own)])
-                start[row] += len(own)
-            ends = pa.array(np.cumsum([0, *map(len, parts)]), pa.int32())
-            flat = pa.array(np.concatenate(parts) if parts else np.zeros(0, np.float32), pa.float32())
-            table = table.append_column(TEACHER_SCORES[name], pa.ListArray.from_arrays(ends, flat))
-        write_table(target, table)
-        return {"rows": len(table), "pairs": sum(map(len, texts)), "tokens": tokens}
+        return write_scores(target, table, scores, tokens)
+
+
+class ShardClient:
+    """Makes vLLM requests from the pairs of shards. Writes the same tables as `Worker`."""
+
+    task: Task = "classify"
+
+    def __init__(self, config: Config, inputs: Inputs) -> None:
+        self.lists = Lists(inputs.corpus, config.depth)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(inputs.model)
+        self.tokens = PairTokenizer(tokenizer, _read_config(inputs.model, inputs.adapter, config))
+        self.engine_args = make_scorer_args(tokenizer.convert_ids_to_tokens(self.tokens.answers))
+
+    def requests(self, source: Path) -> list[Request]:
+        table, texts = self.lists.read(source)
+        pairs = self.tokens.tokenize_pairs(table["text"].to_pylist(), texts)
+        return [
+            (np.array([*first, *second], np.int32), {"use_activation": False}) for own in pairs for first, second in own
+        ]
+
+    def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
+        table, texts = self.lists.read(source)
+        scores = np.concatenate([np.zeros(0), *answers]).astype(np.float32)
+        reranker.check_finite(scores)
+        return write_scores(target, table, np.split(scores, np.cumsum([len(own) for own in texts])[:-1]), tokens)
+
+
+def _read_config(model: Path, adapter: Path | None, config: Config) -> RerankerConfig:
+    found = read_reranker_config(find_config_folder(model, adapter))
+    return found.with_limits(config.max_length, config.query_max_length)
+
+
+class Lists:
+    """Reads shards of lists, and the texts of their documents. depth: documents of each ranking; None: all."""
+
+    def __init__(self, corpus: Path, depth: int | None) -> None:
+        table = read_shards(corpus, ["id", "text"])
+        self.text_of = dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
+        self.corpus, self.depth = corpus, depth
+
+    def read(self, source: Path) -> tuple[pa.Table, list[list[str]]]:
+        """Return the table of a shard without scores, and the texts of each row, column by column."""
+        table = pq.read_table(source)
+        table = table.drop_columns([name for name in TEACHER_SCORES.values() if name in table.column_names])
+        if "documents" in table.column_names and self.depth is not None:
+            for name in ("documents", "scores"):
+                cut = [own[: self.depth] for own in table[name].to_pylist()]
+                table = table.set_column(
+                    table.column_names.index(name), table.field(name), pa.array(cut, table.field(name).type)
+                )
+        lists = zip(*(table[name].to_pylist() for name in _list_columns(table)), strict=True)
+        return table, [
+            [self._text(source, row, name) for own in parts for name in own] for row, parts in enumerate(lists)
+        ]
 
     def _text(self, source: Path, row: int, name: str) -> str:
         if name not in self.text_of:
             raise InputError(f"{source}: row {row}: '{name}' is not in {self.corpus}; expected a document's id")
         return self.text_of[name]
+
+
+def _list_columns(table: pa.Table) -> list[str]:
+    return [name for name in TEACHER_SCORES if name in table.column_names]
+
+
+def write_scores(target: Path, table: pa.Table, scores: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
+    """Write a shard with the scores of each row, in the order of the texts of `Lists.read`. Return the counts."""
+    start = [0] * len(table)
+    for name in _list_columns(table):
+        parts = []
+        for row, length in enumerate(map(len, table[name].to_pylist())):
+            parts.append(scores[row][start[row] : start[row] + length])
+            start[row] += length
+        ends = pa.array(np.cumsum([0, *map(len, parts)]), pa.int32())
+        flat = pa.array(np.concatenate(parts) if parts else np.zeros(0, np.float32), pa.float32())
+        table = table.append_column(TEACHER_SCORES[name], pa.ListArray.from_arrays(ends, flat))
+    write_table(target, table)
+    return {"rows": len(table), "pairs": sum(start), "tokens": tokens}
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -102,15 +151,20 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             _write_flag_embedding(context.out, inputs.corpus)
             return Result({"queries": rows, "pairs": 0, "tokens": 0, "teacher_gate": str(gate)})
     config = resolve_dtype(context, config)
-    arguments: dict[str, Any] = {
-        "model": inputs.model,
-        "adapter": inputs.adapter,
-        "corpus": inputs.corpus,
-        "config": config,
-        "batch_tokens": context.resources.batch_tokens,
-        "device": name_device(context.resources.gpus),
-    }
-    counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=rows)
+    if config.engine == "vllm":
+        check_vllm(config, inputs)  # at plan time the model may not have existed
+        model, client = (inputs.model, inputs.adapter), ShardClient(config, inputs)
+        counts = ask_shards(context, shards, *model, client, dtype=config.dtype, total_rows=rows)
+    else:
+        arguments: dict[str, Any] = {
+            "model": inputs.model,
+            "adapter": inputs.adapter,
+            "corpus": inputs.corpus,
+            "config": config,
+            "batch_tokens": context.resources.batch_tokens,
+            "device": name_device(context.resources.gpus),
+        }
+        counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=rows)
     if counts["rows"] != rows:
         raise ArtifactError(
             f"step {context.step}: {counts['rows']} rows for {rows} queries; expected one row per query"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -112,9 +113,9 @@ def engine(installed: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     state: dict[str, Any] = {"asked": [], "until": None}
 
     def answers(
-        context: Context, model: Path, generator: implementation.ShardGenerator, asked: Mapping[Path, list[Any]]
-    ) -> Iterator[tuple[Path, int, list[int]]]:
-        opened = decoder.load(model, dtype="float32", device="cpu")
+        context: Context, model: Path, dtype: str, client: implementation.ShardClient, asked: Mapping[Path, list[Any]]
+    ) -> Iterator[tuple[Path, int, np.ndarray]]:
+        opened = decoder.load(model, dtype=dtype, device="cpu")
         every = [(source, number) for source, requests in asked.items() for number in range(len(requests))]
         for source, number in reversed(every):
             if len(state["asked"]) == state["until"]:
@@ -122,7 +123,7 @@ def engine(installed: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             state["asked"].append(source.name)
             prompt, how = asked[source][number]
             kept = sampling.Sampling(temperature=0, max_new_tokens=how["max_tokens"], stop=tuple(how.get("stop", ())))
-            yield source, number, sampling.generate(opened, [prompt], [""], kept)[0]
+            yield source, number, np.array(sampling.generate(opened, [prompt.tolist()], [""], kept)[0])
 
     monkeypatch.setattr(vllm_shards, "_answers", answers)
     return state
@@ -193,12 +194,12 @@ def test_a_killed_run_goes_on_by_shard(
 
 def test_each_answer_has_a_seed_of_its_own(made: Path) -> None:
     config = dataclasses.replace(VLLM, num_completions=3, temperature=0.7, top_p=0.9, top_k=20)
-    generator = implementation.ShardGenerator(config, inputs(made), "cpu")
+    client = implementation.ShardClient(config, inputs(made))
     shards = sorted((made / "prepared/test").glob("*.parquet"))
-    requests = [request for shard in shards for request in generator.requests(shard)]
+    requests = [request for shard in shards for request in client.requests(shard)]
     assert len({how["seed"] for _, how in requests}) == len(requests) == 36
-    assert generator.requests(shards[0]) == requests[:15]
-    other = implementation.ShardGenerator(dataclasses.replace(config, seed=1), inputs(made), "cpu").requests(shards[0])
+    assert [how for _, how in client.requests(shards[0])] == [how for _, how in requests[:15]]
+    other = implementation.ShardClient(dataclasses.replace(config, seed=1), inputs(made)).requests(shards[0])
     assert not {how["seed"] for _, how in other} & {how["seed"] for _, how in requests}
     ends = decoder.load_conversations(made / "base").ends
     assert requests[0][1].items() >= {"temperature": 0.7, "top_p": 0.9, "top_k": 20, "max_tokens": 24}.items()

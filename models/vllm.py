@@ -1,48 +1,67 @@
 """Engine arguments and sampling parameters for vLLM (Kwon et al. 2023, "PagedAttention").
 
-This module does not import vLLM, which runs in its own processes. Prompts and answers are exchanged as token ids, so
-that templates, end tokens and decoding are the same as with `generate`. Seeds are derived from (seed, name of the
-answer) as well, but vLLM draws other tokens from them.
+This module does not import vLLM, which runs in its own processes. Texts and answers are exchanged as token ids, so that
+templates, truncation, end tokens and decoding are the same as with transformers. Seeds are derived from (seed, name of
+the answer) as well, but vLLM draws other tokens from them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
 
 from ratchet.errors import ModelError
 from ratchet.models.decoder.sampling import Sampling, derive_key
-from ratchet.models.devices import resolve_dtype
 
 CPU_CACHE = 2**30
 """Bytes of the KV cache on CPUs, where vLLM would take nine tenths of the memory. VLLM_CPU_KVCACHE_SPACE raises it."""
 
 
-def make_engine_args(base: Path, *, dtype: str, device: str, longest: int) -> dict[str, Any]:
-    """Return the engine arguments for a model folder. longest: tokens of the longest prompt plus max_new_tokens.
+def make_engine_args(base: Path, *, dtype: str, longest: int, gpus: float | None) -> dict[str, Any]:
+    """Return the engine arguments for a model folder.
+
+    dtype: `float32` or `bfloat16`. longest: tokens of the longest text plus max_new_tokens. gpus: those of an engine,
+    over which layers are divided (tensor parallelism).
 
     Raises ModelError if the model has fewer positions: vLLM would truncate the answer.
     """
     positions = getattr(transformers.AutoConfig.from_pretrained(base), "max_position_embeddings", None)
     if positions is not None and longest > positions:
         raise ModelError(
-            f"model {base}: {longest} tokens asked for, the longest prompt with max_new_tokens; expected at most its"
-            f" {positions} positions; lower max_new_tokens"
+            f"model {base}: {longest} tokens asked for, the longest text with max_new_tokens; expected at most its"
+            f" {positions} positions; lower max_new_tokens or max_length"
         )
     found: dict[str, Any] = {
-        "dtype": str(resolve_dtype(dtype, torch.device(device))).removeprefix("torch."),
+        "dtype": dtype,
         "max_model_len": longest,
         "generation_config": "vllm",  # not the folder's: all sampling parameters are ours
         "disable_log_stats": True,
     }
-    if device == "cpu":
+    if gpus and gpus > 1:
+        # One actor has all GPUs, as with transformers, so they are on one machine.
+        found |= {"tensor_parallel_size": int(gpus), "distributed_executor_backend": "mp"}
+    if not gpus:
         # Compilation needs a compiler and takes longer than it saves. Chunked prefill rewinds the seed, which CPU
         # generators do not support: vLLM fails.
         found |= {"enforce_eager": True, "enable_chunked_prefill": False, "kv_cache_memory_bytes": CPU_CACHE}
     return found
+
+
+def make_pooler_args(pooling: str) -> dict[str, Any]:
+    """Return the engine arguments for the pooling of an encoding config."""
+    return {"pooler_config": {"seq_pooling_type": pooling.removesuffix("_token").upper()}}
+
+
+def make_scorer_args(answers: Sequence[str]) -> dict[str, Any]:
+    """Return the engine arguments for the score of a decoder: the logit of the first token after the prompt, minus that
+    of the second if there are two."""
+    method = "from_2_way_softmax" if len(answers) == 2 else "no_post_processing"
+    return make_pooler_args("last_token") | {
+        "hf_overrides": {"classifier_from_token": list(reversed(answers)), "method": method}
+    }
 
 
 def make_sampling_params(sampling: Sampling, ends: frozenset[int], name: str) -> dict[str, Any]:
