@@ -41,8 +41,8 @@ def open_model(
     training: no dropout, and eager attention on CPUs, whose backward is faster there. quantization: `nf4` keeps linear
     layers in 4 bits with double quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA"); they are on their
     devices. streamed: weights stay in their files, and a layer has them while it runs. may_lack(name): whether a
-    missing weight is accepted; it is initialised at random. settings: overrides of the model's config. Raises ModelError
-    for an unusable folder.
+    missing weight is accepted; it is initialised at random. settings: overrides of the model's config.
+    Raises ModelError for an unusable folder.
     """
     check_folder(base)
     config = transformers.AutoConfig.from_pretrained(base, **settings)
