@@ -53,7 +53,7 @@ def start_engine(
             "zero_optimization": {
                 "stage": max(zero_stage, int(is_half)),
                 # By default 2 GB of float32, however few weights are trained.
-                "reduce_bucket_size": min(500_000_000, sum(parameter.numel() for parameter in trained)),
+                "reduce_bucket_size": min(500_000_000, sum(getattr(one, "ds_numel", one.numel()) for one in trained)),
                 **_configure_offload(offload),
             },
             # DeepSpeed compiles an Adam of its own for moments in the memory of the host.
@@ -112,6 +112,24 @@ def gather_weights(weights: Sequence[torch.Tensor]) -> Iterator[None]:
 
     with deepspeed.zero.GatheredParameters(cut):
         yield
+
+
+@contextmanager
+def gather_on_first_worker(weights: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Context manager in which these weights are whole on the first worker, in the memory of the host. They are
+    gathered one by one. Collective if one is partitioned."""
+    kept = []
+    for weight in filter(is_partitioned, weights):
+        with gather_weights([weight]):
+            copy = weight.detach().to("cpu", copy=True) if torch.distributed.get_rank() == 0 else None
+        if copy is not None:
+            kept.append((weight, weight.data))
+            weight.data = copy
+    try:
+        yield
+    finally:
+        for weight, own in kept:
+            weight.data = own
 
 
 def _configure_offload(offload: str) -> dict[str, Any]:

@@ -89,7 +89,6 @@ def check(config: Config, inputs: Inputs) -> None:
         ("checkpoints", increasing, "increasing training steps"),
         ("checkpoints", not config.checkpoints or config.eval_steps is None, "none together with eval_steps"),
         ("metric", config.metric == "eval_loss" or config.valid_samples > 0, "eval_loss where valid_samples is 0"),
-        ("zero_stage", config.zero_stage < 3, "2 or less, since the model generates answers during training"),
     ]
     require("sft", config, rules)
     check_config("sft", config, inputs.base)

@@ -131,7 +131,7 @@ class TrainingLoop:
         if is_best:
             history.best = len(history.evaluations) - 1
         if is_best or self.options.kept_steps:
-            with engine.gather_weights([one for one in self.task.model.parameters() if one.requires_grad]):
+            with engine.gather_on_first_worker([one for one in self.task.model.parameters() if one.requires_grad]):
                 if self.worker.rank == 0:
                     self.checkpoints.save_model(is_best, done if self.options.kept_steps else None)
 

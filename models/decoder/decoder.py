@@ -6,6 +6,8 @@ Legend: B rows, L tokens (padded), D dimensions, V vocabulary, T tokens that are
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,16 @@ class Decoder:
     def logits(self, hidden_TD: Tensor) -> Tensor:
         """Return logits [T, V]; V is the number of rows of the head."""
         return self.causal.get_output_embeddings()(hidden_TD)
+
+    def call_head(self, compute: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor], hidden_TD: Tensor) -> Tensor:
+        """Return compute(logits of some states, hidden_TD), in one call of the head's module. Under ZeRO-3 its weights
+        are gathered once per call, and once more in the backward pass, on all workers together."""
+        head = self.causal.get_output_embeddings()
+        head.forward = partial(compute, head.forward)
+        try:
+            return head(hidden_TD)
+        finally:
+            del head.forward
 
 
 def load(

@@ -9,7 +9,7 @@ Legend: B rows, L tokens (padded), D dimensions, V vocabulary, T labels, K token
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ratchet.models.decoder.conversation import Tokens
 from ratchet.models.decoder.decoder import Decoder
+from ratchet.models.engine import is_partitioned
 from ratchet.models.reranker.prefix_sharing import PrefixRow, make_tree_attention
 
 CHUNK = 1024
@@ -76,23 +77,21 @@ def compute_loss(
     teacher's top K tokens at `temperature`, scaled by temperature squared (Hinton et al. 2015).
     """
     hidden_TD, label_T = _states_at_labels(decoder, rows, multiple)
-    labels = len(label_T)
-    total = hidden_TD.new_zeros((), dtype=torch.float32)
     given = _concatenate_teachers(rows, teachers, decoder.device) if teachers is not None else None
-    for start in range(0, labels, CHUNK):
-        part = slice(start, start + CHUNK)
-        own = None if given is None else (given[0][part], given[1][part])
-        total = total + checkpoint(
-            _compute_chunk_loss,
-            decoder,
-            hidden_TD[part],
-            label_T[part],
-            own,
-            ce_weight,
-            temperature,
-            use_reentrant=False,
-        )
-    return total
+    # A head with an adapter calls modules inside it. Under ZeRO-3 all workers must call them equally often.
+    parts = [weight for part in decoder.causal.get_output_embeddings().children() for weight in part.parameters()]
+    size = max(1, len(label_T)) if any(map(is_partitioned, parts)) else CHUNK
+
+    def add_chunks(logits: Callable[[Tensor], Tensor], hidden_TD: Tensor) -> Tensor:
+        total = hidden_TD.new_zeros((), dtype=torch.float32)
+        for start in range(0, len(label_T), size):
+            part = slice(start, start + size)
+            own = None if given is None else (given[0][part], given[1][part])
+            chunk = (logits, hidden_TD[part], label_T[part], own, ce_weight, temperature)
+            total = total + checkpoint(_compute_chunk_loss, *chunk, use_reentrant=False)
+        return total
+
+    return decoder.call_head(add_chunks, hidden_TD)
 
 
 @torch.no_grad()
@@ -137,14 +136,14 @@ def _states_at_labels(decoder: Decoder, rows: Sequence[Sequence[Tokens]], multip
 
 
 def _compute_chunk_loss(
-    decoder: Decoder,
+    logits: Callable[[Tensor], Tensor],
     hidden_TD: Tensor,
     label_T: Tensor,
     teacher: tuple[Tensor, Tensor] | None,
     ce_weight: float,
     temperature: float,
 ) -> Tensor:
-    logits_TV = decoder.logits(hidden_TD).float()
+    logits_TV = logits(hidden_TD).float()
     hard = torch.nn.functional.cross_entropy(logits_TV, label_T, reduction="sum")
     if teacher is None:
         return hard

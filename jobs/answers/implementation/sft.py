@@ -28,11 +28,13 @@ from ratchet.models.decoder.conversation import Tokens
 from ratchet.models.decoder.multi_turn import ConversationState, converse
 from ratchet.models.decoder.sampling import Sampling
 from ratchet.models.dropout import DropoutMasks
+from ratchet.models.engine import load_partitioned
 from ratchet.models.length_groups import group_by_length
-from ratchet.models.loading import eval_mode, other_adapter, silence_transformers
+from ratchet.models.loading import add_other_adapter, eval_mode, other_adapter, silence_transformers
 from ratchet.models.losses import causal_lm_loss
 from ratchet.models.losses.causal_lm_loss import TeacherLogprobs, pack_rows
 from ratchet.models.model_files import copy_tokenizer
+from ratchet.models.zero3_sync import Zero3Sync
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 CPU_BATCH_TOKENS = 2048
@@ -56,18 +58,22 @@ class TrainTask:
                 " expected the same task; prepare both together"
             )
         self.device = "cpu" if worker.device == "cpu" else "cuda"
-        self.decoder = decoder.load(
-            inputs.base, dtype=config.dtype, device=self.device, training=True, quantization=config.quantization
-        )
+        with load_partitioned(config.dtype, self.device, zero_stage=config.zero_stage, offload=config.offload):
+            self.decoder = decoder.load(
+                inputs.base, dtype=config.dtype, device=self.device, training=True, quantization=config.quantization
+            )
         self.dropout = DropoutMasks(config.seed)
         if config.method == "lora":
             initial_adapter = inputs.current_best if config.start_from == "current_best" else None
             self.model = attach_adapter(self.decoder.model, config, initial_adapter, self.dropout, task="CAUSAL_LM")
             self.decoder.model = self.model
+            if config.zero_stage == 3 and inputs.current_best is not None and initial_adapter is None:
+                add_other_adapter(self.model, inputs.current_best)
         else:
             self.model = self.decoder.model
             if config.gradient_checkpointing:
                 self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.zero3_sync = Zero3Sync(self.decoder.causal.base_model, self.device, needed=config.zero_stage == 3)
         self.max_length = config.max_length or DEFAULT_MAX_LENGTH
         ids, self.train, too_long = self._tokenize(inputs.train, _read_samples(inputs.train))
         held_out = _read_samples(inputs.valid)
@@ -199,7 +205,10 @@ class TrainTask:
         with eval_mode(self.decoder.model), torch.no_grad():
             for group in self._make_passes(own):
                 total += float(causal_lm_loss.compute_loss(self.decoder, [[own[i] for i in row] for row in group]))
+            self.zero3_sync.finish(lambda: self._compute_loss([], 1)[0])
             correct, questions = self._verify_answers(rank, workers)
+            blank = torch.zeros((1, 1), dtype=torch.int64, device=self.decoder.device)
+            self.zero3_sync.finish(lambda: self.decoder.causal(input_ids=blank).logits)
         labels = sum(one.labels for one in self.valid)
         found = {"eval_loss": round(sum(gather_objects(total)) / labels, 6)}
         if self.valid_samples:

@@ -179,7 +179,6 @@ def test_an_adapter_of_another_task_does_not_answer(made: Path, tmp_path: Path, 
         ({"ce_weight": 1.5}, "ce_weight: 1.5 given"),
         ({"metric": "mrr"}, "one of accuracy, eval_loss"),
         ({"valid_samples": 0, "metric": "accuracy"}, "eval_loss where valid_samples is 0"),
-        ({"zero_stage": 3}, "2 or less"),
     ],
 )
 def test_wrong_settings_are_named(made: Path, change: dict[str, Any], said: str) -> None:
