@@ -22,6 +22,7 @@ LIBRARIES = 0.62e9
 """Bytes of a worker without a model: Python, torch, transformers and Ray, in training PEFT and DeepSpeed too."""
 TRAINED = 6
 """Bytes per trained weight for the bucket in which gradients are added over workers, and for temporaries of Adam."""
+BUCKET = 5e8  # weights whose gradients are added up at a time, as in `ratchet.models.engine.start_engine`
 CUDA = 1.0e9
 """Bytes of a GPU that the CUDA context and its libraries take, and of the fragments between tensors."""
 PREPACKED = 4 << 30  # as `ratchet.models.cpu_linear.LIMIT_BYTES`
@@ -121,34 +122,41 @@ def train(
     dtype = _dtype(config, resources)
     full = getattr(config, "method", "lora") == "full"
     counted = min(tokens, max(length, CPU_TOKENS)) if config.gradient_checkpointing and not resources.gpus else tokens
-    one = _measure(
-        folder,
-        kind,
-        dtype=dtype,
-        rows=max(1, counted // length),
-        length=length,
-        training=True,
-        lora_r=0 if full else config.lora_r,
-        target_modules=config.target_modules,
-        gradient_checkpointing=config.gradient_checkpointing,
-        quantization=config.quantization,
-        eager=not resources.gpus,
-    )
-    if one is None:
+    options = {
+        "dtype": dtype,
+        "rows": max(1, counted // length),
+        "length": length,
+        "training": True,
+        "gradient_checkpointing": config.gradient_checkpointing,
+        "quantization": config.quantization,
+        "eager": not resources.gpus,
+    }
+    names = "all-linear" if full else config.target_modules
+    one = _measure(folder, kind, lora_r=0 if full else config.lora_r, target_modules=names, **options)
+    # Gradients of all weights, counted below, would hide the activations.
+    active = _measure(folder, kind, lora_r=1, target_modules=names, **options) if full else one
+    if one is None or active is None:
         return None
     workers = resources.workers or 1
     sharded = {stage: workers if config.zero_stage >= stage else 1 for stage in (1, 2, 3)}
     # Moments and master weights in float32, gradients in float32 and in the buffer that adds them up.
-    states, gradients = 12 * one.trained / sharded[1], one.trained * (4 + 4 / sharded[2] + TRAINED)
+    states, gradients = 12 * one.trained / sharded[1], one.trained * ((4 + TRAINED) / sharded[3] + 4 / sharded[2])
     trained = 0 if full else 4 * one.trained
     # On CPUs the file of a base in 4 bits stays mapped.
     weights = (one.weights if resources.gpus else one.loaded) / sharded[3]
-    # Under ZeRO-3 a layer is whole while it runs, and the next one is fetched.
-    gathered = (config.zero_stage == 3) * 4 * one.largest * 2
-    # Forward passes of a step run one after the other: with checkpointing only their layers' inputs are kept.
     size = 2 if dtype == "bfloat16" else 4
+    gathered = saved = 0.0
+    if config.zero_stage == 3:
+        # A layer is whole while it runs, and the next one is fetched; or the head, and its gradient. The gradients of a
+        # bucket are whole until they are added up, in several copies. The first worker saves the whole model.
+        gathered = max(8 * one.largest, (1 + full) * size * one.head)
+        gathered += (5 * size if full else 8) * min(BUCKET, one.trained)
+        saved = one.weights * full
+    # Forward passes of a step run one after the other: with checkpointing only their layers' inputs are kept.
     kept = (tokens - counted) * one.layers * one.width * size if config.gradient_checkpointing else 0
-    working = one.peak + kept + gathered + 12 * vectors * one.width + 3 * 4 * labels * (one.head // max(1, one.width))
+    working = (
+        active.peak + kept + gathered + 12 * vectors * one.width + 3 * 4 * labels * (one.head // max(1, one.width))
+    )
     held = weights + trained + gradients + working
     host = LIBRARIES
     operations = None
@@ -158,12 +166,13 @@ def train(
         operations = float((forward + backward) * total)
     disk = (one.weights if full else 4 * one.trained) + 2 * 12 * one.trained
     if not resources.gpus:
-        return Needs(0.0, _gb(host + held + states), _gb(disk), operations, LESS["training"])
+        return Needs(0.0, _gb(host + states + max(held, weights + saved)), _gb(disk), operations, LESS["training"])
     offloaded = states * (config.offload != "none") + weights * (config.offload == "parameters")
     device = CUDA + held + states - offloaded
     # A base is loaded on the host, unless ZeRO-3 loads it layer by layer.
     loading = 0 if config.zero_stage == 3 or config.quantization != "none" else one.weights
-    return Needs(_gb(device), _gb(host + CUDA + max(offloaded, loading)), _gb(disk), operations, LESS["training"])
+    host += CUDA + max(offloaded + saved, loading)
+    return Needs(_gb(device), _gb(host), _gb(disk), operations, LESS["training"])
 
 
 def merge(folder: Path | None, adapter: Path | None, resources: Resources) -> Needs | None:

@@ -17,9 +17,10 @@ from model_shapes import save_shape
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
+from ratchet.jobs.answers import sft
 from ratchet.jobs.inference import InferenceConfig
 from ratchet.orchestrator.cli.main import main
-from ratchet.orchestrator.job_interface import Resources
+from ratchet.orchestrator.job_interface import Needs, Resources
 from ratchet.orchestrator.needs import parse_gpu
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "docs/published"
@@ -104,6 +105,22 @@ def test_published_runs_fit_on_eight_gpus_of_80_gb(
     assert len(memory) >= 3
     assert max(memory) <= 80
     assert re.search(r"at most .*, [\d.]+ GPU-hours", shown)
+
+
+def test_zero_3_shards_what_full_finetuning_keeps(models: dict[str, Path]) -> None:
+    def count(stage: int, workers: int) -> Needs:
+        config = sft.Config(method="full", zero_stage=stage, dtype="bfloat16", gradient_checkpointing=True)
+        resources = Resources(workers, gpus=1.0, micro_batch_size=1)
+        found = sft.estimate_needs(config, sft.Inputs(models["7B"], Path(), Path()), resources, {})
+        assert found is not None
+        return found
+
+    weights = 7_615_616_512  # of Qwen2.5-7B
+    halved = count(3, 8).gpu_memory - count(3, 16).gpu_memory
+    # Of each weight 2 bytes in bfloat16, 12 of the optimizer, 8 of gradients and 6 that are needed for a while.
+    assert halved == pytest.approx(28 * weights / 16 / 1e9, abs=0.01)
+    assert count(3, 8).gpu_memory < 80 < count(2, 8).gpu_memory
+    assert count(3, 8).memory > 2 * weights / 1e9  # the first worker saves the model
 
 
 @pytest.mark.parametrize(
