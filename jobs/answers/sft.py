@@ -77,7 +77,7 @@ class Inputs:
     teacher: Path | None = None
     """A teacher's distributions over the tokens of `train`, written by `teacher_logprobs`."""
     current_best: Path | None = None
-    """The current best adapter, which training has to improve on. None: the base."""
+    """The current best adapter, which training has to improve on; with `method=lora` only. None: the base."""
 
 
 def check(config: Config, inputs: Inputs) -> None:
@@ -96,6 +96,7 @@ def check(config: Config, inputs: Inputs) -> None:
         from ratchet.models.decoder import decoder
 
         decoder.check(inputs.base)
+        decoder.check_head(inputs.base)
         window = decoder.get_sliding_window(inputs.base) if config.packing else None
         if window is not None and window < (config.max_length or DEFAULT_MAX_LENGTH):
             raise InputError(
@@ -106,7 +107,13 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Refuse checkpoints and a warm-up after the last training step, as if no sample were too long."""
+    """Refuse an adapter to improve on by a model of all weights, and checkpoints and a warm-up after the last training
+    step, as if no sample were too long."""
+    if config.method == "full" and (inputs.current_best is not None or "current_best" in parents):
+        raise InputError(
+            "sft.current_best: an adapter given, with method=full; expected none, since the result is a whole model;"
+            " merge the adapter and give the merged model as base"
+        )
     samples = parents["train"].metrics.get("train") if "train" in parents else None
     if isinstance(samples, int):
         most = -(-samples // config.batch_size) * config.epochs

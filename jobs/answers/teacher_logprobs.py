@@ -46,6 +46,7 @@ def check(config: Config, inputs: Inputs) -> None:
     for folder in (inputs.model, inputs.student):
         check_folder(folder)
         decoder.check(folder)
+    decoder.check_head(inputs.model)
     decoder.check_same_tokens(inputs.model, inputs.student)
 
 

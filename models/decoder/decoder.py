@@ -121,6 +121,17 @@ def check(base: Path) -> None:
     load_conversations(base)
 
 
+def check_head(base: Path) -> None:
+    """Raise ModelError for a model that caps or scales its logits behind the linear head, as Gemma 2 does: losses and
+    distributions are computed from the head alone. Reads no weights."""
+    config = transformers.AutoConfig.from_pretrained(base).get_text_config()
+    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
+        if (value := getattr(config, name, None)) not in (None, 1, 0):
+            raise ModelError(
+                f"model {base}: {name}={value} in config.json; expected a plain linear head; use another model"
+            )
+
+
 def get_sliding_window(base: Path) -> int | None:
     """Return how many tokens back the layers of a model attend that attend to a window only; None without such layers.
     Reads no weights."""

@@ -125,15 +125,8 @@ class TrainTask:
         current_best = self.inputs.current_best
         if current_best is None or self.config.start_from == "current_best":
             return self.evaluate()  # training starts from the model to improve on
-        if self.config.method == "lora":
-            with other_adapter(self.model, current_best):
-                return self.evaluate()
-        trained = self.decoder
-        self.decoder = decoder.load(self.inputs.base, current_best, dtype=self.config.dtype, device=self.device)
-        try:
+        with other_adapter(self.model, current_best):
             return self.evaluate()
-        finally:
-            self.decoder = trained
 
     def save(self, folder: Path) -> None:
         if self.config.method == "lora":

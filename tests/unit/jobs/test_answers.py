@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,20 @@ from countdown_files import FAST, inputs, make_countdown_files
 from ratchet.data.tables import read_shards
 from ratchet.data.tasks.solver import generate_tasks
 from ratchet.data.tasks.task import SAMPLES, read_task_name, row_to_sample, write_task_name
-from ratchet.errors import DataError, InputError
+from ratchet.errors import DataError, InputError, ModelError
 from ratchet.jobs.answers import (
     evaluate_answers,
     generate,
     prepare_tasks,
     sft,
+    teacher_logprobs,
 )
 from ratchet.jobs.answers.implementation.generate import Worker, count_shared_tokens
 from ratchet.jobs.answers.implementation.sft import TrainTask
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models import loading
 from ratchet.models.decoder import decoder
-from ratchet.orchestrator.job_interface import Context, Resources
+from ratchet.orchestrator.job_interface import Context, Resources, Result
 from ratchet.orchestrator.job_interface.settings import validate
 
 MakeContext = Callable[..., Context]
@@ -290,3 +292,24 @@ def test_the_current_best_is_measured_over_the_base_that_is_trained(
     assert task.evaluate_start() == pytest.approx(expected, abs=1e-6)
     assert task.evaluate() == own != expected
     assert loaded == ["base"]
+
+
+def test_a_model_of_all_weights_has_no_adapter_to_improve_on(made: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(FAST, method="full")
+    for given, parents in ((tmp_path, {}), (None, {"current_best": Result()})):
+        current = dataclasses.replace(inputs(made), current_best=given)
+        with pytest.raises(InputError, match=r"sft\.current_best: an adapter given, with method=full; expected none"):
+            sft.predict(config, current, parents)
+        sft.predict(dataclasses.replace(config, method="lora"), current, parents)
+
+
+@pytest.mark.parametrize(("name", "value"), [("final_logit_softcapping", 30.0), ("logits_scaling", 8.0)])
+def test_heads_that_cap_or_scale_their_logits_are_refused(made: Path, tmp_path: Path, name: str, value: float) -> None:
+    """As those of Gemma 2 and Granite: the losses would be those of other logits."""
+    base = shutil.copytree(inputs(made).base, tmp_path / "base")
+    shape = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(shape | {name: value}))
+    with pytest.raises(ModelError, match=f"{name}={value} in config.json; expected a plain linear head"):
+        sft.check(FAST, dataclasses.replace(inputs(made), base=base))
+    with pytest.raises(ModelError, match=f"{name}={value} in config.json; expected a plain linear head"):
+        teacher_logprobs.check(teacher_logprobs.Config(), teacher_logprobs.Inputs(base, made, inputs(made).base))
