@@ -19,7 +19,7 @@ import ray
 
 from ratchet.errors import JobError
 from ratchet.jobs.distributed.progress_tally import ProgressTally
-from ratchet.jobs.distributed.shard_map import commit_shard, complete_shards, silence_ray_data
+from ratchet.jobs.distributed.shard_map import actor_options, commit_shard, complete_shards, silence_ray_data
 from ratchet.models.decoder import decoder
 from ratchet.models.vllm import make_engine_args
 from ratchet.orchestrator.job_interface import Context
@@ -142,7 +142,7 @@ def _answers(
     )
     # By default Ray Data replaces a lost engine without limit, even if a request crashes it each time.
     limits = {"max_restarts": resources.retries, "max_task_retries": resources.retries}
-    processor.get_stage_by_name("vLLMEngineStage").map_batches_kwargs.update(limits)
+    processor.get_stage_by_name("vLLMEngineStage").map_batches_kwargs.update(limits | actor_options(resources))
     try:
         for row in processor(ray.data.from_items(rows, override_num_blocks=blocks)).iter_rows():
             yield Path(row["source"]), int(row["number"]), np.asarray(row["answer"])
