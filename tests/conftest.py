@@ -158,6 +158,14 @@ def save_tiny_bert(folder: Path) -> None:
 
 
 @pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return an encoder and decoders with relative and with absolute positions."""
+    from tiny_models import save_model
+
+    return {kind: save_model(tmp_path_factory.mktemp(kind), kind) for kind in ("bert", "qwen2", "gpt2")}
+
+
+@pytest.fixture(scope="session")
 def tiny_decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Qwen2. Its tokens are bytes and the words Yes and No; its width is the block size of 4-bit weights."""
     from tokenizers import Tokenizer, models, pre_tokenizers

@@ -1,16 +1,19 @@
-"""The memory that checking a merged model takes."""
+"""The memory that merging, and checking the merged model, take."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from architectures import make, trained
+from safetensors.torch import save_file
 
-from ratchet.models.adapters import merging
+from ratchet.models.adapters import lora, merging
 from ratchet.models.embedder.encoding_config import EncodingConfig
 
 
@@ -47,3 +50,35 @@ print(peak() - before)
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)
     grown = int(done.stdout.strip().splitlines()[-1]) * 1024
     assert 10e6 < grown < weights / 2, f"peak grew by {grown / 1e6:.0f} MB; the weights have {weights / 1e6:.0f} MB"
+
+
+def test_merging_holds_one_tensor(tmp_path: Path) -> None:
+    """Each of 24 tensors has 8 MB. Measured in a process of its own, whose peak, unlike ru_maxrss, is not
+    that of its parent."""
+    layers = {f"layers.{i}.q.weight": torch.randn(2048, 2048).to(torch.bfloat16) for i in range(24)}
+    (tmp_path / "config.json").write_text("{}")
+    save_file(layers, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    adapter, target = tmp_path / "adapter", tmp_path / "merged"
+    adapter.mkdir()
+    target.mkdir()
+    pairs = {
+        f"base_model.model.{name[:-7]}.lora_{part}.weight": torch.ones(shape)
+        for name in layers
+        for part, shape in (("A", (4, 2048)), ("B", (2048, 4)))
+    }
+    save_file(pairs, adapter / lora.WEIGHTS)
+    (adapter / lora.CONFIG).write_text(json.dumps({"r": 4, "lora_alpha": 8}))
+    program = """
+import sys
+from pathlib import Path
+from ratchet.models.adapters.shard_merge import merge_shards
+import torch
+torch.ones(512, 512) @ torch.ones(512, 512)
+peak = lambda: int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+before = peak()
+merge_shards(*map(Path, sys.argv[1:]))
+print(peak() - before)
+"""
+    arguments = [sys.executable, "-c", program, str(tmp_path), str(adapter), str(target)]
+    grown = int(subprocess.run(arguments, capture_output=True, text=True, check=True).stdout) * 1024
+    assert 10e6 < grown < 180e6, f"peak grew by {grown / 1e6:.0f} MB; the weights have 201 MB"

@@ -1,4 +1,4 @@
-"""Small models, saved as folders: an encoder and decoders with relative and with absolute positions."""
+"""What several tests of models share."""
 
 from __future__ import annotations
 
@@ -6,50 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tiny_models import WORDS
 
 from ratchet.models.model_files import MINILM, resolve
-
-WORDS = [f"w{i}" for i in range(40)]
-
-
-def save_model(folder: Path, kind: str) -> Path:
-    """A random model of `kind` (bert, qwen2, gpt2) with a tokenizer that splits at spaces (qwen2: characters)."""
-    torch.manual_seed(0)
-    size = {"vocab_size": 43, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    model: transformers.PreTrainedModel
-    if kind == "bert":
-        config = transformers.BertConfig(**size, intermediate_size=64, max_position_embeddings=64, pad_token_id=0)
-        model = transformers.BertModel(config, add_pooling_layer=False)
-    elif kind == "qwen2":
-        more = {"intermediate_size": 64, "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0}
-        model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**size, **more))
-    else:
-        config = transformers.GPT2Config(vocab_size=43, n_embd=32, n_layer=2, n_head=4, n_positions=64)
-        model = transformers.GPT2LMHeadModel(config)
-    # As initialised, weights are so small that attention hardly matters.
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(8)
-    model.save_pretrained(folder)
-    special = {"[PAD]": 0, "[END]": 1, "[UNK]": 2}
-    if kind == "qwen2":  # transformers takes byte-level BPE for it, whatever was saved: here one character, one token
-        splits = Tokenizer(models.BPE({**special, **{c: i + 3 for i, c in enumerate("w0123456789\u0120")}}, []))
-        splits.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    else:
-        splits = Tokenizer(models.WordLevel({**special, **{w: i + 3 for i, w in enumerate(WORDS)}}, "[UNK]"))
-        splits.pre_tokenizer = pre_tokenizers.Whitespace()
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=splits, pad_token="[PAD]", eos_token="[END]", unk_token="[UNK]", model_max_length=64
-    ).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {kind: save_model(tmp_path_factory.mktemp(kind), kind) for kind in ("bert", "qwen2", "gpt2")}
 
 
 @pytest.fixture(scope="session")

@@ -20,13 +20,8 @@ from ratchet.models.reranker.reranker_config import RerankerConfig
 YES_NO = RerankerConfig("yes_no", 64, None, "w1{text}", "w2{text}", "w", "w3", answer="w")
 CROSS_ENCODER = RerankerConfig("cross_encoder", 64)
 DECODERS = [name for name in ARCHITECTURES if "bert" not in name]
-# float16 is computed in float32; Gemma 3 rounds the number that embeddings are multiplied by in float16.
-STORED = [
-    (name, dtype)
-    for dtype in ("bfloat16", "float16")
-    for name in ARCHITECTURES
-    if (name, dtype) != ("gemma3", "float16")
-]
+# float16 is computed in float32.
+STORED = [*((name, "bfloat16") for name in ARCHITECTURES), ("qwen2", "float16"), ("bert", "float16")]
 
 
 def to_options(stored: str) -> dict[str, Any]:
