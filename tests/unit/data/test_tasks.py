@@ -252,13 +252,13 @@ def official_normalize(text: str) -> str:
     st.text(st.sampled_from("the an aA.,'-x yZ\t1"), max_size=25), st.text(st.sampled_from("the a.x yZ1"), max_size=25)
 )
 def test_squad_scores_are_the_official_ones(prediction: str, gold: str) -> None:
-    found = squad.score(prediction, [gold, "zzz"])
+    found = squad.score(prediction, [gold, "qqq"])  # the second is never said
     a, b = official_normalize(prediction), official_normalize(gold)
     assert found["em"] == float(a == b)
     same = sum((Counter(a.split()) & Counter(b.split())).values())
     expected = 2 * same / (len(a.split()) + len(b.split())) if same else 0.0
     assert found["f1"] == pytest.approx(expected)
-    assert found["lenient"] == float(a == b or bool(a and b and (a in b or b in a)) or bool(a and a in "zzz"))
+    assert found["lenient"] == float(a == b or bool(a and b and (a in b or b in a)))
 
 
 def test_several_golds_the_best_counts() -> None:
