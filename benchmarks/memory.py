@@ -127,6 +127,8 @@ def embed(base: Path, data: Path, out: Path, settings: dict[str, Any], given: An
 
 
 def rerank(base: Path, data: Path, out: Path, settings: dict[str, Any], given: Any) -> Parts:
+    from dataclasses import replace
+
     from ratchet.jobs.retrieval import rerank as job
     from ratchet.models.reranker import reranker
     from ratchet.models.reranker.reranker_config import read_reranker_config
@@ -136,7 +138,7 @@ def rerank(base: Path, data: Path, out: Path, settings: dict[str, Any], given: A
     inputs = job.Inputs(base, data / "mined", data / "corpus")
 
     def work() -> None:
-        limits = read_reranker_config(base).with_limits(length, None)
+        limits = replace(read_reranker_config(base), max_length=length)
         options = {"dtype": config.dtype, "quantization": config.quantization}
         one = reranker.load(base, None, device="cpu", reranker_config=limits, **options)
         one.score([TEXT] * 2, [[TEXT] * 12] * 2, batch_tokens=given.batch_tokens)

@@ -44,6 +44,8 @@ class RetrievalLoop:
     """Negatives that are mined per query."""
     depth: int = 25
     """Documents of each ranking that are reranked."""
+    examples: Source | None = None
+    """Few-shot examples in front of the queries of the model that mines first and of the finetuned ones."""
     seed: int = 42
     reranker_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the reranker's finetunes besides learning_rate and label_smoothing."""
@@ -92,6 +94,7 @@ class RetrievalLoop:
                 corpus=self.prepared["corpus"],
                 valid=self.prepared["valid"],
                 current_best=adapter,
+                examples=self.examples,
                 start_from="current_best",
                 distillation=self._distillation(teacher),
                 seed=self.seed + i,
@@ -135,8 +138,10 @@ class RetrievalLoop:
         return rows
 
     def embed(self, name: str, model: Model, texts: str) -> Step:
-        role = "passage" if texts == "corpus" else "query"
-        return self._step_once(f"{name}/embed_{texts}", embed.JOB, model=model, texts=self.prepared[texts], role=role)
+        values: dict[str, Any] = {"role": "passage" if texts == "corpus" else "query"}
+        if isinstance(model, Source) and texts != "corpus":
+            values["examples"] = self.examples  # finetuned models bring theirs along
+        return self._step_once(f"{name}/embed_{texts}", embed.JOB, model=model, texts=self.prepared[texts], **values)
 
     def evaluate(self, name: str, model: Model, split: str, **inputs: Any) -> Step:
         return self._step_once(

@@ -20,6 +20,7 @@ def misconceptions(
     iterations: Annotated[int, Interval(ge=0, le=1000)] = 2,
     mining: Mining = "each",
     distillation: Distillation = "kl_div",
+    examples: str = "",
     ablations: bool = False,
     seed: Seed = 42,
 ) -> Summary:
@@ -34,6 +35,7 @@ def misconceptions(
     mining      where negatives come from: mined in each iteration (each), given by the data (given), or given with a
                 teacher's scores (given_scored)
     distillation  how the reranker of one iteration teaches the finetunes of the next
+    examples    few-shot examples in front of every query: JSON Lines with `query` and `answer`
     ablations   also iterate without a teacher and without mining, in the same table
     seed        of the split, of mining and of training
     """

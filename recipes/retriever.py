@@ -21,6 +21,7 @@ def retriever(
     iterations: Annotated[int, Interval(ge=0, le=1000)] = 2,
     mining: Mining = "each",
     distillation: Distillation = "kl_div",
+    examples: str = "",
     ablations: bool = False,
     seed: Seed = 42,
 ) -> Summary:
@@ -37,6 +38,7 @@ def retriever(
     mining      where negatives come from: mined in each iteration (each), given by the data (given), or given with a
                 teacher's scores (given_scored)
     distillation  how the reranker of one iteration teaches the finetunes of the next
+    examples    few-shot examples in front of every query: JSON Lines with `query` and `answer`
     ablations   also iterate without a teacher and without mining, in the same table
     seed        of the split, of mining and of training
     """
@@ -46,5 +48,6 @@ def retriever(
         reranker=choose_reranker(reranker),
         mining=mining,
         distillation=distillation,
+        examples=Source.find(examples, "examples") if examples else None,
         seed=seed,
     ).build_summary(pretrained(bootstrap or base), iterations, ablations=ablations)

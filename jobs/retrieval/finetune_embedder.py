@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge, Gt
 
+from ratchet.data.formats.examples import read_examples
 from ratchet.errors import InputError
 from ratchet.jobs import needs
+from ratchet.jobs.model_settings import EncodingSettings, resolve_encoding_config
 from ratchet.jobs.training.config import (
     WARM_START,
     RetrievalFinetuneConfig,
@@ -19,8 +22,7 @@ from ratchet.jobs.training.config import (
     list_training_metrics,
     require,
 )
-from ratchet.models.embedder.encoding_config import read_encoding_config
-from ratchet.models.model_files import find_config_folder
+from ratchet.models.embedder.encoding_config import Example
 from ratchet.models.model_kind import check_embedder, read_config
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Unit
 
@@ -31,7 +33,7 @@ TEMPLATE_TOKENS = 32
 
 
 @dataclass(frozen=True)
-class Config(RetrievalFinetuneConfig):
+class Config(EncodingSettings, RetrievalFinetuneConfig):
     batch_size: Annotated[int, Ge(2), Unit("queries")] = 64
     """Largest number of queries per training step, over all workers. The steps of an epoch are of nearly equal size."""
     temperature: Annotated[float, Gt(0)] = 0.02
@@ -40,21 +42,11 @@ class Config(RetrievalFinetuneConfig):
     """Use the passages of all other queries of the batch, on all workers, as negatives too."""
     false_negative_mask: bool = True
     """Mask negatives that are known positives of the query, or have the text of its positive or of the query."""
-    task: str = ""
-    """One sentence that says what to search for. Replaces `{task}`, which a template must have. Empty: that of the
-    encoding config."""
-    query_template: str = ""
-    """Template of queries, with `{text}` and optionally `{task}`. Empty: that of the encoding config; with examples,
-    that of bge-en-icl."""
-    query_max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
-    """Longer queries are truncated, before the template is applied. None: the limit of the encoding config."""
     num_examples: Annotated[int, Ge(0)] = 0
     """Largest number of few-shot examples before a query in training. Each query gets 0 to so many, sampled from other
     training queries anew in each epoch."""
     num_fixed_examples: Annotated[int, Ge(0)] = 0
     """Few-shot examples that are saved with the adapter for inference: the same before every query."""
-    example_max_length: Annotated[int, Ge(1), Unit("tokens")] = 128
-    """Longer queries and answers of few-shot examples are truncated."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +61,9 @@ class Inputs:
     """Held-out queries with positives."""
     current_best: Path | None = None
     """The current best adapter, which is kept if training does not improve on it. None: the base."""
+    examples: Path | None = None
+    """Few-shot examples that are saved with the adapter for inference, instead of `num_fixed_examples` drawn ones:
+    JSON Lines with `query` and `answer`."""
 
 
 def check(config: Config, inputs: Inputs) -> None:
@@ -92,39 +87,32 @@ def check(config: Config, inputs: Inputs) -> None:
     if inputs.base is None:
         return
     check_embedder(inputs.base)
-    _check_task(job, config, inputs)
-    length = read_encoding_config(inputs.base).with_limits(config.max_length).max_length
-    examples = config.num_examples * (2 * config.example_max_length + TEMPLATE_TOKENS)
-    left = length - examples - TEMPLATE_TOKENS
+    fixed = read_examples(inputs.examples)
+    if config.start_from == "current_best" and inputs.current_best is None:
+        return  # the encoding config of an adapter is read once it exists
+    adapter = inputs.current_best if config.start_from == "current_best" else None
+    found = resolve_encoding_config(job, config, inputs.base, adapter, list_examples(config, fixed))
+    each = found.example_query_max_length + found.example_answer_max_length
+    left = found.max_length - config.num_examples * (each + TEMPLATE_TOKENS) - TEMPLATE_TOKENS
     if config.num_examples and left < (config.query_max_length or 1):
         raise InputError(
-            f"{job}.num_examples: {config.num_examples} given, of up to {2 * config.example_max_length} tokens"
-            f" each, with a max_length of {length}; that leaves {max(0, left)} for the query, expected"
-            f" {config.query_max_length or 'some'}; raise max_length, or lower num_examples or example_max_length"
+            f"{job}.num_examples: {config.num_examples} given, of up to {each} tokens each, with a max_length of"
+            f" {found.max_length}; that leaves {max(0, left)} for the query, expected"
+            f" {config.query_max_length or 'some'}; raise max_length, or lower num_examples or the lengths of examples"
         )
 
 
-def _check_task(job: str, config: Config, inputs: Inputs) -> None:
-    """Raise InputError for a task that no template uses. Templates of an adapter are read once it exists."""
-    adapter = inputs.current_best if config.start_from == "current_best" else None
-    if not config.task or (config.num_examples and not config.query_template):
-        return  # the template of bge-en-icl has {task}
-    if config.start_from == "current_best" and adapter is None:
-        return
-    given = read_encoding_config(find_config_folder(inputs.base, adapter))
-    if "{task}" not in (config.query_template or given.query_template) + given.passage_template:
-        raise InputError(
-            f"{job}.task: {config.task!r} given, but no template has {{task}}; expected query_template with it; set"
-            " query_template, such as 'Instruct: {task}\\nQuery: {text}', or leave task empty"
-        )
+def list_examples(config: Config, fixed: Sequence[Example]) -> Sequence[Example] | None:
+    """Return the examples for inference; None where queries have none, in training neither."""
+    return fixed if config.num_examples or fixed else None
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     folder = needs.find_model("base", inputs, parents)
     if folder is None:
         return None
-    limit = read_encoding_config(folder).with_limits(config.max_length).max_length
-    length = limit if config.num_examples else needs.bound_length(limit, parents, "corpus")
+    limit = resolve_encoding_config("finetune_embedder", config, folder, None, list_examples(config, ())).max_length
+    length = limit if config.num_examples or inputs.examples else needs.bound_length(limit, parents, "corpus")
     texts = config.batch_size * (2 + config.num_negatives)
     shape = read_config(folder)
     kept = CPU_GRAPH // (shape.get("num_hidden_layers", 6) * shape.get("hidden_size", 384))

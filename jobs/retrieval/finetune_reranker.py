@@ -12,6 +12,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from ratchet.jobs import needs
+from ratchet.jobs.model_settings import RerankerSettings, resolve_reranker_config
 from ratchet.jobs.training.config import (
     WARM_START,
     RetrievalFinetuneConfig,
@@ -20,7 +21,6 @@ from ratchet.jobs.training.config import (
     count_feedable_workers,
     list_training_metrics,
 )
-from ratchet.models.reranker.reranker_config import read_reranker_config
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Unit
 
 MICRO_BATCH_SIZE = 8
@@ -28,11 +28,9 @@ MICRO_BATCH_SIZE = 8
 
 
 @dataclass(frozen=True)
-class Config(RetrievalFinetuneConfig):
+class Config(RerankerSettings, RetrievalFinetuneConfig):
     num_negatives: Annotated[int, Ge(1)] = 15
     """Mined negatives per query and training step, sampled anew in each epoch."""
-    query_max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
-    """Longer queries in a pair are truncated. None: the limit of the reranker config."""
     depth: Annotated[int, Ge(2), Unit("documents")] = 25
     """Number of documents of each held-out list that are reranked."""
 
@@ -58,14 +56,14 @@ def check(config: Config, inputs: Inputs) -> None:
     check_config("finetune_reranker", config, inputs.base)
     check_retrieval_metric("finetune_reranker", config)
     if inputs.base is not None:
-        read_reranker_config(inputs.base).with_limits(config.max_length, config.query_max_length)
+        resolve_reranker_config(config, inputs.base)
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     folder = needs.find_model("base", inputs, parents)
     if folder is None:
         return None
-    given = read_reranker_config(folder).with_limits(config.max_length, config.query_max_length)
+    given = resolve_reranker_config(config, folder)
     length = needs.bound_length(given.max_length, parents, "corpus", texts=2)
     group = 1 + config.num_negatives
     own = -(-config.batch_size // (resources.workers or 1))

@@ -19,18 +19,14 @@ from annotated_types import Ge
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.inference import EngineConfig, check_engine
-from ratchet.models.model_files import check_folder, find_config_folder
+from ratchet.jobs.model_settings import RerankerSettings, resolve_reranker_config
+from ratchet.models.model_files import check_folder
 from ratchet.models.model_kind import read_config
-from ratchet.models.reranker.reranker_config import read_reranker_config
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Result, Unit
 
 
 @dataclass(frozen=True)
-class Config(EngineConfig):
-    max_length: Annotated[int, Ge(8), Unit("tokens")] | None = None
-    """Longer pairs are truncated. None: the limit of the reranker config."""
-    query_max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
-    """Longer queries in a pair are truncated. None: the limit of the reranker config."""
+class Config(EngineConfig, RerankerSettings):
     depth: Annotated[int, Ge(1), Unit("documents")] | None = None
     """Number of documents of each ranking that are scored. None: all."""
 
@@ -57,7 +53,7 @@ def check(config: Config, inputs: Inputs) -> None:
         )
     if inputs.model is not None:
         check_folder(inputs.model)
-        read_reranker_config(inputs.model).with_limits(config.max_length, config.query_max_length)
+        resolve_reranker_config(config, inputs.model, inputs.adapter)
     check_vllm(config, inputs)
 
 
@@ -68,7 +64,7 @@ def check_vllm(config: Config, inputs: Inputs) -> None:
         return
     from ratchet.models.reranker.prefix_sharing import ARCHITECTURES
 
-    kind = read_reranker_config(find_config_folder(inputs.model, inputs.adapter)).kind
+    kind = resolve_reranker_config(config, inputs.model, inputs.adapter).kind
     architecture = read_config(inputs.model).get("model_type")
     if kind != "yes_no" or architecture not in ARCHITECTURES:
         raise InputError(
@@ -86,7 +82,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     folder = needs.find_model("model", inputs, parents)
     if folder is None:
         return None
-    reranker_config = read_reranker_config(folder).with_limits(config.max_length, config.query_max_length)
+    reranker_config = resolve_reranker_config(config, folder)
     kind = "causal" if reranker_config.kind == "yes_no" else "classifier"
     adapter = inputs.adapter is not None or "adapter" in parents
     length = needs.bound_length(reranker_config.max_length, parents, "corpus", texts=2)

@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt, MinLen
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
+from ratchet.jobs.model_settings import EncodingSettings, resolve_encoding_config
 from ratchet.jobs.training.config import (
     WARM_START,
     FinetuneConfig,
@@ -24,7 +25,7 @@ from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, R
 
 
 @dataclass(frozen=True)
-class Config(FinetuneConfig):
+class Config(EncodingSettings, FinetuneConfig):
     batch_size: Annotated[tuple[Annotated[int, Ge(2)], ...], MinLen(1), Unit("pairs")] = (1024,)
     """Pairs per training step, over all workers: one number per epoch, the last one for all epochs that follow."""
     drop_last: bool = True
@@ -87,7 +88,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     folder = needs.find_model("base", inputs, parents)
     if folder is None:
         return None
-    length = read_encoding_config(folder).with_limits(config.max_length).max_length
+    length = resolve_encoding_config("finetune_embedder_pairs", config, folder).max_length
     texts = 2 * max(config.batch_size)
     tokens = needs.graph_tokens(config, resources, texts, length)
     pairs = needs.count(parents, "train", "train/pairs")

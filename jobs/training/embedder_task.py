@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ratchet.jobs.training.config import FinetuneConfig
+from ratchet.jobs.model_settings import resolve_encoding_config
 from ratchet.jobs.training.finetuning import CPU_TOKENS, attach_adapter
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.models.adapters import lora
 from ratchet.models.batching import pad
 from ratchet.models.dropout import DropoutMasks
 from ratchet.models.embedder import encoder
-from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
+from ratchet.models.embedder.encoding_config import EncodingConfig, Example, read_encoding_config
 from ratchet.models.engine import load_partitioned
 from ratchet.models.length_groups import group_by_length
 from ratchet.models.loading import add_other_adapter, eval_mode, other_adapter
@@ -33,24 +33,27 @@ class EmbedderTask:
     """An embedder with LoRA. A subclass adds the batches, the loss and `compute_metrics`; see
     `ratchet.jobs.training.task.TrainTask`."""
 
-    config: FinetuneConfig
+    job: ClassVar[str]
+    """The name of the job, for errors."""
+    config: Any
+    """A FinetuneConfig with EncodingSettings."""
     inputs: Any
     """With `base` and `current_best`, as every finetuning job of an embedder has."""
 
-    def __init__(self, worker: WorkerInfo, config: FinetuneConfig, inputs: Any, resources: Resources) -> None:
+    def __init__(self, worker: WorkerInfo, config: Any, inputs: Any, resources: Resources) -> None:
         self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
         self.device = "cpu" if worker.device == "cpu" else "cuda"
         initial_adapter = inputs.current_best if config.start_from == "current_best" else None
-        folder = find_config_folder(inputs.base, initial_adapter)
+        encoding_config = self.make_encoding_config(initial_adapter)
         with load_partitioned(config.dtype, self.device, zero_stage=config.zero_stage, offload=config.offload):
             self.encoder = encoder.load(
                 inputs.base,
                 dtype=config.dtype,
                 device=self.device,
-                encoding_config=self.make_encoding_config(read_encoding_config(folder).with_limits(config.max_length)),
+                encoding_config=encoding_config,
                 training=True,
                 quantization=config.quantization,
-                config_folder=folder,
+                config_folder=find_config_folder(inputs.base, initial_adapter),
             )
         self.dropout = DropoutMasks(config.seed)
         self.model = self.encoder.model = attach_adapter(self.encoder.model, config, initial_adapter, self.dropout)
@@ -58,9 +61,14 @@ class EmbedderTask:
             add_other_adapter(self.model, inputs.current_best)
         self.zero3_sync = Zero3Sync(self.model, self.device, needed=config.zero_stage == 3)
 
-    def make_encoding_config(self, given: EncodingConfig) -> EncodingConfig:
-        """Apply the settings to the encoding config. The result is used in training and saved with the adapter."""
-        return given
+    def make_encoding_config(self, adapter: Path | None) -> EncodingConfig:
+        """Return the encoding config of the adapter or the base, with the settings. It is saved with the new
+        adapter."""
+        return resolve_encoding_config(self.job, self.config, self.inputs.base, adapter, self.list_examples())
+
+    def list_examples(self) -> Sequence[Example] | None:
+        """Return the few-shot examples that are saved for inference; None for queries without examples."""
+        return None
 
     def compute_metrics(self, model: encoder.Encoder) -> dict[str, float]:
         """Return the metrics of a model on `valid`. Collective."""

@@ -45,8 +45,8 @@ class Encoder:
             model.config.use_cache = False  # of keys and values, for generation
         self.projection = projection
         self.tokenizer = tokenizer
-        self.encoding_config = encoding_config
         self.tokens = TextTokenizer(tokenizer, encoding_config)
+        self.encoding_config = self.tokens.encoding_config
         self.device = next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
         self.dtype: torch.dtype = model.dtype
 

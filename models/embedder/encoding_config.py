@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,8 +53,10 @@ class EncodingConfig:
     """Few-shot examples in front of every query. Training draws its own for each query."""
     example_template: str = ""
     """Has `{text}` and `{answer}`, such as `<instruct>{task}\\n<query>{text}\\n<response>{answer}`."""
-    example_max_length: int = 128
-    """Tokens of an example's query and of its answer, each."""
+    example_query_max_length: int = 128
+    """Tokens of an example's query."""
+    example_answer_max_length: int = 128
+    """Tokens of an example's answer."""
     projection: str = ""
     """Folder, beside this file, of a linear layer after the pooling (`embedder.projection`). Empty: none."""
 
@@ -65,20 +68,12 @@ class EncodingConfig:
         if self.max_length < 4:
             raise ModelError(f"encoding_config.max_length: {self.max_length} given; expected 4 or more tokens")
         for name in ("query_template", "passage_template"):
-            if "{text}" not in getattr(self, name):
-                raise ModelError(
-                    f"encoding_config.{name}: '{getattr(self, name)}' given; expected a template with {{text}}"
-                )
-        if self.examples and not ("{text}" in self.example_template and "{answer}" in self.example_template):
-            raise ModelError(
-                f"encoding_config.example_template: '{self.example_template}' given; expected {{text}} and"
-                " {answer}, since there are examples"
-            )
-        if self.example_max_length < 1 or (self.query_max_length is not None and self.query_max_length < 1):
-            raise ModelError(
-                f"encoding_config.example_max_length, query_max_length: {self.example_max_length},"
-                f" {self.query_max_length} given; expected 1 or more tokens"
-            )
+            check_template(f"encoding_config.{name}", getattr(self, name), ("text",), ("task",))
+        if self.examples or self.example_template:
+            check_template("encoding_config.example_template", self.example_template, ("text", "answer"), ("task",))
+        for name in ("query_max_length", "example_query_max_length", "example_answer_max_length"):
+            if (limit := getattr(self, name)) is not None and limit < 1:
+                raise ModelError(f"encoding_config.{name}: {limit} given; expected 1 or more tokens")
 
     def split_template(self, role: Role) -> tuple[str, str]:
         """Return the text before and after `{text}` in the role's template."""
@@ -93,13 +88,20 @@ class EncodingConfig:
         between, _, after = rest.partition("{answer}")
         return "".join(f"{before}{text}{between}{answer}{after}\n\n" for text, answer in examples)
 
-    def with_limits(self, max_length: int | None) -> EncodingConfig:
-        """Return a copy with another max_length, if one is given."""
-        return self if max_length is None else replace(self, max_length=max_length)
-
     def write(self, folder: Path) -> None:
         """Write `encoding_config.json`."""
         (folder / ENCODING_CONFIG_FILE).write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
+
+
+def check_template(where: str, template: str, needed: Sequence[str], known: Sequence[str] = ()) -> None:
+    """Raise ModelError, beginning with `where`, for a template that lacks a placeholder or has an unknown one."""
+    found = re.findall(r"{(\w+)}", template)
+    lacks = [name for name in needed if name not in found]
+    unknown = [name for name in found if name not in (*needed, *known)]
+    if lacks or unknown:
+        problem = f"unknown placeholder {{{unknown[0]}}}" if unknown else f"no {{{lacks[0]}}} in it"
+        names = ", ".join(f"{{{name}}}" for name in (*needed, *known))
+        raise ModelError(f"{where}: '{template}' given, with {problem}; expected {names}; correct the template")
 
 
 def read_encoding_config(folder: Path) -> EncodingConfig:

@@ -16,6 +16,7 @@ Only the text itself is truncated, at its end; template and examples are kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ratchet.errors import ModelError
@@ -29,6 +30,7 @@ class TextTokenizer:
         self.tokenizer, self.encoding_config = tokenizer, encoding_config
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
+        self.encoding_config = replace(encoding_config, examples=self._truncate_examples(encoding_config.examples))
         # Some tokenizers append the token themselves, and count it when they truncate.
         lacks = encoding_config.add_eos and tokenizer("x")["input_ids"][-1:] != [tokenizer.eos_token_id]
         self.end: int | None = tokenizer.eos_token_id if lacks else None
@@ -51,7 +53,8 @@ class TextTokenizer:
         shown = [""] * len(texts)
         if role == "query":
             fixed = self.encoding_config.format_examples(self.encoding_config.examples)
-            shown = [fixed] * len(texts) if examples is None else [self._format_examples(own) for own in examples]
+            own = [] if examples is None else map(self._truncate_examples, examples)
+            shown = [fixed] * len(texts) if examples is None else list(map(self.encoding_config.format_examples, own))
         if not after:
             rows = self._tokenize([s + before + text for s, text in zip(shown, texts, strict=True)], self.limit)
         else:
@@ -78,11 +81,12 @@ class TextTokenizer:
             for text, offsets in zip(texts, found, strict=True)
         ]
 
-    def _format_examples(self, examples: Sequence[Example]) -> str:
-        """Return the examples as text, each side truncated to `example_max_length`."""
-        limit = self.encoding_config.example_max_length
-        flat = self.truncate([side for example in examples for side in example], limit) if examples else []
-        return self.encoding_config.format_examples(list(zip(flat[::2], flat[1::2], strict=True)))
+    def _truncate_examples(self, examples: Sequence[Example]) -> tuple[Example, ...]:
+        if not examples:
+            return ()
+        queries = self.truncate([query for query, _ in examples], self.encoding_config.example_query_max_length)
+        answers = self.truncate([answer for _, answer in examples], self.encoding_config.example_answer_max_length)
+        return tuple(zip(queries, answers, strict=True))
 
     def _tokenize_in_template(
         self, shown: Sequence[str], before: str, texts: Sequence[str], after: str

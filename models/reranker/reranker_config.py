@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from ratchet.errors import ModelError
-from ratchet.models.embedder.encoding_config import Role
+from ratchet.models.embedder.encoding_config import Role, check_template
 from ratchet.models.model_files import RERANKER_CONFIG_FILE
 from ratchet.models.model_kind import count_positions, read_config, read_json
 
@@ -58,18 +58,7 @@ class RerankerConfig:
                 f" which is {self.max_length}"
             )
         for name in ("query_template", "passage_template"):
-            if "{text}" not in getattr(self, name):
-                raise ModelError(
-                    f"reranker_config.{name}: '{getattr(self, name)}' given; expected a template with {{text}}"
-                )
-
-    def with_limits(self, max_length: int | None, query_max_length: int | None = None) -> RerankerConfig:
-        """Return a copy with other length limits, where given."""
-        return replace(
-            self,
-            max_length=max_length or self.max_length,
-            query_max_length=query_max_length or (None if max_length else self.query_max_length),
-        )
+            check_template(f"reranker_config.{name}", getattr(self, name), ("text",))
 
     def write(self, folder: Path) -> None:
         """Write `reranker_config.json`."""

@@ -35,10 +35,10 @@ SHOWN = dataclasses.replace(
     FAST,
     num_examples=3,
     num_fixed_examples=2,
-    example_max_length=5,
+    example_query_max_length=5,
+    example_answer_max_length=5,
     query_template="t0x7 {text} t1x7 ",
     query_max_length=6,
-    task="t2x7",
 )
 
 

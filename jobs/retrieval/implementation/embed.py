@@ -16,12 +16,10 @@ from ratchet.errors import ArtifactError
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.distributed.vllm_shards import Request, Task, ask_shards
-from ratchet.jobs.retrieval.embed import Config, Inputs, check_vllm
+from ratchet.jobs.retrieval.embed import Config, Inputs, check_vllm, find_encoding_config
 from ratchet.models.devices import name_device
 from ratchet.models.embedder import encoder
-from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.embedder.tokenization import TextTokenizer
-from ratchet.models.model_files import find_config_folder
 from ratchet.models.vllm import make_pooler_args
 from ratchet.orchestrator.job_interface import Context, Result
 
@@ -29,15 +27,14 @@ from ratchet.orchestrator.job_interface import Context, Result
 class Worker:
     """Embeds shards with one copy of the model."""
 
-    def __init__(self, model: Path, adapter: Path | None, config: Config, batch_tokens: int, device: str) -> None:
-        encoding_config = read_encoding_config(find_config_folder(model, adapter)).with_limits(config.max_length)
+    def __init__(self, inputs: Inputs, config: Config, batch_tokens: int, device: str) -> None:
         self.encoder = encoder.load(
-            model,
-            adapter,
+            inputs.model,
+            inputs.adapter,
             dtype=config.dtype,
             device=device,
             quantization=config.quantization,
-            encoding_config=encoding_config,
+            encoding_config=find_encoding_config(config, inputs),
         )
         self.config = config
         self.batch_tokens = batch_tokens
@@ -66,8 +63,7 @@ class ShardClient:
 
     def __init__(self, config: Config, inputs: Inputs) -> None:
         self.config, self.dim = config, transformers.AutoConfig.from_pretrained(inputs.model).hidden_size
-        folder = find_config_folder(inputs.model, inputs.adapter)
-        encoding_config = read_encoding_config(folder).with_limits(config.max_length)
+        encoding_config = find_encoding_config(config, inputs)
         self.tokens = TextTokenizer(encoder.load_tokenizer(inputs.model, encoding_config), encoding_config)
         self.engine_args = make_pooler_args(encoding_config.pooling)
         self.how = {"use_activation": encoding_config.normalize}
@@ -99,8 +95,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         counts = ask_shards(context, shards, *model, client, dtype=config.dtype, total_rows=rows)
     else:
         arguments: dict[str, Any] = {
-            "model": inputs.model,
-            "adapter": inputs.adapter,
+            "inputs": inputs,
             "config": config,
             "batch_tokens": context.resources.batch_tokens,
             "device": name_device(context.resources.gpus),

@@ -10,33 +10,30 @@ vectors at once. Where the activations of all texts do not fit in memory, the te
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ratchet.data.formats.examples import read_examples
 from ratchet.data.tables import read_shards
 from ratchet.data.triplets import Triplets, find_corpus_rows, find_own_rows, pad_rows
-from ratchet.jobs.retrieval.finetune_embedder import CPU_GRAPH, Config, Inputs
+from ratchet.jobs.retrieval.finetune_embedder import CPU_GRAPH, Config, Inputs, list_examples
 from ratchet.jobs.training.embedder_task import EmbedderTask
 from ratchet.jobs.training.finetuning import run_finetuning, select_metrics, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.jobs.training.teacher_gate import resolve_distillation
 from ratchet.models.embedder.encoder import Encoder
-from ratchet.models.embedder.encoding_config import EncodingConfig
+from ratchet.models.embedder.encoding_config import Example
 from ratchet.models.losses.contrastive import false_negative_mask, gather_with_gradient, scale_for_workers
 from ratchet.models.losses.distillation import distillation_loss
 from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
 from ratchet.orchestrator.job_interface import Context, Resources, Result
-
-ICL_TEMPLATE = "<instruct>{task}\n<query>{text}\n<response>"
-"""The template of bge-en-icl. An example is followed by its answer."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,7 @@ class WorkerBatch:
 
 
 class TrainTask(EmbedderTask):
+    job = "finetune_embedder"
     config: Config
     inputs: Inputs
 
@@ -73,22 +71,14 @@ class TrainTask(EmbedderTask):
         self.prepared: dict[tuple[int, int], Future[WorkerBatch]] = {}
         self.thread = ThreadPoolExecutor(1)
 
-    def make_encoding_config(self, given: EncodingConfig) -> EncodingConfig:
-        config, data = self.config, self.triplets
-        changes: dict[str, Any] = {"task": config.task, "query_template": config.query_template}
-        changes = {name: value for name, value in changes.items() if value}
-        changes["query_max_length"] = config.query_max_length or given.query_max_length
-        if config.num_examples:
-            template = config.query_template or ICL_TEMPLATE
+    def list_examples(self) -> Sequence[Example] | None:
+        fixed = read_examples(self.inputs.examples)
+        if not fixed and self.config.num_fixed_examples:
             # The first queries of a fixed order. As in evaluation, a query may be among its own fixed examples.
-            fixed = data.split_epoch(config.seed, -1 & 0xFFFF, len(data))[0][: config.num_fixed_examples].tolist()
-            changes |= {
-                "query_template": template,
-                "example_template": template + "{answer}",
-                "example_max_length": config.example_max_length,
-                "examples": tuple(self._get_example(query, int(data.positives(query)[0])) for query in fixed),
-            }
-        return replace(given, **changes)
+            order = self.triplets.split_epoch(self.config.seed, -1 & 0xFFFF, len(self.triplets))[0]
+            drawn = order[: self.config.num_fixed_examples].tolist()
+            fixed = tuple(self._get_example(query, int(self.triplets.positives(query)[0])) for query in drawn)
+        return list_examples(self.config, fixed)
 
     def _get_example(self, query: int, answer: int) -> tuple[str, str]:
         return self.triplets.query_text[query].as_py(), self.triplets.corpus_text[answer].as_py()

@@ -21,6 +21,7 @@ from ratchet.data.rankings import reorder
 from ratchet.data.tables import RANKED, read_shards
 from ratchet.data.triplets import TripletBatch, Triplets, pad_rows
 from ratchet.errors import InputError
+from ratchet.jobs.model_settings import resolve_reranker_config
 from ratchet.jobs.retrieval.finetune_reranker import MICRO_BATCH_SIZE, Config, Inputs
 from ratchet.jobs.training.finetuning import (
     CPU_TOKENS,
@@ -70,9 +71,7 @@ class TrainTask:
         self.steps = steps_of_epochs("finetune_reranker", len(self.triplets), batches, config.epochs, worker)
         self.device = "cpu" if worker.device == "cpu" else "cuda"
         initial_adapter = inputs.current_best if config.start_from == "current_best" else None
-        self.reranker_config = read_reranker_config(find_config_folder(inputs.base, initial_adapter)).with_limits(
-            config.max_length, config.query_max_length
-        )
+        self.reranker_config = resolve_reranker_config(config, inputs.base, initial_adapter)
         # PEFT copies a head that is trained, which works for whole weights only.
         stage = config.zero_stage if self.reranker_config.kind == "yes_no" else 0
         with load_partitioned(config.dtype, self.device, zero_stage=stage, offload=config.offload):

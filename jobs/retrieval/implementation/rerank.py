@@ -18,12 +18,12 @@ from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.distributed.vllm_shards import Request, Task, ask_shards
+from ratchet.jobs.model_settings import resolve_reranker_config
 from ratchet.jobs.retrieval.rerank import Config, Inputs, check_vllm
 from ratchet.jobs.training import teacher_gate
 from ratchet.models.devices import name_device
-from ratchet.models.model_files import find_config_folder
 from ratchet.models.reranker import reranker
-from ratchet.models.reranker.reranker_config import PairTokenizer, RerankerConfig, read_reranker_config
+from ratchet.models.reranker.reranker_config import PairTokenizer
 from ratchet.models.vllm import make_scorer_args
 from ratchet.orchestrator.job_interface import Context, Result
 
@@ -40,7 +40,7 @@ class Worker:
             dtype=config.dtype,
             device=device,
             quantization=config.quantization,
-            reranker_config=_read_config(model, adapter, config),
+            reranker_config=resolve_reranker_config(config, model, adapter),
         )
         self.lists, self.batch_tokens = Lists(corpus, config.depth), batch_tokens
 
@@ -66,7 +66,7 @@ class ShardClient:
     def __init__(self, config: Config, inputs: Inputs) -> None:
         self.lists = Lists(inputs.corpus, config.depth)
         tokenizer = transformers.AutoTokenizer.from_pretrained(inputs.model)
-        self.tokens = PairTokenizer(tokenizer, _read_config(inputs.model, inputs.adapter, config))
+        self.tokens = PairTokenizer(tokenizer, resolve_reranker_config(config, inputs.model, inputs.adapter))
         self.engine_args = make_scorer_args(tokenizer.convert_ids_to_tokens(self.tokens.answers))
 
     def requests(self, source: Path) -> list[Request]:
@@ -81,11 +81,6 @@ class ShardClient:
         scores = np.concatenate([np.zeros(0), *answers]).astype(np.float32)
         reranker.check_finite(scores)
         return write_scores(target, table, np.split(scores, np.cumsum([len(own) for own in texts])[:-1]), tokens)
-
-
-def _read_config(model: Path, adapter: Path | None, config: Config) -> RerankerConfig:
-    found = read_reranker_config(find_config_folder(model, adapter))
-    return found.with_limits(config.max_length, config.query_max_length)
 
 
 class Lists:

@@ -38,6 +38,7 @@ from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 
 class TrainTask(EmbedderTask):
+    job = "finetune_embedder_pairs"
     config: Config
     inputs: Inputs
 

@@ -48,7 +48,8 @@ def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inp
     assert set(seen) == {0, 1, 2, 3}
     agreed = task.encoder.encoding_config
     assert len(agreed.examples) == 2
-    assert {text for text, _ in agreed.examples} <= set(data.query_text.to_pylist())
+    starts = {" ".join(text.split()[:5]) for text in data.query_text.to_pylist()}
+    assert {text for text, _ in agreed.examples} <= starts, "truncated as in training"
     fixed = tokenizer.decode(task.encoder.tokenize(["q1x1"], "query")[0], skip_special_tokens=True)
     assert fixed.count("t0x7") == 3
 

@@ -216,7 +216,7 @@ def test_a_fresh_head_is_drawn_by_its_seed_and_only_to_be_trained(minilm: Path) 
         ({"max_length": 4}, "expected 8 or more"),
         ({"query_max_length": 64}, "expected 1 up to below max_length"),
         ({"kind": "maybe"}, "expected yes_no or cross_encoder"),
-        ({"query_template": "A"}, "expected a template"),
+        ({"query_template": "A"}, r"with no {text} in it"),
     ],
 )
 def test_reranker_configs_that_cannot_work_are_named(

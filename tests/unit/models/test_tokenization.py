@@ -24,7 +24,8 @@ ICL = EncodingConfig(
     add_eos=True,
     task="99",
     example_template="w{task}w{text}ww{answer}",
-    example_max_length=6,
+    example_query_max_length=6,
+    example_answer_max_length=6,
     query_max_length=20,
 )
 """For the tiny decoder, whose tokens are the characters w and 0 to 9 (and nothing for a line's end)."""
@@ -87,8 +88,8 @@ def test_the_same_encoding_config_gives_the_same_vectors_wherever_it_is_read(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"example_template": "", "examples": (("1", "2"),)}, "expected {text} and {answer}"),
-        ({"example_max_length": 0}, "expected 1 or more"),
+        ({"example_template": "", "examples": (("1", "2"),)}, r"example_template: '' given, with no {text} in it"),
+        ({"example_answer_max_length": 0}, "expected 1 or more"),
         ({"query_max_length": 0}, "expected 1 or more"),
     ],
 )
