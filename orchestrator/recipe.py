@@ -251,6 +251,8 @@ def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
         raise RecipeError(
             f"{line}: no step matches '{pattern}'; `ratchet plan` lists the steps{suggest(pattern, known)}"
         )
+    if name in {f.name for f in fields(Resources)}:  # a pattern holds for the steps that use the resource
+        matched = [s for s in matched if s.job.resources is None or name in s.job.resources] or matched
     changed: dict[str, Step] = {}
     for s in matched:
         part = "config" if any(f.name == name for f in fields(s.job.config)) else "resources"

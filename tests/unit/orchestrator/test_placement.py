@@ -23,7 +23,7 @@ from ratchet.orchestrator.job_interface.placement import (
     count_fitting,
     resolve_resources,
 )
-from ratchet.orchestrator.recipe import apply_setting
+from ratchet.orchestrator.recipe import Settings, apply_setting, build, find
 from ratchet.orchestrator.step import Source, step
 
 SOURCE = Source(Path(__file__))
@@ -135,3 +135,12 @@ def test_resources_that_a_job_does_not_use_are_refused(job: Job, name: str, valu
         step("made", job, resources=Resources(**{name: value}), **inputs)
     with pytest.raises(RecipeError, match=f"--set made.{name}={value}: {name} given; expected one of"):
         apply_setting(step("made", job, **inputs), f"{name}={value}")
+
+
+def test_a_pattern_gives_a_resource_to_the_steps_that_use_it() -> None:
+    lines = [f"data={Path(__file__)}", "iterations=1", "*.workers=3", "iter0/*.labels=market=on-demand"]
+    for one in build(find("retriever"), Settings.read(lines))[0]:
+        uses = one.job.resources is None or "workers" in one.job.resources
+        assert one.resources.workers == (3 if uses else None), one.name
+        labelled = one.name.startswith("iter0/") and (one.job.resources is None or "labels" in one.job.resources)
+        assert one.resources.labels == (("market=on-demand",) if labelled else ()), one.name
