@@ -74,12 +74,14 @@ def resolve_encoding_config(
     base: Path,
     adapter: Path | None = None,
     examples: Sequence[Example] | None = None,
+    *,
+    uses_task: bool = True,
 ) -> EncodingConfig:
     """Return the encoding config of an adapter or its base, with the settings that are given.
 
-    examples: replace those of the encoding config, which then needs templates for them. None: they stay. Raises
-    InputError, beginning with `where`, for a task that no template has, and ModelError for a template without its
-    placeholders.
+    examples: replace those of the encoding config, which then needs templates for them. None: they stay. uses_task:
+    whether a task that no template has is refused. Raises InputError, beginning with `where`, for such a task, and
+    ModelError for a template without its placeholders.
     """
     given = read_encoding_config(find_config_folder(base, adapter))
     changes = _find_changes(settings, EncodingSettings)
@@ -90,7 +92,7 @@ def resolve_encoding_config(
         changes["examples"] = tuple(examples)
     found = replace(given, **changes)
     templates = found.query_template, found.passage_template, found.example_template
-    if changes.get("task") and not any("{task}" in template for template in templates):
+    if uses_task and changes.get("task") and not any("{task}" in template for template in templates):
         raise InputError(
             f"{where}.task: {settings.task!r} given, but no template has {{task}}; expected query_template with it; set"
             " query_template, such as 'Instruct: {task}\\nQuery: {text}', or leave task empty"

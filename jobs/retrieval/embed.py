@@ -11,7 +11,7 @@ from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.inference import EngineConfig, check_engine
 from ratchet.jobs.model_settings import EncodingSettings, resolve_encoding_config
-from ratchet.models.embedder.encoding_config import EncodingConfig
+from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.model_files import check_folder
 from ratchet.models.model_kind import check_embedder
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources
@@ -50,7 +50,9 @@ def check(config: Config, inputs: Inputs) -> None:
 def find_encoding_config(config: Config, inputs: Inputs) -> EncodingConfig:
     """Return the encoding config with which the texts are embedded."""
     examples = read_examples(inputs.examples) or None
-    return resolve_encoding_config("embed", config, inputs.model, inputs.adapter, examples)
+    # `zero_shot/embed_*.task` is given to the step of the corpus too, whose template seldom has it.
+    uses_task = config.role == "query"
+    return resolve_encoding_config("embed", config, inputs.model, inputs.adapter, examples, uses_task=uses_task)
 
 
 def check_vllm(config: Config, inputs: Inputs) -> None:
@@ -67,7 +69,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     folder = needs.find_model("model", inputs, parents)
     if folder is None:
         return None
-    limit = resolve_encoding_config("embed", config, folder).max_length
+    limit = config.max_length or read_encoding_config(folder).max_length
     length = limit if inputs.examples else needs.bound_length(limit, parents, "texts")
     names = ("documents",) if config.role == "passage" else ("test/queries",)
     rows = needs.count(parents, "texts", *names, "test/statements")

@@ -22,7 +22,7 @@ from ratchet.jobs.training.config import (
     list_training_metrics,
     require,
 )
-from ratchet.models.embedder.encoding_config import Example
+from ratchet.models.embedder.encoding_config import Example, read_encoding_config
 from ratchet.models.model_kind import check_embedder, read_config
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Unit
 
@@ -88,10 +88,10 @@ def check(config: Config, inputs: Inputs) -> None:
         return
     check_embedder(inputs.base)
     fixed = read_examples(inputs.examples)
-    if config.start_from == "current_best" and inputs.current_best is None:
-        return  # the encoding config of an adapter is read once it exists
     adapter = inputs.current_best if config.start_from == "current_best" else None
-    found = resolve_encoding_config(job, config, inputs.base, adapter, list_examples(config, fixed))
+    known = config.start_from == "base" or adapter is not None  # else the adapter may yet bring a template along
+    examples = list_examples(config, fixed)
+    found = resolve_encoding_config(job, config, inputs.base, adapter, examples, uses_task=known)
     each = found.example_query_max_length + found.example_answer_max_length
     left = found.max_length - config.num_examples * (each + TEMPLATE_TOKENS) - TEMPLATE_TOKENS
     if config.num_examples and left < (config.query_max_length or 1):
@@ -111,7 +111,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     folder = needs.find_model("base", inputs, parents)
     if folder is None:
         return None
-    limit = resolve_encoding_config("finetune_embedder", config, folder, None, list_examples(config, ())).max_length
+    limit = config.max_length or read_encoding_config(folder).max_length
     length = limit if config.num_examples or inputs.examples else needs.bound_length(limit, parents, "corpus")
     texts = config.batch_size * (2 + config.num_negatives)
     shape = read_config(folder)

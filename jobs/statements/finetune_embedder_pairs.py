@@ -61,6 +61,9 @@ def check(config: Config, inputs: Inputs) -> None:
     if inputs.base is None:
         return
     check_embedder(inputs.base)
+    if config.start_from == "base" or inputs.current_best is not None:
+        adapter = inputs.current_best if config.start_from == "current_best" else None
+        resolve_encoding_config(job, config, inputs.base, adapter)
     if config.projection is None:
         return
     from ratchet.models.embedder.projection import read_dim
@@ -88,7 +91,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     folder = needs.find_model("base", inputs, parents)
     if folder is None:
         return None
-    length = resolve_encoding_config("finetune_embedder_pairs", config, folder).max_length
+    length = config.max_length or read_encoding_config(folder).max_length
     texts = 2 * max(config.batch_size)
     tokens = needs.graph_tokens(config, resources, texts, length)
     pairs = needs.count(parents, "train", "train/pairs")
