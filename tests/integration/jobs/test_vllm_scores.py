@@ -107,7 +107,7 @@ def by_transformers(config: Any, given: Any, folder: Path) -> list[dict[str, Any
     """The rows, without Ray."""
     worker: Any
     if isinstance(given, embed.Inputs):
-        worker, source = embed_work.Worker(given.model, given.adapter, config, 4096, "cpu"), given.texts
+        worker, source = embed_work.Worker(given, config, 4096, "cpu"), given.texts
     else:
         worker = rerank_work.Worker(given.model, given.adapter, given.corpus, config, 4096, "cpu")
         source = given.lists
