@@ -27,7 +27,7 @@ from ratchet.models.reranker.reranker_config import RerankerConfig
 
 DECODERS = [name for name in ARCHITECTURES if "bert" not in name]
 TOLERANCE = {"float32": 2e-5, "bfloat16": 5e-2}
-"""Of the largest value. Batches of another shape round differently in bfloat16."""
+"""Relative to the largest value. Batches of another shape round differently in bfloat16."""
 GENERATOR = np.random.default_rng(0)
 TEXTS = [" ".join(f"w{i}" for i in GENERATOR.integers(0, 9, n)) for n in (3, 90, 41, 17, 60)]
 PAIRS = RerankerConfig("yes_no", 400, None, "w1{text}", "w2{text}", "w", "w3w3", answer="w", against="9")
