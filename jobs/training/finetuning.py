@@ -88,29 +88,28 @@ def run_finetuning(
     current_best: Path | None,
     *,
     base_is_usable: bool = True,
-    checkpoints: tuple[int, ...] = (),
     folder: str = "adapter",
     keep_start: Callable[[Path | None, Path], None] | None = None,
 ) -> Result:
-    """Train, and keep the best model on held-out rows in `context.out/folder`, with its metric in `selection.json`.
+    """Train, and keep the best model on held-out rows in `context.out/folder`, with its metric in `selection.json`;
+    those after `config.kept_steps` too, in `checkpoint-STEP`.
 
     arguments: those of `task_class` beside `config`.
     base_is_usable: whether the base without an adapter can be kept; one with a new head cannot.
-    checkpoints: training steps whose models are kept too, as `checkpoint-STEP`.
     keep_start(current_best, folder): put what training started from into the folder; by default, an adapter.
     """
     config = resolve_dtype(context, config)
     arguments = {**arguments, "config": config}
     best_folder = context.out / folder
     history = train(context, config, task_class, arguments, best_folder)
-    for step in checkpoints:
+    for step in config.kept_steps:
         # Copied, not moved: a run that is killed here finds them again.
         made, ignore = context.out / f"checkpoint-{step}", shutil.ignore_patterns(digests.NAME)
         shutil.copytree(checkpoint_folder(context, step), made, ignore=ignore)
     assert history.best is not None
     before, after = history.start[config.metric], history.evaluations[history.best][config.metric]
     improved = is_better(config.metric, history.evaluations[history.best], history.start)
-    unit = "step" if config.eval_steps or checkpoints else "epoch"
+    unit = "step" if config.eval_steps or config.kept_steps else "epoch"
     best = history.best + 1 if unit == "epoch" else history.evaluated_at[history.best]
     kept = f"{unit} {best}"
     if not improved and not config.allow_regression and (current_best is not None or base_is_usable):

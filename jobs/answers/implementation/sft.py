@@ -233,7 +233,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         TrainTask,
         arguments,
         inputs.current_best,
-        checkpoints=config.checkpoints,
         folder="model" if full else "adapter",
         keep_start=partial(_keep_base, inputs.base) if full else None,
     )

@@ -91,8 +91,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     config = resolve_dtype(context, config)
     if config.engine == "vllm":
         check_vllm(config, inputs)  # at plan time the model may not have existed
-        model, client = (inputs.model, inputs.adapter), ShardClient(config, inputs)
-        counts = ask_shards(context, shards, *model, client, dtype=config.dtype, total_rows=rows)
+        client = ShardClient(config, inputs)
+        options: dict[str, Any] = {"dtype": config.dtype, "total_rows": rows}
+        counts = ask_shards(context, shards, inputs.model, inputs.adapter, client, **options)
     else:
         arguments: dict[str, Any] = {
             "inputs": inputs,
