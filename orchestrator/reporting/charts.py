@@ -1,4 +1,4 @@
-"""Two kinds of chart as inline SVG: numbers per row of the summary, and curves.
+"""Charts as inline SVG: numbers per row of the summary, curves, and bars of importance.
 
 The page's style sheet colours them (light, dark, print) and the text stays text; matplotlib would add 30 MB of
 dependencies for charts that cannot follow the reader's theme. Coordinates are CSS pixels of the chart's view box.
@@ -22,6 +22,9 @@ COLOURS = 7
 """Series colours that the style sheet defines (`s0` ... `s6`); further series are drawn grey."""
 _POINTS = 240
 """More points than this per line are thinned: a screen cannot show them."""
+_BARS = 20
+_CHARACTER = 7.4
+"""Approximate width of a character in a wide font."""
 
 Point = tuple[float, float | None]
 Scale = Callable[[float], float]
@@ -137,6 +140,24 @@ def draw_curves(chart: Chart) -> Markup:
     scale += draw(' data-y="{},{!r},{},{!r}"', bottom, y_marks[0], top, y_marks[-1])
     named = ", ".join(series.label for series in chart.series[:COLOURS])
     return draw_chart(parts, f"{chart.y_label} against {chart.x_label or 'position'}: {named}", scale)
+
+
+def draw_importance(shares: Mapping[str, float]) -> Markup:
+    """Bar per setting, the largest share first, at most `_BARS`; empty if there is none."""
+    known = [(share, name) for name, share in shares.items() if math.isfinite(share) and share >= 0]
+    known = sorted(known, key=lambda pair: -pair[0])[:_BARS]
+    if not known or known[0][0] <= 0:
+        return Markup("")
+    left, row = 168.0, 28.0
+    bar = '<rect class="bar" x="{}" y="{:.1f}" width="{:.1f}" height="18" rx="2"><title>{}: {:.1f} %</title></rect>'
+    parts = []
+    for i, (share, name) in enumerate(known):
+        y, long = 6 + row * i, max(1.0, (WIDTH - left - 52) * share / known[0][0])
+        parts.append(draw_text("label", left - 10, y + 14, shorten(name, int((left - 14) / _CHARACTER)), "end"))
+        parts.append(draw(bar, left, y, long, name, 100 * share))
+        parts.append(draw_text("value", left + long + 8, y + 14, f"{100 * share:.0f} %", "start"))
+    listing = ", ".join(f"{name} {100 * share:.0f} %" for share, name in known)
+    return draw_chart(parts, f"share of the variance per setting: {listing}", size=(WIDTH, 12 + row * len(known)))
 
 
 def list_keys(series: Sequence[Series]) -> list[tuple[str, str, str]]:

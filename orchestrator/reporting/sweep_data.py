@@ -25,7 +25,7 @@ DEFAULT = "default"
 Value = float | str | None
 """Setting of a trial; None: the recipe's default."""
 _STATUSES = ("finished", "stopped", "failed", "unfinished")
-NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -97,20 +97,6 @@ class SweepReport:
     notes: Sequence[str] = ()
     """Notes, such as why training does not continue from fewer epochs."""
     provenance: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Line:
-    """Line of one trial."""
-
-    tip: str
-    """Text shown under the pointer."""
-    settings: Mapping[str, Value]
-    value: float
-    """Metric; finite."""
-    winner: bool = False
-    defaults: bool = False
-    stopped: bool = False
 
 
 def list_facts(data: SweepReport) -> list[str]:
@@ -191,12 +177,6 @@ def shorten_names(data: SweepReport) -> dict[str, str]:
     return short
 
 
-def collect_space(data: SweepReport) -> dict[str, str]:
-    """Short name -> line of the space, of the settings that vary."""
-    written = {short: data.space.get(name, "") for name, short in shorten_names(data).items()}
-    return {name: written[name] for name in collect_settings(data)}
-
-
 def collect_settings(data: SweepReport) -> dict[str, dict[int, Value]]:
     """Short name -> trial -> value of the settings that vary, or of all if none does. Numbers if all are numbers."""
     short = shorten_names(data)
@@ -227,7 +207,7 @@ def drop_nonfinite(value: float | None) -> float | None:
 
 def _parse_numbers(texts: Mapping[int, str | None]) -> dict[int, Value]:
     known = [text.strip() for text in texts.values() if text is not None]
-    if not all(NUMBER.fullmatch(text) and drop_nonfinite(float(text)) is not None for text in known):
+    if not all(_NUMBER.fullmatch(text) and drop_nonfinite(float(text)) is not None for text in known):
         return dict(texts)
     whole = all(re.fullmatch(r"[-+]?\d{1,15}", text) for text in known)
     return {i: None if text is None else int(text) if whole else float(text) for i, text in texts.items()}
@@ -276,18 +256,3 @@ def collect_curves(data: SweepReport) -> Chart:
     trials.sort(key=lambda t: (t.number != data.winner, t.number != data.default))
     curves = [(format_label(data, t), range(1, len(t.curve) + 1), t.curve, t.number == data.winner) for t in trials]
     return Chart("", "checkpoint", data.metric, [Series(*curve) for curve in curves])
-
-
-def collect_lines(data: SweepReport) -> list[Line]:
-    """Lines of the parallel coordinates: finished and stopped trials."""
-    settings, lines = collect_settings(data), []
-    for trial in data.trials:
-        value = drop_nonfinite(trial.value)
-        if value is None or trial.status not in ("finished", "stopped"):
-            continue
-        chosen = {name: given[trial.number] for name, given in settings.items()}
-        tip = f"{format_label(data, trial)}, {trial.status}: {format_value(data, trial)}"
-        tip += "".join(f"\n{name}: {format_cell(name, setting, True)}" for name, setting in chosen.items())
-        roles = trial.number == data.winner, trial.number == data.default, trial.status == "stopped"
-        lines.append(Line(tip, chosen, value, *roles))
-    return lines

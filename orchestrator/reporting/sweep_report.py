@@ -3,14 +3,14 @@
     html, markdown = write_sweep_report(folder, SweepReport(recipe="misconceptions", ...))
 
 The order is from the result to the evidence: the conclusion and the winner's settings, the table of trials, charts of
-the important settings, failures, and what is needed to repeat the sweep.
+the importance of settings and of the curves, failures, and what is needed to repeat the sweep.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ratchet.orchestrator.reporting import charts, sweep_charts, sweep_data
+from ratchet.orchestrator.reporting import charts, sweep_data
 from ratchet.orchestrator.reporting.sweep_data import SweepReport
 from ratchet.orchestrator.reporting.templating import render, save
 
@@ -29,7 +29,7 @@ def format_trials(data: SweepReport) -> dict[str, dict[str, str]]:
 
 def html(data: SweepReport) -> str:
     """Page with every text escaped; its policy forbids loads and any script but its own."""
-    return render("sweep.html.j2", data=data, parts=sweep_data, charts=charts, sweep_charts=sweep_charts)
+    return render("sweep.html.j2", data=data, parts=sweep_data, charts=charts)
 
 
 def markdown(data: SweepReport) -> str:
