@@ -24,7 +24,8 @@ class Query:
 
     group: queries of a group stay in the same split (a question with several wrong answers). split: the split that the
     source assigns. where: `file:line`, for errors. teacher: the teacher scores of the positives and of the negatives,
-    if the source has them.
+    if the source has them. task, prompt: the query's instruction for the embedder and for the reranker; empty: that of
+    the model.
     """
 
     id: str
@@ -36,6 +37,8 @@ class Query:
     split: str | None = None
     where: str = ""
     teacher: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    task: str = ""
+    prompt: str = ""
 
 
 @dataclass(frozen=True)

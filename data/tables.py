@@ -6,7 +6,7 @@ Writing is deterministic (equal rows give equal bytes) and atomic (a shard exist
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -39,6 +39,21 @@ TEACHER_SCORES = {
     "documents": "teacher_scores",
 }
 """Column of ids -> column of the teacher scores of these ids (a reranker's scores), list<float32>."""
+
+INSTRUCTIONS = ("task", "prompt")
+"""Columns of the instructions of queries, string: for the embedder, and for the reranker. Empty: that of the model.
+Tables have them only if the data has them."""
+
+
+def add_instructions(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    """Return the schema with those columns of INSTRUCTIONS that are among `names`."""
+    return pa.schema([*schema, *((name, pa.string()) for name in INSTRUCTIONS if name in names)])
+
+
+def read_queries(path: Path, columns: Sequence[str] = ("id", "text", "positives")) -> pa.Table:
+    """Read columns of a shard, and those of INSTRUCTIONS that it has."""
+    names = pq.read_schema(path).names
+    return pq.read_table(path, columns=[*columns, *(name for name in INSTRUCTIONS if name in names)])
 
 
 def embeddings_schema(dim: int) -> pa.Schema:

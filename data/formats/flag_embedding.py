@@ -1,4 +1,5 @@
-"""FlagEmbedding's JSONL: `query`, `pos`, `neg`, and optionally `pos_scores`, `neg_scores`, `prompt`, `type`."""
+"""FlagEmbedding's JSONL: `query`, `pos`, `neg`, and optionally `pos_scores`, `neg_scores`, `prompt`,
+`reranker_prompt`, `type`."""
 
 from __future__ import annotations
 
@@ -28,6 +29,7 @@ class TrainingRow:
     prompt: str = ""
     type: str = ""
     where: str = ""
+    reranker_prompt: str = ""
 
 
 def read_rows(path: Path) -> Iterator[TrainingRow]:
@@ -51,6 +53,7 @@ def read_rows(path: Path) -> Iterator[TrainingRow]:
             read_field(where, row, "prompt", str, ""),
             read_field(where, row, "type", str, ""),
             where,
+            read_field(where, row, "reranker_prompt", str, ""),
         )
 
 
@@ -63,7 +66,8 @@ def write_rows(path: Path, items: Iterable[TrainingRow]) -> None:
                 line["pos_scores"] = list(row.pos_scores)
             if row.neg_scores is not None:
                 line["neg_scores"] = list(row.neg_scores)
-            line |= {key: value for key, value in (("prompt", row.prompt), ("type", row.type)) if value}
+            for key in ("prompt", "reranker_prompt", "type"):
+                line |= {key: value} if (value := getattr(row, key)) else {}
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
@@ -75,6 +79,8 @@ def make_row(mined: Mapping[str, Any], text_of: Mapping[str, str]) -> TrainingRo
         neg=[text_of[name] for name in mined["negatives"]],
         pos_scores=mined.get(TEACHER_SCORES["positives"]),
         neg_scores=mined.get(TEACHER_SCORES["negatives"]),
+        prompt=mined.get("task", ""),
+        reranker_prompt=mined.get("prompt", ""),
     )
 
 
@@ -83,12 +89,12 @@ def read(path: Path) -> RetrievalData:
 
     The corpus consists of all texts in `pos` and `neg`, and of `candidate_pool.jsonl` (objects with `text`) beside the
     file, if it exists; ids are assigned in the order of appearance. Queries about the same question (`Question: ...` up
-    to `Hint:`) form a group. Scores become the `teacher` of the queries. Raises DataError for the first line without
-    scores if another line has them.
+    to `Hint:`) form a group. Scores become the `teacher` of the queries, `prompt` their task, `reranker_prompt` their
+    prompt. Raises DataError for the first line without scores if another line has them.
     """
     ids: dict[str, str] = {}
     queries: list[Query] = []
-    seen: dict[tuple[str, tuple[str, ...]], str] = {}
+    seen: dict[object, str] = {}
     repeated = 0
     scored: TrainingRow | None = None
     for number, row in enumerate(read_rows(path)):
@@ -103,13 +109,23 @@ def read(path: Path) -> RetrievalData:
         names = [
             tuple(dict.fromkeys(ids.setdefault(text, f"d{len(ids)}") for text in texts)) for texts in (row.pos, row.neg)
         ]
-        if seen.setdefault((row.query, names[0]), row.where) != row.where:
+        if seen.setdefault((row.query, names[0], row.prompt, row.reranker_prompt), row.where) != row.where:
             repeated += 1
             continue
         group = row.query.split("\nHint:")[0]
-        grades, teacher = (1,) * len(names[0]), _read_teacher(row)
         queries.append(
-            Query(f"q{len(queries)}", row.query, names[0], grades, names[1], group, where=row.where, teacher=teacher)
+            Query(
+                f"q{len(queries)}",
+                row.query,
+                names[0],
+                (1,) * len(names[0]),
+                names[1],
+                group,
+                where=row.where,
+                teacher=_read_teacher(row),
+                task=row.prompt,
+                prompt=row.reranker_prompt,
+            )
         )
     pool = path.parent / POOL
     if pool.exists():

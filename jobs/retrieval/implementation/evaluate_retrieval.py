@@ -13,7 +13,15 @@ import pyarrow.parquet as pq
 from ratchet.data.formats.trec import write_qrels, write_run
 from ratchet.data.lexical_baselines import score_bm25
 from ratchet.data.rankings import reorder
-from ratchet.data.tables import RANKED, list_shards, read_shards, write_table
+from ratchet.data.tables import (
+    INSTRUCTIONS,
+    RANKED,
+    add_instructions,
+    list_shards,
+    read_queries,
+    read_shards,
+    write_table,
+)
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
 from ratchet.errors import ArtifactError, InputError
@@ -43,7 +51,7 @@ class Worker:
         self.documents: list[str] = [] if dense else table["text"].to_pylist()
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
-        shard = pq.read_table(source, columns=["id", "text", "positives"])
+        shard = read_queries(source)
         queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.corpus)
         relevant = Relevant(*find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus))
         rank = self._bm25 if self.config.system == "bm25" else self._dense
@@ -55,9 +63,11 @@ class Worker:
             [[self.ids[row] for row in rows[at].tolist()] for rows, at in zip(rows_QK, kept, strict=True)],
             [scores[at] for scores, at in zip(scores_QK, kept, strict=True)],
             np.split(ranks_R, relevant.indptr[1:-1])[: len(queries)],
+            *(shard[name].to_pylist() for name in INSTRUCTIONS if name in shard.column_names),
         ]
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, RANKED, strict=True)]
-        write_table(target, pa.Table.from_arrays(arrays, schema=RANKED))
+        schema = add_instructions(RANKED, shard.column_names)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        write_table(target, pa.Table.from_arrays(arrays, schema=schema))
         return {"rows": len(queries)}
 
     def _dense(
@@ -144,7 +154,8 @@ def _write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: P
     """Write the ranking by a reranker's scores."""
     if inputs.scored is None:
         raise InputError("evaluate_retrieval.scored: nothing given; expected a scored ranking with system=reranked")
-    table = read_shards(inputs.scored, [*RANKED.names, "teacher_scores"])
+    schema = add_instructions(RANKED, pq.read_schema(list_shards(inputs.scored)[0]).names)
+    table = read_shards(inputs.scored, [*schema.names, "teacher_scores"])
     if table["id"].to_pylist() != queries["id"].to_pylist():
         raise InputError(f"{inputs.scored}: ranks other queries; expected those of {inputs.queries} in the same order")
     rows = []
@@ -153,8 +164,8 @@ def _write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: P
         order, ranks = reorder(row["documents"], scores, positives, row["ranks"])
         documents = [row["documents"][i] for i in order]
         rows.append(row | {"documents": documents[: config.top], "scores": scores[order][: config.top], "ranks": ranks})
-    columns = [pa.array([row[field.name] for row in rows], field.type) for field in RANKED]
-    write_table(target / list_shards(inputs.scored)[0].name, pa.Table.from_arrays(columns, schema=RANKED))
+    columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
+    write_table(target / list_shards(inputs.scored)[0].name, pa.Table.from_arrays(columns, schema=schema))
 
 
 def _first_ranks(ranks_R: np.ndarray, relevant: Relevant) -> list[int | None]:

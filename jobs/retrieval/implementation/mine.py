@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from ratchet.data.formats.flag_embedding import TrainingRow, make_row, write_rows
 from ratchet.data.negatives import Window, choose_negatives, number_texts
-from ratchet.data.tables import MINED, list_shards, read_shards, write_table
+from ratchet.data.tables import MINED, add_instructions, list_shards, read_queries, read_shards, write_table
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
 from ratchet.errors import ArtifactError, InputError
@@ -49,7 +49,7 @@ class Worker:
         self.held = list(read_blocks(inputs.corpus_embeddings, self.ids)) if held else None
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
-        shard = pq.read_table(source, columns=["id", "text", "positives"])
+        shard = read_queries(source)
         queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.table)
         query_QD = read_vectors(self.inputs.query_embeddings / source.name, [query["id"] for query in queries])
         positives = Relevant(*find_corpus_rows(shard, "positives", self.table, str(source), self.inputs.corpus))
@@ -75,9 +75,7 @@ class Worker:
         suspect_scores = self._scores(query_QD, [c.suspects for c in chosen], rows_QK, scores_QK)
         rows = [
             {
-                "id": query["id"],
-                "text": query["text"],
-                "positives": query["positives"],
+                **query,
                 "negatives": [self.ids[row] for row in chosen[q].rows],
                 "positive_scores": positive_scores[q].tolist(),
                 "negative_scores": negative_scores[q],
@@ -92,7 +90,8 @@ class Worker:
             ("suspects", pa.list_(pa.string())),
             ("suspect_scores", pa.list_(pa.float32())),
         ]
-        write_table(target, pa.Table.from_pylist(rows, schema=pa.schema([*MINED, *columns])))
+        schema = add_instructions(pa.schema([*MINED, *columns]), shard.column_names)
+        write_table(target, pa.Table.from_pylist(rows, schema=schema))
         return {
             "rows": len(rows),
             "negatives": sum(len(c.rows) for c in chosen),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from ratchet.data.retrieval import Query
-from ratchet.data.tables import CORPUS, QUERIES, TEACHER_SCORES, write_shards
+from ratchet.data.tables import CORPUS, INSTRUCTIONS, QUERIES, SCORES, TEACHER_SCORES, add_instructions, write_shards
 from ratchet.jobs.retrieval.prepare import Config, Inputs
 from ratchet.jobs.retrieval.splits import describe_repeated, load_data, split_data
 from ratchet.orchestrator.job_interface import Context, Progress, Result
@@ -21,7 +21,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         if all(query.teacher for query in data.queries)
         else []
     )
-    schema = pa.schema([*QUERIES, *((name, pa.list_(pa.float32())) for name in scores)])
+    instructions = [name for name in INSTRUCTIONS if any(getattr(query, name) for query in data.queries)]
+    schema = add_instructions(pa.schema([*QUERIES, *((name, SCORES) for name in scores)]), instructions)
     for name, queries in splits.items():
         rows = [
             {
@@ -31,6 +32,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
                 "grades": list(query.grades),
                 "negatives": list(query.negatives),
                 **dict(zip(scores, query.teacher or (), strict=False)),
+                **{name: getattr(query, name) for name in instructions},
             }
             for query in queries
         ]
