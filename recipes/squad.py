@@ -30,7 +30,7 @@ def squad(
     base: str,
     data: str,
     test: str = "",
-    strategies: Annotated[tuple[Literal["batch", "sequential", "together"], ...], MinLen(1)] = ("batch", "sequential"),
+    strategies: Annotated[tuple[Literal["batch", "sequential"], ...], MinLen(1)] = ("batch", "sequential"),
     max_train: Annotated[int, Ge(1)] | None = 1000,
     max_test: Annotated[int, Ge(1)] = 100,
     method: Literal["lora", "full"] = "lora",
@@ -43,7 +43,7 @@ def squad(
     base        the model to finetune: a folder or a hub id
     data, test  official SQuAD v1.1 JSON. Without test, a tenth of the passages is held out, in whole articles
     strategies  batch (each question in its own prompt, all in one batch), sequential (one conversation, each question
-                after the answers to the previous ones), together (all, numbered, in one prompt)
+                after the answers to the previous ones)
     max_train   questions to train on, with all questions of their passages
     max_test    number of test passages, the same ones in all rows
     method      lora, or full: all weights

@@ -10,15 +10,7 @@ from ratchet.data.tasks.task import Sample, Task, verify_samples
 from ratchet.errors import DataError
 
 TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        countdown.TASK,
-        gsm8k.TASK,
-        gsm8k.BOXED,
-        squad.BATCH,
-        squad.SEQUENTIAL,
-        squad.SQUAD_TOGETHER,
-    )
+    task.name: task for task in (countdown.TASK, gsm8k.TASK, gsm8k.BOXED, squad.BATCH, squad.SEQUENTIAL)
 }
 
 

@@ -1,10 +1,9 @@
 """SQuAD v1.1 (Rajpurkar et al. 2016): questions on passages, answered by spans of them.
 
-Three prompting strategies, each a task of its own:
+Two prompting strategies, each a task of its own:
 
     squad-batch        each question in its own prompt with the passage, all in one batch
     squad-sequential   one conversation, each question after the answers to the previous ones
-    squad-together     all questions, numbered, in one prompt; the answers as numbered lines
 
 EM and F1 follow the official script: lower case, no punctuation, no articles, single spaces, the best of several gold
 answers. Lenient: one of the two contains the other and neither is empty.
@@ -27,11 +26,7 @@ from ratchet.files import read_text
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
-NUMBERED = re.compile(r"^\s*([0-9]{1,3})[.):]\s*(.*)$", re.MULTILINE)
 SYSTEM = "Answer questions on a passage. Answer with the shortest span of the passage that answers, and nothing else."
-TOGETHER = (
-    " There are several questions: answer each on a line of its own that begins with its number, as in '1. Rome'."
-)
 FAILURES = ("empty", "wrong", "partial")
 SCORES = ("em", "f1", "lenient")
 
@@ -73,14 +68,6 @@ def _verify_answer(answer: str, golds: Sequence[str]) -> Verification:
 def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
     """Verify one answer per turn."""
     return [_verify_answer(answer.strip(), golds) for answer, golds in zip(answers, gold["answers"], strict=True)]
-
-
-def verify_together(gold: Any, answers: Sequence[str]) -> list[Verification]:
-    """Verify the numbered lines of one answer. The first line with a number counts."""
-    lines: dict[int, str] = {}
-    for number, text in NUMBERED.findall(answers[0]):
-        lines.setdefault(int(number), text)
-    return [_verify_answer(lines.get(number, "").strip(), golds) for number, golds in enumerate(gold["answers"], 1)]
 
 
 def read_passages(path: Path) -> Iterator[tuple[dict[str, str], str, list[tuple[str, str, list[str]]]]]:
@@ -161,15 +148,5 @@ def read_sequential(path: Path) -> Iterator[Sample]:
         yield Sample(f"c{number}", f"c{number}", SYSTEM, turns, gold, **place)
 
 
-def read_together(path: Path) -> Iterator[Sample]:
-    for number, (place, passage, questions) in enumerate(read_passages(path)):
-        asked = "\n".join(f"{q}. {question}" for q, (_, question, _) in enumerate(questions, 1))
-        target = "\n".join(f"{q}. {_most_common(golds)}" for q, (_, _, golds) in enumerate(questions, 1))
-        turns = ((f"Passage: {passage}\n\nQuestions:\n{asked}", target),)
-        gold = {"answers": [golds for _, _, golds in questions]}
-        yield Sample(f"c{number}", f"c{number}", SYSTEM + TOGETHER, turns, gold, **place)
-
-
 BATCH = Task("squad-batch", read_batch, verify, FAILURES, SCORES)
 SEQUENTIAL = Task("squad-sequential", read_sequential, verify, FAILURES, SCORES)
-SQUAD_TOGETHER = Task("squad-together", read_together, verify_together, FAILURES, SCORES)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # they import numpy and pyarrow
 @dataclass(frozen=True)
 class Config:
     task: str
-    """Task: countdown, gsm8k, gsm8k-boxed, squad-batch, squad-sequential or squad-together. It defines prompt, target
+    """Task: countdown, gsm8k, gsm8k-boxed, squad-batch or squad-sequential. It defines prompt, target
     and verifier."""
     test_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.1
     """Fraction of the groups to hold out, in whole documents, as the test split where no test file is given."""

@@ -108,8 +108,7 @@ def test_no_text_breaks_the_verifiers(text: str) -> None:
     assert classify([1, 2], 3, text) in allowed
     assert gsm8k.TASK.verify({"answer": "3"}, [f"#### {text}"])[0].label in {"correct", *gsm8k.FAILURES}
     assert gsm8k.BOXED.verify({"answer": "3"}, ["\\boxed{" + text + "}"])[0].label in {"correct", *gsm8k.FAILURES}
-    for verified in (squad.verify({"answers": [["a"]]}, [text]), squad.verify_together({"answers": [["a"]]}, [text])):
-        assert verified[0].label in {"correct", *squad.FAILURES}
+    assert squad.verify({"answers": [["a"]]}, [text])[0].label in {"correct", *squad.FAILURES}
 
 
 def test_long_outputs_are_verified_in_time() -> None:
@@ -124,7 +123,7 @@ def test_long_outputs_are_verified_in_time() -> None:
         assert classify([1], 1, text) == "missing_answer_tags" or "answer" in text
         gsm8k.TASK.verify({"answer": "3"}, [text])
         gsm8k.BOXED.verify({"answer": "3"}, [text])
-        squad.verify_together({"answers": [["a"]]}, [text])
+        squad.verify({"answers": [["a"]]}, [text])
 
 
 @pytest.mark.parametrize(
@@ -268,12 +267,6 @@ def test_several_golds_the_best_counts() -> None:
     assert (verified.label, verified.scores["f1"], verified.scores["lenient"]) == ("partial", 0.5, 0.0)
 
 
-def test_together_reads_numbered_lines() -> None:
-    gold = {"answers": [["Rome"], ["Paris"], ["Bonn"]]}
-    names = [one.label for one in squad.verify_together(gold, ["1. Rome\n 2) in Paris\n3."])]
-    assert names == ["correct", "partial", "empty"]
-
-
 def write(path: Path, rows: Any) -> Path:
     path.write_text(rows if isinstance(rows, str) else "".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -333,7 +326,6 @@ def test_rows_keep_samples(turns: list[tuple[str, str]], system: str) -> None:
         ("countdown", "countdown/uft_test.parquet", 1024),
         ("squad-sequential", "squad/dev-v1.1-36-articles.json", 1597),
         ("squad-batch", "squad/dev-v1.1-36-articles.json", 7673),
-        ("squad-together", "squad/dev-v1.1-36-articles.json", 1597),
     ],
 )
 def test_the_verifier_accepts_all_real_targets(task: str, file: str, count: int) -> None:
