@@ -3,7 +3,7 @@
     python -m benchmarks.metrics [--rows 10000,20000,50000] [--dim 384]
 
 Statements of papers as random unit vectors around the paper's own; each asks for the others of its paper. Ours
-(models/search/symmetric_ranks.py) counts over the whole ranking. The peer is the pipeline that people write:
+(models/search/ranks.py) counts over the whole ranking. The peer is the pipeline that people write:
 `IndexFlatIP`, the best 1,000 of each query without itself, a run in pytrec_eval's form (2,000 queries at a time, else
 it fills the memory), its means: MRR, P and R agree with ours where no relevant statement stands behind 1,000; MAP is
 only the cut one. Each is a process of its own.
@@ -81,13 +81,12 @@ def measure(way: str, rows: int, dim: int, threads: int) -> dict[str, float]:
 def ours(vectors_SD: np.ndarray, paper_S: np.ndarray) -> tuple[float, float]:
     from ratchet.data.formats.papers import other_statements
     from ratchet.models.search.rank_metrics import compute_rank_metrics
-    from ratchet.models.search.ranks import Relevant
-    from ratchet.models.search.symmetric_ranks import SymmetricRankCounter
+    from ratchet.models.search.ranks import Relevant, rank_relevant
 
     rows = len(paper_S)
     relevant = Relevant(*other_statements(paper_S, np.arange(rows)))
-    before_R = SymmetricRankCounter(vectors_SD, relevant).count(0, rows)
-    values = compute_rank_metrics(1 + before_R, relevant, CUT_OFFS).values
+    ranks_R = rank_relevant(vectors_SD, relevant, lambda: [(0, vectors_SD)], exclude_Q=np.arange(rows))
+    values = compute_rank_metrics(ranks_R, relevant, CUT_OFFS).values
     return values["mrr"], values[f"r@{DEPTH}"]
 
 

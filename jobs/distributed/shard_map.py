@@ -79,10 +79,9 @@ def map_shards(
     arguments: Mapping[str, Any],
     out: Path,
     *,
-    suffix: str = ".parquet",
     total_rows: int | None = None,
 ) -> dict[str, int]:
-    """Write one output file into `out` for each of `shards`, with the same stem. Return the summed counts.
+    """Write one Parquet file into `out` for each of `shards`, with the same stem. Return the summed counts.
 
     `out` is `context.out`, a folder below it, or a folder below `context.work` (for files outside the artifact). Shards
     that an earlier attempt finished are taken from `context.work`. `arguments` are the keyword arguments of `worker`;
@@ -93,7 +92,7 @@ def map_shards(
     gave up.
     """
     process = partial(_run_workers, context, worker, arguments, total_rows)
-    return complete_shards(context, shards, out, process, suffix=suffix)
+    return complete_shards(context, shards, out, process)
 
 
 def complete_shards(
@@ -101,8 +100,6 @@ def complete_shards(
     shards: Sequence[Path],
     out: Path,
     process: Callable[[Mapping[Path, Path], int], None],
-    *,
-    suffix: str = ".parquet",
 ) -> dict[str, int]:
     """Do the same as `map_shards` with another way to process shards.
 
@@ -111,7 +108,7 @@ def complete_shards(
     """
     inside = out.relative_to(context.out) if out.is_relative_to(context.out) else out.relative_to(context.work)
     finished = context.work / "shards" / inside
-    names = {shard: shard.stem + suffix for shard in shards}
+    names = {shard: f"{shard.stem}.parquet" for shard in shards}
     if len(set(names.values())) != len(shards):
         raise ArtifactError(
             f"step {context.step}: two input shards have the same file name; expected a unique name for each shard"

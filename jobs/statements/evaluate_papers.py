@@ -1,8 +1,7 @@
 """evaluate_papers: how well a statement retrieves the other statements of its paper; exact, over all statements.
 
 Each statement is a query that ranks all statements except itself. Shards are distributed to workers. Ranks are counted
-without sorting (ratchet.models.search.ranks). If all statements are queries, each inner product of two statements
-counts for both (ratchet.models.search.symmetric_ranks). The only statement of a paper is a document but no query.
+without sorting (ratchet.models.search.ranks). The only statement of a paper is a document but no query.
 """
 
 from __future__ import annotations

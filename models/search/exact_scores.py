@@ -79,11 +79,8 @@ class Corpus:
 
     def add(self, offset: int, block: Array) -> torch.Tensor:
         """Check and store a block. Return it as `check_finite` does."""
-        return self.add_finite(offset, *check_finite(block, f"corpus block at row {offset}"))
-
-    def add_finite(self, offset: int, block_ND: torch.Tensor, norm_N: torch.Tensor | np.ndarray) -> torch.Tensor:
-        """Store what `check_finite` returned for a block."""
         where = f"corpus block at row {offset}"
+        block_ND, norm_N = check_finite(block, where)
         if block_ND.shape[1] != self.query_QD.shape[1]:
             raise ModelError(
                 f"{where}: {block_ND.shape[1]} dimensions; expected the queries' {self.query_QD.shape[1]}; "
@@ -183,16 +180,11 @@ def multiply_all(
 
 
 def multiply(query_QD: torch.Tensor, block_ND: torch.Tensor, kept: threading.local) -> torch.Tensor:
-    """Return query_QD @ block_ND.T, valid until the next call of the same thread with `kept`."""
-    return torch.mm(query_QD, block_ND.T, out=get_buffer((len(query_QD), len(block_ND)), query_QD, kept))
-
-
-def get_buffer(shape: tuple[int, int], like: torch.Tensor, kept: threading.local) -> torch.Tensor:
-    """Return a matrix with the dtype and device of `like`, valid until the next call of the same thread with `kept`.
+    """Return query_QD @ block_ND.T, valid until the next call of the same thread with `kept`.
 
     Each thread reuses one buffer: new memory for each product costs a quarter of the time in page faults.
     """
-    size = shape[0] * shape[1]
+    size = len(query_QD) * len(block_ND)
     if getattr(kept, "buffer", None) is None or len(kept.buffer) < size:
-        kept.buffer = torch.empty(size, dtype=like.dtype, device=like.device)
-    return kept.buffer[:size].view(shape)
+        kept.buffer = torch.empty(size, dtype=query_QD.dtype, device=query_QD.device)
+    return torch.mm(query_QD, block_ND.T, out=kept.buffer[:size].view(len(query_QD), len(block_ND)))

@@ -13,8 +13,6 @@ Shapes: Q queries, N corpus rows, D dimensions, R (query, relevant document) pai
 
 from __future__ import annotations
 
-import itertools
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -28,11 +26,8 @@ from ratchet.models.search.exact_scores import (
     Blocks,
     Corpus,
     check_finite,
-    get_buffer,
     iterate_blocks,
-    multiply,
     multiply_all,
-    single_threaded_pool,
 )
 
 ONE_SIDE = np.float32(1.04)
@@ -175,7 +170,7 @@ class RankCounter:
 
     def add(self, row_offset: int, block_ND: Array) -> None:
         """Count a block of the corpus that begins at row `row_offset`."""
-        corpus = self._make_corpus()
+        corpus = Corpus(self._asked.query_QD, self._asked.query_norm_Q)
 
         def count(number: int, offset: int, scores: torch.Tensor) -> None:
             self._count(self._chunks[number], scores, offset, corpus, self.before_R)
@@ -183,41 +178,6 @@ class RankCounter:
         chunks = [torch.from_numpy(query_q).to(self.device) for query_q in self._chunks]
         pieces = corpus.add_all([(row_offset, block_ND)], self.block_rows)
         multiply_all(self._there_QD, chunks, pieces, self.device, count)
-
-    def add_mutually(self, row_offset: int, others: Iterable[tuple[int, RankCounter]]) -> None:
-        """Count the queries of `others` as documents for ours and the reverse, by the same multiplications.
-
-        Queries are consecutive rows of the corpus: ours from `row_offset`, those of another counter from the row that
-        is given with it.
-        """
-        query_QD, adding = self._there_QD, threading.Lock()
-        kept, turned_kept = threading.local(), threading.local()
-        pairs = []
-        for offset, other in others:
-            ours, theirs = self._make_corpus(), other._make_corpus()
-            ours.add_finite(offset, theirs.query_QD, theirs.query_norm_Q)
-            theirs.add_finite(row_offset, ours.query_QD, ours.query_norm_Q)
-            pairs.append((offset, other, ours, theirs))
-
-        def count(task: tuple[tuple[int, RankCounter, Corpus, Corpus], int]) -> None:
-            (offset, other, ours, theirs), start = task
-            query_q, every_n = np.arange(len(query_QD))[start : start + self.query_rows], np.arange(ours.rows)
-            scores_qN = multiply(query_QD[start : start + len(query_q)], other._there_QD, kept)
-            scores_Nq = get_buffer((len(every_n), len(query_q)), scores_qN, turned_kept).copy_(scores_qN.T)
-            # Each thread has its own counts, since several count for the same queries at a time.
-            before_R, their_before_R = np.zeros_like(self.before_R), np.zeros_like(other.before_R)
-            self._count(query_q, scores_qN, offset, ours, before_R)
-            other._count(every_n, scores_Nq, row_offset + start, theirs, their_before_R)
-            with adding:
-                self.before_R += before_R
-                other.before_R += their_before_R
-
-        with single_threaded_pool(self.device) as executor:
-            list(executor.map(count, itertools.product(pairs, range(0, len(query_QD), self.query_rows))))
-
-    def _make_corpus(self) -> Corpus:
-        """Return a corpus without blocks for the same queries."""
-        return Corpus(self._asked.query_QD, self._asked.query_norm_Q)
 
     def _count(
         self, query_q: np.ndarray, scores: torch.Tensor, offset: int, corpus: Corpus, before_R: np.ndarray

@@ -20,7 +20,6 @@ from ratchet.jobs.statements.evaluate_papers import Config, Inputs
 from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
 from ratchet.models.search.ranks import Relevant, rank_by_scores, rank_relevant
-from ratchet.models.search.symmetric_ranks import SymmetricRankCounter
 from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 BLOCK_ROWS = 65_536
@@ -69,23 +68,6 @@ class Worker:
         return np.concatenate(ranks)
 
 
-class SymmetricWorker:
-    """Counts the products of the statement groups that begin in a shard (ratchet.models.search.symmetric_ranks).
-
-    Writes int64 [R] as a .npy file. The sum over all shards gives the ranks."""
-
-    def __init__(self, inputs: Inputs, starts: dict[str, int], vectors: Path, device: str) -> None:
-        self.starts = starts
-        paper_S = number_papers(read_shards(inputs.statements, ["paper"]))
-        relevant = Relevant(*other_statements(paper_S, np.arange(len(paper_S))))
-        self.every = SymmetricRankCounter(np.load(vectors, mmap_mode="r"), relevant, device=device)
-
-    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
-        start, rows = self.starts[source.name], count_rows([source], ["id"])
-        np.save(target, self.every.count(start, start + rows, lambda row: report(row - start)))
-        return {"rows": rows}
-
-
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.statements)
     total = count_rows(shards, ["id", "text", "paper"])
@@ -93,15 +75,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     starts = dict(zip([path.name for path in shards], [0, *ends], strict=False))
     vectors = _collect_vectors(context, config, inputs)
     device = "cuda" if context.resources.gpus and config.system == "dense" else "cpu"
-    arguments = {"inputs": inputs, "starts": starts, "vectors": vectors, "device": device}
-    paper_S = number_papers(read_shards(inputs.statements, ["paper"]))
-    if vectors is not None and config.max_queries is None:
-        counts = context.work / "counts"
-        map_shards(context, shards, SymmetricWorker, arguments, counts, suffix=".npy", total_rows=total)
-        _write_sums(context, shards, starts, counts, paper_S)
-    else:
-        map_shards(context, shards, Worker, {"config": config, **arguments}, context.out / "ranks", total_rows=total)
+    arguments = {"config": config, "inputs": inputs, "starts": starts, "vectors": vectors, "device": device}
+    map_shards(context, shards, Worker, arguments, context.out / "ranks", total_rows=total)
 
+    paper_S = number_papers(read_shards(inputs.statements, ["paper"]))
     ranks = read_shards(context.out / "ranks")["ranks"].combine_chunks()
     flat_R = ranks.flatten().to_numpy(zero_copy_only=False)
     row_Q = np.flatnonzero(_queries_mask(config, paper_S))
@@ -117,23 +94,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             "queries": [_queries(metrics, total)],
         },
     )
-
-
-def _write_sums(
-    context: Context, shards: list[Path], starts: dict[str, int], counts: Path, paper_S: np.ndarray
-) -> None:
-    """Add up the counts of `SymmetricWorker` and write the ranks, shard by shard, as `Worker` does."""
-    indptr, _ = other_statements(paper_S, np.arange(len(paper_S)))
-    ranks_R = np.ones(indptr[-1], np.int64)
-    for path in sorted(counts.glob("*.npy")):
-        ranks_R += np.load(path, mmap_mode="r")
-    (context.out / "ranks").mkdir(exist_ok=True)
-    for path in shards:
-        start = starts[path.name]
-        ends = indptr[start : start + count_rows([path], ["id"]) + 1]
-        query_q = np.flatnonzero(np.diff(ends))
-        own = ends[np.r_[query_q, len(ends) - 1]] - ends[0]
-        _write_ranks(path, context.out / "ranks" / path.name, query_q, own, ranks_R[ends[0] : ends[-1]])
 
 
 def _write_ranks(source: Path, target: Path, query_q: np.ndarray, ends: np.ndarray, ranks_R: np.ndarray) -> int:

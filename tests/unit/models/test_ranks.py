@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from public_data import FOLDER, needs_public_data
 
 from ratchet.errors import ModelError
-from ratchet.models.search import rank_metrics, ranks, symmetric_ranks, top_k
+from ratchet.models.search import rank_metrics, ranks, top_k
 
 KS = (1, 3, 10)
 
@@ -86,42 +85,18 @@ def test_ranks_are_those_of_a_full_sort(
     np.testing.assert_array_equal(np.concatenate(parts), expected)
 
 
-@given(
-    case=cases(),
-    parts=st.integers(1, 4),
-    dim=st.sampled_from([1, 5, 40]),
-    group=st.integers(1, 40),
-    compiled=st.booleans(),
-)
-@settings(max_examples=60, deadline=None)
+@given(case=cases(), dim=st.sampled_from([1, 5, 40]), block=st.integers(1, 40))
+@settings(max_examples=40, deadline=None)
 def test_ranks_of_all_against_all_are_those_of_a_full_sort(
-    case: tuple[int, int, list[list[int]], np.ndarray], parts: int, dim: int, group: int, compiled: bool
+    case: tuple[int, int, list[list[int]], np.ndarray], dim: int, block: int
 ) -> None:
     seed, rows, lists, _ = case
     _, corpus = vectors(seed, 1, rows, dim)
     lists = [[row for row in own if row != q] for q, own in enumerate([*lists, *[[]] * rows][:rows])]
-    relevant = ranks.Relevant.from_lists(lists)
-    expected = brute_ranks(exact_scores(corpus, corpus), lists, np.arange(rows))
-    every = symmetric_ranks.SymmetricRankCounter(corpus, relevant, group_rows=group)
-
-    def counter(start: int) -> ranks.RankCounter:
-        made = symmetric_ranks.SymmetricRankCounter._make_counter(every, start)
-        made.compiled = compiled  # else what GPUs do, on the CPU
-        return made
-
-    every._make_counter = counter  # type: ignore[method-assign]
-    cuts = [rows * part // parts for part in range(parts + 1)]
-    np.testing.assert_array_equal(1 + sum(every.count(a, b) for a, b in itertools.pairwise(cuts)), expected)
-
-
-def test_every_two_groups_of_a_ring_meet_once() -> None:
-    for groups in range(1, 30):
-        met = [
-            frozenset((one, other)) for one in range(groups) for other in symmetric_ranks.following_groups(one, groups)
-        ]
-        assert sorted(map(sorted, met)) == sorted(map(list, itertools.combinations(range(groups), 2)))
-        work = [len(symmetric_ranks.following_groups(one, groups)) for one in range(groups)]
-        assert max(work) - min(work) <= 1
+    blocks = [(start, corpus[start : start + block]) for start in range(0, rows, block)]
+    relevant, every = ranks.Relevant.from_lists(lists), np.arange(rows)
+    found = ranks.rank_relevant(corpus, relevant, lambda: blocks, exclude_Q=every)
+    np.testing.assert_array_equal(found, brute_ranks(exact_scores(corpus, corpus), lists, every))
 
 
 def test_the_order_is_that_of_search() -> None:
