@@ -60,8 +60,6 @@ def check_data(data: RetrievalData, source: str) -> RetrievalData:
     """Return the data unchanged. Raises DataError for the first error in it."""
     if not data.corpus:
         raise DataError(f"{source}: the corpus is empty; expected at least two documents; check the path")
-    if not data.queries:
-        raise DataError(f"{source}: there are no queries; expected at least one; check the path")
     if len(data.corpus) < 2:
         raise DataError(f"{source}: one document in the corpus; expected at least two, to rank them; give more")
     known: dict[str, str] = {}
@@ -70,12 +68,8 @@ def check_data(data: RetrievalData, source: str) -> RetrievalData:
         refuse_repeated(known, document.id, where, "document id")
         if not document.text.strip():
             raise DataError(f"{where}: document '{document.id}' has no text; expected some; remove it or fill it")
-    seen: dict[str, str] = {}
-    for query in data.queries:
+    for query in check_queries(data.queries, source):
         where = query.where or source
-        refuse_repeated(seen, query.id, where, "query id")
-        if not query.text.strip():
-            raise DataError(f"{where}: query '{query.id}' has no text; expected some; remove it or fill it")
         if not query.positives:
             raise DataError(
                 f"{where}: query '{query.id}' has no positive; expected at least one; remove it or label it"
@@ -91,6 +85,19 @@ def check_data(data: RetrievalData, source: str) -> RetrievalData:
                 " of the two; remove it from the negatives"
             )
     return data
+
+
+def check_queries(queries: Sequence[Query], source: str) -> Sequence[Query]:
+    """Return the queries unchanged. Raises DataError if there are none, for a repeated id and for an empty text."""
+    if not queries:
+        raise DataError(f"{source}: there are no queries; expected at least one; check the path")
+    seen: dict[str, str] = {}
+    for query in queries:
+        where = query.where or source
+        refuse_repeated(seen, query.id, where, "query id")
+        if not query.text.strip():
+            raise DataError(f"{where}: query '{query.id}' has no text; expected some; remove it or fill it")
+    return queries
 
 
 def refuse_repeated(places: dict[str, str], name: str, where: str, what: str) -> None:

@@ -20,6 +20,7 @@ def read(folder: Path) -> RetrievalData:
     naming file and line.
 
     The name of a qrels file is the split (dev is valid). The queries of all.tsv, or of train.tsv alone, have no split.
+    A folder without both is evaluated and not trained on.
     """
     corpus = [
         Document(
@@ -29,18 +30,13 @@ def read(folder: Path) -> RetrievalData:
         )
         for where, row in read_json_objects(folder / "corpus.jsonl")
     ]
-    texts: dict[str, str] = {}
-    places: dict[str, str] = {}
-    for where, row in read_json_objects(folder / "queries.jsonl"):
-        name = read_field(where, row, "_id", str)
-        refuse_repeated(places, name, where, "query id")
-        texts[name] = read_field(where, row, "text", str)
+    texts = {query.id: query.text for query in read_queries(folder)}
     documents = {document.id for document in corpus}
     files = _find_qrels(folder / "qrels")
     queries: list[Query] = []
     ungraded = 0
     for path in files:
-        split = None if len(files) == 1 else SPLITS[path.stem]
+        split = None if len(files) == 1 and path.stem == "train" else SPLITS[path.stem]
         for name, (where, grades) in _read_qrels(path, texts, documents).items():
             relevant = {document: grade for document, grade in grades.items() if grade > 0}
             if relevant:
@@ -56,8 +52,19 @@ def read(folder: Path) -> RetrievalData:
     return RetrievalData(corpus, queries, notes={"queries without a relevant document, left out": ungraded})
 
 
+def read_queries(folder: Path) -> list[Query]:
+    """Read the queries without their labels. Raises DataError naming file and line."""
+    queries: list[Query] = []
+    places: dict[str, str] = {}
+    for where, row in read_json_objects(folder / "queries.jsonl"):
+        name = read_field(where, row, "_id", str)
+        refuse_repeated(places, name, where, "query id")
+        queries.append(Query(name, read_field(where, row, "text", str), (), (), group=name, where=where))
+    return queries
+
+
 def _find_qrels(folder: Path) -> list[Path]:
-    """Return the qrels files. Raises DataError if the rows to train on are not among them."""
+    """Return the qrels files. Raises DataError for names that are no splits."""
     files = sorted(folder.glob("*.tsv"))
     if not files:
         raise DataError(
@@ -71,11 +78,6 @@ def _find_qrels(folder: Path) -> list[Path]:
     stems = {path.stem for path in files}
     if {"dev", "valid"} <= stems:
         raise DataError(f"{folder}: dev.tsv and valid.tsv given; expected one of them; put the two together")
-    if not stems & {"train", "all"}:
-        raise DataError(
-            f"{folder}: only {', '.join(path.name for path in files)}, no rows to train on; expected train.tsv beside;"
-            " to split these rows into train, valid and test, rename the file to all.tsv"
-        )
     return files
 
 

@@ -32,12 +32,12 @@ class TrainingRow:
     reranker_prompt: str = ""
 
 
-def read_rows(path: Path) -> Iterator[TrainingRow]:
-    """Read the lines of a file. Raises DataError naming file and line."""
+def read_rows(path: Path, *, labelled: bool = True) -> Iterator[TrainingRow]:
+    """Read the lines of a file; without `labelled` they need no `pos`. Raises DataError naming file and line."""
     for where, row in read_json_objects(path):
         query = read_field(where, row, "query", str)
-        pos, neg = read_texts(where, row, "pos"), read_texts(where, row, "neg", [])
-        if not query.strip() or not pos:
+        pos, neg = read_texts(where, row, "pos", ... if labelled else []), read_texts(where, row, "neg", [])
+        if not query.strip() or (labelled and not pos):
             raise DataError(
                 f"{where}: {'query' if not query.strip() else 'pos'} is empty; expected text; fill or remove the line"
             )
