@@ -1,9 +1,8 @@
-"""Embedding throughput on one machine: models/embedder/encoder.py and a peer, by default sentence-transformers.
+"""Embedding throughput on one machine: models/embedder/encoder.py and sentence-transformers.
 
     python -m benchmarks.embedding                               # generated questions
     python -m benchmarks.embedding --data EEDI    # Eedi's queries and misconceptions
     python -m benchmarks.embedding --dtype float32 --model PATH
-    python -m benchmarks.embedding --peer plain-linear   # what the prepacked weights of models/cpu_linear.py gain
 
 Both use the same model, texts, dtype and threads in one process, in alternating rounds: on a shared machine only the
 ratio of neighbouring rounds is meaningful. Tokens are counted without padding.
@@ -16,7 +15,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -32,7 +30,6 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="Eedi's folder, a FlagEmbedding .jsonl or a BEIR folder")
     parser.add_argument("--model", default=MINILM, help="a folder or a hub id")
     parser.add_argument("--dtype", choices=["both", "float32", "bfloat16"], default="both")
-    parser.add_argument("--peer", choices=["sentence-transformers", "plain-linear"], default="sentence-transformers")
     parser.add_argument("--texts", type=int, default=1000, help="drawn evenly from all; 0: all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -43,7 +40,7 @@ def main() -> None:
         texts = [texts[i] for i in np.linspace(0, len(texts) - 1, given.texts).astype(int)]
     base = resolve(given.model)
     dtypes = ["float32", "bfloat16"] if given.dtype == "both" else [given.dtype]
-    results = [compare(base, texts, dtype, given.rounds, given.peer) for dtype in dtypes]
+    results = [compare(base, texts, dtype, given.rounds) for dtype in dtypes]
     print(f"{len(texts)} texts, {given.threads} threads, {given.rounds} rounds; medians")
     print(
         f"{'':9} {'tokens/s':>9} {'peer':>7} {'ratio':>7} {'least..most':>12} {'CPU time':>9} {'|diff|':>8} "
@@ -57,7 +54,7 @@ def main() -> None:
             f"{dtype:9} {ours:9,.0f} {theirs:7,.0f} {np.median(ratio_R):6.2f}x {span:>12} {np.median(cpu_R):8.2f}x"
             f" {found.difference:8.1e} {found.cosine:9.6f}"
         )
-    print(f"peer: {given.peer}; CPU time: theirs over ours; |diff|: the largest; cosine: the least")
+    print("peer: sentence-transformers; CPU time: theirs over ours; |diff|: the largest; cosine: the least")
 
 
 @dataclass
@@ -75,11 +72,11 @@ class Comparison:
     """Smallest cosine similarity between the two vectors of a text."""
 
 
-def compare(base: Path, texts: list[str], dtype: str, rounds: int, peer: str) -> Comparison:
+def compare(base: Path, texts: list[str], dtype: str, rounds: int) -> Comparison:
     """Measure both on the same texts, in alternating order."""
     ours = encoder.load(base, dtype=dtype, device="cpu")
     tokens = sum(len(row) for row in ours.tokenize(texts, "passage"))
-    ways = [lambda: ours.encode(texts, "passage"), load_peer(peer, base, texts, dtype)]
+    ways = [lambda: ours.encode(texts, "passage"), load_peer(base, texts, dtype)]
     vectors = [way() for way in ways]  # the round that warms up
     wall_R2, cpu_R2 = np.empty((rounds, 2)), np.empty((rounds, 2))
     for turn in range(rounds):
@@ -93,12 +90,8 @@ def compare(base: Path, texts: list[str], dtype: str, rounds: int, peer: str) ->
     return Comparison(tokens, wall_R2, cpu_R2, difference, cosine)
 
 
-def load_peer(peer: str, base: Path, texts: list[str], dtype: str) -> Callable[[], np.ndarray]:
+def load_peer(base: Path, texts: list[str], dtype: str) -> Callable[[], np.ndarray]:
     """Return a function that embeds the texts with the peer."""
-    if peer == "plain-linear":
-        with patch.object(encoder, "prepack", return_value=0):
-            plain = encoder.load(base, dtype=dtype, device="cpu")
-        return lambda: plain.encode(texts, "passage")
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(base), device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})

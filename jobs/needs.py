@@ -25,7 +25,6 @@ TRAINED = 6
 BUCKET = 5e8  # weights whose gradients are added up at a time, as in `ratchet.models.engine.start_engine`
 CUDA = 1.0e9
 """Bytes of a GPU that the CUDA context and its libraries take, and of the fragments between tensors."""
-PREPACKED = 4 << 30  # as `ratchet.models.cpu_linear.LIMIT_BYTES`
 TEMPLATE = 64
 """Tokens of a template, a task or a prompt."""
 CPU_TOKENS = 2048
@@ -92,9 +91,7 @@ def infer(
         weights = one.weights if gpus <= 1 else one.weights * (1 / gpus + 1.25 / one.layers)
         operations = operations and operations * max(1.0, gpus)
         return Needs(_gb(CUDA + weights + working), host, 0.0, operations, LESS["inference"])
-    copies = one.multiplied * size if kind != "causal" or not kept else 0
-    prepacked = copies if config.quantization == "none" and copies <= PREPACKED else 0
-    host = _gb(LIBRARIES + max(loaded, one.loaded + prepacked + working))
+    host = _gb(LIBRARIES + max(loaded, one.loaded + working))
     return Needs(0.0, host, 0.0, operations, LESS["inference"])
 
 

@@ -18,7 +18,6 @@ from torch.nn import functional
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
 from ratchet.models.adapters.shard_merge import read_main_dtype
-from ratchet.models.cpu_linear import prepack
 from ratchet.models.devices import BALANCED, resolve_device
 from ratchet.models.engine import is_partitioned
 from ratchet.models.model_files import check_folder
@@ -84,13 +83,11 @@ def open_model(
     return model, sorted(found["missing_keys"])
 
 
-def place_model(
-    model: Any, adapter: Path | None, device: str, dtype: torch.dtype, *, training: bool, prepacked: bool
-) -> Any:
+def place_model(model: Any, adapter: Path | None, device: str, dtype: torch.dtype, *, training: bool) -> Any:
     """Return an opened model on its device and in its dtype, with an adapter for inference if one is given.
 
     The adapter is merged, in the dtype of the opened model. Over a model in 4 bits it stays beside, since merged
-    weights would be rounded to 4 bits again. prepacked: see `ratchet.models.cpu_linear`.
+    weights would be rounded to 4 bits again.
     """
     is_merged = not getattr(model, "is_loaded_in_4bit", False)
     if adapter is not None and not training:
@@ -99,8 +96,6 @@ def place_model(
     if device == BALANCED and is_merged:
         model = spread_model(model)
     model.train(training)
-    if prepacked and not training and is_merged:
-        prepack(model)
     return model
 
 

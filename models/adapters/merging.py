@@ -75,7 +75,7 @@ def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> Merg
         raise ModelError(f"merge: {len(texts)} probe texts; expected 2 or more; give some of the corpus")
     texts = [text[:256] for text in texts]  # each batch of tokens reads all weights
     dtype = "bfloat16" if read_main_dtype(base) == "bfloat16" else "float32"
-    options: dict[str, Any] = {"dtype": dtype, "device": "cpu", "prepacked": False, "streamed": True}
+    options: dict[str, Any] = {"dtype": dtype, "device": "cpu", "streamed": True}
     reranks = is_reranker(base, adapter)
     load: Any = partial(reranker.load if reranks else encoder.load, **options)
 

@@ -84,7 +84,7 @@ def load(
         quantization=quantization,
         may_lack=lambda name: False,
     )
-    model = place_model(model, adapter, device, kind, training=training, prepacked=False)
+    model = place_model(model, adapter, device, kind, training=training)
     return Decoder(model, load_conversations(base))
 
 

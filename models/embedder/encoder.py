@@ -138,7 +138,6 @@ def load(
     encoding_config: EncodingConfig | None = None,
     training: bool = False,
     quantization: str = "none",
-    prepacked: bool = True,
     streamed: bool = False,
     config_folder: Path | None = None,
 ) -> Encoder:
@@ -147,8 +146,8 @@ def load(
     dtype: `float32`, `bfloat16`, or `auto` (bfloat16 on GPUs and on CPUs that multiply it natively). device: `cpu`,
     `cuda`, `auto`, or `balanced` (for inference, see `spread_model`). encoding_config: replaces the one of the adapter
     or the base. training: no dropout, eager attention on CPUs, and the adapter is not merged. quantization, streamed:
-    see `open_model`. prepacked: on CPUs, use `ratchet.models.cpu_linear`. config_folder: folder of the projection, by
-    default that of the encoding config. Raises ModelError for an unusable folder.
+    see `open_model`. config_folder: folder of the projection, by default that of the encoding config. Raises ModelError
+    for an unusable folder.
     """
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)
@@ -166,7 +165,7 @@ def load(
         # The pooler's output is not used.
         may_lack=lambda name: "pooler" in name,
     )
-    model = place_model(model, adapter, device, kind, training=training, prepacked=prepacked)
+    model = place_model(model, adapter, device, kind, training=training)
     return _assemble(model, base, encoding_config, config_folder, where, kind)
 
 

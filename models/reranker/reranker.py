@@ -167,7 +167,6 @@ def load(
     reranker_config: RerankerConfig | None = None,
     training: bool = False,
     quantization: str = "none",
-    prepacked: bool = True,
     streamed: bool = False,
     seed: int = 0,
 ) -> Reranker:
@@ -197,7 +196,7 @@ def load(
         )
     finally:
         torch.random.set_rng_state(state)
-    model = place_model(model, adapter, device, kind, training=training, prepacked=prepacked)
+    model = place_model(model, adapter, device, kind, training=training)
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     reranker = Reranker(model, tokenizer, reranker_config)
     reranker.new_layers = sorted({name.rpartition(".")[0] for name in missing})

@@ -90,7 +90,7 @@ def test_embed(name: str, side: Any, dtype: str, folders: dict[str, Path]) -> No
         pytest.skip("derives its positions from the padding")
     pooling: Any = "last_token" if name in DECODERS else "mean"
     config = EncodingConfig(pooling, max_length=500, padding_side=side)
-    ours = encoder.load(folders[name], dtype=dtype, device="cpu", encoding_config=config, prepacked=False)
+    ours = encoder.load(folders[name], dtype=dtype, device="cpu", encoding_config=config)
     found = ours.encode(TEXTS, "passage")
     model = plain(folders[name], transformers.AutoModel, dtype)
     expected = []
@@ -105,7 +105,7 @@ def test_embed(name: str, side: Any, dtype: str, folders: dict[str, Path]) -> No
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", DECODERS)
 def test_rerank(name: str, dtype: str, folders: dict[str, Path]) -> None:
-    ours = reranker.load(folders[name], dtype=dtype, device="cpu", reranker_config=PAIRS, prepacked=False)
+    ours = reranker.load(folders[name], dtype=dtype, device="cpu", reranker_config=PAIRS)
     queries, passages = TEXTS[:2], [TEXTS[2:], TEXTS[1:4]]
     found = np.concatenate(ours.score(queries, passages))
     model = plain(folders[name], transformers.AutoModelForCausalLM, dtype)

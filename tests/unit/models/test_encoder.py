@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
 from ratchet.models.batching import batch_by_tokens, pad
-from ratchet.models.cpu_linear import PrepackedLinear, prepack
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 
@@ -147,44 +146,6 @@ def test_what_is_not_finite_is_named(tiny: dict[str, Path]) -> None:
         one.encode(["w1", "w2", "w3"], "query")
     with pytest.raises(ModelError, match="dtype"):
         encoder.load(tiny["bert"], dtype="float16")
-
-
-def test_packed_layers_compute_the_same_and_follow_their_weights(tiny: dict[str, Path]) -> None:
-    plain, model = (transformers.AutoModel.from_pretrained(tiny["bert"], add_pooling_layer=False).eval() for _ in "ab")
-    assert prepack(model) == 12
-    assert sum(isinstance(layer, PrepackedLinear) and layer.gelu for layer in model.modules()) == 2
-    assert model.state_dict().keys() == plain.state_dict().keys()
-    ids_BL = torch.arange(3, 33).reshape(2, 15)
-
-    def states(one: torch.nn.Module) -> torch.Tensor:
-        return one(input_ids=ids_BL).last_hidden_state
-
-    with torch.inference_mode():
-        before = states(model)
-        torch.testing.assert_close(before, states(plain), atol=1e-5, rtol=1e-5)
-    first = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    for one in (model, plain):
-        states(one)[..., 0].sum().backward()
-        torch.optim.SGD(one.parameters(), lr=1.0).step()
-    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
-    with torch.inference_mode():  # packed anew
-        after = states(model)
-        torch.testing.assert_close(after, states(plain), atol=1e-3, rtol=1e-3)
-        assert (after - before).abs().max() > 0.1
-    for one in (model, plain):
-        one.load_state_dict(first)
-    with torch.inference_mode():
-        assert torch.equal(states(model), before)
-
-
-def test_other_activations_are_not_fused(tmp_path: Path, tiny: dict[str, Path]) -> None:
-    folder = shutil.copytree(tiny["bert"], tmp_path / "relu")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "hidden_act": "gelu_new"}))
-    model = transformers.AutoModel.from_pretrained(folder, add_pooling_layer=False).eval()
-    assert prepack(model) == 12
-    assert not any(isinstance(layer, PrepackedLinear) and layer.gelu for layer in model.modules())
 
 
 @given(

@@ -27,7 +27,7 @@ def test_vectors_are_those_of_transformers(
     name: str, dtype: str, tiny: dict[str, Path], tmp_path: Path, record_property: Any
 ) -> None:
     folder = make(name, transformers.AutoModel, tmp_path / "base", tiny["qwen2"])
-    ours = encoder.load(folder, dtype=dtype, device="cpu", prepacked=False).model
+    ours = encoder.load(folder, dtype=dtype, device="cpu").model
     plain = transformers.AutoModel.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
     mask = torch.ones_like(IDS)
     with torch.no_grad():

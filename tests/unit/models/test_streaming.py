@@ -26,7 +26,7 @@ STORED = [*((name, "bfloat16") for name in ARCHITECTURES), ("qwen2", "float16"),
 
 def to_options(stored: str) -> dict[str, Any]:
     dtype = "bfloat16" if stored == "bfloat16" else "float32"
-    return {"dtype": dtype, "device": "cpu", "prepacked": False, "training": True}
+    return {"dtype": dtype, "device": "cpu", "training": True}
 
 
 @pytest.mark.parametrize(("name", "stored"), STORED)
