@@ -39,8 +39,6 @@ class StepReport:
     """Number of retries in this run."""
     seconds: float | None = None
     """Wall-clock seconds until it finished or failed; for a hit, the time that the earlier run spent."""
-    started: float | None = None
-    """Seconds since 1970; None if it did not run in this run."""
     inputs: Sequence[tuple[str, str, str]] = ()
     """(field, name of the step or source, hex digest or '')."""
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -86,7 +86,6 @@ def _build_step(run: Run, name: str, last: Mapping[str, Any], retries: int) -> S
         step_id=planned.step_id or "",
         retries=retries,
         seconds=planned.commit.record["seconds"] if planned.commit else seconds,
-        started=None if hit else started,
         inputs=_list_inputs(run.plan, name),
         config=asdict(planned.step.config),
         **{key: planned.result.get(key, {}) for key in ("metrics", "tables", "curves", "cases")},
