@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from ratchet.data.formats.detection import load_retrieval
-from ratchet.data.synthetic_misconceptions import RULES, format_query, generate_questions
+from ratchet.examples.misconceptions import RULES, format_query, generate_questions
 from ratchet.models.embedder import encoder
 from ratchet.models.model_files import MINILM, resolve
 

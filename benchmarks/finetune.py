@@ -97,7 +97,7 @@ def triplets(given: argparse.Namespace) -> list[tuple[str, str, list[str]]]:
         text_of = {document.id: document.text for document in found.corpus}
         pairs = [(query.text, text_of[query.positives[0]]) for query in found.queries if query.positives]
     else:
-        from ratchet.data.synthetic_misconceptions import RULES, format_query, generate_questions
+        from ratchet.examples.misconceptions import RULES, format_query, generate_questions
 
         sentence = {rule.id: rule.sentence for rule in RULES}
         text_of = sentence

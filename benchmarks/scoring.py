@@ -27,7 +27,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.embedding import load_texts
 from ratchet.data.formats.detection import load_retrieval
-from ratchet.data.synthetic_misconceptions import RULES
+from ratchet.examples.misconceptions import RULES
 from ratchet.models.loading import silence_transformers
 from ratchet.models.model_files import MINILM, resolve
 from ratchet.models.reranker import reranker

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ratchet.data.formats.detection import load_retrieval
 from ratchet.data.retrieval import Document, Query, RetrievalData, check_data, split_queries
-from ratchet.data.synthetic_misconceptions import RULES, format_query, generate_questions
+from ratchet.examples.misconceptions import RULES, format_query, generate_questions
 from ratchet.jobs.retrieval.prepare import Config
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("data", "jobs", "models", "orchestrator", "recipes")
+FOLDERS = ("data", "examples", "jobs", "models", "orchestrator", "recipes")
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
 
 

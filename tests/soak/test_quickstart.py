@@ -105,7 +105,7 @@ def test_a_decoder_learns_countdown_from_nothing(tmp_path: Path) -> None:
 
 def test_theorems_rank_all_held_out_statements(tmp_path: Path) -> None:
     """Takes minutes: MiniLM learns what generated questions about the same mistake share. A mistake is a paper."""
-    from ratchet.data.synthetic_misconceptions import format_query, generate_questions
+    from ratchet.examples.misconceptions import format_query, generate_questions
 
     of_rule: dict[str, list[str]] = {}
     for question in generate_questions(120, 1):

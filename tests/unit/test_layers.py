@@ -22,8 +22,10 @@ MAY_IMPORT = {
         "ratchet.errors",
         "ratchet.files",
     ),
+    "ratchet.examples": ("ratchet.errors", "ratchet.data.formats"),
     "ratchet.jobs": (
         "ratchet.errors",
+        "ratchet.examples",
         "ratchet.files",
         "ratchet.orchestrator.job_interface",
         "ratchet.models",
@@ -33,7 +35,17 @@ MAY_IMPORT = {
 }
 """Folder -> what it may import of the project beside itself."""
 
-WITHOUT = {"ratchet.models": {"ray"}, "ratchet.data": {"ray", "torch"}, "ratchet.recipes": {"ray", "torch"}}
+WITHOUT = {
+    "ratchet.models": {"ray"},
+    "ratchet.data": {"ray", "torch"},
+    "ratchet.examples": {"ray", "torch"},
+    "ratchet.recipes": {"ray", "torch"},
+}
+    "ratchet.models": {"ray"},
+    "ratchet.data": {"ray", "torch"},
+    "ratchet.examples": {"ray", "torch"},
+    "ratchet.recipes": {"ray", "torch"},
+}
 """Folder -> libraries that it does not know."""
 
 LONGEST_FILE = 400

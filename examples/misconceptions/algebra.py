@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ratchet.data.synthetic_misconceptions.mal_rules import (
+from ratchet.examples.misconceptions.mal_rules import (
     DIGIT,
     Answer,
     MalRule,

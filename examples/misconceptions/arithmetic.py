@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from random import Random
 
-from ratchet.data.synthetic_misconceptions.mal_rules import (
+from ratchet.examples.misconceptions.mal_rules import (
     DIGIT,
     Answer,
     MalRule,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratchet.data.synthetic_misconceptions import RULES, Question, format_query, generate_questions
-from ratchet.data.synthetic_misconceptions.generator import generate_worked
-from ratchet.data.synthetic_misconceptions.mal_rules import MalRule
 from ratchet.errors import DataError
+from ratchet.examples.misconceptions import RULES, Question, format_query, generate_questions
+from ratchet.examples.misconceptions.generator import generate_worked
+from ratchet.examples.misconceptions.mal_rules import MalRule
 
 
 def topic(rule: MalRule) -> str:

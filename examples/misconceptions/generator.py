@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from random import Random
 
 from ratchet.data.formats import eedi
-from ratchet.data.synthetic_misconceptions import algebra, arithmetic, geometry, proportion
-from ratchet.data.synthetic_misconceptions.mal_rules import Answer, MalRule, Params, Problem
 from ratchet.errors import DataError
+from ratchet.examples.misconceptions import algebra, arithmetic, geometry, proportion
+from ratchet.examples.misconceptions.mal_rules import Answer, MalRule, Params, Problem
 
 PROBLEMS = (*proportion.PROBLEMS, *arithmetic.PROBLEMS, *algebra.PROBLEMS, *geometry.PROBLEMS)
 """All problem templates."""

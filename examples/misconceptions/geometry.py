@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from ratchet.data.synthetic_misconceptions.mal_rules import (
+from ratchet.examples.misconceptions.mal_rules import (
     Answer,
     MalRule,
     Params,
