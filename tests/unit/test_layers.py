@@ -41,11 +41,6 @@ WITHOUT = {
     "ratchet.examples": {"ray", "torch"},
     "ratchet.recipes": {"ray", "torch"},
 }
-    "ratchet.models": {"ray"},
-    "ratchet.data": {"ray", "torch"},
-    "ratchet.examples": {"ray", "torch"},
-    "ratchet.recipes": {"ray", "torch"},
-}
 """Folder -> libraries that it does not know."""
 
 LONGEST_FILE = 400
