@@ -7,7 +7,7 @@ from pathlib import Path
 
 import command
 
-WITHOUT_TRAINING = ("--set", "questions=48", "--set", "reranker=false", "--set", "iterations=0")
+WITHOUT_TRAINING = ("--set", "questions=24", "--set", "reranker=false", "--set", "iterations=0")
 
 SMALL = (*WITHOUT_TRAINING[:-1], "iterations=1", "--set", "finetune_embedder.epochs=1")
 

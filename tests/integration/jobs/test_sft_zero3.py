@@ -4,109 +4,18 @@ and of generated tokens differ."""
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
-import sys
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from ray import cloudpickle
-from safetensors.torch import load_file
+from sft_runs import CONFIG, SmallChunks, check_equal, make_inputs, train
 
-from ratchet.data.tables import write_shards
-from ratchet.data.tasks.task import SAMPLES, Sample, sample_to_row, write_task_name
-from ratchet.jobs.answers import sft, teacher_logprobs
+from ratchet.jobs.answers import sft
 from ratchet.jobs.answers.implementation import sft as implementation
-from ratchet.models.decoder.tiny_decoder import save_decoder
-from ratchet.models.losses import causal_lm_loss
-from ratchet.orchestrator.job_interface import Context, Resources, Result
-
-CONFIG = sft.Config(
-    epochs=2,
-    batch_size=8,
-    learning_rate=1e-3,
-    lora_dropout=0.1,
-    valid_samples=7,
-    max_new_tokens=16,
-    max_length=100,
-    dtype="float32",
-    metric="eval_loss",
-    allow_regression=True,
-)
-
-
-class SmallChunks(implementation.TrainTask):
-    """Chunks of a few labels, so that their numbers differ. With a folder named `kill` beside the file of lengths, the
-    second worker is killed once, in the second epoch."""
-
-    def __init__(self, **arguments: Any) -> None:
-        causal_lm_loss.CHUNK = 5
-        self.kill: Path = arguments["lengths"].parent / "kill"
-        super().__init__(**arguments)
-
-    def parts(self, epoch: int, step: int) -> Any:
-        if epoch == 1 and self.worker.rank == 1 and self.kill.exists():
-            self.kill.rmdir()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().parts(epoch, step)
-
-
-def write_samples(folder: Path, count: int, seed: int) -> list[str]:
-    """Write samples with answers of 4 or of some 40 tokens, mostly `#### 3`. Returns their texts."""
-    random = np.random.default_rng(seed)
-    rows = []
-    for number in range(count):
-        digit, length = "3" if number % 3 else "5", 0 if number % 2 else int(random.integers(30, 45))
-        turn = (f"{digit} long" if length else digit, f"#### {digit}" + " so" * length)
-        rows.append(sample_to_row(Sample(f"{seed}-{number}", "", "", (turn,), {"answer": digit})))
-    write_shards(folder, rows, SAMPLES, 10)
-    write_task_name(folder, "gsm8k")
-    return [row["questions"][0] + row["targets"][0] for row in rows]
-
-
-def context(folder: Path, workers: int = 1) -> Context:
-    for name in ("out", "work"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    resources = Resources(workers, cpus=2 / workers, gpus=0.0, retries=1, micro_batch_size=3, batch_tokens=90)
-    return Context("sft", "ab" * 32, 1, folder / "out", folder / "work", resources)
-
-
-def train(folder: Path, config: sft.Config, inputs: sft.Inputs, workers: int = 1) -> Result:
-    sft.check(config, inputs)
-    return implementation.run(context(folder, workers), config, inputs)
 
 
 @pytest.fixture(scope="module")
 def inputs(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> sft.Inputs:
-    """A base that has begun to learn the answers."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    folder = tmp_path_factory.mktemp("digits")
-    texts = write_samples(folder / "train", 20, 0)
-    write_samples(folder / "valid", 9, 1)
-    save_decoder(folder / "fresh", texts, vocabulary=300, hidden=32, layers=2, heads=2, positions=256, seed=0)
-    fresh = sft.Inputs(folder / "fresh", folder / "train", folder / "valid")
-    config = dataclasses.replace(CONFIG, method="full", epochs=15, learning_rate=1e-2, eval_steps=45)
-    train(folder / "base", config, fresh)
-    return dataclasses.replace(fresh, base=folder / "base/out/model")
-
-
-def check_equal(found: Result, expected: Result, weights: str, made: Path, whole: Path) -> None:
-    losses, others = (result.curves["loss against step"]["y"] for result in (found, expected))
-    assert len(losses) == 6
-    assert losses == pytest.approx(others, rel=1e-4)
-    (rows, expected_rows) = (result.tables["epochs"] for result in (found, expected))
-    for row, other in zip(rows, expected_rows, strict=True):
-        assert row["valid/eval_loss"] == pytest.approx(other["valid/eval_loss"], rel=1e-4)
-        assert row["valid/accuracy"] == other["valid/accuracy"]
-    assert 0 < rows[0]["valid/accuracy"] < 1
-    kept, others = load_file(made / "out" / weights), load_file(whole / "out" / weights)
-    assert set(kept) == set(others)
-    for name, value in kept.items():
-        # By norm: Adam makes much of the rounding of a gradient that is nearly zero.
-        assert torch.linalg.norm(value - others[name]) < 1e-3 * torch.linalg.norm(others[name]) + 1e-6, name
+    return make_inputs(tmp_path_factory.mktemp("digits"))
 
 
 def test_adapters_and_the_current_best_are_those_of_whole_models(
@@ -121,18 +30,3 @@ def test_adapters_and_the_current_best_are_those_of_whole_models(
     config = dataclasses.replace(config, zero_stage=3, offload="parameters")
     parts = train(tmp_path / "parts", config, inputs, workers=2)
     check_equal(parts, whole, "adapter/adapter_model.safetensors", tmp_path / "parts", tmp_path / "whole")
-
-
-def test_all_weights_learn_from_a_teacher_and_resume_as_those_of_whole_models(
-    inputs: sft.Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = teacher_logprobs.Inputs(inputs.base, inputs.train, inputs.base)
-    teacher_logprobs.JOB.load()(context(tmp_path / "said"), teacher_logprobs.Config(top_k=5, dtype="float32"), given)
-    inputs = dataclasses.replace(inputs, teacher=tmp_path / "said/out")
-    config = dataclasses.replace(CONFIG, method="full", packing=True, ce_weight=0.5)
-    whole = train(tmp_path / "whole", config, inputs)
-    monkeypatch.setattr(implementation, "TrainTask", SmallChunks)
-    (tmp_path / "parts/work/kill").mkdir(parents=True)
-    parts = train(tmp_path / "parts", dataclasses.replace(config, zero_stage=3), inputs, workers=2)
-    assert not (tmp_path / "parts/work/kill").exists()
-    check_equal(parts, whole, "model/model.safetensors", tmp_path / "parts", tmp_path / "whole")

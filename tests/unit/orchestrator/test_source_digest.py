@@ -7,12 +7,15 @@ import os
 import time
 from pathlib import Path
 
-import command
 import pytest
 
 from ratchet.errors import InputError
+from ratchet.jobs.retrieval import prepare
 from ratchet.orchestrator.job_interface import Source, source_digest
 from ratchet.orchestrator.job_interface.source_digest import SourceDigests
+from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.step import step
+from ratchet.orchestrator.store import Store
 
 
 def test_contents_and_names_count_but_nothing_hidden(tmp_path: Path) -> None:
@@ -88,7 +91,7 @@ def test_the_digest_of_a_file_that_was_just_written_is_not_remembered(
     assert list(digests.digests) == [str(file)]
 
 
-def test_changed_labels_in_a_linked_folder_are_other_steps_to_the_command(tmp_path: Path) -> None:
+def test_changed_labels_in_a_linked_folder_are_other_steps(tmp_path: Path) -> None:
     folder, labels = tmp_path / "beir", tmp_path / "labels"
     for made in (folder, labels):
         made.mkdir()
@@ -97,14 +100,11 @@ def test_changed_labels_in_a_linked_folder_are_other_steps_to_the_command(tmp_pa
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "qrels").symlink_to(labels)
 
-    def plan(shift: int) -> str:
+    def fingerprint(shift: int) -> str | None:
         lines = [f"q{i}\tc{(i + shift) % 40}\t1\n" for i in range(40)]
         (labels / "train.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
-        status, output = command.run(
-            "plan", "retriever", "--set", f"data={folder}", "--store", str(tmp_path / "store"), timeout=60
-        )
-        assert status == 0, output
-        return next(line for line in output.splitlines() if line.startswith("prepare"))
+        prepared = step("prepare", prepare.JOB, data=Source.find(str(folder)))
+        return Plan([prepared], Store.open(tmp_path / "store")).steps["prepare"].step_id
 
-    assert plan(0) == plan(0)
-    assert plan(0) != plan(1)
+    assert fingerprint(0) == fingerprint(0) is not None
+    assert fingerprint(0) != fingerprint(1)
