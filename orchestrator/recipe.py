@@ -34,6 +34,7 @@ from ratchet.orchestrator.step import (
     Step,
     Summary,
     check_metrics,
+    check_outputs,
     check_resources,
     list_goals,
     reachable,
@@ -189,6 +190,7 @@ def build(recipe: Recipe, settings: Settings) -> tuple[list[Step], Summary, dict
     for pattern, name, text in settings.steps:
         steps = _apply(steps, pattern, name, text)
     _check_job_names(steps)
+    check_outputs(steps)
     check_metrics(steps, summary.rows)
     if not steps:
         raise RecipeError(f"recipe {recipe.name}: the Summary has no rows and no goals; expected a step to run")

@@ -44,17 +44,22 @@ class Step:
         """Return a folder of this step's artifact: `prepared["corpus"]`. Changes in other folders do not affect it.
 
         Raises RecipeError for a name that the job does not write."""
-        where, known = f"step {self.name}", self.job.outputs
+        where, known = f"step {self.name}", self.outputs
         # A number: Python asks for step[0], step[1], ... where a list was expected.
         require(isinstance(part, str), where, f"step[{part!r}]", "a name, or a list of steps")
         if known and not _matches(part, known):
             raise RecipeError(f"{locate_caller()}{where}: output '{part}' given; {expect_one_of(known, part)}")
         return Output(self, part)
 
-    def metric(self, name: str) -> Metric:
-        """Return a reference to a metric of this step, for the recipe's table."""
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """See `Job.outputs`."""
+        return self.job.outputs(self.config) if callable(self.job.outputs) else self.job.outputs
+
+    def metric(self, name: str, count: str = "") -> Metric:
+        """Return a reference to a metric of this step, for the recipe's table. count: see `Metric`."""
         require(isinstance(name, str), f"step {self.name}: metric", name, "a name, such as 'loss'")
-        return Metric(self, name)
+        return Metric(self, name, count)
 
     def references(self) -> Iterator[tuple[str, Output | Source]]:
         """Yield (field, reference) of every input, with tuples flattened."""
@@ -88,6 +93,9 @@ class Metric:
 
     step: Step
     name: str
+    count: str = ""
+    """The metric that says of how many rows this one is the mean, for the title of the column. A step without such rows
+    reports neither; a column without any rows is left out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +103,9 @@ class Row:
     """A row of the final table."""
 
     label: str
-    columns: Mapping[str, Metric]
+    columns: Mapping[str, Metric | Sequence[Metric]]
+    """Title -> metric; several metrics: their mean and standard deviation, such as over the folds of a
+    cross-validation."""
     steps: Sequence[Step] = ()
     """The steps whose total time the row shows."""
 
@@ -103,9 +113,16 @@ class Row:
         require(isinstance(self.label, str), "Row: label", self.label, "a text")
         where = f"Row '{self.label}'"
         require(isinstance(self.columns, Mapping), f"{where}: columns", self.columns, '{"title": step.metric("name")}')
-        for title, metric in self.columns.items():
-            require(isinstance(metric, Metric), f"{where}, column '{title}'", metric, 'step.metric("name")')
+        for title, cell in self.columns.items():
+            for metric in cell if isinstance(cell, list | tuple) else [cell]:
+                require(isinstance(metric, Metric), f"{where}, column '{title}'", metric, 'step.metric("name")')
         require_items(self.steps, Step, f"{where}: steps", "step(...)")
+
+    @property
+    def metrics(self) -> list[tuple[str, Metric]]:
+        """Each metric with the title of its column."""
+        cells = {title: [cell] if isinstance(cell, Metric) else cell for title, cell in self.columns.items()}
+        return [(title, metric) for title, cell in cells.items() for metric in cell]
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +222,7 @@ def reachable(goals: Sequence[Step]) -> list[Step]:
 
 def list_goals(summary: Summary) -> list[Step]:
     """Return the steps that a summary names."""
-    shown = [metric.step for row in summary.rows for metric in row.columns.values()]
+    shown = [metric.step for row in summary.rows for _, metric in row.metrics]
     return [*shown, *(s for row in summary.rows for s in row.steps), *summary.goals]
 
 
@@ -251,8 +268,24 @@ def check_metrics(steps: Sequence[Step], rows: Sequence[Row]) -> None:
     """Raise RecipeError for a metric in a row that its step does not report. `steps`: with all settings applied."""
     by_name = {step.name: step for step in steps}
     for row in rows:
-        for title, metric in row.columns.items():
+        for title, metric in row.metrics:
             check_metric(by_name[metric.step.name], metric.name, f"row '{row.label}', column '{title}'")
+
+
+def check_outputs(steps: Sequence[Step]) -> None:
+    """Raise RecipeError for an input that its step does not write with these settings. `steps`: with all settings
+    applied."""
+    known = {step.name: step.outputs for step in steps}
+    for step in steps:
+        for key, ref in step.references():
+            if not isinstance(ref, Output) or ref.part is None:
+                continue
+            if (written := known[ref.step.name]) and not _matches(ref.part, written):
+                raise RecipeError(
+                    f"step {step.name}: input '{key}' is '{ref.part}' of step {ref.step.name}, which with its settings"
+                    f" writes {', '.join(written)} only; set the parameter of the recipe instead of the step's setting"
+                    " (`ratchet recipes NAME` lists them), so that the recipe leaves out what needs it"
+                )
 
 
 def check_metric(step: Step, name: str, where: str) -> None:

@@ -21,7 +21,7 @@ from ratchet.orchestrator.job_interface.settings import describe_parameters
 from ratchet.orchestrator.job_interface.terminal import CleanConsole, print_clean
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Recipe
-from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, pluralize
+from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, format_with_deviation, pluralize
 from ratchet.orchestrator.reporting.run_summary import build_summary_table, list_unreported_metrics
 from ratchet.orchestrator.reporting.sweep_data import SweepReport
 from ratchet.orchestrator.reporting.sweep_report import format_trials
@@ -269,7 +269,10 @@ def _progress_bars() -> Iterator[OnProgress]:
 def _print_summary(rows: Mapping[str, Mapping[str, float | None]]) -> None:
     _print_table(
         {
-            label: {c: format_duration(value) if c == "time" else _format_value(value) for c, value in row.items()}
+            label: {
+                c: format_duration(value) if c == "time" else format_with_deviation(value, _format_value)
+                for c, value in row.items()
+            }
             for label, row in rows.items()
         }
     )

@@ -133,7 +133,7 @@ class Run:
 
     def _select_metrics(self, name: str) -> dict[str, float]:
         """Return the metrics of a step: those in the recipe's table, else all."""
-        columns = [metric for row in self.summary.rows for metric in row.columns.values()]
+        columns = [metric for row in self.summary.rows for _, metric in row.metrics]
         shown = {metric.name for metric in columns if metric.step.name == name}
         return {k: v for k, v in self.plan.steps[name].numbers.items() if not shown or k in shown}
 

@@ -236,8 +236,9 @@ class Job:
     machine. Otherwise it has none, and starts workers that have them."""
     resources: tuple[str, ...] | None = None
     """The fields of `Resources` that the job uses; others are refused. None: all."""
-    outputs: tuple[str, ...] = ()
-    """The folders and files of the output that other steps may take as `step["name"]`, or globs of them. Empty: any."""
+    outputs: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = ()
+    """The folders and files of the output that other steps may take as `step["name"]`, or globs of them; or a function
+    of the config that returns them. Empty: any."""
     metrics: Callable[[Any], Collection[str]] | None = None
     """`metrics(config)` returns the names of the metrics that a table may show, or globs of them. None: any."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +16,23 @@ NOTHING = "–"
 """Stands for a missing value."""
 
 _TIMES = re.compile(r"(^|[_ ])(time|duration|seconds|secs?)$|(?<!per)[_ ]s$", re.IGNORECASE)
+
+
+class Mean(float):
+    """The mean of repetitions, such as seeds or folds, with their standard deviation (None for a single one)."""
+
+    deviation: float | None
+
+    def __new__(cls, values: Sequence[float]) -> Mean:
+        mean = super().__new__(cls, statistics.fmean(values))
+        mean.deviation = statistics.stdev(values) if len(values) > 1 else None
+        return mean
+
+
+def format_with_deviation(value: Any, format_one: Callable[[Any], str]) -> str:
+    """Format a value, and a `Mean` as `0.412 ± 0.003`."""
+    deviation = value.deviation if isinstance(value, Mean) else None
+    return format_one(value) + ("" if deviation is None else f" ± {format_one(deviation)}")
 
 
 def shorten(text: str, width: int) -> str:
@@ -81,7 +99,7 @@ def format_cells(values: Sequence[Any], column: str) -> list[str]:
     floats = [abs(v) for v in values if isinstance(v, float) and math.isfinite(v)]
     largest = max(floats, default=0.0)
     decimals = 3 if largest < 10 else (2 if largest < 100 else (1 if largest < 1000 else 0))
-    return [_cell(v, column, decimals) for v in values]
+    return [format_with_deviation(v, lambda one: _cell(one, column, decimals)) for v in values]
 
 
 def _cell(value: Any, column: str, decimals: int) -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ratchet.orchestrator.execution.schedule import Status
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.plan import Plan, describe_inputs
+from ratchet.orchestrator.reporting.formatting import Mean
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
-from ratchet.orchestrator.step import Output, Row, Summary
+from ratchet.orchestrator.step import Metric, Output, Row, Summary
 
 if TYPE_CHECKING:  # it imports Ray
     from ratchet.orchestrator.execution.run import Run
@@ -21,9 +22,13 @@ if TYPE_CHECKING:  # it imports Ray
 
 def build_summary_table(plan: Plan, summary: Summary) -> dict[str, dict[str, float | None]]:
     """Build the rows of the summary: label -> column -> value or None. `time`: seconds of the row's steps. The notes of
-    the row's steps stand behind its label."""
+    the row's steps stand behind its label, and counts (`Metric.count`) behind the titles."""
+    titles = _name_columns(plan, summary)
     return {
-        _describe_row(plan, row): {**_collect_values(plan, row), "time": _sum_seconds(plan, row)}
+        _describe_row(plan, row): {
+            **{titles[title]: _read_cell(plan, cell) for title, cell in row.columns.items() if title in titles},
+            "time": _sum_seconds(plan, row),
+        }
         for row in summary.rows
     }
 
@@ -32,9 +37,10 @@ def list_unreported_metrics(plan: Plan, summary: Summary) -> list[str]:
     """Return a sentence for each metric of the table that its finished step does not report as a number."""
     lines = []
     for row in summary.rows:
-        for title, metric in row.columns.items():
+        for title, metric in row.metrics:
             planned = plan.steps[metric.step.name]
-            if planned.manifest and metric.name not in planned.numbers:
+            has_rows = not metric.count or metric.count in planned.numbers
+            if planned.manifest and has_rows and metric.name not in planned.numbers:
                 lines.append(
                     f"row '{row.label}', column '{title}': step {metric.step.name} reports no number '{metric.name}';"
                     f" {expect_one_of(planned.numbers, metric.name)}"
@@ -43,9 +49,24 @@ def list_unreported_metrics(plan: Plan, summary: Summary) -> list[str]:
 
 
 def _describe_row(plan: Plan, row: Row) -> str:
-    notes = dict.fromkeys(plan.steps[step.name].result.get("note", "") for step in row.steps)
-    text = "; ".join(filter(None, notes))
+    notes = Counter(plan.steps[step.name].result.get("note", "") for step in row.steps)
+    several = max((len(cell) for cell in row.columns.values() if not isinstance(cell, Metric)), default=1)
+    text = "; ".join(f"{n} of {several}: {note}" if several > 1 else note for note, n in notes.items() if note)
     return f"{row.label} ({text})" if text else row.label
+
+
+def _name_columns(plan: Plan, summary: Summary) -> dict[str, str]:
+    """Return column -> title with the counts in all its rows, without the columns whose counts no step reports."""
+    counts: dict[str, list[float]] = {}
+    for title, metric in (pair for row in summary.rows for pair in row.metrics):
+        numbers = plan.steps[metric.step.name].numbers
+        if not metric.count or metric.count in numbers:
+            counts.setdefault(title, []).append(numbers.get(metric.count, 0))
+    ends = {title: sorted({min(found), max(found)}) for title, found in counts.items()}
+    return {
+        title: f"{title} ({'–'.join(f'{n:,.0f}' for n in found)})" if any(found) else title
+        for title, found in ends.items()
+    }
 
 
 def build_run_report(run: Run) -> RunReport:
@@ -105,8 +126,13 @@ def _list_inputs(plan: Plan, name: str) -> list[tuple[str, str, str]]:
     return found
 
 
-def _collect_values(plan: Plan, row: Row) -> dict[str, float | None]:
-    return {column: plan.steps[metric.step.name].numbers.get(metric.name) for column, metric in row.columns.items()}
+def _read_cell(plan: Plan, cell: Metric | Sequence[Metric]) -> float | None:
+    """Return a metric, or the mean of several once all their steps are done."""
+    if isinstance(cell, Metric):
+        return plan.steps[cell.step.name].numbers.get(cell.name)
+    planned = [(plan.steps[metric.step.name], metric.name) for metric in cell]
+    values = [step.numbers[name] for step, name in planned if name in step.numbers]
+    return Mean(values) if values and all(step.manifest for step, _ in planned) else None
 
 
 def _sum_seconds(plan: Plan, row: Row) -> float | None:

@@ -97,7 +97,7 @@ def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched
     shown = [
         number
         for row in summary.rows
-        for column, number in row.columns.items()
+        for column, number in row.metrics
         if name in (column, number.name) and number.step.name in reached
     ]
     if not shown:
@@ -111,5 +111,5 @@ def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched
 
 
 def _get_training_metric(step: Step) -> str | None:
-    """Return the held-out metric by which a step selects its best checkpoint; None if there is none."""
-    return getattr(step.config, "metric", None)
+    """Return the held-out metric by which a step selects its best checkpoint; None if there is none, or no `valid`."""
+    return None if step.inputs.get("valid", step) is None else getattr(step.config, "metric", None)

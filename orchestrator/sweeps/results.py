@@ -16,6 +16,7 @@ import yaml
 
 from ratchet.orchestrator.atomic_file import make_folder, sync, write_atomically
 from ratchet.orchestrator.execution.executor import versions
+from ratchet.orchestrator.reporting.formatting import Mean
 from ratchet.orchestrator.reporting.sweep_data import SweepReport, TrialReport
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Store, audit_log
@@ -175,7 +176,7 @@ def _build_trial_report(
         settings=trial.settings or sweep.defaults,
         status=trial.status,  # type: ignore[arg-type]
         value=trial.value,
-        deviation=statistics.stdev(trial.values) if len(trial.values) > 1 else None,
+        deviation=Mean(trial.values).deviation if trial.values else None,
         values=trial.values,
         curve=trial.curve,
         spent=sum(seconds for computed, seconds in step_costs if computed),
