@@ -1,4 +1,4 @@
-"""Reordering of ranked documents."""
+"""Reordering of ranked documents, and statistics of how many are relevant."""
 
 from __future__ import annotations
 
@@ -18,3 +18,12 @@ def reorder(
     order = np.argsort(-np.asarray(scores, np.float32), kind="stable")
     place = {documents[old]: new for new, old in enumerate(order.tolist(), 1)}
     return order, [place.get(name, rank) for name, rank in zip(positives, ranks, strict=True)]
+
+
+def summarize_counts(counts: Sequence[int] | np.ndarray) -> dict[str, float]:
+    """Summarize the relevant documents of each query: mean, std (of the population), P75 and P95 (interpolated), max,
+    and `none`, the number of queries without one."""
+    count_Q = np.asarray(counts if len(counts) else [0])
+    values = (count_Q.mean(), count_Q.std(), *np.percentile(count_Q, [75, 95]))
+    spread = dict(zip(("mean", "std", "P75", "P95"), (round(float(value), 4) for value in values), strict=True))
+    return {**spread, "max": int(count_Q.max()), "none": len(counts) - int(np.count_nonzero(counts))}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from ratchet.errors import DataError
 
@@ -108,38 +110,106 @@ def refuse_repeated(places: dict[str, str], name: str, where: str, what: str) ->
 
 
 def split_queries(
-    queries: Sequence[Query], test_fraction: float, validation_fraction: float, seed: int, source: str = "split"
+    queries: Sequence[Query],
+    test_fraction: float,
+    validation_fraction: float,
+    seed: int,
+    source: str = "split",
+    *,
+    split_by: str = "question",
+    folds: int = 1,
+    fold: int = 0,
 ) -> dict[str, list[Query]]:
-    """Split queries into train, valid and test. Groups stay together, and the order of the queries is kept.
+    """Split queries into train, and into valid and test unless their fraction is 0. The order of the queries is kept.
 
     Splits that the source assigns are kept. The others are drawn by group: `test_fraction` of all groups, then
-    `validation_fraction` of the remaining ones. Raises DataError, naming `source`, if a split would be empty.
+    `validation_fraction` of the remaining ones. split_by: a group is a `question` (`Query.group`), a `query`, or with
+    `document` all queries that are connected by shared positives. Then, and with several `folds`, fractions are of the
+    queries, and a group that is larger than what is left of a split is not drawn for it. With several folds, test is
+    one of so many parts of about the same size, which together hold every query once. Raises DataError, naming
+    `source`, if a split would be empty, a group is too large, or the source assigns a split that the settings exclude.
     """
-    sides: dict[str, list[Query]] = {"train": [], "valid": [], "test": []}
-    given = {query.split for query in queries if query.split}
-    side: dict[str, str] = {}
-    groups = list(dict.fromkeys(query.group for query in queries if query.split is None or query.split == "train"))
-    random.Random(seed).shuffle(groups)
-
-    def count(groups: int) -> tuple[int, int]:
-        tests = 0 if "test" in given else round(groups * test_fraction)
-        return tests, 0 if "valid" in given else round((groups - tests) * validation_fraction)
-
-    tests, valids = count(len(groups))
-    for position, group in enumerate(groups):
-        side[group] = "test" if position < tests else "valid" if position < tests + valids else "train"
-    for query in queries:
-        drawn = query.split in (None, "train")
-        sides[side[query.group] if drawn else str(query.split)].append(query)
-    for name, members in sides.items():
-        if not members:
-            drawn_splits = len({"test", "valid"} - given)
-            enough = next(
-                (n for n in range(1, 10_000) if n > sum(count(n)) and sum(map(bool, count(n))) == drawn_splits), 10_000
+    by_document = split_by == "document"
+    shares = {"test": test_fraction if folds == 1 else 1 / folds, "valid": validation_fraction}
+    given = {query.split: query for query in reversed(queries) if query.split in shares}
+    for name, query in given.items():
+        if by_document or not shares[str(name)] or (folds > 1 and name == "test"):
+            raise DataError(
+                f"{query.where or source}: the data assign query '{query.id}' to {name}; expected no such split with"
+                " split_by=document, folds or a fraction of 0; remove it from the data, or leave out the setting"
             )
+    members = {"train", *given, *(name for name, share in shares.items() if share)}
+    shares |= dict.fromkeys(map(str, given), 0.0)
+    free = [query for query in queries if query.split in (None, "train")]
+    group_of = _connect(free) if by_document else {q.id: q.id if split_by == "query" else q.group for q in free}
+    groups = list(dict.fromkeys(group_of.values()))
+    random.Random(seed).shuffle(groups)
+    weights = Counter(group_of.values() if by_document or folds > 1 else groups)
+
+    def count(total: int) -> tuple[int, int]:
+        tests = round(total * shares["test"])
+        return tests, round((total - tests) * shares["valid"])
+
+    total = weights.total()
+    most = -(-total // folds) if folds > 1 else total - sum(count(total))
+    name, largest = max(weights.items(), key=itemgetter(1), default=("", 0))
+    if by_document and largest > most:
+        raise DataError(
+            f"{source}: {largest:,} of {total:,} queries are connected by shared positives, such as document '{name}';"
+            f" expected at most {most:,}, so that the splits share no document; lower the fractions or folds, or set"
+            " split_by=question"
+        )
+    drawn = _draw_fold(groups, weights, folds, fold) if folds > 1 else _draw(groups, weights, count(total)[0])
+    side = dict.fromkeys(drawn, "test")
+    rest = [group for group in groups if group not in side]
+    left = sum(weights[group] for group in rest)
+    side |= dict.fromkeys(_draw(rest, weights, round(left * shares["valid"])), "valid")
+    sides: dict[str, list[Query]] = {name: [] for name in ("train", "valid", "test") if name in members}
+    for query in queries:
+        sides[str(query.split) if query.split in given else side.get(group_of[query.id], "train")].append(query)
+    for name, chosen in sides.items():
+        if not chosen:
+            wanted = sum(share > 0 for share in shares.values())
+            enough = next((n for n in range(1, 10_000) if n > sum(count(n)) and sum(map(bool, count(n))) == wanted), 0)
             raise DataError(
                 f"{source}: {len(queries)} queries in {len(groups)} groups leave none for {name}; expected at least"
-                f" {enough} groups with these fractions; give more, or set prepare.test_fraction and"
+                f" {max(enough, folds)} groups with these fractions; give more, or set prepare.test_fraction and"
                 " prepare.validation_fraction"
             )
     return sides
+
+
+def _connect(queries: Sequence[Query]) -> dict[str, str]:
+    """Return the group of each query: one document of those that are connected by shared positives (union-find)."""
+    root: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        while root.setdefault(name, name) != name:
+            root[name] = name = root[root[name]]
+        return name
+
+    for query in queries:
+        for other in query.positives:
+            root[find(other)] = find(query.positives[0])
+    return {query.id: find(query.positives[0]) for query in queries}
+
+
+def _draw(groups: Sequence[str], weights: Mapping[str, int], size: int) -> list[str]:
+    """Return the first groups that fit into a split of that size."""
+    drawn = []
+    for group in groups:
+        if weights[group] <= size:
+            drawn.append(group)
+            size -= weights[group]
+    return drawn
+
+
+def _draw_fold(groups: Sequence[str], weights: Mapping[str, int], folds: int, fold: int) -> list[str]:
+    """Return the groups of a fold: the largest groups come first, each goes to the fold that is smallest by then."""
+    parts: list[list[str]] = [[] for _ in range(folds)]
+    sizes = [0] * folds
+    for group in sorted(groups, key=lambda group: -weights[group]):
+        smallest = sizes.index(min(sizes))
+        parts[smallest].append(group)
+        sizes[smallest] += weights[group]
+    return parts[fold]

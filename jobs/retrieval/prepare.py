@@ -2,28 +2,41 @@
 
 The folders hold Parquet shards. `train` also has the negatives that the data brings, and a teacher's scores if all
 passages have them (FlagEmbedding's `pos_scores` and `neg_scores`), in the columns of
-`ratchet.data.tables.TEACHER_SCORES`. Finetuning can start from these.
+`ratchet.data.tables.TEACHER_SCORES`. Finetuning can start from these. `valid` and `test` have a column `seen`: whether
+a positive of the query is a positive of a training query.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Interval
 
+from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface import Job, Parents, Result, Seed, Unit
+
+SplitBy = Literal["question", "document", "query"]
 
 
 @dataclass(frozen=True)
 class Config:
     questions: Annotated[int, Ge(1)] = 800
     """Number of multiple-choice questions to generate if no data is given."""
-    test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.2
-    """Fraction of the questions that is held out for the final metrics."""
-    validation_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1
-    """Fraction of the remaining questions that selects checkpoints, so that nothing is selected on the test split."""
+    split_by: SplitBy = "question"
+    """What stays in one split. `question`: the queries of a question. `document`: queries that share a positive, also
+    indirectly, so that no positive of `valid` and `test` is one of a training query. `query`: each query on its own."""
+    test_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.2
+    """Fraction of the questions (with `document`: of the queries) that is held out for the final metrics. 0: no test
+    split."""
+    validation_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.1
+    """Fraction of the rest that selects checkpoints, so that nothing is selected on the test split. 0: no valid
+    split."""
+    folds: Annotated[int, Interval(ge=1, le=1000)] = 1
+    """Parts of a cross-validation, one of which is the test split instead of `test_fraction`. 1: none."""
+    fold: Annotated[int, Ge(0)] = 0
+    """The part that is the test split."""
     seed: Seed = 42
     """Seed of the split and of the generated questions."""
     shard_rows: Annotated[int, Ge(1), Unit("rows")] = 4096
@@ -34,6 +47,16 @@ class Config:
 class Inputs:
     data: Path | None = None
     """Eedi CSVs, FlagEmbedding JSONL or a BEIR folder. None: generated questions."""
+
+
+def check(config: Config, inputs: Inputs) -> None:
+    if config.fold >= config.folds:
+        raise InputError(f"prepare.fold: {config.fold} given; expected less than folds, which is {config.folds}")
+
+
+def list_outputs(config: Config) -> tuple[str, ...]:
+    valid = ("valid",) if config.validation_fraction else ()
+    return ("corpus", "train", *valid, *(("test",) if config.test_fraction or config.folds > 1 else ()))
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
@@ -54,7 +77,8 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.prepare:run",
     resources=("retries",),
+    check=check,
     predict=predict,
-    outputs=("corpus", "train", "valid", "test"),
+    outputs=list_outputs,
     metrics=lambda config: ("documents", "queries", "*/queries", "queries without *", "longest_text"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ratchet.data.formats.detection import load_retrieval
 from ratchet.data.retrieval import Document, Query, RetrievalData, check_data, split_queries
@@ -25,14 +26,16 @@ def load_data(path: Path | None, questions: int, seed: int) -> RetrievalData:
 
 
 def split_data(data: RetrievalData, config: Config) -> dict[str, list[Query]]:
-    """Return the queries of train, valid and test. The queries of one question stay together."""
+    """Return the queries of train, and of valid and test unless they have a fraction of 0."""
     source = next((query.where.rpartition(":")[0] for query in data.queries if query.where), "generated questions")
-    return split_queries(data.queries, config.test_fraction, config.validation_fraction, config.seed, source)
+    fractions = config.test_fraction, config.validation_fraction
+    options: dict[str, Any] = {"split_by": config.split_by, "folds": config.folds, "fold": config.fold}
+    return split_queries(data.queries, *fractions, config.seed, source, **options)
 
 
 def describe_repeated(splits: dict[str, list[Query]]) -> str:
     """Return how many queries of `train` have the text of a test query, or an empty string for none."""
-    tested = {query.text for query in splits["test"]}
+    tested = {query.text for query in splits.get("test", ())}
     if not (repeated := [query for query in splits["train"] if query.text in tested]):
         return ""
     at = f", such as {repeated[0].where}" if repeated[0].where else ""

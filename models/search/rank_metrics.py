@@ -26,8 +26,6 @@ class RankMetrics:
     """All queries, those without a relevant document among them."""
     empty: int
     """Queries without a relevant document, which are left out of the means."""
-    relevant: dict[str, float]
-    """Relevant documents per query, over all queries: min, mean, p50, p90, p99, max."""
     ranks: dict[str, float]
     """Rank of each query's first relevant document, over queries that have one: mean, p10, p50, p90, p99, max."""
 
@@ -77,7 +75,6 @@ def compute_rank_metrics(
         per_query=per_query,
         queries=queries,
         empty=int(none_Q.sum()),
-        relevant={"min": float(count_Q.min()) if queries else 0.0} | _spread(count_Q, (50, 90, 99)),
         ranks=_spread(rank[place == 1], (10, 50, 90, 99)),
     )
 

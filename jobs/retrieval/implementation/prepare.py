@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from ratchet.data.rankings import summarize_counts
 from ratchet.data.retrieval import Query
 from ratchet.data.tables import CORPUS, INSTRUCTIONS, QUERIES, SCORES, TEACHER_SCORES, add_instructions, write_shards
 from ratchet.jobs.retrieval.prepare import Config, Inputs
@@ -23,6 +24,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     )
     instructions = [name for name in INSTRUCTIONS if any(getattr(query, name) for query in data.queries)]
     schema = add_instructions(pa.schema([*QUERIES, *((name, SCORES) for name in scores)]), instructions)
+    trained, statistics = {name for query in splits["train"] for name in query.positives}, []
     for name, queries in splits.items():
         rows = [
             {
@@ -31,32 +33,30 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
                 "positives": list(query.positives),
                 "grades": list(query.grades),
                 "negatives": list(query.negatives),
+                "seen": not trained.isdisjoint(query.positives),
                 **dict(zip(scores, query.teacher or (), strict=False)),
                 **{name: getattr(query, name) for name in instructions},
             }
             for query in queries
         ]
-        write_shards(context.out / name, rows, schema, config.shard_rows)
+        own = schema if name == "train" else schema.append(pa.field("seen", pa.bool_()))
+        write_shards(context.out / name, rows, own, config.shard_rows)
+        statistics.append(_statistics(name, queries, sum(row["seen"] is True for row in rows)))
     context.progress(Progress(len(data.queries), len(data.queries), "queries"))
     counts = {f"{name}/queries": len(queries) for name, queries in splits.items()}
     counts["longest_text"] = data.longest_text
     return Result(
         {"documents": len(corpus), "queries": len(data.queries), **counts, **data.notes},
-        {"splits": [_statistics(name, queries) for name, queries in splits.items()]},
+        {"splits": statistics},
         note=describe_repeated(splits),
     )
 
 
-def _statistics(name: str, queries: list[Query]) -> dict[str, float | int | str]:
-    counts = sorted(len(query.positives) for query in queries)
-    groups = len({query.group for query in queries})
-    at = {share: counts[min(len(counts) - 1, int(share * len(counts)))] for share in (0.5, 0.9)}
+def _statistics(name: str, queries: list[Query], seen: int) -> dict[str, float | int | str]:
     return {
         "split": name,
         "queries": len(queries),
-        "groups": groups,
-        "documents per query, mean": round(sum(counts) / len(counts), 4),
-        "median": at[0.5],
-        "90% have at most": at[0.9],
-        "maximum": counts[-1],
+        "groups": len({query.group for query in queries}),
+        "with a label seen in training": seen,
+        **{f"relevant, {key}": value for key, value in summarize_counts([len(q.positives) for q in queries]).items()},
     }

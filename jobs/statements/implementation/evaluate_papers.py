@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from ratchet.data import lexical_baselines as lexical
 from ratchet.data.formats.papers import number_papers, other_statements
+from ratchet.data.rankings import summarize_counts
 from ratchet.data.tables import list_shards, read_shards, write_table
 from ratchet.data.vectors import read_blocks
 from ratchet.errors import ArtifactError, InputError
@@ -91,7 +92,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         {
             "metrics by cut-off": _by_cutoff(metrics, config.k),
             "true positives in the top k": _true_positives(metrics, config.k),
-            "queries": [_queries(metrics, total)],
+            "queries": [_queries(metrics, np.diff(relevant.indptr), total)],
         },
     )
 
@@ -161,7 +162,7 @@ def _true_positives(metrics: RankMetrics, ks: tuple[int, ...]) -> list[dict[str,
     return rows
 
 
-def _queries(metrics: RankMetrics, statements: int) -> dict[str, float | int | str]:
-    relevant = {f"relevant, {name}": round(value, 4) for name, value in metrics.relevant.items()}
+def _queries(metrics: RankMetrics, relevant_Q: np.ndarray, statements: int) -> dict[str, float | int | str]:
+    relevant = {f"relevant, {name}": value for name, value in summarize_counts(relevant_Q).items()}
     first = {f"first rank, {name}": round(value, 4) for name, value in metrics.ranks.items()}
     return {"statements": statements, "queries": metrics.queries, **relevant, **first}

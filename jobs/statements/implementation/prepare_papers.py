@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ratchet.data.formats.papers import SPLITS, STATEMENTS, read_papers, select_statements
 from ratchet.data.pair_batches import count_pairs
+from ratchet.data.rankings import summarize_counts
 from ratchet.data.tables import write_mapped, write_table
 from ratchet.jobs.statements.prepare_papers import Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Progress, Result
@@ -87,15 +88,13 @@ class SplitWriter:
 
 
 def _statistics(name: str, counts: np.ndarray) -> dict[str, float | int | str]:
-    at = np.percentile(counts, [50, 90, 99]).tolist()
+    relevant = summarize_counts(np.repeat(counts - 1, counts))  # of each statement, the others of its paper
     return {
         "split": name,
         "papers": len(counts),
         "statements": int(counts.sum()),
         "papers with fewer than 2": int((counts < 2).sum()),
         "statements per paper, mean": round(float(counts.mean()), 4),
-        "median": at[0],
-        "90%": at[1],
-        "99%": at[2],
         "most": int(counts.max()),
+        **{f"relevant per statement, {name}": value for name, value in relevant.items()},
     }

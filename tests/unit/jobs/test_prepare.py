@@ -6,12 +6,15 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from ratchet.data.rankings import summarize_counts
 from ratchet.data.tables import CORPUS, QUERIES, list_shards, read_shards
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval.implementation.prepare import run
-from ratchet.jobs.retrieval.prepare import Config, Inputs, predict
+from ratchet.jobs.retrieval.prepare import Config, Inputs, check, list_outputs, predict
 from ratchet.orchestrator.job_interface import Context, Result
 from ratchet.orchestrator.job_interface.settings import validate
 
@@ -38,7 +41,7 @@ def test_splits_share_no_question_and_name_documents_that_are_there(context: Mak
     groups, texts = {}, {}
     for name in SPLITS:
         table = read_shards(out / name)
-        assert table.schema == QUERIES
+        assert table.schema == (QUERIES if name == "train" else QUERIES.append(pa.field("seen", pa.bool_())))
         assert table.num_rows == result.metrics[f"{name}/queries"] > 0
         assert all(len(p) == len(g) > 0 for p, g in zip(table["positives"], table["grades"], strict=True))
         assert {p for row in table["positives"].to_pylist() for p in row} <= set(documents)
@@ -112,7 +115,7 @@ def test_scores_that_a_file_brings_can_be_learned_from(tmp_path: Path, context: 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"test_fraction": 0}, "test_fraction: 0 given"),
+        ({"test_fraction": -0.1}, "test_fraction: -0.1 given"),
         ({"validation_fraction": 1.0}, "validation_fraction: 1.0 given"),
         ({"shard_rows": 0}, "shard_rows: 0 given"),
     ],
@@ -139,3 +142,63 @@ def test_training_queries_with_the_text_of_a_test_query_are_counted(tmp_path: Pa
     assert predicted.metrics == {"documents": 4, "longest_text": 6, **splits}
     where = f"{tmp_path / 'qrels/train.tsv'}:1"
     assert predicted.note == f"1 of 2 training queries have the text of a test query, such as {where}"
+
+
+def test_seen_is_whether_a_training_query_has_one_of_the_positives(tmp_path: Path, context: MakeContext) -> None:
+    random = np.random.default_rng(0)
+    rows = [
+        {
+            "query": f"question {i}",
+            "pos": [f"answer {n}" for n in random.choice(150, 1 + i % 4, replace=False)],
+            "neg": [],
+        }
+        for i in range(80)
+    ]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out, result = made(context, Config(), Inputs(file))
+    train = read_shards(out / "train").to_pylist()
+    statistics = {str(row["split"]): row for row in result.tables["splits"]}
+    for name in ("valid", "test"):
+        table = read_shards(out / name).to_pylist()
+        expected = [any(p in other["positives"] for p in row["positives"] for other in train) for row in table]
+        assert [row["seen"] for row in table] == expected
+        assert statistics[name]["with a label seen in training"] == sum(expected)
+        assert name == "valid" or 0 < sum(expected) < len(expected)
+    counts = [len(row["positives"]) for row in train]
+    found = {key: statistics["train"][f"relevant, {key}"] for key in ("mean", "std", "P75", "P95", "max", "none")}
+    at_75, at_95 = np.quantile(counts, 0.75), np.quantile(counts, 0.95)
+    expected_numbers = {"mean": np.mean(counts), "std": np.std(counts), "P75": at_75, "P95": at_95, "max": 4, "none": 0}
+    assert found == pytest.approx(expected_numbers, abs=1e-4)
+
+    by_document, _ = made(context, Config(split_by="document"), Inputs(write_single(tmp_path)))
+    assert not any(read_shards(by_document / "test")["seen"].to_pylist())
+
+
+def write_single(folder: Path) -> Path:
+    """Write queries with one positive each, of which four queries share each."""
+    file = folder / "single.jsonl"
+    rows = [{"query": f"question {i}", "pos": [f"answer {i % 20}"], "neg": []} for i in range(80)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_the_folds_hold_every_query_once_and_zero_makes_no_split(tmp_path: Path, context: MakeContext) -> None:
+    file = Inputs(write_single(tmp_path))
+    tested = [read_shards(made(context, Config(folds=4, fold=f), file)[0] / "test")["id"].to_pylist() for f in range(4)]
+    assert sorted(name for names in tested for name in names) == sorted(f"q{i}" for i in range(80))
+    out, result = made(context, Config(test_fraction=0, validation_fraction=0), file)
+    assert (
+        sorted(path.name for path in out.iterdir())
+        == ["corpus", "train"]
+        == list(list_outputs(Config(80, "query", 0, 0)))
+    )
+    assert result.metrics["train/queries"] == 80
+    assert "test/queries" not in result.metrics
+    with pytest.raises(InputError, match=r"prepare\.fold: 2 given; expected less than folds, which is 2"):
+        check(Config(folds=2, fold=2), file)
+
+
+def test_statistics_of_no_queries_are_zero_and_queries_without_relevant_documents_are_counted() -> None:
+    assert set(summarize_counts([]).values()) == {0}
+    assert summarize_counts([0, 2, 0, 4]) == {"mean": 1.5, "std": 1.6583, "P75": 2.5, "P95": 3.7, "max": 4, "none": 2}

@@ -190,7 +190,6 @@ def test_queries_without_relevant_documents_are_reported() -> None:
     skipped = rank_metrics.compute_rank_metrics(np.array([1]), relevant, (1,))
     assert (skipped.queries, skipped.empty) == (3, 2)
     assert skipped.values["mrr"] == 1
-    assert skipped.relevant == {"min": 0, "mean": pytest.approx(1 / 3), "p50": 0, "p90": 0.8, "p99": 0.98, "max": 1}
     nothing = rank_metrics.compute_rank_metrics(np.empty(0, np.int64), ranks.Relevant.from_lists([[], []]), (1,))
     assert nothing.values["map"] == 0
     assert nothing.empty == 2

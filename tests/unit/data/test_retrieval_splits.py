@@ -1,0 +1,152 @@
+"""Splits of queries against what they promise: groups, folds, labels that training has not seen."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ratchet.data.retrieval import Query, split_queries
+from ratchet.errors import DataError
+
+
+def make_queries(labels: list[list[int]], per_question: int = 2) -> list[Query]:
+    """labels: the documents of each query."""
+    return [
+        Query(f"q{n}", f"text {n}", tuple(f"d{label}" for label in own), (1,) * len(own), group=f"g{n // per_question}")
+        for n, own in enumerate(labels)
+    ]
+
+
+LABELS = st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=2, unique=True), min_size=12, max_size=60)
+SPLIT_BY = st.sampled_from(["question", "document", "query"])
+
+
+def find_components(queries: list[Query]) -> list[set[str]]:
+    """Ids of the queries that share positives, directly or indirectly, by merging sets until nothing changes."""
+    components = [({query.id}, set(query.positives)) for query in queries]
+    for one, other in itertools.combinations(range(len(components)), 2):
+        if components[one][1] & components[other][1]:
+            components[other] = tuple(a | b for a, b in zip(components[one], components[other], strict=True))
+            components[one] = (set(), set())
+    return [ids for ids, _ in components if ids]
+
+
+def list_groups(queries: list[Query], split_by: str) -> list[set[str]]:
+    if split_by == "document":
+        return find_components(queries)
+    keys = {query.id: query.id if split_by == "query" else query.group for query in queries}
+    return [{name for name, key in keys.items() if key == wanted} for wanted in dict.fromkeys(keys.values())]
+
+
+def split(queries: list[Query], **options: Any) -> dict[str, list[Query]] | None:
+    """Return the splits, or None where one would be empty or a group is too large."""
+    try:
+        return split_queries(queries, **({"test_fraction": 0.2, "validation_fraction": 0.15, "seed": 1} | options))
+    except DataError as error:
+        assert re.search("leave none for|are connected by shared positives", str(error)), error
+        return None
+
+
+@settings(max_examples=40)
+@given(labels=LABELS, split_by=SPLIT_BY, seed=st.integers(0, 20), folds=st.sampled_from([1, 2, 5]))
+def test_every_query_is_in_one_split_with_its_group(
+    labels: list[list[int]], split_by: str, seed: int, folds: int
+) -> None:
+    queries = make_queries(labels)
+    options: dict[str, Any] = {"split_by": split_by, "folds": folds, "seed": seed}
+    if (sides := split(queries, **options)) is None:
+        return
+    assert sides == split(list(queries), **options)
+    assert [query for query in queries if query in sides["train"]] == sides["train"]
+    assert sorted(query.id for members in sides.values() for query in members) == sorted(query.id for query in queries)
+    ids = {name: {query.id for query in members} for name, members in sides.items()}
+    for group in list_groups(queries, split_by):
+        assert sum(bool(group & members) for members in ids.values()) == 1
+    if split_by == "document":
+        positives = [{name for query in members for name in query.positives} for members in sides.values()]
+        assert all(not one & other for one, other in itertools.combinations(positives, 2))
+
+
+@settings(max_examples=40)
+@given(labels=LABELS, split_by=SPLIT_BY)
+def test_splits_have_the_size_of_their_fractions(labels: list[list[int]], split_by: str) -> None:
+    queries = make_queries(labels)
+    groups = list_groups(queries, split_by)
+    if (sides := split(queries, split_by=split_by)) is None:
+        return
+    tested = {query.id for query in sides["test"]}
+    if split_by != "document":
+        assert sum(bool(group & tested) for group in groups) == round(len(groups) * 0.2)
+        return
+    left = round(len(queries) * 0.2) - len(tested)
+    assert left >= 0
+    assert all(len(group) > left for group in groups if not group & tested), "another group fits"
+
+
+@settings(max_examples=40)
+@given(labels=LABELS, split_by=SPLIT_BY, folds=st.integers(2, 6), seed=st.integers(0, 20))
+def test_a_query_is_tested_in_one_fold(labels: list[list[int]], split_by: str, folds: int, seed: int) -> None:
+    queries = make_queries(labels)
+    options: dict[str, Any] = {"split_by": split_by, "folds": folds, "seed": seed}
+    found = [split(queries, **options, fold=fold) for fold in range(folds)]
+    if any(sides is None for sides in found):
+        return
+    tested = [query.id for sides in found if sides for query in sides["test"]]
+    assert sorted(tested) == sorted(query.id for query in queries)
+    sizes = [len(sides["test"]) for sides in found if sides]
+    assert max(sizes) - min(sizes) <= max(map(len, list_groups(queries, split_by)))
+
+
+def test_groups_that_fit_are_split() -> None:
+    """The properties above hold where there is a split: here there is one in every case."""
+    queries = make_queries([[n // 3] for n in range(60)])
+    for split_by, folds in itertools.product(("question", "document", "query"), (1, 2, 5)):
+        assert split(queries, split_by=split_by, folds=folds) is not None
+    assert len(split_queries(queries, 0.2, 0.0, 1, split_by="document")["test"]) == 12
+
+
+def test_a_fraction_of_zero_makes_no_split() -> None:
+    queries = make_queries([[n] for n in range(20)])
+    assert {name: len(members) for name, members in split_queries(queries, 0, 0, 1).items()} == {"train": 20}
+    assert list(split_queries(queries, 0.2, 0, 1)) == ["train", "test"]
+    assert list(split_queries(queries, 0, 0.1, 1)) == ["train", "valid"]
+
+
+def test_a_large_group_is_refused_with_numbers() -> None:
+    queries = make_queries([[n % 2, 2] for n in range(90)] + [[n] for n in range(10, 20)])
+    with pytest.raises(
+        DataError,
+        match=r"x\.jsonl: 90 of 100 queries are connected by shared positives, such as document 'd\d'; expected at most"
+        r" 72, .*lower the fractions or folds, or set split_by=question",
+    ):
+        split_queries(queries, 0.2, 0.1, 1, "x.jsonl", split_by="document")
+    with pytest.raises(DataError, match="expected at most 20"):
+        split_queries(queries, 0.2, 0.1, 1, "x.jsonl", split_by="document", folds=5)
+
+
+@pytest.mark.parametrize(
+    ("given_split", "options"),
+    [
+        ("test", {"split_by": "document"}),
+        ("valid", {"split_by": "document"}),
+        ("test", {"folds": 2}),
+        ("test", {"test_fraction": 0}),
+        ("valid", {"validation_fraction": 0}),
+    ],
+)
+def test_a_split_of_the_data_that_the_settings_exclude_is_refused(given_split: str, options: dict[str, Any]) -> None:
+    queries = [*make_queries([[n] for n in range(30)]), Query("q", "t", ("d1",), (1,), split=given_split, where="f:7")]
+    with pytest.raises(DataError, match=rf"f:7: the data assign query 'q' to {given_split}; expected no such split"):
+        split_queries(queries, **({"test_fraction": 0.2, "validation_fraction": 0.1, "seed": 1} | options))
+
+
+def test_folds_keep_the_valid_split_of_the_data() -> None:
+    queries = [*make_queries([[n] for n in range(30)]), Query("q", "t", ("d1",), (1,), split="valid")]
+    for fold in range(3):
+        sides = split_queries(queries, 0.2, 0.1, 1, folds=3, fold=fold)
+        assert [query.id for query in sides["valid"]] == ["q"]
