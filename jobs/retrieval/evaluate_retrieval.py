@@ -32,7 +32,8 @@ class Config:
 @dataclass(frozen=True)
 class Inputs:
     queries: Path
-    """Shards of queries with their positives."""
+    """Shards of queries with their positives. With a column `seen`, as `prepare` writes it, queries with a positive of
+    a training query and those without have metrics of their own too: `seen/map@25`, `unseen/map@25`."""
     corpus: Path
     """Shards of documents."""
     query_embeddings: Path | None = None
@@ -62,7 +63,8 @@ def check(config: Config, inputs: Inputs) -> None:
 
 def list_metrics(config: Config) -> list[str]:
     by_rank = [f"{kind}@{k}" for kind in ("map", "r", "ndcg", "p", "hit") for k in config.k]
-    return [*by_rank, "mrr", "map", "queries", "queries_without_relevant", "first_rank/*", "merging_cost"]
+    groups = [f"{group}/{name}" for group in ("seen", "unseen") for name in (*by_rank, "mrr", "map", "queries")]
+    return [*by_rank, "mrr", "map", *groups, "queries", "queries_without_relevant", "first_rank/*", "merging_cost"]
 
 
 JOB = Job(

@@ -142,9 +142,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     first = _first_ranks(ranks_R, relevant)
     shown = [own[: config.case_documents] for own in top]
     columns = {"id": names, "first_rank": pa.array(first, pa.int64()), "top": shown}
+    columns |= {"seen": queries["seen"]} if "seen" in queries.column_names else {}
     write_table(context.out / "per_query.parquet", pa.table(columns | dict(metrics.per_query.items())))
+    groups = compute_by_seen(metrics, columns["seen"].to_numpy()) if "seen" in columns else {}
     return Result(
-        {**_scalars(metrics), **compute_merging_cost(inputs.selection, metrics.values)},
+        {**_scalars(metrics), **groups, **compute_merging_cost(inputs.selection, metrics.values)},
         {f"{config.tag}: metrics by cut-off": _by_cutoff(metrics, config.k)},
         cases=_cases(config, inputs, queries, corpus, first, shown),
     )
@@ -187,6 +189,18 @@ def _scalars(metrics: RankMetrics) -> dict[str, float | int | str]:
         **about,
         **{f"first_rank/{k}": round(v, 2) for k, v in metrics.ranks.items()},
     }
+
+
+def compute_by_seen(metrics: RankMetrics, seen_Q: np.ndarray) -> dict[str, float | int | str]:
+    """Return the metrics of the queries with a positive of a training query, and of those without: `seen/map@25`. A
+    group without queries has none; queries without a relevant document are left out, as in the other metrics."""
+    found: dict[str, float | int | str] = {}
+    for group, own_Q in (("seen", seen_Q), ("unseen", ~seen_Q)):
+        if (own_Q := own_Q & ~np.isnan(metrics.per_query["mrr"])).any():
+            means = {name: float(value_Q[own_Q].mean()) for name, value_Q in metrics.per_query.items()}
+            found |= {f"{group}/queries": int(own_Q.sum())}
+            found |= {f"{group}/{name}": round(value, 6) for name, value in means.items()}
+    return found
 
 
 def _by_cutoff(metrics: RankMetrics, ks: tuple[int, ...]) -> list[dict[str, Any]]:
