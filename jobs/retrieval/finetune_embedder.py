@@ -57,8 +57,8 @@ class Inputs:
     """Queries with positives and negatives, as written by `mine`; for distillation with the scores of `rerank`."""
     corpus: Path
     """Shards of documents with the texts of these ids."""
-    valid: Path
-    """Held-out queries with positives."""
+    valid: Path | None = None
+    """Held-out queries with positives. None: the model of the last epoch is kept, whatever came before."""
     current_best: Path | None = None
     """The current best adapter, which is kept if training does not improve on it. None: the base."""
     examples: Path | None = None

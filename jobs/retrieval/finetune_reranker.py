@@ -43,9 +43,9 @@ class Inputs:
     """Queries with positives and negatives, as written by `mine`; for distillation with the scores of `rerank`."""
     corpus: Path
     """Shards of documents with the texts of these ids."""
-    valid: Path
-    """Held-out queries with positives."""
-    ranking: Path
+    valid: Path | None = None
+    """Held-out queries with positives. None: the model of the last epoch is kept, and it is no teacher."""
+    ranking: Path | None = None
     """Rankings of `valid`, as written by `evaluate_retrieval`: the lists that are reranked."""
     current_best: Path | None = None
     """The current best adapter, which is kept if training does not improve on it. None: the base, or the original lists

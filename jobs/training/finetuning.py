@@ -92,7 +92,8 @@ def run_finetuning(
     keep_start: Callable[[Path | None, Path], None] | None = None,
 ) -> Result:
     """Train, and keep the best model on held-out rows in `context.out/folder`, with its metric in `selection.json`;
-    those after `config.kept_steps` too, in `checkpoint-STEP`.
+    those after `config.kept_steps` too, in `checkpoint-STEP`. Without the metric (nothing is held out) the last
+    model is kept.
 
     arguments: those of `task_class` beside `config`.
     base_is_usable: whether the base without an adapter can be kept; one with a new head cannot.
@@ -107,7 +108,7 @@ def run_finetuning(
         made, ignore = context.out / f"checkpoint-{step}", shutil.ignore_patterns(digests.NAME)
         shutil.copytree(checkpoint_folder(context, step), made, ignore=ignore)
     assert history.best is not None
-    before, after = history.start[config.metric], history.evaluations[history.best][config.metric]
+    before, after = (found.get(config.metric, 0.0) for found in (history.start, history.evaluations[history.best]))
     improved = is_better(config.metric, history.evaluations[history.best], history.start)
     unit = "step" if config.eval_steps or config.kept_steps else "epoch"
     best = history.best + 1 if unit == "epoch" else history.evaluated_at[history.best]
@@ -116,21 +117,25 @@ def run_finetuning(
         kept = "current_best" if current_best else "base"
         (keep_start or _keep_start)(current_best, best_folder)
     value = after if kept == f"{unit} {best}" else before
-    write_selection(context.out, config.metric, value)
+    compared = {f"valid/{config.metric}{end}": one for end, one in (("", value), ("_start", before), ("_best", after))}
+    compared["improved"] = improved
+    note = f"kept the {kept.replace('_', ' ')}: no {unit} was better" if kept in ("base", "current_best") else ""
+    if config.metric in history.start:
+        write_selection(context.out, config.metric, value)
+    else:
+        compared = {}
+        note = f"kept the last {unit}: nothing is held out, nothing was compared"
     return Result(
         {
             "loss": _rounded(history.evaluations[-1]["loss"]),
-            f"valid/{config.metric}": value,
-            f"valid/{config.metric}_start": before,
-            f"valid/{config.metric}_best": after,
+            **compared,
             f"best_{unit}": best,
             "kept": kept,
-            "improved": improved,
             "dtype": config.dtype,
         },
         {f"{unit}s": _table(history, unit, kept)},
         _curves(history),
-        note=f"kept the {kept.replace('_', ' ')}: no {unit} was better" if kept in ("base", "current_best") else "",
+        note=note,
     )
 
 

@@ -194,7 +194,7 @@ class TrainingLoop:
             self.work_tracker.report(len(self.history.loss))
             numbers = {"loss": loss, "tokens_per_s": speed} if speed else {"loss": loss} if loss else {}
             metric, done = self.options.metric, len(self.history.loss)
-            evaluations = tuple(evaluation[metric] for evaluation in self.history.evaluations)
+            evaluations = tuple(one[metric] for one in self.history.evaluations if metric in one)
             if failing := self.tracker.failing:
                 stage += f" ({', '.join(failing)} failed: see tracking.log)"
             self.context.progress(Progress(done, self.total, "steps", stage, numbers, evaluations))

@@ -35,8 +35,11 @@ class TrainHistory:
 def is_better(metric: str, values: Mapping[str, float], than: Mapping[str, float]) -> bool:
     """Return whether an evaluation is better than another one: losses should be low, all other metrics high.
 
-    Ties, which are common with few held-out rows, are decided by `eval_loss` where it was measured.
+    Ties, which are common with few held-out rows, are decided by `eval_loss` where it was measured. Without held-out
+    rows there is no metric, and the later evaluation counts as the better one.
     """
+    if metric not in values:
+        return True
     if values[metric] == than[metric] and "eval_loss" in values:
         metric = "eval_loss"
     return values[metric] < than[metric] if metric.endswith("loss") else values[metric] > than[metric]

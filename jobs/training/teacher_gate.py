@@ -2,7 +2,7 @@
 
 `finetune_reranker` writes the gate. `rerank` reads it before it scores lists for distillation; if the gate is closed,
 it hands the lists on without scores, together with the gate, and finetuning jobs learn from the labels alone. A teacher
-that is worse than its student does harm.
+that is worse than its student does harm. Without held-out lists nothing shows an improvement, and the gate is closed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ C = TypeVar("C", bound=RetrievalFinetuneConfig)
 class TeacherGate:
     metric: str
     """Such as map@25."""
-    before: float
-    """The metric of the held-out lists as they were."""
-    after: float
+    before: float | None
+    """The metric of the held-out lists as they were. None: nothing is held out."""
+    after: float | None
     """The metric of the same lists, reranked."""
     p_value: float
     """The p-value of the improvement: a one-sided paired t-test over the queries."""
@@ -39,6 +39,8 @@ class TeacherGate:
         return self.p_value < SIGNIFICANCE_LEVEL
 
     def __str__(self) -> str:
+        if self.before is None:
+            return "no: nothing is held out, nothing was compared"
         answer = "yes" if self.is_open else "no"
         values = f"{self.metric} of held-out lists {self.before:.4f}, reranked {self.after:.4f}"
         return f"{answer}: {values}, p {self.p_value:.2g}"

@@ -62,7 +62,7 @@ class TrainTask(EmbedderTask):
 
     def __init__(self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources) -> None:
         self.corpus = read_shards(inputs.corpus, ["id", "text"])
-        self.valid = read_shards(inputs.valid, ["id", "text", "positives"])
+        self.valid = read_shards(inputs.valid, ["id", "text", "positives"]) if inputs.valid else None
         distills = config.distillation != "none"
         self.triplets = Triplets(read_shards(inputs.mined), self.corpus, teacher=distills)
         batches = self.triplets.num_batches(config.batch_size)
@@ -190,7 +190,9 @@ class TrainTask(EmbedderTask):
         return [[self._get_example(*pair) for pair in own] for own in drawn]
 
     def compute_metrics(self, model: Encoder) -> dict[str, float]:
-        """Exact metrics on `valid`. Each worker embeds a part of the queries and of the corpus."""
+        """Exact metrics on `valid`; none without it. Each worker embeds a part of the queries and of the corpus."""
+        if self.valid is None:
+            return {}
         asked, own = self.split_rows(len(self.valid)), self.split_rows(len(self.corpus))
         budget = self.resources.batch_tokens
         own_QD = model.encode(self.valid["text"].take(asked).to_pylist(), "query", batch_tokens=budget)

@@ -56,8 +56,12 @@ class TrainTask:
         self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
         corpus = read_shards(inputs.corpus, ["id", "text"])
         self.text_of = dict(zip(corpus["id"].to_pylist(), corpus["text"].to_pylist(), strict=True))
-        self.valid = read_shards(inputs.valid, ["id", "text", "positives"]).to_pylist()
-        self.lists = read_shards(inputs.ranking, RANKED.names).to_pylist()
+        if (inputs.valid is None) != (inputs.ranking is None):
+            raise InputError(
+                "finetune_reranker: one of valid and ranking given; expected both, or none; give the other"
+            )
+        self.valid = read_shards(inputs.valid, ["id", "text", "positives"]).to_pylist() if inputs.valid else []
+        self.lists = read_shards(inputs.ranking, RANKED.names).to_pylist() if inputs.ranking else []
         if [row["id"] for row in self.lists] != [row["id"] for row in self.valid]:
             raise InputError(
                 f"{inputs.ranking}: a ranking of other queries given; expected those of {inputs.valid}; rank these"
@@ -100,7 +104,7 @@ class TrainTask:
 
     def evaluate_start(self) -> dict[str, float]:
         current_best = self.inputs.current_best
-        if current_best is None and not reranker.can_score(self.inputs.base):
+        if self.lists and current_best is None and not reranker.can_score(self.inputs.base):
             return self._measure([row["ranks"] for row in self.lists])
         if current_best is None or self.config.start_from == "current_best":
             return self.evaluate()  # training starts from the current best
@@ -175,7 +179,9 @@ class TrainTask:
             return self.reranker.forward(rows, multiple)
 
     def _evaluate_reranked(self, model: Any) -> dict[str, float]:
-        """Metrics of the held-out lists in the order of `model`. Each worker scores a part of them."""
+        """Metrics of the held-out lists, if any, in the order of `model`. Each worker scores a part of them."""
+        if not self.valid:
+            return {}
         depth = self.config.depth
         mine = np.array_split(np.arange(len(self.valid)), self.worker.world_size)[self.worker.rank]
         lists = [self.lists[q]["documents"][:depth] for q in mine]
@@ -228,8 +234,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     arguments = {"inputs": inputs, "resources": context.resources}
     can_score = reranker.can_score(inputs.base)
     result = run_finetuning(context, config, TrainTask, arguments, inputs.current_best, base_is_usable=can_score)
-    before = _compute_metrics(config, read_shards(inputs.ranking, ["ranks"])["ranks"].to_pylist())[config.metric]
-    (kept,) = (row for row in result.tables[next(iter(result.tables))] if row["best"])
-    gate = TeacherGate(config.metric, before, kept[f"valid/{config.metric}"], kept["valid/p_value"])
+    gate = TeacherGate(config.metric, None, None, 1.0)
+    if inputs.ranking is not None:
+        before = _compute_metrics(config, read_shards(inputs.ranking, ["ranks"])["ranks"].to_pylist())[config.metric]
+        (kept,) = (row for row in result.tables[next(iter(result.tables))] if row["best"])
+        gate = TeacherGate(config.metric, before, kept[f"valid/{config.metric}"], kept["valid/p_value"])
     gate.write(context.out / "teacher_gate")
     return replace(result, metrics={**result.metrics, "teacher_gate": str(gate)})
