@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ratchet.errors import ModelError
+from ratchet.errors import InputError, ModelError
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import embed, evaluate_retrieval, finetune_embedder, finetune_reranker, merge, mine, rerank
 from ratchet.orchestrator.step import Job, Output, Row, Source, Step, Summary, step
@@ -23,9 +23,11 @@ Distillation = Literal["none", "kl_div", "m3_kd_loss"]
 
 @dataclass(frozen=True)
 class RetrievalLoop:
-    """The steps of the loop over a prepared data set (a step with the folders corpus, train, valid and test).
+    """The steps of the loop over a prepared data set (a step with the folders corpus, train, and maybe valid and test).
 
-    The defaults suit small encoders such as MiniLM. A large model needs a learning rate of 1e-4 or less.
+    The table shows metrics of test, else of valid, else losses. Without valid every finetune keeps its last epoch, and
+    no reranker is a teacher. The defaults suit small encoders such as MiniLM. A large model needs a learning rate of
+    1e-4 or less.
     """
 
     prepared: Step
@@ -49,6 +51,8 @@ class RetrievalLoop:
     seed: int = 42
     reranker_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the reranker's finetunes besides learning_rate and label_smoothing."""
+    folder: str = ""
+    """What the names of steps begin with, such as `fold0/`."""
     variant: str = ""
     """Part of the names of steps and rows."""
     shared_steps: dict[str, Step] = field(default_factory=dict)
@@ -59,25 +63,38 @@ class RetrievalLoop:
 
         `bootstrap` mines first. It is also the zero-shot baseline.
         """
-        bm25 = self._step_once(
-            "bm25/evaluate", evaluate_retrieval.JOB, **self._queries("test"), system="bm25", tag="bm25"
-        )
-        zero_shot = self.evaluate("zero_shot", bootstrap, "test")
+        distills = self.reranker and self.distillation != "none" and self.mining != "given_scored"
+        if distills and iterations > 1 and "valid" not in self.splits:
+            raise InputError(
+                f"validation_fraction: 0 given, with distillation={self.distillation}; expected held-out queries, since"
+                " a reranker becomes a teacher only if it improves their lists; hold some out, or set distillation=none"
+            )
         variants = [self]
         if ablations:
             variants += [
                 replace(self, variant="no teacher", reranker=None),
                 replace(self, variant="no mining", reranker=None, mining="given"),
             ]
-        rows = [make_row("BM25", bm25), make_row("zero-shot", zero_shot)]
+        rows = []
+        for split in self.splits[:1]:
+            name, queries = f"{self.folder}bm25/evaluate", self._queries(split)
+            bm25 = self._step_once(name, evaluate_retrieval.JOB, **queries, system="bm25", tag="bm25")
+            zero_shot = self.evaluate(f"{self.folder}zero_shot", bootstrap, split)
+            rows = [make_row("BM25", {split: bm25}), make_row("zero-shot", {split: zero_shot})]
         return Summary([*rows, *(row for variant in variants for row in variant._iterate(bootstrap, iterations))])
 
+    @property
+    def splits(self) -> list[str]:
+        """The splits that are evaluated. The table shows the first one."""
+        return [name for name in ("test", "valid") if name in self.prepared.outputs]
+
     def _iterate(self, bootstrap: Source, iterations: int) -> list[Row]:
-        zero_shot = self.evaluate("zero_shot", bootstrap, "test")
-        prefix = f"{self.variant.replace(' ', '_')}/" if self.variant else ""
+        prefix = self.folder + (f"{self.variant.replace(' ', '_')}/" if self.variant else "")
         suffix = f", {self.variant}" if self.variant else ""
         rows = []
-        miner_name = "zero_shot"
+        miner_name = f"{self.folder}zero_shot"
+        valid = self.prepared["valid"] if "valid" in self.splits else None
+        zero_shot = {split: self.evaluate(miner_name, bootstrap, split) for split in self.splits[:1]}
         miner: Model = bootstrap
         adapter: Output | None = None
         reranker_base: Model | None = None
@@ -92,7 +109,7 @@ class RetrievalLoop:
                 base=self.embedder,
                 mined=self.score_with_teacher(f"{name}/rerank_mined", mined, teacher, reranker),
                 corpus=self.prepared["corpus"],
-                valid=self.prepared["valid"],
+                valid=valid,
                 current_best=adapter,
                 examples=self.examples,
                 start_from="current_best",
@@ -104,9 +121,11 @@ class RetrievalLoop:
             )
             adapter = finetuned["adapter"]
             miner_name, miner = name, self.merge(f"{name}/merge_embedder", self.embedder, adapter)
-            evaluation = self.evaluate(name, miner, "test", before=zero_shot)
-            held_out = self.evaluate(name, miner, "valid", selection=finetuned["selection.json"])
-            rows.append(make_row(f"iteration {i}{suffix}", evaluation, finetuned, mined, held_out))
+            evaluations = {
+                split: self.evaluate(name, miner, split, **compare(split, zero_shot, finetuned))
+                for split in self.splits
+            }
+            rows.append(make_row(f"iteration {i}{suffix}", evaluations, finetuned, mined, miner))
             if self.reranker is None:
                 continue
             reranker_base = reranker_base or (miner if self.reranker == "embedder" else self.reranker)
@@ -118,8 +137,8 @@ class RetrievalLoop:
                 base=reranker_base,
                 mined=self.score_with_teacher(f"{name}/rerank_hard", hard, teacher, reranker),
                 corpus=self.prepared["corpus"],
-                valid=self.prepared["valid"],
-                ranking=held_out["ranking"],
+                valid=valid,
+                ranking=evaluations["valid"]["ranking"] if valid else None,
                 current_best=reranker and reranker["adapter"],
                 start_from="current_best",
                 distillation=self._distillation(teacher),
@@ -131,10 +150,12 @@ class RetrievalLoop:
                 **self.reranker_settings,
             )
             teacher = self.merge(f"{name}/merge_reranker", reranker_base, reranker["adapter"])
-            reranked = self.evaluate_reranked(name, "test", evaluation, teacher, before=evaluation)
-            selection = reranker["selection.json"]
-            held_out = self.evaluate_reranked(name, "valid", held_out, teacher, selection=selection)
-            rows.append(make_row(f"iteration {i}, reranked{suffix}", reranked, reranker, hard, held_out))
+            shown = dict(list(evaluations.items())[:1])
+            reranked = {
+                split: self.evaluate_reranked(name, split, lists, teacher, **compare(split, shown, reranker))
+                for split, lists in evaluations.items()
+            }
+            rows.append(make_row(f"iteration {i}, reranked{suffix}", reranked, reranker, hard, teacher))
         return rows
 
     def embed(self, name: str, model: Model, texts: str) -> Step:
@@ -211,18 +232,40 @@ class RetrievalLoop:
         return self.shared_steps[name]
 
 
+def compare(split: str, before: Mapping[str, Step], finetuned: Step) -> dict[str, Any]:
+    """Return the inputs of an evaluation that compare it with one before, and with the model before it was merged."""
+    selection = {"selection": finetuned["selection.json"]} if split == "valid" else {}
+    return {**selection, **({"before": before[split]} if split in before else {})}
+
+
 def make_row(
     label: str,
-    evaluation: Step,
+    evaluations: Mapping[str, Step],
     finetuned: Step | None = None,
     mined: Step | Output | None = None,
-    held_out: Step | None = None,
+    merged: Output | None = None,
 ) -> Row:
-    """Return a row of the final table. held_out: the evaluation of the merged model that tells what merging cost."""
+    """Return a row of the final table. evaluations: by split, of which the first is shown, and `valid` tells what
+    merging cost. Without any, the row has the merged model among its steps."""
     columns = {"loss": finetuned.metric("loss")} if finetuned else {}
-    columns |= {"MAP@25": evaluation.metric("map@25"), "R@25": evaluation.metric("r@25")}
-    columns |= {"merging cost": held_out.metric("merging_cost")} if held_out else {}
-    return Row(label, columns, steps=[s for s in (mined, finetuned, evaluation) if isinstance(s, Step)])
+    last: Step | None = merged.step if merged else None
+    for split, last in list(evaluations.items())[:1]:
+        end = "" if split == "test" else f" of {split}"
+        columns |= {f"{name.upper()}{end}": last.metric(name) for name in ("map@25", "r@25")}
+        for group in ("seen", "unseen"):
+            columns[f"{group} MAP@25{end}"] = last.metric(f"{group}/map@25", count=f"{group}/queries")
+    if finetuned and "valid" in evaluations:
+        columns["merging cost"] = evaluations["valid"].metric("merging_cost")
+    return Row(label, columns, steps=[s for s in (mined, finetuned, last) if isinstance(s, Step)])
+
+
+def average(folds: Sequence[Summary]) -> Summary:
+    """Return the table of a cross-validation: a row per system, with the mean and the standard deviation over folds."""
+    rows = []
+    for same in zip(*(fold.rows for fold in folds), strict=True):
+        columns = {title: [row.columns[title] for row in same] for title in same[0].columns}
+        rows.append(Row(same[0].label, columns, steps=[step for row in same for step in row.steps]))
+    return Summary(rows)
 
 
 def choose_reranker(name: str) -> Source | Literal["embedder"] | None:

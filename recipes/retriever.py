@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 from annotated_types import Interval
 
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import prepare
 from ratchet.orchestrator.step import Seed, Source, Summary, step
-from ratchet.recipes._retrieval_loop import Distillation, Mining, RetrievalLoop, choose_reranker
+from ratchet.recipes._retrieval_loop import Distillation, Mining, RetrievalLoop, average, choose_reranker
 
 
 def retriever(
@@ -23,6 +24,10 @@ def retriever(
     distillation: Distillation = "kl_div",
     examples: str = "",
     ablations: bool = False,
+    split_by: prepare.SplitBy = "question",
+    folds: Annotated[int, Interval(ge=1, le=100)] = 1,
+    test_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.2,
+    validation_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.1,
     seed: Seed = 42,
 ) -> Summary:
     """Iterate mining and finetuning on your own data, with defaults for small encoders.
@@ -40,14 +45,28 @@ def retriever(
     distillation  how the reranker of one iteration teaches the finetunes of the next
     examples    few-shot examples in front of every query: JSON Lines with `query` and `answer`
     ablations   also iterate without a teacher and without mining, in the same table
+    split_by    what stays in one split: the queries of a question, those that share a document (then no label of the
+                test split is seen in training), or each query on its own (query)
+    folds       parts of a cross-validation over the test split; the table then shows means and standard deviations
+    test_fraction  fraction of the questions that is held out for the table; 0: none (with folds, it is not used)
+    validation_fraction  fraction of the rest that selects checkpoints; 0: none, and the last epoch is kept
     seed        of the split, of mining and of training
     """
-    return RetrievalLoop(
-        step("prepare", prepare.JOB, data=Source.find(data), seed=seed),
-        embedder=pretrained(base),
+    source, model, miner = Source.find(data), pretrained(base), pretrained(bootstrap or base)
+    loop = partial(
+        RetrievalLoop,
+        embedder=model,
         reranker=choose_reranker(reranker),
         mining=mining,
         distillation=distillation,
         examples=Source.find(examples, "examples") if examples else None,
         seed=seed,
-    ).build_summary(pretrained(bootstrap or base), iterations, ablations=ablations)
+    )
+    split: dict[str, Any] = {"split_by": split_by, "test_fraction": test_fraction, "folds": folds}
+    split |= {"validation_fraction": validation_fraction, "seed": seed}
+    summaries = []
+    for fold in range(folds):
+        folder = f"fold{fold}/" if folds > 1 else ""
+        prepared = step(f"{folder}prepare", prepare.JOB, data=source, fold=fold, **split)
+        summaries.append(loop(prepared, folder=folder).build_summary(miner, iterations, ablations=ablations))
+    return average(summaries) if folds > 1 else summaries[0]
