@@ -125,9 +125,9 @@ def split_queries(
     Splits that the source assigns are kept. The others are drawn by group: `test_fraction` of all groups, then
     `validation_fraction` of the remaining ones. split_by: a group is a `question` (`Query.group`), a `query`, or with
     `document` all queries that are connected by shared positives. Then, and with several `folds`, fractions are of the
-    queries, and a group that is larger than what is left of a split is not drawn for it. With several folds, test is
-    one of so many parts of about the same size, which together hold every query once. Raises DataError, naming
-    `source`, if a split would be empty, a group is too large, or the source assigns a split that the settings exclude.
+    queries, and a group is drawn if the split comes nearer to its fraction. With several folds, test is one of so many
+    parts of about the same size, which together hold every query once. Raises DataError, naming `source`, if a split
+    would be empty, a group is too large, or the source assigns a split that the settings exclude.
     """
     by_document = split_by == "document"
     shares = {"test": test_fraction if folds == 1 else 1 / folds, "valid": validation_fraction}
@@ -169,8 +169,9 @@ def split_queries(
         sides[str(query.split) if query.split in given else side.get(group_of[query.id], "train")].append(query)
     for name, chosen in sides.items():
         if not chosen:
-            wanted = sum(share > 0 for share in shares.values())
-            enough = next((n for n in range(1, 10_000) if n > sum(count(n)) and sum(map(bool, count(n))) == wanted), 0)
+            each, wanted = max(1, total // max(1, len(groups))), sum(share > 0 for share in shares.values())
+            sizes = ((n, n * each, count(n * each)) for n in range(1, 10_000))
+            enough = next((n for n, all_, c in sizes if all_ > sum(c) and sum(2 * k >= each for k in c) == wanted), 0)
             raise DataError(
                 f"{source}: {len(queries)} queries in {len(groups)} groups leave none for {name}; expected at least"
                 f" {max(enough, folds)} groups with these fractions; give more, or set prepare.test_fraction and"
@@ -195,10 +196,10 @@ def _connect(queries: Sequence[Query]) -> dict[str, str]:
 
 
 def _draw(groups: Sequence[str], weights: Mapping[str, int], size: int) -> list[str]:
-    """Return the first groups that fit into a split of that size."""
+    """Return the first groups each of which brings a split nearer to that size."""
     drawn = []
     for group in groups:
-        if weights[group] <= size:
+        if weights[group] <= 2 * size:
             drawn.append(group)
             size -= weights[group]
     return drawn

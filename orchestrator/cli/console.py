@@ -269,10 +269,7 @@ def _progress_bars() -> Iterator[OnProgress]:
 def _print_summary(rows: Mapping[str, Mapping[str, float | None]]) -> None:
     _print_table(
         {
-            label: {
-                c: format_duration(value) if c == "time" else format_with_deviation(value, _format_value)
-                for c, value in row.items()
-            }
+            label: {c: format_duration(value) if c == "time" else _format_value(value) for c, value in row.items()}
             for label, row in rows.items()
         }
     )
@@ -301,7 +298,7 @@ def _print_grid(grid: Table) -> None:
 def _format_value(value: float | None) -> str:
     if value is None:
         return NOTHING
-    return f"{value:.4f}" if abs(value) < 10 else f"{value:,.1f}"
+    return format_with_deviation(value, lambda one: f"{one:.4f}" if abs(one) < 10 else f"{one:,.1f}")
 
 
 def _find_run(store: Store, run: str | None) -> RunLog:

@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from ratchet.errors import InputError, RecipeError
 from ratchet.orchestrator.cli.main import main
+from ratchet.orchestrator.recipe import Settings, build, find
+from ratchet.orchestrator.step import Step, Summary
+from ratchet.orchestrator.sweeps.objective import find_objective
 
 
 def test_ablations_share_what_they_have_in_common(tmp_path: Path) -> None:
     """Steps of the same job, settings and inputs are one step: the first iteration has no teacher in any case."""
     from ratchet.orchestrator.recipe import Settings, build, find
-    from ratchet.orchestrator.step import Output, Step
+    from ratchet.orchestrator.step import Output
 
     file = tmp_path / "train.jsonl"
     file.write_text('{"query": "q", "pos": ["p"], "neg": []}\n')
@@ -62,3 +66,96 @@ def test_recipes_that_answer_can_be_built(
 @pytest.mark.parametrize("name", ["countdown", "quickstart"])
 def test_a_recipe_that_makes_its_data_can_be_planned(name: str, tmp_path: Path) -> None:
     assert main(["plan", name, "--store", str(tmp_path / "store")]) == 0
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    file = tmp_path / "train.jsonl"
+    file.write_text("".join(f'{{"query": "q{i}", "pos": ["p{i}"], "neg": []}}\n' for i in range(40)))
+    return f"data={file}"
+
+
+def build_retriever(*lines: str) -> tuple[list[Step], Summary]:
+    steps, summary, _ = build(find("retriever"), Settings.read(lines))
+    return steps, summary
+
+
+def test_folds_have_steps_of_their_own_and_one_row_per_system(data: str) -> None:
+    steps, summary = build_retriever(data, "folds=3", "iterations=1", "reranker=embedder")
+    plain, _ = build_retriever(data, "iterations=1", "reranker=embedder")
+    names = [step.name for step in steps]
+    assert sorted(names) == sorted(f"fold{i}/{step.name}" for i in range(3) for step in plain)
+    prepared = [step.config for step in steps if step.job.name == "prepare"]
+    assert [(config.folds, config.fold) for config in prepared] == [(3, 0), (3, 1), (3, 2)]
+    assert [row.label for row in summary.rows] == ["BM25", "zero-shot", "iteration 0", "iteration 0, reranked"]
+    for row in summary.rows:
+        for title in row.columns:
+            found = [metric.step.name for name, metric in row.metrics if name == title]
+            assert [name.partition("/")[0] for name in found] == ["fold0", "fold1", "fold2"]
+            assert len({name.partition("/")[2] for name in found}) == 1
+
+
+def test_the_table_shows_what_is_held_out(data: str) -> None:
+    _, whole = build_retriever(data, "reranker=embedder")
+    shown = {"MAP@25", "R@25", "seen MAP@25", "unseen MAP@25"}
+    assert set(whole.rows[0].columns) == shown
+    assert set(whole.rows[-1].columns) == {*shown, "loss", "merging cost"}
+
+    steps, summary = build_retriever(data, "test_fraction=0", "reranker=embedder")
+    assert not any("test" in step.name for step in steps)
+    assert {f"{title} of valid" for title in shown} == set(summary.rows[0].columns)
+    assert {metric.step.name for row in summary.rows for _, metric in row.metrics if row.label == "zero-shot"} == {
+        "zero_shot/evaluate_valid"
+    }
+
+    nothing = ("test_fraction=0", "validation_fraction=0")
+    steps, summary = build_retriever(data, *nothing, "reranker=embedder", "distillation=none")
+    assert [row.label for row in summary.rows] == [
+        f"iteration {i}{end}" for i in range(2) for end in ("", ", reranked")
+    ]
+    assert {title for row in summary.rows for title in row.columns} == {"loss"}
+    assert not any("evaluate" in step.name for step in steps)
+    by_name = {step.name: step for step in steps}
+    assert {"iter1/merge_embedder", "iter1/merge_reranker"} <= set(by_name), "the models are made"
+    assert by_name["iter1/finetune_embedder"].inputs["valid"] is None
+    assert by_name["iter1/finetune_reranker"].inputs["ranking"] is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["prepare.test_fraction=0"], r"input 'queries' is 'test' of step prepare, .*set the parameter of the recipe"),
+        (["prepare.validation_fraction=0"], r"is 'valid' of step prepare, .*writes corpus, train, test only"),
+        (
+            ["validation_fraction=0", "reranker=embedder"],
+            r"validation_fraction: 0 given, with distillation=kl_div; .*none",
+        ),
+        (["test_fraction=1"], r"test_fraction=1: '1' given; expected < 1"),
+        (["split_by=documents"], r"did you mean 'document'"),
+    ],
+)
+def test_splits_that_steps_need_are_not_left_out(data: str, lines: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        build_retriever(data, *lines)
+
+
+def test_a_teacher_of_the_data_needs_no_held_out_queries(data: str) -> None:
+    build_retriever(data, "validation_fraction=0", "reranker=embedder", "mining=given_scored")
+
+
+def test_a_sweep_cannot_use_a_metric_of_queries_that_are_not_held_out(data: str) -> None:
+    steps, summary = build_retriever(data, "validation_fraction=0", "test_fraction=0")
+    touched = {step.name for step in steps if step.job.name == "finetune_embedder"}
+    with pytest.raises(RecipeError, match="--metric map@25: no step that depends on the space reports it"):
+        find_objective("map@25", steps, summary, touched)
+
+
+def test_misconceptions_has_the_parameters_of_retriever(data: str) -> None:
+    ours, theirs = find("misconceptions"), find("retriever")
+    assert ours.parameters == theirs.parameters
+    assert ours.doc.endswith(theirs.doc.partition("\n\n")[2].partition("\n\n")[2])
+    assert ours.doc.splitlines()[0].startswith("Iterate mining and finetuning on Eedi's questions")
+    assert all(f"\n{name}  " in ours.doc for name in ours.parameters)
+    steps, _, parameters = build(ours, Settings.read([data, "iterations=1", "split_by=document"]))
+    assert (parameters["iterations"], parameters["split_by"]) == (1, "document")
+    assert steps[0].config.split_by == "document"

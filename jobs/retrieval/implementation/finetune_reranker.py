@@ -56,10 +56,6 @@ class TrainTask:
         self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
         corpus = read_shards(inputs.corpus, ["id", "text"])
         self.text_of = dict(zip(corpus["id"].to_pylist(), corpus["text"].to_pylist(), strict=True))
-        if (inputs.valid is None) != (inputs.ranking is None):
-            raise InputError(
-                "finetune_reranker: one of valid and ranking given; expected both, or none; give the other"
-            )
         self.valid = read_shards(inputs.valid, ["id", "text", "positives"]).to_pylist() if inputs.valid else []
         self.lists = read_shards(inputs.ranking, RANKED.names).to_pylist() if inputs.ranking else []
         if [row["id"] for row in self.lists] != [row["id"] for row in self.valid]:
@@ -230,6 +226,8 @@ def paired_t_test(before: Sequence[float], after: Sequence[float]) -> float:
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    if (inputs.valid is None) != (inputs.ranking is None):
+        raise InputError("finetune_reranker: one of valid and ranking given; expected both or none; give the other")
     config = resolve_distillation(config, inputs.mined)
     arguments = {"inputs": inputs, "resources": context.resources}
     can_score = reranker.can_score(inputs.base)

@@ -160,3 +160,26 @@ def test_an_adapter_brings_its_examples_along(local_ray: None, inputs: Inputs, t
         found = encoder.load(inputs.base, adapter, dtype="float32").encode(queries, "query")
         plain = encoder.load(inputs.base, adapter, dtype="float32", encoding_config=read_encoding_config(inputs.base))
         assert np.abs(found - plain.encode(queries, "query")).max() > 1e-3
+
+
+def test_without_held_out_queries_the_last_epoch_is_kept(
+    tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
+) -> None:
+    """As if the last epoch had been evaluated only, and was kept whatever it gave; also over a current best adapter."""
+    config = dataclasses.replace(FAST, epochs=2)
+    everything = dataclasses.replace(inputs, valid=None, current_best=tuned[1])
+    result = run(context(tmp_path / "all"), config, everything)
+    at_the_end = dataclasses.replace(config, eval_steps=10**6, allow_regression=True)
+    expected = run(context(tmp_path / "some"), at_the_end, inputs)
+    assert losses(result) == losses(expected)
+    paths = [tmp_path / name / "out/adapter/adapter_model.safetensors" for name in ("all", "some")]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert {"loss", "best_epoch", "kept", "dtype"} == set(result.metrics)
+    assert (result.metrics["best_epoch"], result.metrics["kept"]) == (2, "epoch 2")
+    assert result.note == "kept the last epoch: nothing is held out, nothing was compared"
+    assert [(row["epoch"], row["best"]) for row in result.tables["epochs"]] == [
+        ("start", False),
+        ("1", False),
+        ("2", True),
+    ]
+    assert not (tmp_path / "all/out/selection.json").exists()

@@ -144,3 +144,16 @@ def test_a_decoder_learns_to_answer_and_its_adapter_loads_in_peft(
     settings.write_text(json.dumps(named))
     model = AutoPeftModelForCausalLM.from_pretrained(adapter)
     assert any("lora_B" in name and bool(weight.any()) for name, weight in model.named_parameters())
+
+
+def test_without_held_out_lists_the_last_epoch_is_kept_and_is_no_teacher(
+    local_ray: None, inputs: Inputs, tmp_path: Path
+) -> None:
+    everything = dataclasses.replace(inputs, valid=None, ranking=None)
+    result = run(context(tmp_path), dataclasses.replace(FAST, epochs=2), everything)
+    assert result.metrics["kept"] == "epoch 2"
+    assert result.metrics["teacher_gate"] == "no: nothing is held out, nothing was compared"
+    assert result.note.startswith("kept the last epoch")
+    assert not teacher_gate.read(tmp_path / "out" / "teacher_gate").is_open
+    with pytest.raises(Exception, match="one of valid and ranking given; expected both or none"):
+        run(context(tmp_path / "half"), FAST, dataclasses.replace(inputs, valid=None))
