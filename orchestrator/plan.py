@@ -80,7 +80,9 @@ class Plan:
         """
         planned = self.steps[name]
         if planned.commit is None and all(self.steps[parent].commit for parent in self.parents[name]):
-            if planned.fingerprint is None:
+            if planned.step.finished:
+                planned.fingerprint, planned.step_id = {}, planned.step.finished
+            elif planned.fingerprint is None:
                 job = planned.step.job
                 inputs = {key: self._digest_input(ref) for key, ref in planned.step.inputs.items()}
                 planned.fingerprint = build_fingerprint(job, self.code[job], planned.step.config, inputs)

@@ -27,6 +27,7 @@ import yaml
 import ratchet
 from ratchet.errors import InputError, RecipeError
 from ratchet.files import read_text
+from ratchet.orchestrator.finished_run import use_store
 from ratchet.orchestrator.job_interface.job import Resources
 from ratchet.orchestrator.job_interface.settings import convert, expect_one_of, suggest
 from ratchet.orchestrator.secrets import contains_secret
@@ -40,6 +41,7 @@ from ratchet.orchestrator.step import (
     reachable,
     record_names,
 )
+from ratchet.orchestrator.store import Store
 
 MAX_SETTINGS_BYTES = 2**20
 
@@ -176,13 +178,14 @@ def find(name: str) -> Recipe:
     return recipe
 
 
-def build(recipe: Recipe, settings: Settings) -> tuple[list[Step], Summary, dict[str, Any]]:
+def build(recipe: Recipe, settings: Settings, store: Store | None = None) -> tuple[list[Step], Summary, dict[str, Any]]:
     """Return the recipe's steps with all settings applied (parents before children), its summary and its parameters.
 
-    Raises RecipeError for an unknown name (with the nearest known one) and for a value of the wrong type.
+    store: has the finished runs that the recipe may use. Raises RecipeError for an unknown name (with the nearest known
+    one) and for a value of the wrong type.
     """
     parameters = _parameters(recipe, settings.parameters)
-    with record_names() as made:
+    with record_names() as made, use_store(store):
         summary = recipe.function(**parameters)
     if not isinstance(summary, Summary):
         raise RecipeError(f"recipe {recipe.name}: returned {type(summary).__name__}; expected a Summary")

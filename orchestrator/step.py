@@ -39,6 +39,8 @@ class Step:
     config: Any
     inputs: Mapping[str, Reference]
     resources: Resources
+    finished: str = ""
+    """The id of the finished step whose result this step has. Empty: the job computes it."""
 
     def __getitem__(self, part: str) -> Output:
         """Return a folder of this step's artifact: `prepared["corpus"]`. Changes in other folders do not affect it.
@@ -134,10 +136,13 @@ class Summary:
     """Further steps to run that no row depends on."""
     unreached: Sequence[str] = ()
     """Names of the steps that the recipe made and that no row or goal depends on. `recipe.build` fills it in."""
+    files: Mapping[str, Output] = field(default_factory=dict)
+    """Name -> a file of a step's output that is copied into the folder of the run, for the user to take."""
 
     def __post_init__(self) -> None:
         require_items(self.rows, Row, "Summary: rows", "Row(label, columns)")
         require_items(self.goals, Step, "Summary: goals", "step(...)")
+        require_items(list(self.files.values()), Output, "Summary: files", 'step["name"]')
         labels = [row.label for row in self.rows]
         for label in labels:
             if labels.count(label) > 1:
@@ -223,7 +228,8 @@ def reachable(goals: Sequence[Step]) -> list[Step]:
 def list_goals(summary: Summary) -> list[Step]:
     """Return the steps that a summary names."""
     shown = [metric.step for row in summary.rows for _, metric in row.metrics]
-    return [*shown, *(s for row in summary.rows for s in row.steps), *summary.goals]
+    files = [output.step for output in summary.files.values()]
+    return [*shown, *(s for row in summary.rows for s in row.steps), *summary.goals, *files]
 
 
 def _reference(name: str, key: str, value: Any) -> Reference:

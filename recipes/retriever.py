@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from annotated_types import Interval
 
+from ratchet.errors import InputError
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import prepare
 from ratchet.orchestrator.step import Seed, Source, Summary, step
@@ -24,6 +25,7 @@ def retriever(
     distillation: Distillation = "kl_div",
     examples: str = "",
     ablations: bool = False,
+    predict: str = "",
     split_by: prepare.SplitBy = "question",
     folds: Annotated[int, Interval(ge=1, le=100)] = 1,
     test_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.2,
@@ -45,6 +47,8 @@ def retriever(
     distillation  how the reranker of one iteration teaches the finetunes of the next
     examples    few-shot examples in front of every query: JSON Lines with `query` and `answer`
     ablations   also iterate without a teacher and without mining, in the same table
+    predict     new queries without labels, for which the last models rank documents; the best are written as
+                predictions.csv, .jsonl and .trec (settings: write_predictions.top and .columns)
     split_by    what stays in one split: the queries of a question, those that share a document (then no label of the
                 test split is seen in training), or each query on its own (query)
     folds       parts of a cross-validation over the test split; the table then shows means and standard deviations
@@ -60,8 +64,11 @@ def retriever(
         mining=mining,
         distillation=distillation,
         examples=Source.find(examples, "examples") if examples else None,
+        new_queries=Source.find(predict, "predict") if predict else None,
         seed=seed,
     )
+    if predict and folds > 1:
+        raise InputError(f"predict: {predict} given, with {folds} folds; expected one model; set folds=1")
     split: dict[str, Any] = {"split_by": split_by, "test_fraction": test_fraction, "folds": folds}
     split |= {"validation_fraction": validation_fraction, "seed": seed}
     summaries = []

@@ -21,6 +21,8 @@ from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parent
 class Config(EngineConfig, EncodingSettings):
     role: Literal["query", "passage"] = "passage"
     """The template of the encoding config that is applied to the texts."""
+    npy: bool = False
+    """Also write `embeddings.npy` (float32 [N, D]) and `ids.txt` (an id per line), for other tools."""
 
 
 @dataclass(frozen=True)
@@ -86,5 +88,6 @@ JOB = Job(
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,
+    outputs=("embeddings.npy", "ids.txt"),
     metrics=lambda config: ("rows", "dim", "tokens", "dtype"),
 )

@@ -47,7 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     store = Store.open(arguments.store)
     found = recipe.find(arguments.recipe)
-    steps, summary, parameters = recipe.build(found, recipe.Settings.read(_lines(arguments)))
+    steps, summary, parameters = recipe.build(found, recipe.Settings.read(_lines(arguments)), store)
     cluster = Cluster(arguments.address, recipe.list_modules(found, steps))
     argv = ["ratchet", *sys.argv[1:]]
     try:
@@ -59,6 +59,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 run = Run(found, summary, plan, cluster, run_log, view)
                 run.execute()
             write_run_report(run_log.folder, build_run_report(run))
+            run.copy_files()
             console.print_outcome(run)
             store.publish(run_log.folder)
     finally:
@@ -108,7 +109,7 @@ def _plan(arguments: argparse.Namespace) -> int:
 
     store = Store.view(arguments.store, missing_ok=True)
     found = recipe.find(arguments.recipe)
-    steps, summary, _ = recipe.build(found, recipe.Settings.read(_lines(arguments)))
+    steps, summary, _ = recipe.build(found, recipe.Settings.read(_lines(arguments)), store)
     plan = Plan(steps, store)
     plan.check()
     console.print_warnings(plan, summary)

@@ -57,6 +57,9 @@ def print_outcome(run: Run) -> None:
             print_error(f"  full traceback: {trace}")
     if run.interrupted or run.failures:
         print_clean("give the same command again to continue")
+    for name in run.summary.files:
+        if (path := run.run_log.folder / name).exists():
+            print_clean(f"{name}: {path}")
     print_clean(f"report: {run.run_log.folder / 'report.html'}")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from ratchet.errors import InputError, Interrupted, UnreachableError
 from ratchet.orchestrator import needs
+from ratchet.orchestrator.atomic_file import replace
 from ratchet.orchestrator.execution.cluster import Cluster, compute_demand
 from ratchet.orchestrator.execution.executor import Executor, describe_failure, versions
 from ratchet.orchestrator.execution.run_listener import RunListener
@@ -172,6 +173,14 @@ class Run:
                     self.view.message(f"waiting up to {MACHINES_TIMEOUT:.0f} s for machines: {error}")
                 announced = True
                 time.sleep(1.0)
+
+    def copy_files(self) -> None:
+        """Copy the files of the summary whose steps are done into the folder of the run."""
+        for name, output in self.summary.files.items():
+            commit = self.plan.steps[output.step.name].commit
+            if commit is not None:
+                source = self.plan.store.path(commit.manifest, output.part)
+                replace(self.run_log.folder / name, source.read_bytes())
 
     def write_plan(self) -> None:
         """Write the state of every step to the run log, for `gc` and for the next `--explain`."""

@@ -58,6 +58,34 @@ def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path
     status, shown = run(tmp_path, "status")
     assert "finished" in shown
 
+    # The model of the run, fused with BM25, ranks documents for new queries without labels.
+    (tmp_path / "new.txt").write_text("Simplify 2/4\n3 + 4 x 2 = 14\n")
+    options = (
+        "--set",
+        f"run={newest.name}",
+        "--set",
+        "bm25=true",
+        "--set",
+        "write_predictions.top=3",
+        "--set",
+        "write_predictions.columns=id,ids",
+    )
+    status, predicted = run(tmp_path, "run", "predict", *options, "--set", f"queries={tmp_path / 'new.txt'}")
+    assert status == 0, predicted
+    assert not set(addresses(tmp_path)) & {"model/embed_corpus"}, "the corpus was embedded again"
+    folder = next(tmp_path.glob("runs/*-predict-*"))
+    header, *rows = (folder / "predictions.csv").read_text().splitlines()
+    lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    ranked = [line.split() for line in (folder / "predictions.trec").read_text().splitlines()]
+    assert header == "id,ids"
+    assert [line["query"] for line in lines] == ["Simplify 2/4", "3 + 4 x 2 = 14"]
+    for row, line in zip(rows, lines, strict=True):
+        documents = [document["id"] for document in line["documents"]]
+        assert row == f"{line['id']},{' '.join(documents)}"
+        assert documents == [one[2] for one in ranked if one[0] == line["id"]]
+        assert len(documents) == 3
+        assert all(document["text"] for document in line["documents"])
+
 
 def broken(folder: Path, what: str) -> Sequence[str]:
     file = folder / "x.jsonl"

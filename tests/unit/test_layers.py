@@ -31,7 +31,12 @@ MAY_IMPORT = {
         "ratchet.models",
         "ratchet.data",
     ),
-    "ratchet.recipes": ("ratchet.errors", "ratchet.orchestrator.step", "ratchet.jobs"),
+    "ratchet.recipes": (
+        "ratchet.errors",
+        "ratchet.orchestrator.finished_run",
+        "ratchet.orchestrator.step",
+        "ratchet.jobs",
+    ),
 }
 """Folder -> what it may import of the project beside itself."""
 

@@ -108,4 +108,20 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             f"step {context.step}: {counts['rows']} vectors of {sorted(dims)} dimensions for {rows} texts;"
             " expected one vector per text, all of the same dimension"
         )
-    return Result({"rows": rows, "dim": dims.pop(), "tokens": counts.get("tokens", 0), "dtype": config.dtype})
+    dim = dims.pop()
+    if config.npy:
+        _write_npy(context.out, rows, dim)
+    return Result({"rows": rows, "dim": dim, "tokens": counts.get("tokens", 0), "dtype": config.dtype})
+
+
+def _write_npy(folder: Path, rows: int, dim: int) -> None:
+    """Write the vectors of all shards as one array, one shard in memory at a time, and the ids."""
+    array = np.lib.format.open_memmap(folder / "embeddings.npy", "w+", np.float32, (rows, dim))
+    done = 0
+    with (folder / "ids.txt").open("w", encoding="utf-8") as file:
+        for path in list_shards(folder):
+            table = pq.read_table(path)
+            array[done : done + len(table)] = table["embedding"].combine_chunks().flatten().to_numpy().reshape(-1, dim)
+            file.writelines(f"{name}\n" for name in table["id"].to_pylist())
+            done += len(table)
+    array.flush()

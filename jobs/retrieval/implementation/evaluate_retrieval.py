@@ -145,6 +145,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     columns |= {"seen": queries["seen"]} if "seen" in queries.column_names else {}
     write_table(context.out / "per_query.parquet", pa.table(columns | dict(metrics.per_query.items())))
     groups = compute_by_seen(metrics, columns["seen"].to_numpy()) if "seen" in columns else {}
+    if metrics.empty == metrics.queries:  # new queries, whose labels are not known
+        return Result({"queries": metrics.queries, "queries_without_relevant": metrics.empty})
     return Result(
         {**_scalars(metrics), **groups, **compute_merging_cost(inputs.selection, metrics.values)},
         {f"{config.tag}: metrics by cut-off": _by_cutoff(metrics, config.k)},

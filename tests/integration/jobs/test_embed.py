@@ -104,3 +104,12 @@ def test_a_table_without_texts_is_named(model: Path, tmp_path: Path, context: Ma
     write_shards(tmp_path / "ids", [{"id": "a"}], pa.schema([("id", pa.string())]), 3)
     with pytest.raises(InputError, match=r"shard-00000\.parquet: has no column text"):
         implementation.run(context(), Config(), Inputs(model, tmp_path / "ids"))
+
+
+def test_vectors_are_written_as_one_array_for_other_tools(model: Path, texts: Path, context: MakeContext) -> None:
+    made = context()
+    implementation.run(made, Config(npy=True, dtype="float32"), Inputs(model, texts))
+    array = np.load(made.out / "embeddings.npy")
+    assert array.dtype == np.float32
+    assert np.array_equal(array, vectors(made.out))
+    assert (made.out / "ids.txt").read_text().splitlines() == [f"d{number}" for number in range(len(TEXTS))]

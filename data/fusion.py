@@ -1,0 +1,53 @@
+"""Fusion of rankings: reciprocal ranks (Cormack, Clarke and Büttcher, 2009) or scaled scores, with a weight each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+GRID = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+"""Weights that are tried for a system, relative to the others."""
+
+
+def compute_points(ranking: pa.Table, method: str, rank_constant: float) -> list[dict[str, float]]:
+    """Return what each document of each query's list gets from one system, before its weight."""
+    points = []
+    for names, scores in zip(ranking["documents"].to_pylist(), ranking["scores"].to_pylist(), strict=True):
+        if method == "rrf":
+            points.append({name: 1.0 / (rank_constant + rank) for rank, name in enumerate(names, 1)})
+            continue
+        low, high = min(scores, default=0.0), max(scores, default=0.0)
+        spread = (high - low) or 1.0  # of equal scores each counts 0
+        points.append({name: (score - low) / spread for name, score in zip(names, scores, strict=True)})
+    return points
+
+
+def fuse(points: Sequence[Sequence[dict[str, float]]], weights: Sequence[float]) -> list[list[tuple[str, float]]]:
+    """Return (document, points) of each query, best first; equal points in the order of the first list that has them.
+
+    points: per system, what `compute_points` returns. Systems with weight 0 contribute no documents.
+    """
+    fused = []
+    for own in zip(*points, strict=True):
+        total: dict[str, float] = {}
+        for weight, found in zip(weights, own, strict=True):
+            for name, value in found.items() if weight else ():
+                total[name] = total.get(name, 0.0) + weight * value
+        fused.append(sorted(total.items(), key=lambda item: -item[1]))
+    return fused
+
+
+def choose_weights(systems: int, measure: Callable[[Sequence[float]], float]) -> list[float]:
+    """Return the weights with the best value of `measure`: one system alone or all alike, then improved by changing one
+    weight at a time over `GRID`. Of equal values the first is kept, so that equal weights win ties."""
+    alone: list[list[float]] = np.eye(systems).tolist()
+    best = max([[1.0] * systems, *alone], key=measure)
+    value = measure(best)
+    while True:
+        tries = [[*best[:i], weight, *best[i + 1 :]] for i in range(systems) for weight in GRID]
+        changed = max((one for one in tries if any(one)), key=measure)
+        if measure(changed) <= value:
+            return best
+        best, value = changed, measure(changed)

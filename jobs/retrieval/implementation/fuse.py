@@ -1,0 +1,89 @@
+"""Fuses rankings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from ratchet.data.fusion import choose_weights, compute_points, fuse
+from ratchet.data.tables import RANKED, TEACHER_SCORES, read_shards, write_table
+from ratchet.errors import InputError
+from ratchet.jobs.retrieval.fuse import Config, Inputs
+from ratchet.models.search.rank_metrics import compute_rank_metrics
+from ratchet.models.search.ranks import Relevant
+from ratchet.orchestrator.job_interface import Context, Result
+
+Fused = list[list[tuple[str, float]]]
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    held_out = _read(inputs.valid_rankings)
+    positives = read_shards(inputs.valid, ["id", "positives"])
+    if positives["id"].to_pylist() != held_out[0]["id"].to_pylist():
+        raise InputError(f"{inputs.valid_rankings[0]}: ranks other queries; expected those of {inputs.valid}, in order")
+    labels = positives["positives"].to_pylist()
+    points = [compute_points(table, config.method, config.rank_constant) for table in held_out]
+
+    @cache
+    def measure(weights: tuple[float, ...]) -> float:
+        ranks = [_rank(own, names) for own, names in zip(fuse(points, weights), labels, strict=True)]
+        relevant = Relevant.from_lists([range(len(own)) for own in ranks])
+        return compute_rank_metrics(np.concatenate(ranks), relevant, [config.k]).values[f"map@{config.k}"]
+
+    names = config.names
+    weights = list(config.weights) or choose_weights(len(names), lambda found: measure(tuple(found)))
+    _write(context.out / "valid_ranking", held_out, fuse(points, weights))
+    systems = _read(inputs.rankings)
+    _write(
+        context.out / "ranking",
+        systems,
+        fuse([compute_points(table, config.method, config.rank_constant) for table in systems], weights),
+    )
+    metric = f"valid/map@{config.k}"
+    alone = [measure(tuple(row)) for row in np.eye(len(names)).tolist()]
+    rows = [
+        {"system": name, "weight": weight, metric: round(value, 6)}
+        for name, weight, value in zip(names, weights, alone, strict=True)
+    ]
+    return Result(
+        {metric: round(measure(tuple(weights)), 6), **{f"weight/{n}": w for n, w in zip(names, weights, strict=True)}},
+        {"fused systems, each by itself on the held-out queries": rows},
+    )
+
+
+def _read(folders: Sequence[Path]) -> list[pa.Table]:
+    tables = [read_shards(folder) for folder in folders]
+    for folder, table in zip(folders, tables, strict=True):
+        if table["id"] != tables[0]["id"]:
+            raise InputError(f"{folder}: ranks other queries than {folders[0]}; expected the same ones in one order")
+    return tables
+
+
+def _rank(fused: Sequence[tuple[str, float]], positives: Sequence[str]) -> np.ndarray:
+    """Return the ranks of the positives. Those that no list has share the rank behind the list, and follow it."""
+    place = {name: rank for rank, (name, _) in enumerate(fused, 1)}
+    lacking = iter(range(len(fused) + 1, len(fused) + 1 + len(positives)))
+    return np.array([place[name] if name in place else next(lacking) for name in positives], np.int64)
+
+
+def _write(folder: Path, systems: Sequence[pa.Table], fused: Fused) -> None:
+    """Write a ranking with the fused points as the scores that `evaluate_retrieval` orders by.
+
+    A positive that no list has keeps the best of its ranks, and follows all documents of the fused list."""
+    ranks = [
+        [max(min(own), len(row) + 1) for own in zip(*ranked, strict=True)]
+        for row, *ranked in zip(fused, *(table["ranks"].to_pylist() for table in systems), strict=True)
+    ]
+    points = [[value for _, value in row] for row in fused]
+    columns = [systems[0]["id"], systems[0]["text"], [[name for name, _ in row] for row in fused], points, ranks]
+    arrays = [
+        column if isinstance(column, pa.ChunkedArray) else pa.array(column, field.type)
+        for column, field in zip(columns, RANKED, strict=True)
+    ]
+    scores = pa.array(points, RANKED.field("scores").type)
+    table = pa.Table.from_arrays(arrays, schema=RANKED).append_column(TEACHER_SCORES["documents"], scores)
+    write_table(folder / "shard-00000.parquet", table)

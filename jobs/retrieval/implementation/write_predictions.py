@@ -1,0 +1,31 @@
+"""Writes the first documents of each query in three formats."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+from ratchet.data.formats.trec import write_run
+from ratchet.data.tables import read_shards
+from ratchet.jobs.retrieval.write_predictions import FILES, Config, Inputs
+from ratchet.orchestrator.job_interface import Context, Result
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    corpus = read_shards(inputs.corpus, ["id", "text"])
+    text_of = dict(zip(corpus["id"].to_pylist(), corpus["text"].to_pylist(), strict=True))
+    ranked = read_shards(inputs.ranking, ["id", "text", "documents", "scores"]).to_pylist()
+    best = [list(zip(row["documents"], row["scores"], strict=True))[: config.top] for row in ranked]
+    table, lines, trec = (context.out / name for name in FILES)
+    with table.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(config.columns)
+        for row, own in zip(ranked, best, strict=True):
+            rows.writerow([row["id"], " ".join(name for name, _ in own)])
+    with lines.open("w", encoding="utf-8") as file:
+        for row, own in zip(ranked, best, strict=True):
+            documents = [{"id": name, "score": score, "text": text_of[name]} for name, score in own]
+            line = {"id": row["id"], "query": row["text"], "documents": documents}
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    write_run(trec, ((row["id"], own) for row, own in zip(ranked, best, strict=True)), config.tag)
+    return Result({"queries": len(ranked), "documents": sum(map(len, best))})

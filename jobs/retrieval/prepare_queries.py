@@ -1,0 +1,42 @@
+"""prepare_queries: queries of any known format, with or without labels -> shards to embed and to rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge
+
+from ratchet.data.formats.detection import load_queries
+from ratchet.orchestrator.job_interface import Job, Parents, Result, Unit
+
+
+@dataclass(frozen=True)
+class Config:
+    shard_rows: Annotated[int, Ge(1), Unit("rows")] = 4096
+    """Rows per shard."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    queries: Path
+    """Eedi's test.csv, a BEIR folder, FlagEmbedding JSONL, JSONL with `query`, or a text file with a query per line."""
+
+
+def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+    """Read all queries. Errors name the file and line before anything is started."""
+    queries = load_queries(inputs.queries)
+    return Result({"queries": len(queries), "longest_text": max(len(query.text) for query in queries)})
+
+
+JOB = Job(
+    "prepare_queries",
+    version=1,
+    config=Config,
+    inputs=Inputs,
+    run="ratchet.jobs.retrieval.implementation.prepare_queries:run",
+    resources=("retries",),
+    predict=predict,
+    metrics=lambda config: ("queries", "longest_text"),
+)

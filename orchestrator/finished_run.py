@@ -1,0 +1,108 @@
+"""Finished runs as inputs of a recipe: their results enter a plan by their step ids, and are never computed again.
+
+run = find_run("20261124-2311")
+model = run.step("iter1/merge_embedder")["model"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from ratchet.errors import InputError, StoreError
+from ratchet.orchestrator.job_interface.job import Context, Job, Resources, Result
+from ratchet.orchestrator.job_interface.settings import expect_one_of
+from ratchet.orchestrator.run_log import RunLog, list_run_logs
+from ratchet.orchestrator.step import Step
+from ratchet.orchestrator.store import Store
+
+_store: ContextVar[Store | None] = ContextVar("store", default=None)
+
+
+@dataclass(frozen=True)
+class Config:
+    """No settings: the step has been run."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """No inputs: the step has been run."""
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    raise StoreError(f"step {context.step}: its result left the store during the run; give that run's command again")
+
+
+JOB = Job("finished", version=1, config=Config, inputs=Inputs, run=run)
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run whose results are in the store."""
+
+    run_id: str
+    recipe: str
+    store: Store
+    step_ids: Mapping[str, str]
+    """Step name -> step id, of the steps with a result."""
+
+    def step(self, name: str) -> Step:
+        """Return a step of the run, whose outputs and metrics new steps and rows may use.
+
+        Raises InputError for a step that the run did not make or finish, or whose result was removed.
+        """
+        step_id = self.step_ids.get(name)
+        if step_id is None:
+            raise InputError(f"run {self.run_id}: step '{name}' given; {expect_one_of(self.step_ids, name)}")
+        if self.store.lookup(step_id) is None:
+            raise InputError(
+                f"run {self.run_id}: the result of step {name} is not in the store; expected what the run made; give"
+                " the command of that run again"
+            )
+        return Step(f"{self.run_id}/{name}", JOB, Config(), {}, Resources(), finished=step_id)
+
+    def get(self, name: str) -> Step | None:
+        """Return a step as `step` does; None if the run did not make or finish it."""
+        return self.step(name) if name in self.step_ids else None
+
+    def digest(self, name: str, part: str) -> str:
+        """Return the digest of an output of a step; empty if it has no such output. Equal contents have equal digests,
+        in all runs."""
+        commit = self.store.lookup(self.step_ids[name])
+        assert commit is not None  # `step` was called before
+        manifest = self.store.manifest(commit.manifest)
+        return manifest.part_digest(part) if manifest.of_part(part) else ""
+
+
+@contextmanager
+def use_store(store: Store | None) -> Iterator[None]:
+    """Let `find_run` look into a store inside the block."""
+    token = _store.set(store)
+    try:
+        yield
+    finally:
+        _store.reset(token)
+
+
+def find_run(run_id: str) -> FinishedRun:
+    """Return the newest run whose id begins with `run_id`. Raises InputError if there is none in the store."""
+    store = _store.get()
+    if store is None:
+        raise InputError(f"run {run_id}: no store given; expected one, as `ratchet run` and `ratchet plan` have")
+    runs = list(list_run_logs(store))
+    found = next((run_log for run_log in runs if run_id and run_log.run_id.startswith(run_id)), None)
+    if found is None:
+        known = ", ".join(run_log.run_id for run_log in runs[:5]) or "none; run a recipe first"
+        raise InputError(
+            f"run: '{run_id}' given; expected the id of a run in {store.where} (`ratchet status` lists them), of which"
+            f" the newest are {known}"
+        )
+    return _read(store, found)
+
+
+def _read(store: Store, run_log: RunLog) -> FinishedRun:
+    about = run_log.read("about.json") or {}
+    done = {step["name"]: step["step_id"] for step in run_log.steps() if step.get("object")}
+    return FinishedRun(run_log.run_id, str(about.get("recipe")), store, done)

@@ -1,0 +1,124 @@
+"""Rank documents for new queries with the models of finished runs, and fuse the rankings of several."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from annotated_types import MinLen
+
+from ratchet.errors import InputError
+from ratchet.jobs.retrieval import embed, evaluate_retrieval
+from ratchet.orchestrator.finished_run import FinishedRun, find_run
+from ratchet.orchestrator.step import Output, Row, Source, Step, Summary, step
+from ratchet.recipes._predictions import (
+    Fusion,
+    Ranking,
+    Trained,
+    fuse_rankings,
+    prepare_new_queries,
+    rank_by_bm25,
+    rank_queries,
+    write_files,
+)
+
+
+def predict(
+    *,
+    run: Annotated[tuple[str, ...], MinLen(1)],
+    queries: str = "",
+    bm25: bool = False,
+    fusion: Fusion = "rrf",
+) -> Summary:
+    """Rank the corpus of finished runs for new queries, and write the best documents of each query.
+
+    The embedder and the reranker of a run, the models of several runs, and BM25 are fused into one ranking. Their
+    weights are chosen on the held-out queries, which the runs must have in common. The results are
+    predictions.csv, predictions.jsonl and predictions.trec in the folder of the run.
+
+    run         ids of finished runs of retriever, misconceptions or quickstart, or their beginnings
+    queries     Eedi's test.csv, BEIR, FlagEmbedding JSONL, JSONL with `query`, or text with a query per line; labels
+                are not needed. Empty: the test queries of the runs, on which the fused ranking is evaluated
+    bm25        fuse with BM25 too
+    fusion      rrf: by reciprocal ranks. scores: by scores, scaled per query
+
+    The format is set by the job: --set write_predictions.columns=QuestionId_Answer,MisconceptionId and
+    --set write_predictions.top=25.
+    """
+    runs = [find_run(name) for name in run]
+    last = [find_last(one) for one in runs]
+    prepared = [one.step("prepare") for one in runs]
+    for part in ("corpus", "valid", "test"):
+        if len({one.digest("prepare", part) for one in runs}) > 1:
+            raise InputError(
+                f"run: {', '.join(one.run_id for one in runs)} given, with other data in {part}; expected runs with the"
+                " same documents and splits; give runs with the same data, seed and fractions"
+            )
+    parts = {part: prepared[0][part] if runs[0].digest("prepare", part) else None for part in ("valid", "test")}
+    corpus, valid, test = prepared[0]["corpus"], parts["valid"], parts["test"]
+    if test is None and not queries:
+        raise InputError(
+            f"queries: none given, and run {runs[0].run_id} has no test queries; expected some; give a file"
+        )
+    new = prepare_new_queries(Source.find(queries, "queries")) if queries else None
+    rankings: list[Ranking] = []
+    tested: dict[str, Step] = {}
+    for index, (one, iteration) in enumerate(zip(runs, last, strict=True)):
+        name = "model" if len(runs) == 1 else f"model{index}"
+        if new is None:
+            found = find_tested(one, iteration, name)
+            tested |= {ranking.name: evaluation for ranking, evaluation in found}
+            rankings += [ranking for ranking, _ in found]
+        else:
+            rankings += rank_queries(find_trained(one, iteration, name, corpus), new, corpus)
+    if bm25:
+        tested["bm25"] = rank_by_bm25(new or test, corpus, "queries")
+        held_out = rank_by_bm25(valid, corpus, "valid") if valid else None
+        rankings.append(Ranking("bm25", tested["bm25"]["ranking"], held_out))
+    if valid is None and (bm25 or len(runs) > 1):
+        raise InputError("run: several systems given, without held-out queries; expected them, to weight the systems")
+    ranking, rows = fuse_rankings(rankings, valid, fusion)
+    if new is None:
+        # A fused ranking has its points as the scores to order by.
+        if len(rankings) > 1:
+            inputs: dict[str, Any] = {"queries": test, "corpus": corpus, "scored": ranking}
+            tested["fused"] = step("fused/evaluate", evaluate_retrieval.JOB, **inputs, system="reranked", tag="fused")
+        rows = [
+            Row(row.label, {**row.columns, "MAP@25": tested[row.label].metric("map@25")}, steps=row.steps)
+            for row in rows
+        ]
+    return Summary(rows, files=write_files(ranking, corpus))
+
+
+def find_tested(run: FinishedRun, last: str, name: str) -> list[tuple[Ranking, Step]]:
+    """Return the rankings of the test queries by a run's last models, and their evaluations."""
+    found = []
+    for label, suffix in ((name, ""), (f"{name}_reranked", "_reranked")):
+        if (tested := run.get(f"{last}/evaluate{suffix}")) is not None:
+            found.append((Ranking(label, tested["ranking"], run.get(f"{last}/evaluate{suffix}_valid")), tested))
+    return found
+
+
+def find_trained(run: FinishedRun, last: str, name: str, corpus: Output) -> Trained:
+    """Return the models of a run's last iteration."""
+    embedder, reranker = run.step(f"{last}/merge_embedder")["model"], run.get(f"{last}/merge_reranker")
+    return Trained(
+        name,
+        embedder,
+        run.get(f"{last}/embed_corpus") or step(f"{name}/embed_corpus", embed.JOB, model=embedder, texts=corpus),
+        valid=run.get(f"{last}/evaluate_valid"),
+        reranker=reranker["model"] if reranker else None,
+        reranked_valid=run.get(f"{last}/evaluate_reranked_valid"),
+    )
+
+
+def find_last(run: FinishedRun) -> str:
+    """Return the name of the last iteration that the run finished. Raises InputError if there is none."""
+    number = 0
+    while f"iter{number}/merge_embedder" in run.step_ids:
+        number += 1
+    if not number:
+        raise InputError(
+            f"run: {run.run_id} of recipe {run.recipe} given; expected a run of retriever, misconceptions or quickstart"
+            " that finished an iteration; give its id"
+        )
+    return f"iter{number - 1}"
