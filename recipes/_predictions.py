@@ -49,7 +49,8 @@ def rank_by_bm25(queries: Step | Output | None, corpus: Output, split: str) -> S
 
 def rank_queries(trained: Trained, queries: Step, corpus: Output) -> list[Ranking]:
     """Rank the corpus by a loop's embedder, and by its reranker if it has one."""
-    name, inputs = trained.name, {"queries": queries, "corpus": corpus}
+    name = trained.name
+    inputs: dict[str, Any] = {"queries": queries, "corpus": corpus}
     vectors = step(f"{name}/embed_queries", embed.JOB, model=trained.embedder, texts=queries, role="query")
     ranked = step(
         f"{name}/rank",
@@ -62,7 +63,7 @@ def rank_queries(trained: Trained, queries: Step, corpus: Output) -> list[Rankin
     found = [Ranking(name, ranked["ranking"], trained.valid)]
     if trained.reranker is None:
         return found
-    lists = {"lists": ranked["ranking"], "corpus": corpus, "depth": trained.depth}
+    lists: dict[str, Any] = {"lists": ranked["ranking"], "corpus": corpus, "depth": trained.depth}
     scored = step(f"{name}/rerank", rerank.JOB, model=trained.reranker, **lists)
     reranked = step(
         f"{name}/rank_reranked", evaluate_retrieval.JOB, **inputs, scored=scored, system="reranked", tag="reranked"
