@@ -27,7 +27,7 @@ class Query:
     group: queries of a group stay in the same split (a question with several wrong answers). split: the split that the
     source assigns. where: `file:line`, for errors. teacher: the teacher scores of the positives and of the negatives,
     if the source has them. task, prompt: the query's instruction for the embedder and for the reranker; empty: that of
-    the model.
+    the model. source: the number of its data set, of several.
     """
 
     id: str
@@ -41,6 +41,7 @@ class Query:
     teacher: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     task: str = ""
     prompt: str = ""
+    source: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,10 @@ class RetrievalData:
     queries: Sequence[Query]
     notes: dict[str, int] = field(default_factory=dict)
     """Counts of what was dropped or merged while reading, by a sentence that says it."""
+    numbered: bool = False
+    """Whether the ids of the queries are numbers that the reader gave them."""
+    weights: Sequence[float] = ()
+    """Of several data sets, by `Query.source`: the fraction of the training queries that is drawn."""
 
     @property
     def longest_text(self) -> int:
@@ -58,12 +63,10 @@ class RetrievalData:
         return max(len(text) for text in (*(d.text for d in self.corpus), *(q.text for q in self.queries)))
 
 
-def check_data(data: RetrievalData, source: str) -> RetrievalData:
-    """Return the data unchanged. Raises DataError for the first error in it."""
-    if not data.corpus:
-        raise DataError(f"{source}: the corpus is empty; expected at least two documents; check the path")
-    if len(data.corpus) < 2:
-        raise DataError(f"{source}: one document in the corpus; expected at least two, to rank them; give more")
+def check_data(data: RetrievalData, source: str, least: int = 2) -> RetrievalData:
+    """Return the data unchanged. Raises DataError for the first error in it, and for less than `least` documents."""
+    if (found := len(data.corpus)) < least:
+        raise DataError(f"{source}: {found} documents in the corpus; expected at least {least}, to rank; give more")
     known: dict[str, str] = {}
     for document in data.corpus:
         where = document.where or source
@@ -129,6 +132,11 @@ def split_queries(
     parts of about the same size, which together hold every query once. Raises DataError, naming `source`, if a split
     would be empty, a group is too large, or the source assigns a split that the settings exclude.
     """
+    if not any(query.split in (None, "train") for query in queries):  # evaluated whole
+        found = {name: [query for query in queries if query.split == name] for name in ("train", "valid", "test")}
+        if not found["test"]:
+            raise DataError(f"{source}: only queries for valid; expected some to train on or for test; add them")
+        return found
     by_document = split_by == "document"
     shares = {"test": test_fraction if folds == 1 else 1 / folds, "valid": validation_fraction}
     given = {query.split: query for query in reversed(queries) if query.split in shares}

@@ -77,7 +77,7 @@ def resolve(name: str) -> Path:
         raise ModelError(f"model '{name}': no such folder; expected a folder or a hub id (owner/name); check the path")
     if (cached := _from_hub(name, local=True)) is not None:
         return cached
-    if _reachable() and (fetched := _from_hub(name, local=False)) is not None:
+    if is_hub_reachable() and (fetched := _from_hub(name, local=False)) is not None:
         return fetched
     if name == MINILM and (carried := _from_package()) is not None:
         return carried
@@ -197,7 +197,7 @@ def _from_hub(name: str, *, local: bool) -> Path | None:
     return folder if (folder / "config.json").is_file() and list(folder.glob("*.safetensors")) else None
 
 
-def _reachable() -> bool:
+def is_hub_reachable() -> bool:
     """Whether the hub can be reached: its client would retry for minutes without a network."""
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         return False

@@ -84,7 +84,7 @@ class Plan:
                 planned.fingerprint, planned.step_id = {}, planned.step.finished
             elif planned.fingerprint is None:
                 job = planned.step.job
-                inputs = {key: self._digest_input(ref) for key, ref in planned.step.inputs.items()}
+                inputs = {key: self.digest_input(ref) for key, ref in planned.step.inputs.items()}
                 planned.fingerprint = build_fingerprint(job, self.code[job], planned.step.config, inputs)
                 planned.step_id = digest(planned.fingerprint)
             assert planned.step_id is not None
@@ -120,8 +120,10 @@ class Plan:
         """Raises InputError if a source changed since the plan was made."""
         planned = self.steps[name]
         assert planned.fingerprint is not None
-        for key, ref in planned.step.inputs.items():
-            if isinstance(ref, Source) and self.sources.digest(ref) != planned.fingerprint["inputs"][key]:
+        given = planned.fingerprint["inputs"]
+        for key, ref in planned.step.references():
+            known = given[key] if isinstance(given[key], list) else [given[key]]
+            if isinstance(ref, Source) and self.sources.digest(ref) not in known:
                 raise InputError(
                     f"step {name}: {ref.label or ref.path} changed during the run; expected the same content to the"
                     " end, or the result would mix two versions; give the same command again"
@@ -175,11 +177,11 @@ class Plan:
             return ["no earlier run in this store finished it"]
         return describe_changes(earlier.fingerprint, planned.fingerprint) or ["its result was removed from the store"]
 
-    def _digest_input(self, ref: Reference) -> Any:
+    def digest_input(self, ref: Reference) -> Any:
         if ref is None:
             return None
         if isinstance(ref, tuple):
-            return [self._digest_input(item) for item in ref]
+            return [self.digest_input(item) for item in ref]
         if isinstance(ref, Source):
             return self.sources.digest(ref)
         manifest = self.steps[ref.step.name].manifest

@@ -10,13 +10,16 @@ from annotated_types import Interval
 from ratchet.errors import InputError
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import prepare
+from ratchet.jobs.retrieval.datasets import find_datasets
 from ratchet.orchestrator.step import Seed, Source, Summary, step
 from ratchet.recipes._retrieval_loop import Distillation, Mining, RetrievalLoop, average, choose_reranker
 
 
 def retriever(
     *,
-    data: str,
+    data: str = "",
+    valid: str = "",
+    test: str = "",
     base: str = "sentence-transformers/all-MiniLM-L6-v2",
     bootstrap: str = "",
     reranker: str = "none",
@@ -36,7 +39,10 @@ def retriever(
 
     A large model needs a lower rate: --set finetune_embedder.learning_rate=1e-4
 
-    data        FlagEmbedding JSONL, a BEIR folder or Eedi's CSVs
+    data        the data to train on: pairs as JSONL, CSV or Parquet (pairs.parquet?query=title&positive=body),
+                FlagEmbedding JSONL, a BEIR folder, Eedi's CSVs, hf://owner/name?split=train, or a .yaml list of these
+    valid       data that selects checkpoints, in any of these formats; empty: a part of data
+    test        data that is only evaluated, in any of these formats; empty: a part of data
     base        the embedder to finetune: a folder or a hub id
     bootstrap   the model that mines first; empty: the base
     reranker    none, or the model to finetune as a reranker (a decoder answers Yes or No, an encoder becomes a
@@ -56,7 +62,7 @@ def retriever(
     validation_fraction  fraction of the rest that selects checkpoints; 0: none, and the last epoch is kept
     seed        of the split, of mining and of training
     """
-    source, model, miner = Source.find(data), pretrained(base), pretrained(bootstrap or base)
+    datasets, model, miner = find_datasets(data, valid, test), pretrained(base), pretrained(bootstrap or base)
     loop = partial(
         RetrievalLoop,
         embedder=model,
@@ -74,6 +80,6 @@ def retriever(
     summaries = []
     for fold in range(folds):
         folder = f"fold{fold}/" if folds > 1 else ""
-        prepared = step(f"{folder}prepare", prepare.JOB, data=source, fold=fold, **split)
+        prepared = step(f"{folder}prepare", prepare.JOB, **datasets, fold=fold, **split)
         summaries.append(loop(prepared, folder=folder).build_summary(miner, iterations, ablations=ablations))
     return average(summaries) if folds > 1 else summaries[0]

@@ -15,13 +15,20 @@ SPLITS = {"train": "train", "dev": "valid", "valid": "valid", "test": "test", "a
 SCORE = re.compile(r"-?[0-9]{1,9}")
 
 
-def read(folder: Path) -> RetrievalData:
-    """Read a folder. Documents are title and text; grades above 0 are relevant. Raises DataError
-    naming file and line.
+def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
+    """Read a folder; without `labelled` the queries only. Documents are title and text; grades above 0 are relevant.
+    Raises DataError naming file and line.
 
     The name of a qrels file is the split (dev is valid). The queries of all.tsv, or of train.tsv alone, have no split.
-    A folder without both is evaluated and not trained on.
     """
+    unlabelled: list[Query] = []
+    places: dict[str, str] = {}
+    for where, row in read_json_objects(folder / "queries.jsonl"):
+        name = read_field(where, row, "_id", str)
+        refuse_repeated(places, name, where, "query id")
+        unlabelled.append(Query(name, read_field(where, row, "text", str), (), (), group=name, where=where))
+    if not labelled:
+        return RetrievalData([], unlabelled)
     corpus = [
         Document(
             read_field(where, row, "_id", str),
@@ -30,7 +37,7 @@ def read(folder: Path) -> RetrievalData:
         )
         for where, row in read_json_objects(folder / "corpus.jsonl")
     ]
-    texts = {query.id: query.text for query in read_queries(folder)}
+    texts = {query.id: query.text for query in unlabelled}
     documents = {document.id for document in corpus}
     files = _find_qrels(folder / "qrels")
     queries: list[Query] = []
@@ -50,17 +57,6 @@ def read(folder: Path) -> RetrievalData:
             " for each relevant document; check the third column"
         )
     return RetrievalData(corpus, queries, notes={"queries without a relevant document, left out": ungraded})
-
-
-def read_queries(folder: Path) -> list[Query]:
-    """Read the queries without their labels. Raises DataError naming file and line."""
-    queries: list[Query] = []
-    places: dict[str, str] = {}
-    for where, row in read_json_objects(folder / "queries.jsonl"):
-        name = read_field(where, row, "_id", str)
-        refuse_repeated(places, name, where, "query id")
-        queries.append(Query(name, read_field(where, row, "text", str), (), (), group=name, where=where))
-    return queries
 
 
 def _find_qrels(folder: Path) -> list[Path]:

@@ -11,85 +11,48 @@ from ratchet.errors import DataError
 from ratchet.files import open_regular
 
 
-def load_retrieval(path: Path, options: pairs.Options | None = None) -> RetrievalData:
-    """Load and check data of any known format. options: those of `pairs.parse_options`. Raises DataError naming file
-    and line."""
-    file, kind = _detect(path, options or {})
-    if kind == "eedi":
-        data = eedi.read(path)
-    elif kind == "beir":
-        data = beir.read(path)
-    elif kind == "flag_embedding":
-        data = flag_embedding.read(file)
-    elif kind == "pairs" and file.suffix != ".txt":
-        data = pairs.read(file, options or {})
-    else:
-        raise _unknown(path)
-    return check_data(data, str(path))
+def load_retrieval(path: Path, options: str = "", least: int = 2) -> RetrievalData:
+    """Load and check data of any known format. options: as behind a path, such as `query=title&positive=body`. Raises
+    DataError naming file and line, also for less than `least` documents."""
+    return check_data(_read(path, pairs.parse_options(options, str(path)), labelled=True), str(path), least)
 
 
-def load_queries(path: Path, options: pairs.Options | None = None) -> list[Query]:
+def load_queries(path: Path, options: str = "") -> list[Query]:
     """Load queries that need no labels: data of any known format, a folder or file with Eedi's `test.csv`, a BEIR
-    folder without qrels, JSON Lines or CSV with `query` or `text`, or a text file with a query per line. Labels are
-    not read. Raises DataError naming file and line."""
-    file, kind = _detect(path, options or {}, labelled=False)
-    if kind == "eedi":
-        queries = eedi.read_queries(file)
-    elif kind == "beir":
-        queries = beir.read_queries(path)
-    elif kind == "flag_embedding":
-        queries = [
-            Query(
-                f"q{n}",
-                row.query,
-                (),
-                (),
-                group=row.query,
-                where=row.where,
-                task=row.prompt,
-                prompt=row.reranker_prompt,
-            )
-            for n, row in enumerate(flag_embedding.read_rows(file, labelled=False))
-        ]
-    else:
-        queries = list(pairs.read(file, options or {}, labelled=False).queries)
+    folder without qrels, JSON Lines, CSV or Parquet with `query` or `text`, or a text file with a query per line.
+    Labels are not read. Raises DataError naming file and line."""
+    queries = _read(path, pairs.parse_options(options, str(path)), labelled=False).queries
     return list(check_queries(queries, str(path)))
 
 
-def _detect(path: Path, options: pairs.Options, *, labelled: bool = True) -> tuple[Path, str]:
-    """Return the file with the queries, or the folder, and the name of its format."""
+def _read(path: Path, options: pairs.Options, *, labelled: bool) -> RetrievalData:
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; expected data; check the path")
     if not path.is_dir():
         open_regular(path).close()
     named = [key for key in options if key in pairs.COLUMNS]
-    names = ("train.csv",) if labelled else ("test.csv", "train.csv")
-    if (path / eedi.MAPPING).exists() or any((path / name).exists() for name in names):
-        found = next((path / name for name in names if (path / name).exists()), path / names[0]), "eedi"
+    files = [path / name for name in ("test.csv", "train.csv")[labelled:] if (path / name).exists()]
+    if not labelled and path.suffix == ".csv" and "QuestionText" in next(read_csv(path, ()))[1]:
+        files = [path]
+    jsonl = [path] if path.suffix in (".jsonl", ".json") else sorted(path.glob("*.jsonl"))
+    jsonl = [file for file in jsonl if file.name != flag_embedding.POOL]
+    if files or (path / eedi.MAPPING).exists():
+        kind, data = "Eedi", eedi.read(path if labelled else (*files, path / "test.csv")[0], labelled=labelled)
     elif (path / "corpus.jsonl").exists() or (path / "queries.jsonl").exists():
-        found = path, "beir"
-    elif (
-        path.is_dir() and len(files := [p for p in sorted(path.glob("*.jsonl")) if p.name != flag_embedding.POOL]) == 1
-    ):
-        return _detect(files[0], options, labelled=labelled)
-    elif path.suffix == ".csv" and not labelled and "QuestionText" in next(read_csv(path, ()))[1]:
-        return path, "eedi"
-    elif path.suffix in (".jsonl", ".json") and not named:
-        row = next(read_json_objects(path))[1]
-        flags = isinstance(row.get("pos"), list) or (not labelled and not {"prompt", "reranker_prompt"}.isdisjoint(row))
-        return path, "flag_embedding" if "query" in row and flags else "pairs"
-    elif path.suffix in (*pairs.SUFFIXES, ".txt") or pairs.list_tables(path, options):
-        return path, "pairs"
+        kind, data = "BEIR", beir.read(path, labelled=labelled)
+    elif len(jsonl) == 1:
+        row = {} if named or not labelled else next(read_json_objects(jsonl[0]))[1]
+        if "query" in row and isinstance(row.get("pos"), list):
+            return flag_embedding.read(jsonl[0])
+        return pairs.read(jsonl[0], options, labelled=labelled)
+    elif path.suffix in pairs.SUFFIXES or pairs.list_tables(path, options) or (path.suffix == ".txt" and not labelled):
+        return pairs.read(path, options, labelled=labelled)
     else:
-        raise _unknown(path)
+        raise DataError(
+            f"{path}: no known format; expected a folder with train.csv and {eedi.MAPPING} (Eedi), one with"
+            " corpus.jsonl, queries.jsonl and qrels/ (BEIR), a .jsonl file (FlagEmbedding), a .jsonl, .csv or .parquet"
+            " file of pairs, or a folder of .parquet files; see docs/data.md"
+        )
     if named:
-        raise DataError(f"{path}: a column for the {named[0]} given; expected none for {found[1]}; leave '?...' out")
-    return found
-
-
-def _unknown(path: Path) -> DataError:
-    return DataError(
-        f"{path}: no known format; expected a folder with train.csv and {eedi.MAPPING} (Eedi), one with corpus.jsonl,"
-        " queries.jsonl and qrels/ (BEIR), a .jsonl file (FlagEmbedding), a .jsonl, .csv or .parquet file of pairs, or"
-        " a folder of .parquet files; see docs/data.md"
-    )
+        raise DataError(f"{path}: a column for the {named[0]} given; expected none for {kind}; leave '?...' out")
+    return data

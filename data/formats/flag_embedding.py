@@ -32,12 +32,12 @@ class TrainingRow:
     reranker_prompt: str = ""
 
 
-def read_rows(path: Path, *, labelled: bool = True) -> Iterator[TrainingRow]:
-    """Read the lines of a file; without `labelled` they need no `pos`. Raises DataError naming file and line."""
+def read_rows(path: Path) -> Iterator[TrainingRow]:
+    """Read the lines of a file. Raises DataError naming file and line."""
     for where, row in read_json_objects(path):
         query = read_field(where, row, "query", str)
-        pos, neg = read_texts(where, row, "pos", ... if labelled else []), read_texts(where, row, "neg", [])
-        if not query.strip() or (labelled and not pos):
+        pos, neg = read_texts(where, row, "pos"), read_texts(where, row, "neg", [])
+        if not query.strip() or not pos:
             raise DataError(
                 f"{where}: {'query' if not query.strip() else 'pos'} is empty; expected text; fill or remove the line"
             )
@@ -113,26 +113,14 @@ def read(path: Path) -> RetrievalData:
             repeated += 1
             continue
         group = row.query.split("\nHint:")[0]
-        queries.append(
-            Query(
-                f"q{len(queries)}",
-                row.query,
-                names[0],
-                (1,) * len(names[0]),
-                names[1],
-                group,
-                where=row.where,
-                teacher=_read_teacher(row),
-                task=row.prompt,
-                prompt=row.reranker_prompt,
-            )
-        )
+        labels = names[0], (1,) * len(names[0]), names[1], group, None, row.where, _read_teacher(row)
+        queries.append(Query(f"q{len(queries)}", row.query, *labels, task=row.prompt, prompt=row.reranker_prompt))
     pool = path.parent / POOL
     if pool.exists():
         for where, line in read_json_objects(pool):
             ids.setdefault(read_field(where, line, "text", str), f"d{len(ids)}")
     corpus = [Document(name, text) for text, name in ids.items()]
-    return RetrievalData(corpus, queries, {"lines that repeat an earlier one, left out": repeated})
+    return RetrievalData(corpus, queries, {"lines that repeat an earlier one, left out": repeated}, numbered=True)
 
 
 def _has_scores(row: TrainingRow) -> bool:

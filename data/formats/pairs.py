@@ -2,103 +2,91 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qs
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from ratchet.data.formats.table_files import read_table
 from ratchet.data.formats.text_files import BLANK, read_csv, read_field, read_json_objects, show
 from ratchet.data.retrieval import Document, Query, RetrievalData
 from ratchet.errors import DataError
-from ratchet.files import iterate_lines, open_regular
+from ratchet.files import iterate_lines
 
 COLUMNS: Mapping[str, Sequence[str]] = {
     "query": ("query", "anchor", "question"),
     "positive": ("positive", "pos", "answer", "document"),
     "negative": ("negative", "neg"),
-    "task": ("task",),
+    "task": ("task", "prompt"),
+    "prompt": ("reranker_prompt",),
     "group": ("group",),
     "id": ("id", "_id"),
 }
-"""Option -> the names of the column that are recognised without it. Negatives may also be `negative_1`, ..."""
+"""Option -> the names of the column without it; the first that exists. Negatives also have `negative_1`, ..."""
 OTHERS = ("instruction", "name", "split", "weight")
 """Options of any format: the task of all queries; what stands in front of ids; which files of a folder; how many of the
 training queries are drawn."""
-MAX_WEIGHT = 1000.0
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
-NUMBERED = re.compile(r"negative_\d+")
 
 Options = Mapping[str, Sequence[str]]
-Find = Callable[[str, tuple[str, ...]], Options]
+Find = Callable[[str, Sequence[str]], Options]
 
 
 def parse_options(text: str, where: str) -> Options:
     """Parse the query string behind a path, such as `query=title&positive=body`. Raises DataError, beginning with
-    `where`, for unknown and repeated options."""
-    given: dict[str, list[str]] = {}
-    for key, value in parse_qsl(text, keep_blank_values=True) or ([("", "")] if text else []):
-        if key not in COLUMNS and key not in OTHERS:
-            known = ", ".join((*COLUMNS, *OTHERS))
-            raise DataError(f"{where}: option '{key}' given in '?{text}'; expected some of {known}; correct it")
-        if not value.strip() or (key in given and key != "negative"):
-            raise DataError(f"{where}: option '{key}' given twice or without a value; expected {key}=VALUE; correct it")
-        given.setdefault(key, []).append(value)
-    weight = given.get("weight", ["1"])[0]
-    if not re.fullmatch(r"\d+(\.\d+)?|\.\d+", weight) or float(weight) > MAX_WEIGHT:
-        raise DataError(f"{where}: weight '{weight}' given; expected 0 to {MAX_WEIGHT:g}; correct it")
+    `where`, for unknown options, those without a value or with several, and a weight out of bounds."""
+    given = parse_qs(text, keep_blank_values=True)
+    for key, values in given.items() if given or not text else [(text, [""])]:
+        wrong = key not in (*COLUMNS, *OTHERS) or "" in values or (len(values) > 1 and key != "negative")
+        if wrong or (key == "weight" and not re.fullmatch(r"\d{1,3}(\.\d+)?|\.\d+", values[0])):
+            raise DataError(
+                f"{where}: '{key}={'&'.join(values)}' given behind the path; expected some of"
+                f" {', '.join((*COLUMNS, *OTHERS))}, each with one value (weight: 0 to 999); correct it"
+            )
     return given
 
 
 def list_tables(path: Path, options: Options) -> list[Path]:
     """List the Parquet or Arrow files of a path, of the split that is given, in the order of their names."""
-    split = "".join(rf"(.*-)?{re.escape(name)}(-\d+-of-\d+)?" for name in options.get("split", ()))
+    name = "".join(rf"(.*-)?{re.escape(split)}(-\d+-of-\d+)?" for split in options.get("split", ())) or ".*"
     found = [path] if path.is_file() else sorted(path.rglob("*.*"))
-    return [file for file in found if file.suffix in (".parquet", ".arrow") and re.fullmatch(split or ".*", file.stem)]
+    return [file for file in found if file.suffix in (".parquet", ".arrow") and re.fullmatch(name, file.stem)]
 
 
 def read(path: Path, options: Options, *, labelled: bool = True) -> RetrievalData:
     """Read a file, or a folder of Parquet or Arrow files. Raises DataError naming file and line (or row).
 
-    Rows with the same id, or without ids the same query and task, are one query with several positives. Equal texts
+    Rows with the same query, instructions and id, if there are ids, are one query with several positives. Equal texts
     are one document. Without `labelled` each row is a query, and documents are not read.
     """
     ids: dict[str, str] = {}
-    queries: dict[object, Query] = {}
+    queries: dict[tuple[object, ...], Query] = {}
     seen: dict[tuple[str, ...], Options] = {}
-    joined = 0
+    rows, named = 0, False
 
-    def find(where: str, names: tuple[str, ...]) -> Options:
-        if names not in seen:
-            seen[names] = _find_columns(where, names, options, labelled)
-        return seen[names]
+    def find(where: str, names: Sequence[str]) -> Options:
+        if (key := tuple(names)) not in seen:
+            seen[key] = _find_columns(where, names, options, labelled)
+        return seen[key]
 
     for where, row in _read_rows(path, options, find):
         columns = find(where, tuple(row))
         text = read_field(where, row, columns["query"][0], str)
-        task, name, group = (_read_name(where, row, columns[role], role) for role in ("task", "id", "group"))
-        key = name or ((text, task) if labelled else len(queries))
-        found, without = (
-            [ids.setdefault(text, f"d{len(ids)}") for text in _read_texts(where, row, columns[role], role)]
-            for role in ("positive", "negative")
+        id, group, task, prompt = (_read_name(where, row, columns[r], r) for r in ("id", "group", "task", "prompt"))
+        key = (id, text, task, prompt) if labelled else (rows,)
+        first = queries.get(key) or Query(id or f"q{len(queries)}", text, (), (), (), group or text, where=where)
+        positives, negatives = (
+            dict.fromkeys([*old, *(ids.setdefault(t, f"d{len(ids)}") for t in _read_texts(where, row, columns[r], r))])
+            for r, old in (("positive", first.positives), ("negative", first.negatives))
         )
-        first = queries.get(key)
-        if first and (first.text != text or not labelled):
-            raise DataError(f"{where}: id {show(name)} is also at {first.where}; expected unique ids; rename one")
-        if first:
-            joined += 1
-            found, without = [*first.positives, *found], [*first.negatives, *without]
-        positives = tuple(dict.fromkeys(found))
-        negatives = tuple(dict.fromkeys(other for other in without if other not in positives))
-        id = first.id if first else name or f"q{len(queries)}"
-        grades = (1,) * len(positives)
-        place = first.where if first else where
-        queries[key] = Query(id, text, positives, grades, negatives, group or text, where=place, task=task)
-    notes = {"rows that repeat the query of an earlier one, put together": joined} if joined else {}
-    return RetrievalData([Document(name, text) for text, name in ids.items()], list(queries.values()), notes)
+        labels = tuple(positives), (1,) * len(positives), tuple(name for name in negatives if name not in positives)
+        queries[key] = Query(first.id, text, *labels, first.group, where=first.where, task=task, prompt=prompt)
+        rows, named = rows + 1, named or bool(id)
+    repeated = {"rows that repeat a query, put together": rows - len(queries)}
+    corpus = [Document(name, text) for text, name in ids.items()]
+    return RetrievalData(corpus, list(queries.values()), repeated, numbered=not named)
 
 
 def _read_rows(path: Path, options: Options, find: Find) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -107,76 +95,43 @@ def _read_rows(path: Path, options: Options, find: Find) -> Iterator[tuple[str, 
         yield from ((f"{path}:{n}", {"query": text}) for n, line in iterate_lines(path) if (text := line.strip(BLANK)))
     elif path.suffix == ".csv":
         yield from read_csv(path, ())
-    elif files := list_tables(path, options):
-        for file in files:
-            yield from _read_table(file, find)
-    else:
+    elif path.suffix in (".jsonl", ".json"):
         yield from read_json_objects(path)
+    for file in list_tables(path, options):
+        yield from read_table(file, lambda names, at=str(file): list(itertools.chain(*find(at, names).values())))  # type: ignore[misc]
 
 
-def _read_table(path: Path, find: Find) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (place, row) of each row of a Parquet file, or of an Arrow stream as `datasets` writes it."""
-    open_regular(path).close()  # Arrow would wait for a named pipe
-    number = 0
-    try:
-        parquet = path.suffix == ".parquet"
-        file: Any = pq.ParquetFile(path) if parquet else pa.ipc.open_stream(pa.memory_map(str(path)))
-        columns = find(str(path), tuple((file.schema_arrow if parquet else file.schema).names)).values()
-        names = list(dict.fromkeys(name for own in columns for name in own))
-        for batch in file.iter_batches(columns=names) if parquet else file:
-            for row in batch.select(names).to_pylist():
-                number += 1
-                yield f"{path}: row {number}", row
-    except (pa.ArrowException, OSError) as error:
-        said = " ".join(str(error).split())
-        raise DataError(f"{path}: cannot be read ({said}); expected {path.suffix[1:]}; write it again") from None
-
-
-def _find_columns(where: str, names: tuple[str, ...], options: Options, labelled: bool) -> Options:
-    """Return the columns of each kind among `names`. Raises DataError for those that are missing or ambiguous."""
+def _find_columns(where: str, names: Sequence[str], options: Options, labelled: bool) -> Options:
+    """Return the columns of each kind among `names`. Raises DataError for those that are missing."""
     found: dict[str, Sequence[str]] = {}
-    for role, known in COLUMNS.items():
-        if not labelled:
-            known = () if role in ("positive", "negative") else known
-            known = (*known, "text") if role == "query" and set(known).isdisjoint(names) else known
-        given = options.get(role, ()) if known else ()
-        numbered = [name for name in names if role == "negative" and known and NUMBERED.fullmatch(name)]
-        own = given or [*(name for name in known if name in names), *numbered]
-        missing = [name for name in own if name not in names]
-        if missing or (not own and known and role in ("query", "positive")):
+    for role, defaults in COLUMNS.items():
+        read = labelled or role not in ("positive", "negative")
+        known = options.get(role) or (*defaults, *(["text"] if role == "query" and not labelled else []))
+        own = [name for name in known if name in names][: None if role in options else 1]
+        own += [name for name in names if role == "negative" and re.fullmatch(r"negative_\d+", name)]
+        if read and len(own) < (len(known) if role in options else role in ("query", "positive")):
             raise DataError(
-                f"{where}: no column {show(missing[0]) if missing else f'for the {role}'}; found"
-                f" {show(', '.join(names))}; expected {', '.join(known)}, or another one that is named behind the path"
-                f" as '?{role}=NAME'; rename or name it"
+                f"{where}: no column for the {role}; found {show(', '.join(names))}; expected {' or '.join(known)};"
+                f" rename one, or name it behind the path as '?{role}=NAME'"
             )
-        if len(own) > 1 and role != "negative":
-            raise DataError(
-                f"{where}: columns {' and '.join(own)} could be the {role}; expected one; choose it behind the path:"
-                f" '?{role}={own[0]}'"
-            )
-        found[role] = own
+        found[role] = own if read else ()
     return found
 
 
-def _read_texts(where: str, row: Mapping[str, Any], columns: Sequence[str], role: str) -> list[str]:
-    texts = []
+def _read_texts(where: str, row: Mapping[str, Any], columns: Sequence[str], role: str) -> Iterator[str]:
     for value in (row.get(name) for name in columns):
-        if role == "negative" and value in (None, ""):
-            continue
         for text in value if isinstance(value, list) and value else [value]:
-            if not isinstance(text, str) or not text.strip():
+            if isinstance(text, str) and text.strip():
+                yield text
+            elif role == "positive" or value not in (None, "", []):
                 raise DataError(
                     f"{where}: {role} {show(text)} given; expected a text that is not empty, or a list of texts;"
                     " correct or remove the row"
                 )
-            texts.append(text)
-    return texts
 
 
 def _read_name(where: str, row: Mapping[str, Any], columns: Sequence[str], role: str) -> str:
-    value = row[columns[0]] if columns else ""
-    if role == "task" and value is None:
-        return ""
-    if isinstance(value, bool) or not isinstance(value, str | int) or (columns and role != "task" and value == ""):
+    value = row[columns[0]] if columns else None
+    if isinstance(value, bool) or not isinstance(value, str | int | None):
         raise DataError(f"{where}: {role} {show(value)} given; expected a text or a whole number; correct the row")
-    return str(value)
+    return "" if value is None else str(value)

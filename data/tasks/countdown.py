@@ -9,15 +9,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from ratchet.data.formats.table_files import read_table
 from ratchet.data.formats.text_files import read_field, read_json_objects, show
 from ratchet.data.tasks.expressions import MAX_DIGITS, BadExpression, parse
 from ratchet.data.tasks.solver import solve
 from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
 from ratchet.errors import DataError
-from ratchet.files import open_regular
 
 OPEN, CLOSE = "<answer>", "</answer>"
 PROMPT = (
@@ -87,7 +84,7 @@ def make_sample(number: int, numbers: Sequence[int], target: int, solution: str,
 
 
 def read(path: Path) -> Iterator[Sample]:
-    rows = _parquet_rows(path) if path.suffix == ".parquet" else read_json_objects(path)
+    rows = read_table(path, _choose) if path.suffix == ".parquet" else read_json_objects(path)
     for number, (where, row) in enumerate(rows):
         numbers, target = read_field(where, row, "nums", list), read_field(where, row, "target", int)
         if not numbers or not all(type(one) is int and 0 <= one < 10**MAX_DIGITS for one in numbers):
@@ -110,25 +107,8 @@ def read(path: Path) -> Iterator[Sample]:
         yield make_sample(number, numbers, target, solution, where)
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    number = 0
-    with open_regular(path) as opened:
-        try:
-            file = pq.ParquetFile(opened)
-            columns = [name for name in ("nums", "target", "solution") if name in file.schema_arrow.names]
-            for batch in file.iter_batches(4096, columns=columns):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"{path}: row {number}", row
-        # A damaged page may be found at any row, as one of Arrow's errors, of the system's or of the decoder's.
-        except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
-            said = " ".join(str(error).split())[:200]
-            raise DataError(
-                f"{path}: cannot be read as Parquet after row {number} ({said}); expected a complete Parquet file, or"
-                " .jsonl; copy the file again"
-            ) from None
-    if not number:
-        raise DataError(f"{path}: no rows; expected at least one; give another file")
+def _choose(names: Sequence[str]) -> list[str]:
+    return [name for name in ("nums", "target", "solution") if name in names]
 
 
 def key(sample: Sample) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt
 
 from ratchet.data.formats.examples import read_examples
-from ratchet.errors import InputError
+from ratchet.errors import DataError, InputError
 from ratchet.jobs import needs
 from ratchet.jobs.model_settings import EncodingSettings, resolve_encoding_config
 from ratchet.jobs.training.config import (
@@ -24,7 +24,7 @@ from ratchet.jobs.training.config import (
 )
 from ratchet.models.embedder.encoding_config import Example, read_encoding_config
 from ratchet.models.model_kind import check_embedder, read_config
-from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
 
 CPU_GRAPH = 2**15 * 6 * 384
 """Tokens of a training step on CPUs whose activations are all kept, times layers and their dimensions: about 8 GB."""
@@ -102,6 +102,14 @@ def check(config: Config, inputs: Inputs) -> None:
         )
 
 
+def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+    """Raises DataError where the data is only evaluated."""
+    if "valid" in parents and parents["valid"].metrics.get("train/queries") == 0:
+        said = "the data has queries for test only; expected some to train on; add train.tsv or --set data=PATH"
+        raise DataError(f"finetune_embedder: {said}, or evaluate only: --set iterations=0")
+    return Result()
+
+
 def list_examples(config: Config, fixed: Sequence[Example]) -> Sequence[Example] | None:
     """Return the examples for inference; None where queries have none, in training neither."""
     return fixed if config.num_examples or fixed else None
@@ -131,6 +139,7 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.finetune_embedder:run",
     check=check,
+    predict=predict,
     needs=estimate_needs,
     warm_start=WARM_START,
     max_workers=lambda config: count_feedable_workers(config.batch_size),

@@ -39,14 +39,21 @@ class Config:
     """The part that is the test split."""
     seed: Seed = 42
     """Seed of the split and of the generated questions."""
+    reading: tuple[str, ...] = ()
+    """How each path of `data`, `valid` and `test` is read, in this order: what may stand behind a path, such as
+    `query=title&positive=body&weight=0.5`. Empty: as is."""
     shard_rows: Annotated[int, Ge(1), Unit("rows")] = 4096
     """Rows per shard. The shard is the unit of work, and of what a lost worker repeats."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    data: Path | None = None
-    """Eedi CSVs, FlagEmbedding JSONL or a BEIR folder. None: generated questions."""
+    data: tuple[Path, ...] = ()
+    """Eedi CSVs, FlagEmbedding JSONL, BEIR folders, or pairs as JSONL, CSV or Parquet. None: generated questions."""
+    valid: tuple[Path, ...] = ()
+    """Data for `valid` only, instead of a part of `data`."""
+    test: tuple[Path, ...] = ()
+    """Data for `test` only, instead of a part of `data`."""
 
 
 def check(config: Config, inputs: Inputs) -> None:
@@ -63,7 +70,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read and split all data. Errors name the file and line before anything is started."""
     from ratchet.jobs.retrieval.splits import describe_repeated, load_data, split_data
 
-    data = load_data(inputs.data, config.questions, config.seed)
+    data = load_data(config, inputs)
     splits = split_data(data, config)
     counts = {f"{name}/queries": len(found) for name, found in splits.items()}
     counts |= {"documents": len(data.corpus), "longest_text": data.longest_text}

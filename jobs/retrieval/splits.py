@@ -6,19 +6,34 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.data.formats.detection import load_retrieval
+from ratchet.data.formats.pairs import parse_options
+from ratchet.data.mixtures import unite, weigh
 from ratchet.data.retrieval import Document, Query, RetrievalData, check_data, split_queries
+from ratchet.errors import InputError
 from ratchet.examples.misconceptions import RULES, format_query, generate_questions
-from ratchet.jobs.retrieval.prepare import Config
+from ratchet.jobs.retrieval.prepare import Config, Inputs
 
 
-def load_data(path: Path | None, questions: int, seed: int) -> RetrievalData:
-    """Read the data at `path`, or generate that number of questions. Raises DataError for an unusable file."""
-    if path is not None:
-        return load_retrieval(path)
+def load_data(config: Config, inputs: Inputs) -> RetrievalData:
+    """Read the data, or generate questions where none are given. Raises DataError for an unusable file."""
+    found = []
+    for split, given in (("", inputs.data), ("valid", inputs.valid), ("test", inputs.test)):
+        found += [(path, split) for path in ([given] if isinstance(given, Path) else given or ())]
+    if config.reading and len(config.reading) != len(found):
+        raise InputError(
+            f"prepare.reading: {len(config.reading)} given for {len(found)} paths; expected one for each path of data,"
+            " valid and test, in this order; '' for none"
+        )
+    parts = [
+        (str(path), load_retrieval(path, text, 1 if len(found) > 1 else 2), split, parse_options(text, str(path)))
+        for (path, split), text in zip(found, config.reading or [""] * len(found), strict=True)
+    ]
+    if parts:
+        return unite(parts)
     corpus = [Document(rule.id, rule.sentence) for rule in RULES]
     queries = [
         Query(f"{question.id}_{option}", format_query(question, option), (rule,), (1,), group=question.id)
-        for question in generate_questions(questions, seed)
+        for question in generate_questions(config.questions, config.seed)
         for option, rule in enumerate(question.rules)
         if rule is not None
     ]
@@ -30,7 +45,8 @@ def split_data(data: RetrievalData, config: Config) -> dict[str, list[Query]]:
     source = next((query.where.rpartition(":")[0] for query in data.queries if query.where), "generated questions")
     fractions = config.test_fraction, config.validation_fraction
     options: dict[str, Any] = {"split_by": config.split_by, "folds": config.folds, "fold": config.fold}
-    return split_queries(data.queries, *fractions, config.seed, source, **options)
+    splits = split_queries(data.queries, *fractions, config.seed, source, **options)
+    return splits | {"train": weigh(splits["train"], data.weights, config.seed)}
 
 
 def describe_repeated(splits: dict[str, list[Query]]) -> str:

@@ -87,10 +87,10 @@ def plan_sweep(
         "code": {step.name: dict(planned.code[step.job].definitions) for step in needed},
         "libraries": {step.name: dict(planned.code[step.job].libraries) for step in needed},
         "data": {
-            f"{step.name}.{field}": planned.sources.digest(ref)
+            f"{step.name}.{field}": planned.digest_input(ref)
             for step in needed
-            for field, ref in step.references()
-            if isinstance(ref, Source)
+            for field, ref in step.inputs.items()
+            if ref and all(isinstance(one, Source) for one in (ref if isinstance(ref, tuple) else (ref,)))
         },
     }
     about = {"command": command, "inputs": {step.name: describe_inputs(step) for step in needed}}

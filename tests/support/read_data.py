@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from ratchet.jobs.answers import prepare_tasks
 from ratchet.jobs.retrieval import prepare
+from ratchet.jobs.retrieval.datasets import find_datasets
 from ratchet.jobs.statements import prepare_papers
 from ratchet.orchestrator.step import Source, Summary, step
 
@@ -16,10 +17,10 @@ def read_data(
     *, data: str, kind: Literal["retrieval", "papers", "gsm8k", "squad-batch", "countdown"], test: str = ""
 ) -> Summary:
     """Read data of a kind."""
-    source = Source.find(data)
     if kind == "retrieval":
-        made = step("prepare", prepare.JOB, data=source)
-    elif kind == "papers":
+        return Summary([], goals=[step("prepare", prepare.JOB, **find_datasets(data, test=test))])
+    source = Source.find(data)
+    if kind == "papers":
         made = step("prepare", prepare_papers.JOB, papers=source)
     else:
         inputs: dict[str, Any] = {"data": source, "test": Source.find(test, "test") if test else None}

@@ -13,15 +13,12 @@ from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    data = load_data(inputs.data, config.questions, config.seed)
+    data = load_data(config, inputs)
     splits = split_data(data, config)
     corpus = [{"id": document.id, "text": document.text} for document in data.corpus]
     write_shards(context.out / "corpus", corpus, CORPUS, config.shard_rows)
-    scores = (
-        [TEACHER_SCORES["positives"], TEACHER_SCORES["negatives"]]
-        if all(query.teacher for query in data.queries)
-        else []
-    )
+    scored = splits["train"] and all(query.teacher for query in splits["train"])
+    scores = [TEACHER_SCORES["positives"], TEACHER_SCORES["negatives"]] if scored else []
     instructions = [name for name in INSTRUCTIONS if any(getattr(query, name) for query in data.queries)]
     schema = add_instructions(pa.schema([*QUERIES, *((name, SCORES) for name in scores)]), instructions)
     trained, statistics = {name for query in splits["train"] for name in query.positives}, []

@@ -1,0 +1,104 @@
+"""Data sets of retrieval as inputs of `prepare`: paths, data sets of the Hugging Face hub, and YAML lists of them."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from ratchet.errors import DataError
+from ratchet.files import read_text
+from ratchet.models.model_files import is_hub_reachable
+from ratchet.orchestrator.job_interface import Source
+
+KEYS = {"data": "data", "weight": "weight", "task": "instruction", "name": "name"}
+"""Keys of an entry of a list -> what the option behind a path is called."""
+HUB, LISTS = "hf://", (".yaml", ".yml")
+
+
+def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
+    """Return the inputs of `prepare` and its setting `reading` for the parameters of a recipe.
+
+    Each is a path, optionally with options behind it (`pairs.parquet?query=title`), `hf://owner/name?split=train`, or a
+    `.yaml` file with a list of these. Only `data` is split and trained on. Raises DataError for a list that cannot be
+    read, and for a data set that is neither in the hub's cache nor can be fetched.
+    """
+    found = []
+    for name, given in (("data", data), ("valid", valid), ("test", test)):
+        entries = [(given, "")] if given or (name == "data" and not test) else []
+        if given.endswith(LISTS):
+            entries = _read_list(Source.find(given, name).path)
+        found += [(name, *_find(entry, others, name)) for entry, others in entries]
+    values = {name: tuple(source for field, source, _ in found if field == name) for name in ("data", "valid", "test")}
+    reading = tuple(options for *_, options in found)
+    return values | {"reading": reading if any(reading) else ()}
+
+
+def _find(given: str, others: str, parameter: str) -> tuple[Source, str]:
+    """Return the source and its options: those behind the path, and the others."""
+    path, _, own = (given, "", "") if Path(given).expanduser().exists() else given.partition("?")
+    options = "&".join(text for text in (own, others) if text)
+    if path.startswith(HUB):
+        return _fetch(path.removeprefix(HUB), options, parameter)
+    return Source.find(path, parameter), options
+
+
+def _read_list(path: Path) -> list[tuple[str, str]]:
+    """Return (data, other options) of each entry. Paths are relative to the folder of the file."""
+    import yaml
+
+    found = []
+    try:
+        node = yaml.compose(read_text(path), Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
+        raise DataError(f"{path}:{line}: {' '.join(str(error).split())[:200]}; expected YAML; correct it") from None
+    for entry in node.value if isinstance(node, yaml.SequenceNode) and node.value else [node]:
+        items = {key.value: value.value for key, value in entry.value} if isinstance(entry, yaml.MappingNode) else {}
+        wrong = [key for key, value in items.items() if key not in KEYS or not isinstance(value, str)]
+        data = items.pop("data", "")
+        if wrong or not data or str(data).endswith(LISTS):
+            raise DataError(
+                f"{path}:{entry.start_mark.line + 1 if entry else 1}: {str((wrong or [data or 'no data'])[0])[:60]!r}"
+                " given; expected entries with data (a path or hf://owner/name, not another list), and if needed"
+                " weight, task and name, each a text; correct it"
+            )
+        data = data if data.startswith(HUB) else str(path.parent / Path(data).expanduser())
+        found.append((data, urlencode({KEYS[key]: value for key, value in items.items()})))
+    return found
+
+
+def _fetch(name: str, options: str, parameter: str) -> tuple[Source, str]:
+    """Return the Arrow files of a split, from the cache of the library `datasets` or downloaded, and the options with
+    which they are read. The cache comes first, as with models: the data stays the same until it is removed there."""
+    where, given = f"{parameter}: {HUB}{name}", dict(parse_qsl(options))
+    split = given.get("split", {"data": "train", "valid": "validation"}.get(parameter, parameter))
+    config, revision = given.get("config"), given.get("revision")
+    try:
+        import datasets
+        from datasets.packaged_modules.cache.cache import Cache
+    except ImportError:
+        raise DataError(f"{where} given; expected the library datasets; pip install -e '.[datasets]'") from None
+    datasets.utils.logging.set_verbosity_error()
+    version = ("0.0.0", revision, config or "default") if revision else ("auto", "auto", config)
+    about = dict(zip(("version", "hash", "config_name"), version, strict=True))
+    try:
+        try:
+            builder: Any = Cache(repo_id=name, dataset_name=name.rpartition("/")[2], **about)
+            builder.download_and_prepare()
+        except ValueError:  # not in the cache
+            if not is_hub_reachable():
+                raise
+            builder = datasets.load_dataset_builder(name, config, revision=revision)
+            builder.download_and_prepare()
+        files = [Path(file["filename"]) for file in builder.as_dataset(split=split).cache_files]
+    except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
+        raise DataError(
+            f"{where}: {' '.join(str(error).split())[:300]}; expected a data set with the split '{split}', in the cache"
+            " or on the hub; check the name, ?config=, ?split= and the network (and HF_TOKEN for gated ones)"
+        ) from None
+    others = tuple(glob.escape(path.name) for path in files[0].parent.iterdir() if path not in files)
+    kept = [(key, value) for key, value in parse_qsl(options) if key not in ("config", "revision", "split")]
+    source = Source(files[0].parent, label=f"{HUB}{name}, {split}", ignored=others)
+    return source, urlencode([*kept, ("split", split)])

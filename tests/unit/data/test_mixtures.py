@@ -1,0 +1,147 @@
+"""Several data sets as one: texts, ids, splits and weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ratchet.data.formats.pairs import parse_options
+from ratchet.data.mixtures import Part, unite, weigh
+from ratchet.data.retrieval import Document, Query, RetrievalData, split_queries
+from ratchet.errors import DataError
+
+
+def part(texts: dict[str, str], queries: list[Query], split: str = "", options: str = "", **about: Any) -> Part:
+    """A data set with documents of these ids and texts."""
+    place = about.pop("place", "a")
+    corpus = [Document(name, text, about.get("where", f"{place}:{n}")) for n, (name, text) in enumerate(texts.items())]
+    return (
+        place,
+        RetrievalData(corpus, queries, numbered=about.get("numbered", False)),
+        split,
+        parse_options(options, "x"),
+    )
+
+
+def query(name: str, *positives: str, **about: Any) -> Query:
+    return Query(name, about.pop("text", f"text of {name}"), positives, (1,) * len(positives), **about)
+
+
+FIRST = part({"d0": "zero", "d1": "one"}, [query("q0", "d0"), query("q1", "d1")])
+
+
+def test_a_text_of_two_data_sets_is_one_document() -> None:
+    second = part({"e0": "one", "e1": "two", "e2": "two"}, [query("r0", "e0", "e1"), query("r1", "e2")], place="b")
+    data = unite([FIRST, second])
+    assert [(d.id, d.text) for d in data.corpus] == [("d0", "zero"), ("d1", "one"), ("e1", "two"), ("e2", "two")]
+    assert [(q.id, q.positives, q.source) for q in data.queries] == [
+        ("q0", ("d0",), 0),
+        ("q1", ("d1",), 0),
+        ("r0", ("d1", "e1"), 1),
+        ("r1", ("e2",), 1),
+    ]
+
+
+def test_documents_that_become_one_are_named_once_with_what_belongs_to_them() -> None:
+    row = query("r", "e0", "e1", "e2", negatives=("e3", "e4"), teacher=((3.0, 2.0, 1.0), (0.5, 0.25)))
+    texts = {"e0": "zero", "e1": "zero", "e2": "new", "e3": "zero", "e4": "one"}
+    made = unite([FIRST, part(texts, [row], place="b")]).queries[-1]
+    assert (made.positives, made.grades, made.negatives) == (("d0", "e2"), (1, 1), ("d1",))
+    assert made.teacher == ((3.0, 1.0), (0.25,))
+
+
+def test_one_id_for_two_texts_is_refused_with_both_places_and_a_name_mends_it() -> None:
+    second = {"d0": "other", "x": "y"}
+    said = (
+        r"b:0: document id 'd0' is also at a:0, in another data set; expected unique ids; give .* '\?name=NAME' behind"
+    )
+    with pytest.raises(DataError, match=said):
+        unite([FIRST, part(second, [query("r", "d0")], place="b")])
+    with pytest.raises(DataError, match=r"b:9: query id 'q0' is also at a, in another data set; .* '\?name=NAME'"):
+        unite([FIRST, part({"x": "y"}, [query("q0", "x", where="b:9")], place="b")])
+    data = unite([FIRST, part(second, [query("q0", "d0")], options="name=b", place="b")])
+    assert [document.id for document in data.corpus] == ["d0", "d1", "b/d0", "b/x"]
+    assert (data.queries[-1].id, data.queries[-1].positives) == ("b/q0", ("b/d0",))
+
+
+def test_numbers_that_a_reader_gave_never_collide() -> None:
+    numbered = [
+        part({"d0": f"{name} zero", "d1": f"{name} one"}, [query("q0", "d0")], place=name, numbered=True, where="")
+        for name in ("a", "b")
+    ]
+    data = unite([*numbered, FIRST])
+    assert [document.id for document in data.corpus] == ["0/d0", "0/d1", "1/d0", "1/d1", "d0", "d1"]
+    assert [query.id for query in data.queries] == ["0/q0", "1/q0", "q0", "q1"]
+
+
+def test_a_single_data_set_stays_as_it_is() -> None:
+    assert unite([FIRST]) is FIRST[1]
+
+
+def test_a_data_set_for_a_split_replaces_that_of_the_others() -> None:
+    splits = ("train", "valid", "test")
+    own = [query(f"q{n}", "d0", split=split) for n, split in enumerate(splits)]
+    test = [query(f"t{n}", "e0", split=split) for n, split in enumerate(splits)]
+    free = [query("v0", "f0"), query("v1", "f0")]
+    parts = [
+        part({"d0": "zero"}, own),
+        part({"f0": "five"}, free, "valid", place="v"),
+        part({"e0": "eight"}, test, "test", place="t"),
+    ]
+    data = unite(parts)
+    assert [(q.id, q.split) for q in data.queries] == [
+        ("q0", "train"),
+        ("v0", "valid"),
+        ("v1", "valid"),
+        ("t2", "test"),
+    ]
+    assert data.notes["queries of another split, left out"] == 2 + 2
+    sides = split_queries(data.queries, 0.2, 0.1, 1)
+    assert {name: [q.id for q in own] for name, own in sides.items()} == {
+        "train": ["q0"],
+        "valid": ["v0", "v1"],
+        "test": ["t2"],
+    }
+
+
+def test_queries_for_test_only_are_never_split() -> None:
+    data = unite([part({"d0": "zero", "d1": "one"}, [query(f"q{n}", "d0") for n in range(9)], "test")])
+    assert {name: len(own) for name, own in split_queries(data.queries, 0.2, 0.1, 1).items()} == {
+        "train": 0,
+        "valid": 0,
+        "test": 9,
+    }
+
+
+def test_an_instruction_replaces_those_of_the_data() -> None:
+    queries = [query("r0", "e0", task="own"), query("r1", "e0")]
+    made = unite([FIRST, part({"e0": "x"}, queries, options="instruction=find", place="b")]).queries
+    assert [q.task for q in made] == ["", "", "find", "find"]
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5, 3.0])), min_size=1, max_size=4),
+    st.randoms(use_true_random=False),
+)
+def test_a_weight_is_a_fraction_of_the_queries_of_its_data_set(parts: list[tuple[int, float]], random: Any) -> None:
+    queries = [query(f"{source}-{n}", source=source) for source, (count, _) in enumerate(parts) for n in range(count)]
+    random.shuffle(queries)
+    drawn = weigh(queries, [weight for _, weight in parts], 7)
+    times = Counter(q.id for q in drawn)
+    for source, (count, weight) in enumerate(parts):
+        own = [times[f"{source}-{n}"] for n in range(count)]
+        assert sum(own) == round(weight * count)
+        assert set(own) <= {int(weight), int(weight) + 1}
+    order = [q.id for q in queries]
+    assert [order.index(q.id) for q in drawn] == sorted(order.index(q.id) for q in drawn)
+    assert drawn == weigh(queries, [weight for _, weight in parts], 7)
+
+
+def test_another_seed_draws_others() -> None:
+    queries = [query(str(n)) for n in range(60)]
+    assert weigh(queries, [0.5], 1) != weigh(queries, [0.5], 2)
