@@ -89,8 +89,8 @@ class RetrievalLoop:
         rows += [row for variant in variants for row in variant._iterate(bootstrap, iterations)]
         if not self.new_queries:
             return Summary(rows)
-        queries, corpus = prepare_new_queries(self.new_queries), self.prepared["corpus"]
-        rankings = rank_queries(self.trained[0], queries, corpus)
+        new, corpus = prepare_new_queries(self.new_queries), self.prepared["corpus"]
+        rankings = rank_queries(self.trained[0], new, corpus)
         valid = self.prepared["valid"] if "valid" in self.splits else None
         return Summary(rows, files=write_files(fuse_rankings(rankings, valid, "rrf")[0], corpus))
 

@@ -8,7 +8,6 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from ratchet.data.formats.detection import load_queries
 from ratchet.orchestrator.job_interface import Job, Parents, Result, Unit
 
 
@@ -26,6 +25,8 @@ class Inputs:
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read all queries. Errors name the file and line before anything is started."""
+    from ratchet.data.formats.detection import load_queries
+
     queries = load_queries(inputs.queries)
     return Result({"queries": len(queries), "longest_text": max(len(query.text) for query in queries)})
 

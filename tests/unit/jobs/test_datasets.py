@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -57,7 +58,8 @@ def test_files_for_valid_and_test_are_never_trained_on(context: MakeContext, tmp
     assert result.note == ""
     text = {row["id"]: row["text"] for row in tables["corpus"]}
     assert all(
-        [text[name] for name in row["positives"]] == [f"about {row['text']}"] for row in sum(tables.values(), [])[27:]
+        [text[name] for name in row["positives"]] == [f"about {row['text']}"]
+        for row in [*itertools.chain(*tables.values())][27:]
     )
 
 
