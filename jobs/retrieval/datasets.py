@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -37,7 +38,7 @@ def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
 
 def _find(given: str, others: str, parameter: str) -> tuple[Source, str]:
     """Return the source and its options: those behind the path, and the others."""
-    path, _, own = (given, "", "") if Path(given).expanduser().exists() else given.partition("?")
+    path, _, own = (given, "", "") if os.path.exists(os.path.expanduser(given)) else given.partition("?")
     options = "&".join(text for text in (own, others) if text)
     if path.startswith(HUB):
         return _fetch(path.removeprefix(HUB), options, parameter)
