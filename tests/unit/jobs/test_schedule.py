@@ -11,7 +11,7 @@ from regression import OPTIONS
 
 from ratchet.errors import InputError
 from ratchet.jobs.training.config import FinetuneConfig
-from ratchet.jobs.training.schedule import learning_rate_at
+from ratchet.jobs.training.schedule import is_better, learning_rate_at
 
 
 def test_a_warm_up_longer_than_the_run_is_refused() -> None:
@@ -34,3 +34,8 @@ def test_the_rate_rises_then_never_rises_again(steps: int, warmup: float, schedu
     assert rates[: top + 1] == sorted(rates[: top + 1])
     assert rates[top:] == sorted(rates[top:], reverse=True)
     assert max(rates) == pytest.approx(options.learning_rate)
+
+
+def test_without_a_metric_the_later_evaluation_is_the_better_one() -> None:
+    assert is_better("map@25", {"loss": 2.0}, {"loss": 1.0})
+    assert not is_better("map@25", {"map@25": 0.5}, {"map@25": 0.5})
