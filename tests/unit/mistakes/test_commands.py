@@ -8,7 +8,7 @@ import pytest
 from mistakes import Mistake, answers, check, parametrize
 
 ALL = "run, sweep, submit, plan, recipes, status, report, gc, verify"
-RECIPES = "countdown, gsm8k, misconceptions, quickstart, retriever, squad, theorems"
+RECIPES = "countdown, gsm8k, misconceptions, predict, quickstart, retriever, squad, theorems"
 
 COMMANDS = answers(
     ("", rf"command: not given; expected one of {ALL}; `ratchet --help` explains them"),

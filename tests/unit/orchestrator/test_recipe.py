@@ -93,7 +93,7 @@ def test_an_unknown_recipe_suggests_a_known_one() -> None:
 
 def test_a_required_parameter_is_asked_for() -> None:
     with pytest.raises(RecipeError, match="--set data="):
-        steps_of(recipe="misconceptions")
+        steps_of(recipe="theorems")
 
 
 def test_two_steps_of_one_name_are_refused() -> None:
