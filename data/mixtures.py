@@ -16,12 +16,10 @@ Part = tuple[str, RetrievalData, str, Mapping[str, Sequence[str]]]
 
 
 def unite(parts: Sequence[Part]) -> RetrievalData:
-    """Put data sets together. A text of several of them is one document. Ids that are numbers of a reader get the
-    number of the data set in front.
+    """Put data sets together: a text is one document. Ids that a reader gave get the number of the data set in front.
 
     A part for a split has its queries of that split, or all if it has none; it replaces this split of the other parts.
-    Raises DataError for an id that stands for two texts or two queries.
-    """
+    Raises DataError for an id that stands for two texts or two queries."""
     if len(parts) == 1 and not any(parts[0][2:]):
         return parts[0][1]
     corpus: dict[str, Document] = {}
@@ -29,8 +27,7 @@ def unite(parts: Sequence[Part]) -> RetrievalData:
     earlier: dict[str, str] = {}
     notes: Counter[str] = Counter()
     for number, (place, data, split, options) in enumerate(parts):
-        name, task = (options.get(key, [""])[0] for key in ("name", "instruction"))
-        prefix = f"{name}/" if name else ""
+        task, prefix = options.get("instruction", [""])[0], "".join(f"{name}/" for name in options.get("name", ()))
         numbered = prefix or (f"{number}/" if len(parts) > 1 else "")
         ids: dict[str, str] = {}
         for document in data.corpus:
@@ -41,7 +38,7 @@ def unite(parts: Sequence[Part]) -> RetrievalData:
                 raise _refuse(new, first, "document")
         earlier |= {document.text: ids[document.id] for document in reversed(data.corpus)}
         kept = [q for q in data.queries if (q.split == split if split else q.split not in {part[2] for part in parts})]
-        kept = kept or list(data.queries) if split else kept
+        kept = kept or list(data.queries) * bool(split)
         notes.update({**data.notes, "queries of another split, left out": len(data.queries) - len(kept)})
         for query in kept:
             made = replace(_rename(query, ids), id=f"{numbered if data.numbered else prefix}{query.id}", source=number)
@@ -66,9 +63,8 @@ def _rename(query: Query, ids: Mapping[str, str]) -> Query:
     kept = [i for i, name in enumerate(positives) if name not in positives[:i]]
     others = [i for i, name in enumerate(negatives) if name not in negatives[:i] and name not in positives]
     teacher = query.teacher and (tuple(query.teacher[0][i] for i in kept), tuple(query.teacher[1][i] for i in others))
-    labels = tuple(positives[i] for i in kept), tuple(query.grades[i] for i in kept)
-    negatives = [negatives[i] for i in others]
-    return replace(query, positives=labels[0], grades=labels[1], negatives=tuple(negatives), teacher=teacher)
+    labels = {"positives": tuple(positives[i] for i in kept), "grades": tuple(query.grades[i] for i in kept)}
+    return replace(query, **labels, negatives=tuple(negatives[i] for i in others), teacher=teacher)
 
 
 def weigh(queries: Sequence[Query], weights: Sequence[float], seed: int) -> list[Query]:

@@ -120,10 +120,8 @@ class Plan:
         """Raises InputError if a source changed since the plan was made."""
         planned = self.steps[name]
         assert planned.fingerprint is not None
-        given = planned.fingerprint["inputs"]
         for key, ref in planned.step.references():
-            known = given[key] if isinstance(given[key], list) else [given[key]]
-            if isinstance(ref, Source) and self.sources.digest(ref) not in known:
+            if isinstance(ref, Source) and self.sources.digest(ref) not in planned.fingerprint["inputs"][key]:
                 raise InputError(
                     f"step {name}: {ref.label or ref.path} changed during the run; expected the same content to the"
                     " end, or the result would mix two versions; give the same command again"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from ratchet.errors import DataError
 from ratchet.files import open_regular
 
 
-def read_table(path: Path, choose: Callable[[list[str]], Sequence[str]]) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_table(path: Path, choose: Callable[[list[str]], Iterable[str]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (`file: row N`, row) of a Parquet file, or of an Arrow stream (`.arrow`) as `datasets` writes it. choose:
     the names of all columns -> those that are read. Raises DataError for a damaged file and one without rows."""
     number, parquet = 0, path.suffix != ".arrow"

@@ -84,7 +84,8 @@ def make_sample(number: int, numbers: Sequence[int], target: int, solution: str,
 
 
 def read(path: Path) -> Iterator[Sample]:
-    rows = read_table(path, _choose) if path.suffix == ".parquet" else read_json_objects(path)
+    columns = {"nums", "target", "solution"}
+    rows = read_table(path, columns.intersection) if path.suffix == ".parquet" else read_json_objects(path)
     for number, (where, row) in enumerate(rows):
         numbers, target = read_field(where, row, "nums", list), read_field(where, row, "target", int)
         if not numbers or not all(type(one) is int and 0 <= one < 10**MAX_DIGITS for one in numbers):
@@ -105,10 +106,6 @@ def read(path: Path) -> Iterator[Sample]:
                 " row"
             )
         yield make_sample(number, numbers, target, solution, where)
-
-
-def _choose(names: Sequence[str]) -> list[str]:
-    return [name for name in ("nums", "target", "solution") if name in names]
 
 
 def key(sample: Sample) -> str:

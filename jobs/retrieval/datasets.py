@@ -82,12 +82,12 @@ def _fetch(name: str, options: str, parameter: str) -> tuple[Source, str]:
     except ImportError:
         raise DataError(f"{where} given; expected the library datasets; pip install -e '.[datasets]'") from None
     datasets.utils.logging.set_verbosity_error()
-    version = ("0.0.0", revision, config or "default") if revision else ("auto", "auto", config)
-    about = dict(zip(("version", "hash", "config_name"), version, strict=True))
+    cached = {"repo_id": name, "dataset_name": name.rpartition("/")[2], "config_name": config}
     try:
         try:
-            builder: Any = Cache(repo_id=name, dataset_name=name.rpartition("/")[2], **about)
-            builder.download_and_prepare()
+            builder: Any = Cache(**cached, version="auto", hash="auto")
+            if revision not in (None, builder.hash):
+                raise ValueError(f"the cache has revision {builder.hash}")
         except ValueError:  # not in the cache
             if not is_hub_reachable():
                 raise
