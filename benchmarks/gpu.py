@@ -26,8 +26,8 @@ import transformers
 
 from benchmarks.scoring import RetrievalFinetuneConfig, load_lists, save_tokenizer
 from ratchet.models.embedder import encoder
+from ratchet.models.presets import PROMPT
 from ratchet.models.reranker import reranker
-from ratchet.models.reranker.reranker_config import PROMPT
 
 QWEN = {
     "hidden_size": 3584,

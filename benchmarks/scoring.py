@@ -30,8 +30,9 @@ from ratchet.data.formats.detection import load_retrieval
 from ratchet.examples.misconceptions import RULES
 from ratchet.models.loading import silence_transformers
 from ratchet.models.model_files import MINILM, resolve
+from ratchet.models.presets import PROMPT
 from ratchet.models.reranker import reranker
-from ratchet.models.reranker.reranker_config import PROMPT, PairTokenizer
+from ratchet.models.reranker.reranker_config import PairTokenizer
 
 Lists = tuple[list[str], list[list[str]]]
 VOCABULARY = 32_768

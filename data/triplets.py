@@ -46,6 +46,7 @@ class Triplets:
         mined = mined.filter(pc.greater(pc.list_value_length(mined["positives"]), 0))
         if not len(mined):
             raise DataError("mined: no query has a positive; expected at least one; check the output of `mine`")
+        self.queries: pa.Table = mined
         self.query_text: pa.ChunkedArray = mined["text"]
         self.corpus_text: pa.ChunkedArray = corpus["text"]
         self._positive_ends, self._positive_rows = find_corpus_rows(mined, "positives", corpus, "mined")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge
 
+from ratchet.data.formats.examples import read_examples
 from ratchet.errors import InputError, ModelError
-from ratchet.models.embedder.encoding_config import EncodingConfig, Example, read_encoding_config
-from ratchet.models.model_files import find_config_folder
+from ratchet.models.embedder.encoding_config import EncodingConfig, Example, Role, read_encoding_config
+from ratchet.models.model_files import ENCODING_CONFIG_FILE, RERANKER_CONFIG_FILE, find_config_folder
+from ratchet.models.presets import ICL_TEMPLATE, find_preset
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
-from ratchet.orchestrator.job_interface import Unit
+from ratchet.orchestrator.job_interface import Parents, Result, Unit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -21,8 +27,8 @@ class EncodingSettings:
     """Settings that replace fields of the encoding config."""
 
     task: str | None = None
-    """One sentence that says what to search for. Replaces `{task}` in the templates. None: as in the encoding
-    config."""
+    """One sentence that says what to search for. Replaces `{task}` in the templates. None: the query's own, where the
+    data has tasks, else as in the encoding config."""
     query_template: str | None = None
     """Template of queries, with `{text}` and optionally `{task}`; `\\n` is a line break. None: as in the encoding
     config; with examples, that of bge-en-icl."""
@@ -51,9 +57,11 @@ class RerankerSettings:
     """Settings that replace fields of the reranker config."""
 
     prompt: str | None = None
-    """The question behind a pair, which a decoder answers. None: as in the reranker config."""
+    """The question behind a pair, which a decoder answers, or the instruction. None: the query's own, where the data
+    has prompts, else as in the reranker config."""
     query_template: str | None = None
-    """Template of queries, with `{text}`; `\\n` is a line break. None: as in the reranker config."""
+    """Template of queries, with `{text}`, and `{prompt}` if the prompt stands there; `\\n` is a line break. None: as in
+    the reranker config."""
     passage_template: str | None = None
     """Template of passages. None: as in the reranker config."""
     separator: str | None = None
@@ -62,6 +70,10 @@ class RerankerSettings:
     """One token, whose logit is the score. None: as in the reranker config."""
     against: str | None = None
     """One token, whose logit is subtracted. Empty: nothing is. None: as in the reranker config."""
+    prefix: str | None = None
+    """Text in front of the query. None: as in the reranker config."""
+    suffix: str | None = None
+    """Text between the prompt and the answer. None: as in the reranker config."""
     max_length: Annotated[int, Ge(8), Unit("tokens")] | None = None
     """Longer pairs are truncated. None: the limit of the reranker config."""
     query_max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
@@ -104,7 +116,7 @@ def resolve_reranker_config(settings: RerankerSettings, base: Path, adapter: Pat
     """Return the reranker config of an adapter or its base, with the settings that are given."""
     given = read_reranker_config(find_config_folder(base, adapter))
     changes = _find_changes(settings, RerankerSettings)
-    asks = [name for name in ("prompt", "separator", "answer", "against") if name in changes]
+    asks = [name for name in ("prompt", "separator", "answer", "against", "prefix", "suffix") if name in changes]
     if asks and given.kind == "cross_encoder":
         raise ModelError(f"model {base}: {asks[0]} given, for a cross-encoder; expected a decoder; leave it out")
     if "max_length" in changes:
@@ -112,8 +124,46 @@ def resolve_reranker_config(settings: RerankerSettings, base: Path, adapter: Pat
     return replace(given, **changes)
 
 
-ICL_TEMPLATE = "<instruct>{task}\n<query>{text}\n<response>"
-"""The template of bge-en-icl. An example is followed by its answer."""
+def list_instructions(settings: EncodingSettings | RerankerSettings, queries: pa.Table) -> list[str]:
+    """Return each query's own task (for embedders) or prompt (for rerankers): empty where there is none, or a setting
+    replaces it."""
+    name = "task" if isinstance(settings, EncodingSettings) else "prompt"
+    if getattr(settings, name) is not None or name not in queries.column_names:
+        return [""] * len(queries)
+    return [text or "" for text in queries[name].to_pylist()]
+
+
+def predict_prompts(config: Any, inputs: Any, parents: Parents, role: Role = "query") -> Result:
+    """Say in the plan which preset a job's model has, and whether it uses the instructions of the data (which a parent
+    counts as `tasks` and `prompts`)."""
+    base: Path | None = getattr(inputs, "model", None) or getattr(inputs, "base", None)
+    known = parents["lists"].metrics if "lists" in parents else {}
+    if base is None:
+        return Result(known)
+    adapter = getattr(inputs, "adapter", None)
+    if getattr(config, "start_from", "") == "current_best":
+        adapter = inputs.current_best
+    found: EncodingConfig | RerankerConfig
+    if isinstance(config, EncodingSettings):
+        examples = read_examples(getattr(inputs, "examples", None)) or None
+        found = resolve_encoding_config("", config, base, adapter, examples, uses_task=False)
+        name, how, file = "task", str(found.pooling), ENCODING_CONFIG_FILE
+        used = "used" if found.takes_task else "not used: the query template has no {task}"
+    else:
+        found = resolve_reranker_config(config, base, adapter)
+        name, how, file = "prompt", str(found.kind), RERANKER_CONFIG_FILE
+        used = "used" if found.kind == "yes_no" else "not used by a cross-encoder"
+    role, lines = getattr(config, "role", role), []
+    preset = find_preset(base, "embedder" if name == "task" else "reranker")
+    if preset is not None and not (find_config_folder(base, adapter) / file).is_file():
+        template = found.query_template if role == "query" else found.passage_template
+        shown = f"{how}, max {found.max_length}, {json.dumps(template, ensure_ascii=False)}"
+        lines.append(f"{'encoding' if name == 'task' else 'reranking'}: preset {preset.family} ({shown})")
+    count = next((one.metrics[f"{name}s"] for one in parents.values() if f"{name}s" in one.metrics), 0)
+    if count and role == "query":
+        used = used if getattr(config, name) is None else f"not used: {name} is set"
+        lines.append(f"{count} distinct {name}{'s' * (count != 1)} in the data, {used}")
+    return Result(known, note="; ".join(lines))
 
 
 def _find_changes(settings: Any, kind: type) -> dict[str, Any]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from ratchet.models.model_files import UNUSED_FILES, resolve
+from ratchet.models.presets import find_preset
 from ratchet.orchestrator.job_interface import Source
 
 
 def pretrained(name: str) -> Source:
-    """Return the model folder of a path or hub id. All its files enter the fingerprint but `UNUSED_FILES`.
+    """Return the model folder of a path or hub id. All its files enter the fingerprint but `UNUSED_FILES`, and so do
+    the presets that its name selects.
 
     A hub id is taken from the hub's cache or downloaded. Raises ModelError if neither works.
     """
-    return Source(resolve(name), label=name, ignored=UNUSED_FILES)
+    folder = resolve(name)
+    found = [find_preset(folder, kind) for kind in ("embedder", "reranker")] if folder.is_dir() else []
+    families = ",".join(preset.family for preset in found if preset is not None)
+    return Source(folder, label=name, ignored=UNUSED_FILES, told_by_name=families)

@@ -10,7 +10,7 @@ from ratchet.data.formats.examples import read_examples
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.inference import EngineConfig, check_engine
-from ratchet.jobs.model_settings import EncodingSettings, resolve_encoding_config
+from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.model_files import check_folder
 from ratchet.models.model_kind import check_embedder
@@ -87,6 +87,7 @@ JOB = Job(
     run="ratchet.jobs.retrieval.implementation.embed:run",
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
+    predict=predict_prompts,
     needs=estimate_needs,
     outputs=("embeddings.npy", "ids.txt"),
     metrics=lambda config: ("rows", "dim", "tokens", "dtype"),

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt
 from ratchet.data.formats.examples import read_examples
 from ratchet.errors import DataError, InputError
 from ratchet.jobs import needs
-from ratchet.jobs.model_settings import EncodingSettings, resolve_encoding_config
+from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
 from ratchet.jobs.training.config import (
     WARM_START,
     RetrievalFinetuneConfig,
@@ -103,11 +103,11 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Raises DataError where the data is only evaluated."""
+    """Say which prompts are used. Raises DataError where the data is only evaluated."""
     if "valid" in parents and parents["valid"].metrics.get("train/queries") == 0:
         said = "the data has queries for test only; expected some to train on; add train.tsv or --set data=PATH"
         raise DataError(f"finetune_embedder: {said}, or evaluate only: --set iterations=0")
-    return Result()
+    return predict_prompts(config, inputs, parents)
 
 
 def list_examples(config: Config, fixed: Sequence[Example]) -> Sequence[Example] | None:

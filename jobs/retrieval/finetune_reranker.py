@@ -12,7 +12,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from ratchet.jobs import needs
-from ratchet.jobs.model_settings import RerankerSettings, resolve_reranker_config
+from ratchet.jobs.model_settings import RerankerSettings, predict_prompts, resolve_reranker_config
 from ratchet.jobs.training.config import (
     WARM_START,
     RetrievalFinetuneConfig,
@@ -81,6 +81,7 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.retrieval.implementation.finetune_reranker:run",
     check=check,
+    predict=predict_prompts,
     needs=estimate_needs,
     warm_start=WARM_START,
     max_workers=lambda config: count_feedable_workers(config.batch_size),

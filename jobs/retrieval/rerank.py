@@ -19,10 +19,10 @@ from annotated_types import Ge
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.inference import EngineConfig, check_engine
-from ratchet.jobs.model_settings import RerankerSettings, resolve_reranker_config
+from ratchet.jobs.model_settings import RerankerSettings, predict_prompts, resolve_reranker_config
 from ratchet.models.model_files import check_folder
 from ratchet.models.model_kind import read_config
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Unit
 
 
 @dataclass(frozen=True)
@@ -98,5 +98,5 @@ JOB = Job(
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,
-    predict=lambda config, inputs, parents: Result(parents["lists"].metrics if "lists" in parents else {}),
+    predict=predict_prompts,
 )

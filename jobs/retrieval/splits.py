@@ -9,6 +9,7 @@ from ratchet.data.formats.detection import load_retrieval
 from ratchet.data.formats.pairs import parse_options
 from ratchet.data.mixtures import unite, weigh
 from ratchet.data.retrieval import Document, Query, RetrievalData, check_data, split_queries
+from ratchet.data.tables import INSTRUCTIONS
 from ratchet.errors import InputError
 from ratchet.examples.misconceptions import RULES, format_query, generate_questions
 from ratchet.jobs.retrieval.prepare import Config, Inputs
@@ -47,6 +48,12 @@ def split_data(data: RetrievalData, config: Config) -> dict[str, list[Query]]:
     options: dict[str, Any] = {"split_by": config.split_by, "folds": config.folds, "fold": config.fold}
     splits = split_queries(data.queries, *fractions, config.seed, source, **options)
     return splits | {"train": weigh(splits["train"], data.weights, config.seed)}
+
+
+def count_instructions(data: RetrievalData) -> dict[str, int]:
+    """Return how many distinct tasks and prompts queries have, of the kinds that the data has."""
+    found = {f"{name}s": {getattr(query, name) for query in data.queries} - {""} for name in INSTRUCTIONS}
+    return {name: len(texts) for name, texts in found.items() if texts}
 
 
 def describe_repeated(splits: dict[str, list[Query]]) -> str:

@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, MinLen
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.model_settings import EncodingSettings, resolve_encoding_config
+from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
 from ratchet.jobs.training.config import (
     WARM_START,
     FinetuneConfig,
@@ -84,7 +84,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
         from ratchet.data.pair_batches import check_pairs
 
         check_pairs(pairs, config.batch_size, drop_last=config.drop_last)
-    return Result()
+    return predict_prompts(config, inputs, parents, "passage")
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:

@@ -19,7 +19,7 @@ from ratchet.errors import ModelError
 from ratchet.models.batching import MULTIPLE, batch_by_tokens, pad
 from ratchet.models.devices import resolve_device, resolve_dtype
 from ratchet.models.embedder import projection
-from ratchet.models.embedder.encoding_config import EncodingConfig, Example, Role, read_encoding_config
+from ratchet.models.embedder.encoding_config import EncodingConfig, Role, read_encoding_config
 from ratchet.models.embedder.tokenization import TextTokenizer
 from ratchet.models.loading import eval_mode, open_model, place_model
 from ratchet.models.model_files import find_config_folder
@@ -45,8 +45,8 @@ class Encoder:
             model.config.use_cache = False  # of keys and values, for generation
         self.projection = projection
         self.tokenizer = tokenizer
-        self.tokens = TextTokenizer(tokenizer, encoding_config)
-        self.encoding_config = self.tokens.encoding_config
+        self.tokenize = TextTokenizer(tokenizer, encoding_config)
+        self.encoding_config = self.tokenize.encoding_config
         self.device = next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
         self.dtype: torch.dtype = model.dtype
 
@@ -58,12 +58,6 @@ class Encoder:
     def with_config(self, encoding_config: EncodingConfig, base: Path, folder: Path) -> Encoder:
         """Return an encoder of the same model with another encoding config, which lies in `folder`."""
         return _assemble(self.model, base, encoding_config, folder, self.device, self.dtype)
-
-    def tokenize(
-        self, texts: Sequence[str], role: Role, examples: Sequence[Sequence[Example]] | None = None
-    ) -> list[list[int]]:
-        """Return token ids, see `ratchet.models.embedder.tokenization.TextTokenizer`."""
-        return self.tokens(texts, role, examples)
 
     def embed(self, input_ids_BL: Tensor, attention_mask_BL: Tensor) -> Tensor:
         """Return pooled (and normalised) vectors [B, D], float32, with gradients for weights that require them.
@@ -86,14 +80,16 @@ class Encoder:
         self,
         texts: Sequence[str],
         role: Role,
+        tasks: Sequence[str] | None = None,
         *,
         batch_tokens: int = 16_384,
         progress: Callable[[int, int], None] | None = None,
     ) -> np.ndarray:
         """Return vectors [N, D], float32, in the order of `texts`. Deterministic on the same machine.
 
-        batch_tokens: padded tokens per forward pass, at most CPU_BATCH_TOKENS on CPUs. progress(texts done, tokens
-        done) is called after each batch. Raises ModelError for a vector that is not finite.
+        tasks: those of queries; None, or an empty one: the encoding config's. batch_tokens: padded tokens per forward
+        pass, at most CPU_BATCH_TOKENS on CPUs. progress(texts done, tokens done) is called after each batch. Raises
+        ModelError for a vector that is not finite.
         """
         # CPUs save work with exact lengths; GPU kernels prefer multiples.
         multiple = 1 if self.device.type == "cpu" else MULTIPLE
@@ -102,7 +98,7 @@ class Encoder:
         out_ND = np.empty((len(texts), self.dim), dtype=np.float32)
         texts_done = tokens_done = 0
         with eval_mode(self.model):
-            for places, rows in self._windows(texts, role):
+            for places, rows in self._windows(texts, role, tasks):
                 lengths = np.array([len(row) for row in rows])
                 for batch in batch_by_tokens(lengths, batch_tokens, multiple):
                     side, filler = self.encoding_config.padding_side, self.tokenizer.pad_token_id
@@ -115,17 +111,24 @@ class Encoder:
         check_finite(out_ND)
         return out_ND
 
-    def _windows(self, texts: Sequence[str], role: Role) -> Iterator[tuple[np.ndarray, list[list[int]]]]:
+    def _windows(
+        self, texts: Sequence[str], role: Role, tasks: Sequence[str] | None
+    ) -> Iterator[tuple[np.ndarray, list[list[int]]]]:
         """Yield (indices into `texts`, token ids) of each window, longest texts first. A thread tokenizes one window
         ahead, since the tokenizer releases the GIL."""
         order = np.argsort([-len(text) for text in texts], kind="stable")
         windows = [order[start : start + WINDOW] for start in range(0, len(order), WINDOW)]
+
+        def tokenize(places: np.ndarray) -> list[list[int]]:
+            own = None if tasks is None else [tasks[i] for i in places]
+            return self.tokenize([texts[i] for i in places], role, tasks=own)
+
         with ThreadPoolExecutor(1) as ahead:
-            waiting = [ahead.submit(self.tokenize, [texts[i] for i in places], role) for places in windows[:1]]
+            waiting = [ahead.submit(tokenize, places) for places in windows[:1]]
             for number, places in enumerate(windows):
                 rows = waiting.pop().result()
                 for following in windows[number + 1 : number + 2]:
-                    waiting.append(ahead.submit(self.tokenize, [texts[i] for i in following], role))
+                    waiting.append(ahead.submit(tokenize, following))
                 yield places, rows
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from ratchet.errors import ModelError
 from ratchet.models.model_files import ENCODING_CONFIG_FILE, RERANKER_CONFIG_FILE
 from ratchet.models.model_kind import count_positions, read_json
+from ratchet.models.presets import find_preset
 
 Role = Literal["query", "passage"]
 Example = tuple[str, str]
@@ -75,6 +76,11 @@ class EncodingConfig:
             if (limit := getattr(self, name)) is not None and limit < 1:
                 raise ModelError(f"encoding_config.{name}: {limit} given; expected 1 or more tokens")
 
+    @property
+    def takes_task(self) -> bool:
+        """Whether the template of queries has a place for the task."""
+        return "{task}" in self.query_template
+
     def split_template(self, role: Role) -> tuple[str, str]:
         """Return the text before and after `{text}` in the role's template."""
         template = self.query_template if role == "query" else self.passage_template
@@ -107,8 +113,9 @@ def check_template(where: str, template: str, needed: Sequence[str], known: Sequ
 def read_encoding_config(folder: Path) -> EncodingConfig:
     """Read the encoding config of a model folder.
 
-    It is taken from `encoding_config.json`, else from the sentence-transformers layout, else from the architecture:
-    decoders pool the last token, encoders the mean. Raises ModelError for an invalid file and unsupported layers.
+    It is taken from `encoding_config.json`, else from the sentence-transformers layout as far as that says it, then
+    from the preset of the model's family, and last from the architecture: decoders pool the last token, encoders the
+    mean. Raises ModelError for an invalid file and unsupported layers.
     """
     own = folder / ENCODING_CONFIG_FILE
     if own.is_file():
@@ -122,15 +129,13 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
         raise ModelError(f"model {folder}: has a {RERANKER_CONFIG_FILE}; expected an embedder; give another model")
     config = read_json(folder / "config.json")
     decoder = _is_decoder(config)
-    length = _max_length(folder, config)
+    length, is_limit = _max_length(folder, config)
+    preset = find_preset(folder, "embedder")
+    about: dict[str, Any] = {"padding_side": "left" if decoder else "right", **(preset.values if preset else {})}
+    about["max_length"] = length if is_limit else min(length, about.get("max_length", length))
     if not (folder / "modules.json").is_file():
         # A decoder without an embedder's config is pooled at an appended end-of-sequence token.
-        return EncodingConfig(
-            "last_token" if decoder else "mean",
-            max_length=length,
-            padding_side="left" if decoder else "right",
-            add_eos=decoder,
-        )
+        return EncodingConfig(**{"pooling": "last_token" if decoder else "mean", "add_eos": decoder, **about})
     paths = {str(module["type"]).rsplit(".", 1)[-1]: module["path"] for module in read_json(folder / "modules.json")}
     if others := sorted(set(paths) - {"Transformer", "Pooling", "Dense", "Normalize"}):
         raise ModelError(
@@ -138,18 +143,28 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
             " other layers are not supported"
         )
     pooling: dict[str, Any] = read_json(folder / paths["Pooling"] / "config.json") if "Pooling" in paths else {}
-    about = folder / "config_sentence_transformers.json"
-    values = read_json(about) if about.is_file() else {}
+    file = folder / "config_sentence_transformers.json"
+    values = read_json(file) if file.is_file() else {}
     query, passage = _prompts(folder, values, pooling)
-    return EncodingConfig(
-        _pooling(folder, pooling) if pooling else "mean",
-        "Normalize" in paths or _compares_by_cosine(folder, values),
-        length,
-        query + "{text}",
-        passage + "{text}",
-        padding_side="left" if decoder else "right",
-        projection=paths.get("Dense", ""),
-    )
+    about |= {
+        "pooling": _pooling(folder, pooling) if pooling else "mean",
+        "normalize": "Normalize" in paths or _compares_by_cosine(folder, values),
+        "projection": paths.get("Dense", ""),
+    }
+    if query:
+        about |= _find_task(query, about.get("query_template", ""))
+    if passage:
+        about["passage_template"] = passage + "{text}"
+    return EncodingConfig(**about)
+
+
+def _find_task(prompt: str, template: str) -> dict[str, str]:
+    """Return the query template of a prompt: that of the preset with the prompt's task, if they have one form."""
+    before, _, end = template.removesuffix("{text}").partition("{task}")
+    inner = prompt.removeprefix(before).removesuffix(end)
+    if template.endswith("{text}") and "{task}" in template and before + inner + end == prompt:
+        return {"query_template": template, "task": inner}
+    return {"query_template": prompt + "{text}"}
 
 
 def _is_decoder(config: dict[str, Any]) -> bool:
@@ -165,15 +180,16 @@ def _is_decoder(config: dict[str, Any]) -> bool:
     )
 
 
-def _max_length(folder: Path, config: dict[str, Any]) -> int:
-    """The limit of sentence-transformers, else the smaller one of model and tokenizer; at most MAX_LENGTH tokens."""
+def _max_length(folder: Path, config: dict[str, Any]) -> tuple[int, bool]:
+    """Return the limit of sentence-transformers and true, else the smaller one of model and tokenizer and false; at
+    most MAX_LENGTH tokens."""
     limits = folder / "sentence_bert_config.json"
     if limits.is_file() and (given := read_json(limits).get("max_seq_length")):
-        return min(int(given), MAX_LENGTH)
+        return min(int(given), MAX_LENGTH), True
     said = [count_positions(config)]
     if (folder / "tokenizer_config.json").is_file():
         said.append(read_json(folder / "tokenizer_config.json").get("model_max_length"))
-    return int(min([MAX_LENGTH, *(number for number in said if number)]))
+    return int(min([MAX_LENGTH, *(number for number in said if number)])), False
 
 
 def _compares_by_cosine(folder: Path, values: dict[str, Any]) -> bool:

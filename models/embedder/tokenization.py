@@ -28,6 +28,7 @@ class TextTokenizer:
 
     def __init__(self, tokenizer: Any, encoding_config: EncodingConfig) -> None:
         self.tokenizer, self.encoding_config = tokenizer, encoding_config
+        self._others: dict[str, TextTokenizer] = {}
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         self.encoding_config = replace(encoding_config, examples=self._truncate_examples(encoding_config.examples))
@@ -39,22 +40,35 @@ class TextTokenizer:
             self(["x"], "query")
 
     def __call__(
-        self, texts: Sequence[str], role: Role, examples: Sequence[Sequence[Example]] | None = None
+        self,
+        texts: Sequence[str],
+        role: Role,
+        examples: Sequence[Sequence[Example]] | None = None,
+        tasks: Sequence[str] | None = None,
     ) -> list[list[int]]:
         """Return the token ids of each text with special tokens: at least one, at most `max_length`.
 
-        examples: those of each query. None: the encoding config's, for all queries.
+        examples, tasks: those of each query. None, or an empty task: the encoding config's, for all queries.
         """
         if not texts:
             return []
+        if tasks is not None and role == "query":
+            rows: list[list[int]] = [[] for _ in texts]
+            for task in dict.fromkeys(tasks):
+                places = [i for i, other in enumerate(tasks) if other == task]
+                chosen = None if examples is None else [examples[i] for i in places]
+                own = self._with_task(task)([texts[i] for i in places], role, chosen)
+                for i, row in zip(places, own, strict=True):
+                    rows[i] = row
+            return rows
         if role == "query" and self.encoding_config.query_max_length is not None:
             texts = self.truncate(texts, self.encoding_config.query_max_length)
         before, after = self.encoding_config.split_template(role)
         shown = [""] * len(texts)
         if role == "query":
             fixed = self.encoding_config.format_examples(self.encoding_config.examples)
-            own = [] if examples is None else map(self._truncate_examples, examples)
-            shown = [fixed] * len(texts) if examples is None else list(map(self.encoding_config.format_examples, own))
+            drawn = [] if examples is None else map(self._truncate_examples, examples)
+            shown = [fixed] * len(texts) if examples is None else list(map(self.encoding_config.format_examples, drawn))
         if not after:
             rows = self._tokenize([s + before + text for s, text in zip(shown, texts, strict=True)], self.limit)
         else:
@@ -65,6 +79,13 @@ class TextTokenizer:
         alone = self.tokenizer.eos_token_id
         alone = self.tokenizer.pad_token_id if alone is None else alone
         return [row or [alone] for row in rows]
+
+    def _with_task(self, task: str) -> TextTokenizer:
+        if not task or task == self.encoding_config.task or not self.encoding_config.takes_task:
+            return self
+        if task not in self._others:
+            self._others[task] = TextTokenizer(self.tokenizer, replace(self.encoding_config, task=task))
+        return self._others[task]
 
     def truncate(self, texts: Sequence[str], tokens: int) -> list[str]:
         """Truncate texts to at most `tokens` tokens."""

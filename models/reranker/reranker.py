@@ -78,10 +78,12 @@ class Reranker:
         causal = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
         return causal.base_model
 
-    def tokenize(self, queries: Sequence[str], passages: Sequence[Sequence[str]]) -> list[PrefixRow]:
-        """Return the rows of all pairs, by query and passage."""
+    def tokenize(
+        self, queries: Sequence[str], passages: Sequence[Sequence[str]], prompts: Sequence[str] | None = None
+    ) -> list[PrefixRow]:
+        """Return the rows of all pairs, by query and passage. prompts: see `PairTokenizer.tokenize_pairs`."""
         rows: list[PrefixRow] = []
-        for parts in self.tokens.tokenize_pairs(queries, passages):
+        for parts in self.tokens.tokenize_pairs(queries, passages, prompts):
             if self.shares_prefixes and parts:
                 rows += make_shared_rows(parts[0][0], [second for _, second in parts])
             else:
@@ -132,18 +134,20 @@ class Reranker:
         self,
         queries: Sequence[str],
         passages: Sequence[Sequence[str]],
+        prompts: Sequence[str] | None = None,
         *,
         batch_tokens: int = 16_384,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[np.ndarray]:
         """Return the scores of each query's passages, float32, in their order. Higher is more relevant.
 
-        batch_tokens: padded tokens per forward pass, at most CPU_BATCH_TOKENS on CPUs. progress(pairs done, tokens
-        done) is called after each batch; shared tokens count once. Raises ModelError for a score that is not finite.
+        prompts: see `PairTokenizer.tokenize_pairs`. batch_tokens: padded tokens per forward pass, at most
+        CPU_BATCH_TOKENS on CPUs. progress(pairs done, tokens done) is called after each batch; shared tokens count
+        once. Raises ModelError for a score that is not finite.
         """
         cpu = self.device.type == "cpu"
         multiple, budget = (1, min(batch_tokens, CPU_BATCH_TOKENS)) if cpu else (MULTIPLE, batch_tokens)
-        rows = self.tokenize(queries, passages)
+        rows = self.tokenize(queries, passages, prompts)
         lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
         scores, places_of = np.zeros(sum(map(len, passages)), np.float32), index_pairs(rows)
         pairs_done = tokens_done = 0

@@ -2,7 +2,7 @@
 
 Queries and passages are tokenized separately and joined as ids, so that each text is tokenized once:
 
-    yes_no         [BOS] query [separator] passage [separator] prompt       and the answer is the next token
+    yes_no         [BOS] [prefix] query [separator] passage [separator] prompt [suffix]    the answer is the next token
     cross_encoder  the tokenizer's own format of a pair, such as [CLS] query [SEP] passage [SEP]
 """
 
@@ -10,20 +10,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ratchet.errors import ModelError
-from ratchet.models.embedder.encoding_config import Role, check_template
+from ratchet.models import presets
+from ratchet.models.embedder.encoding_config import MAX_LENGTH, Role, check_template
 from ratchet.models.model_files import RERANKER_CONFIG_FILE
 from ratchet.models.model_kind import count_positions, read_config, read_json
-
-PROMPT = (
-    "Given a query A and a passage B, determine whether the passage contains an answer to the query by providing a"
-    " prediction of either 'Yes' or 'No'."
-)
-"""The prompt of FlagEmbedding's published rerankers."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +32,19 @@ class RerankerConfig:
     query_max_length: int | None = None
     """Tokens of the query, truncated at its end. None: half of max_length, but a quarter is left to the passage."""
     query_template: str = "{text}"
+    """Has `{text}`, and `{prompt}` if the prompt stands there instead of behind the passage."""
     passage_template: str = "{text}"
     separator: str = ""
     prompt: str = ""
+    """The question or the instruction behind a pair, for decoders."""
     answer: str = "Yes"
     """One token, whose logit is the score."""
     against: str = ""
     """Its logit, such as that of `No`, is subtracted. Empty: nothing is."""
+    prefix: str = ""
+    """Text in front of the query, for decoders."""
+    suffix: str = ""
+    """Text between the prompt and the answer, for decoders."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("yes_no", "cross_encoder"):
@@ -57,21 +58,21 @@ class RerankerConfig:
                 f"reranker_config.query_max_length: {self.query_max_length} given; expected 1 up to below max_length,"
                 f" which is {self.max_length}"
             )
-        for name in ("query_template", "passage_template"):
-            check_template(f"reranker_config.{name}", getattr(self, name), ("text",))
+        check_template("reranker_config.query_template", self.query_template, ("text",), ("prompt",))
+        check_template("reranker_config.passage_template", self.passage_template, ("text",))
 
     def write(self, folder: Path) -> None:
         """Write `reranker_config.json`."""
         (folder / RERANKER_CONFIG_FILE).write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
 
 
-YES_NO = RerankerConfig("yes_no", 512, None, "A: {text}", "B: {text}", "\n", PROMPT)
+YES_NO = RerankerConfig(**presets.YES_NO)
 """FlagEmbedding's format for decoders."""
 
 
 def read_reranker_config(folder: Path) -> RerankerConfig:
-    """Read the reranker config of a model folder: `reranker_config.json`, else by architecture (decoders answer Yes or
-    No, encoders are cross-encoders). Raises ModelError for an invalid file."""
+    """Read the reranker config of a model folder: `reranker_config.json`, else the preset of the model's family, else
+    by architecture (decoders answer Yes or No, encoders are cross-encoders). Raises ModelError for an invalid file."""
     own = folder / RERANKER_CONFIG_FILE
     if own.is_file():
         values = read_json(own)
@@ -81,9 +82,13 @@ def read_reranker_config(folder: Path) -> RerankerConfig:
         raise ModelError(f"{own}: not a reranker config; expected the fields {', '.join(sorted(known))}")
     config = read_config(folder)
     architectures = " ".join(config.get("architectures") or [])
-    if "CausalLM" in architectures:
-        return YES_NO
-    return RerankerConfig("cross_encoder", min(512, count_positions(config) or 512))
+    positions = count_positions(config)
+    plain = YES_NO if "CausalLM" in architectures else RerankerConfig("cross_encoder", min(512, positions or 512))
+    preset = presets.find_preset(folder, "reranker")
+    if preset is None or preset.values["kind"] != plain.kind:  # converted to another kind of model
+        return plain
+    longest = min(preset.values["max_length"], positions or MAX_LENGTH)
+    return RerankerConfig(**{**preset.values, "max_length": longest})
 
 
 class PairTokenizer:
@@ -92,14 +97,20 @@ class PairTokenizer:
 
     def __init__(self, tokenizer: Any, reranker_config: RerankerConfig) -> None:
         self.tokenizer, self.reranker_config = tokenizer, reranker_config
+        self._others: dict[str, PairTokenizer] = {}
+        head, _, tail = reranker_config.query_template.partition("{text}")
+        self._around_query = [part.replace("{prompt}", reranker_config.prompt) for part in (head, tail)]
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         if reranker_config.kind == "yes_no":
             start = tokenizer.bos_token_id
             # Tokenizers without a BOS token often name the padding token so.
             self.before = [start] if start is not None and start != tokenizer.pad_token_id else []
+            self.before += self._ids(reranker_config.prefix)
             self.between = self._ids(reranker_config.separator)
-            self.after = [*self.between, *self._ids(reranker_config.prompt)]
+            in_query = "{prompt}" in reranker_config.query_template
+            self.after = [] if in_query else [*self.between, *self._ids(reranker_config.prompt)]
+            self.after += self._ids(reranker_config.suffix)
             self.types: tuple[int, int] | None = None
             self.answers = [self._answer(text) for text in (reranker_config.answer, reranker_config.against) if text]
         else:
@@ -118,22 +129,46 @@ class PairTokenizer:
         """Return token ids of queries or passages alone, truncated to what a pair can hold."""
         if not texts:
             return []
-        template = self.reranker_config.query_template if role == "query" else self.reranker_config.passage_template
-        rendered = list(texts) if template == "{text}" else [template.replace("{text}", text) for text in texts]
-        limit = self.query_limit if role == "query" else self.room
+        head, tail = self._around_query
+        if role == "passage":
+            head, _, tail = self.reranker_config.passage_template.partition("{text}")
+        # Another prompt may leave a passage more room; `split_pair` cuts it.
+        limit = self.query_limit if role == "query" else self.reranker_config.max_length
         ids = self.tokenizer(
-            rendered, truncation=True, max_length=limit, add_special_tokens=False, return_attention_mask=False
+            [head + text + tail for text in texts],
+            truncation=True,
+            max_length=limit + bool(tail),
+            add_special_tokens=False,
+            return_attention_mask=False,
         )["input_ids"]
-        return [list(row) for row in ids]
+        end = self._ids(tail)[:limit] if any(len(row) > limit for row in ids) else []
+        return [list(row) if len(row) <= limit else [*row[: limit - len(end)], *end] for row in ids]
+
+    def with_prompt(self, prompt: str) -> PairTokenizer:
+        """Return the tokenizer of pairs with another prompt. An empty one, or that of a cross-encoder, changes
+        nothing."""
+        if not prompt or prompt == self.reranker_config.prompt or self.reranker_config.kind == "cross_encoder":
+            return self
+        if prompt not in self._others:
+            self._others[prompt] = PairTokenizer(self.tokenizer, replace(self.reranker_config, prompt=prompt))
+        return self._others[prompt]
 
     def tokenize_pairs(
-        self, queries: Sequence[str], passages: Sequence[Sequence[str]]
+        self, queries: Sequence[str], passages: Sequence[Sequence[str]], prompts: Sequence[str] | None = None
     ) -> Iterator[list[tuple[list[int], list[int]]]]:
-        """Yield the pairs of each query, as `split_pair` returns them. Each distinct passage is tokenized once."""
+        """Yield the pairs of each query, as `split_pair` returns them. Each distinct passage is tokenized once.
+
+        prompts: those of the queries, see `with_prompt`. None: that of the reranker config."""
         distinct = list(dict.fromkeys(text for own in passages for text in own))
         ids_of = dict(zip(distinct, self.tokenize(distinct, "passage"), strict=True))
-        for query, own in zip(self.tokenize(queries, "query"), passages, strict=True):
-            yield [self.split_pair(query, ids_of[text]) for text in own]
+        tokens = [self.with_prompt(prompt) for prompt in prompts or [""] * len(queries)]
+        query_ids: list[list[int]] = [[] for _ in queries]
+        for one in dict.fromkeys(tokens):
+            places = [i for i, other in enumerate(tokens) if other is one]
+            for i, ids in zip(places, one.tokenize([queries[i] for i in places], "query"), strict=True):
+                query_ids[i] = ids
+        for one, ids, own in zip(tokens, query_ids, passages, strict=True):
+            yield [one.split_pair(ids, ids_of[text]) for text in own]
 
     def split_pair(self, query: Sequence[int], passage: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return a pair's ids in two parts: the prefix that all pairs of the query share, and the rest."""

@@ -75,7 +75,7 @@ MAP_RESOURCES = ("workers", "min_workers", "cpus", "gpus", "memory", "accelerato
 
 @dataclass(frozen=True)
 class Source:
-    """A file or folder that the user gives. It enters the fingerprint by its content, never by its path or name."""
+    """A file or folder that the user gives. It enters the fingerprint by its content, not by its path or name."""
 
     path: Path
     label: str = ""
@@ -83,6 +83,8 @@ class Source:
     ignored: tuple[str, ...] = ()
     """Globs of the files in the folder that do not count, by relative path. A model's README does not change the
     model."""
+    told_by_name: str = ""
+    """What the job learns from the name, such as the family of a published model. It is part of the fingerprint."""
 
     def __post_init__(self) -> None:
         require(isinstance(self.path, Path), "Source", self.path, "a Path; write Source(Path(...))")

@@ -59,7 +59,8 @@ class SourceDigests:
             )
         with ThreadPoolExecutor(max_workers=8) as pool:
             digests = list(pool.map(self._file_digest, (path for _, path in files)))
-        return digest([[name, value] for (name, _), value in zip(files, digests, strict=True)])
+        content = [[name, value] for (name, _), value in zip(files, digests, strict=True)]
+        return digest([*content, source.told_by_name] if source.told_by_name else content)
 
     def save(self) -> None:
         """Write the cache if it changed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import transformers
 
-from ratchet.data.tables import embeddings_schema, list_shards, write_table
+from ratchet.data.tables import embeddings_schema, list_shards, read_queries, write_table
 from ratchet.errors import ArtifactError
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.distributed.vllm_shards import Request, Task, ask_shards
+from ratchet.jobs.model_settings import list_instructions
 from ratchet.jobs.retrieval.embed import Config, Inputs, check_vllm, find_encoding_config
 from ratchet.models.devices import name_device
 from ratchet.models.embedder import encoder
@@ -40,7 +42,7 @@ class Worker:
         self.batch_tokens = batch_tokens
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
-        texts = pq.read_table(source, columns=["id", "text"])
+        texts = read_queries(source, ("id", "text"))
         tokens = 0
 
         def count(rows: int, done: int) -> None:
@@ -51,7 +53,9 @@ class Worker:
         strings = texts["text"].to_pylist()
         vectors_ND = np.zeros((0, self.encoder.dim), np.float32)
         if strings:
-            vectors_ND = self.encoder.encode(strings, self.config.role, batch_tokens=self.batch_tokens, progress=count)
+            own = list_instructions(self.config, texts)
+            encode = partial(self.encoder.encode, batch_tokens=self.batch_tokens, progress=count)
+            vectors_ND = encode(strings, self.config.role, own)
         _write(target, texts["id"], vectors_ND)
         return {"rows": len(texts), "tokens": tokens}
 
@@ -69,8 +73,10 @@ class ShardClient:
         self.how = {"use_activation": encoding_config.normalize}
 
     def requests(self, source: Path) -> list[Request]:
-        texts = pq.read_table(source, columns=["text"])["text"].to_pylist()
-        return [(np.array(ids, np.int32), self.how) for ids in self.tokens(texts, self.config.role)]
+        texts = read_queries(source, ("text",))
+        own = list_instructions(self.config, texts)
+        rows = self.tokens(texts["text"].to_pylist(), self.config.role, tasks=own)
+        return [(np.array(ids, np.int32), self.how) for ids in rows]
 
     def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
         vectors_ND = np.array(answers, np.float32).reshape(-1, self.dim)

@@ -22,6 +22,7 @@ from torch import Tensor
 from ratchet.data.formats.examples import read_examples
 from ratchet.data.tables import read_shards
 from ratchet.data.triplets import Triplets, find_corpus_rows, find_own_rows, pad_rows
+from ratchet.jobs.model_settings import list_instructions
 from ratchet.jobs.retrieval.finetune_embedder import CPU_GRAPH, Config, Inputs, list_examples
 from ratchet.jobs.training.embedder_task import EmbedderTask
 from ratchet.jobs.training.finetuning import run_finetuning, select_metrics, steps_of_epochs
@@ -62,9 +63,11 @@ class TrainTask(EmbedderTask):
 
     def __init__(self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources) -> None:
         self.corpus = read_shards(inputs.corpus, ["id", "text"])
-        self.valid = read_shards(inputs.valid, ["id", "text", "positives"]) if inputs.valid else None
+        self.valid = read_shards(inputs.valid) if inputs.valid else None
         distills = config.distillation != "none"
         self.triplets = Triplets(read_shards(inputs.mined), self.corpus, teacher=distills)
+        self.tasks = list_instructions(config, self.triplets.queries)
+        self.valid_tasks = list_instructions(config, self.valid) if self.valid else []
         batches = self.triplets.num_batches(config.batch_size)
         self.steps = steps_of_epochs("finetune_embedder", len(self.triplets), batches, config.epochs, worker)
         super().__init__(worker, config, inputs, resources)
@@ -161,11 +164,12 @@ class TrainTask(EmbedderTask):
                 others_QP[i, torch.from_numpy(own)] = False
             mask_QP = others_QP if mask_QP is None else mask_QP | others_QP
         queries = data.query_text.take(batch.query_Q).to_pylist()
+        tasks = [self.tasks[query] for query in batch.query_Q]
         mine = batch.passage_P[batch.offsets[worker.rank] : batch.offsets[worker.rank + 1]]
         passages = data.corpus_text.take(mine).to_pylist()
         tokenize = self.encoder.tokenize
         return WorkerBatch(
-            tokenize(queries, "query", self._sample_examples(epoch, batch.query_Q)),
+            tokenize(queries, "query", self._sample_examples(epoch, batch.query_Q), tasks),
             tokenize(passages, "passage"),
             batch.offsets,
             member_QG,
@@ -195,7 +199,8 @@ class TrainTask(EmbedderTask):
             return {}
         asked, own = self.split_rows(len(self.valid)), self.split_rows(len(self.corpus))
         budget = self.resources.batch_tokens
-        own_QD = model.encode(self.valid["text"].take(asked).to_pylist(), "query", batch_tokens=budget)
+        tasks = [self.valid_tasks[row] for row in asked]
+        own_QD = model.encode(self.valid["text"].take(asked).to_pylist(), "query", tasks, batch_tokens=budget)
         own_ND = model.encode(self.corpus["text"].take(own).to_pylist(), "passage", batch_tokens=budget)
         self.finish_passes()
         relevant = Relevant(*find_corpus_rows(self.valid, "positives", self.corpus))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from scipy.stats import ttest_rel
 from torch import Tensor
@@ -21,7 +22,7 @@ from ratchet.data.rankings import reorder
 from ratchet.data.tables import RANKED, read_shards
 from ratchet.data.triplets import TripletBatch, Triplets, pad_rows
 from ratchet.errors import InputError
-from ratchet.jobs.model_settings import resolve_reranker_config
+from ratchet.jobs.model_settings import list_instructions, resolve_reranker_config
 from ratchet.jobs.retrieval.finetune_reranker import MICRO_BATCH_SIZE, Config, Inputs
 from ratchet.jobs.training.finetuning import (
     CPU_TOKENS,
@@ -56,13 +57,15 @@ class TrainTask:
         self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
         corpus = read_shards(inputs.corpus, ["id", "text"])
         self.text_of = dict(zip(corpus["id"].to_pylist(), corpus["text"].to_pylist(), strict=True))
-        self.valid = read_shards(inputs.valid, ["id", "text", "positives"]).to_pylist() if inputs.valid else []
+        valid = read_shards(inputs.valid) if inputs.valid else pa.table({})
+        self.valid, self.valid_prompts = valid.to_pylist(), list_instructions(config, valid)
         self.lists = read_shards(inputs.ranking, RANKED.names).to_pylist() if inputs.ranking else []
         if [row["id"] for row in self.lists] != [row["id"] for row in self.valid]:
             raise InputError(
                 f"{inputs.ranking}: a ranking of other queries given; expected those of {inputs.valid}; rank these"
             )
         self.triplets = Triplets(read_shards(inputs.mined), corpus, teacher=config.distillation != "none")
+        self.prompts = list_instructions(config, self.triplets.queries)
         if not self.triplets.num_negatives:
             raise InputError(
                 f"{inputs.mined}: no query has a negative; expected negatives for at least one; run `mine` first"
@@ -131,7 +134,8 @@ class TrainTask:
         config, data = self.config, self.triplets
         queries = data.query_text.take(batch.query_Q[chosen]).to_pylist()
         passages = [data.corpus_text.take(batch.passage_P[batch.own_Q[q]]).to_pylist() for q in chosen]
-        rows = self.reranker.tokenize(queries, passages)
+        prompts = [self.prompts[query] for query in batch.query_Q[chosen]]
+        rows = self.reranker.tokenize(queries, passages, prompts)
         # The id of a row is that of its first pair.
         pair_ids = np.concatenate([(batch.query_Q[q] << 20) + np.arange(len(batch.own_Q[q])) for q in chosen])
         row_ids = np.array([pair_ids[pairs[0]] for pairs in index_pairs(rows)])
@@ -183,7 +187,8 @@ class TrainTask:
         lists = [self.lists[q]["documents"][:depth] for q in mine]
         texts = [[self.text_of[name] for name in documents] for documents in lists]
         queries = [self.lists[q]["text"] for q in mine]
-        scores = model.score(queries, texts, batch_tokens=self.resources.batch_tokens)
+        prompts = [self.valid_prompts[q] for q in mine]
+        scores = model.score(queries, texts, prompts, batch_tokens=self.resources.batch_tokens)
         with torch.no_grad():
             self.zero3_sync.finish(self._run_blank)
         ranks = [

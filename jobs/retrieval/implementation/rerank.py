@@ -18,7 +18,7 @@ from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.distributed.vllm_shards import Request, Task, ask_shards
-from ratchet.jobs.model_settings import resolve_reranker_config
+from ratchet.jobs.model_settings import list_instructions, resolve_reranker_config
 from ratchet.jobs.retrieval.rerank import Config, Inputs, check_vllm
 from ratchet.jobs.training import teacher_gate
 from ratchet.models.devices import name_device
@@ -42,7 +42,7 @@ class Worker:
             quantization=config.quantization,
             reranker_config=resolve_reranker_config(config, model, adapter),
         )
-        self.lists, self.batch_tokens = Lists(corpus, config.depth), batch_tokens
+        self.config, self.lists, self.batch_tokens = config, Lists(corpus, config.depth), batch_tokens
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         table, texts = self.lists.read(source)
@@ -54,7 +54,9 @@ class Worker:
             tokens = seen
             report(done * len(table) // pairs, seen)
 
-        scores = self.reranker.score(table["text"].to_pylist(), texts, batch_tokens=self.batch_tokens, progress=count)
+        prompts = list_instructions(self.config, table)
+        options: dict[str, Any] = {"batch_tokens": self.batch_tokens, "progress": count}
+        scores = self.reranker.score(table["text"].to_pylist(), texts, prompts, **options)
         return write_scores(target, table, scores, tokens)
 
 
@@ -64,14 +66,15 @@ class ShardClient:
     task: Task = "classify"
 
     def __init__(self, config: Config, inputs: Inputs) -> None:
-        self.lists = Lists(inputs.corpus, config.depth)
+        self.config, self.lists = config, Lists(inputs.corpus, config.depth)
         tokenizer = transformers.AutoTokenizer.from_pretrained(inputs.model)
         self.tokens = PairTokenizer(tokenizer, resolve_reranker_config(config, inputs.model, inputs.adapter))
         self.engine_args = make_scorer_args(tokenizer.convert_ids_to_tokens(self.tokens.answers))
 
     def requests(self, source: Path) -> list[Request]:
         table, texts = self.lists.read(source)
-        pairs = self.tokens.tokenize_pairs(table["text"].to_pylist(), texts)
+        prompts = list_instructions(self.config, table)
+        pairs = self.tokens.tokenize_pairs(table["text"].to_pylist(), texts, prompts)
         return [
             (np.array([*first, *second], np.int32), {"use_activation": False}) for own in pairs for first, second in own
         ]
