@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
@@ -17,9 +17,6 @@ from ratchet.models.model_files import ENCODING_CONFIG_FILE, RERANKER_CONFIG_FIL
 from ratchet.models.presets import ICL_TEMPLATE, find_preset
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
 from ratchet.orchestrator.job_interface import Parents, Result, Unit
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -124,9 +121,8 @@ def resolve_reranker_config(settings: RerankerSettings, base: Path, adapter: Pat
     return replace(given, **changes)
 
 
-def list_instructions(settings: EncodingSettings | RerankerSettings, queries: pa.Table) -> list[str]:
-    """Return each query's own task (for embedders) or prompt (for rerankers): empty where there is none, or a setting
-    replaces it."""
+def list_instructions(settings: EncodingSettings | RerankerSettings, queries: Any) -> list[str]:
+    """Return each row's own task (embedders) or prompt (rerankers), empty for none or if a setting replaces it."""
     name = "task" if isinstance(settings, EncodingSettings) else "prompt"
     if getattr(settings, name) is not None or name not in queries.column_names:
         return [""] * len(queries)
@@ -140,15 +136,14 @@ def predict_prompts(config: Any, inputs: Any, parents: Parents, role: Role = "qu
     known = parents["lists"].metrics if "lists" in parents else {}
     if base is None:
         return Result(known)
-    adapter = getattr(inputs, "adapter", None)
-    if getattr(config, "start_from", "") == "current_best":
-        adapter = inputs.current_best
+    starts = getattr(config, "start_from", "") == "current_best"
+    adapter: Path | None = inputs.current_best if starts else getattr(inputs, "adapter", None)
     found: EncodingConfig | RerankerConfig
     if isinstance(config, EncodingSettings):
         examples = read_examples(getattr(inputs, "examples", None)) or None
         found = resolve_encoding_config("", config, base, adapter, examples, uses_task=False)
         name, how, file = "task", str(found.pooling), ENCODING_CONFIG_FILE
-        used = "used" if found.takes_task else "not used: the query template has no {task}"
+        used = "used" if "{task}" in found.query_template else "not used: the query template has no {task}"
     else:
         found = resolve_reranker_config(config, base, adapter)
         name, how, file = "prompt", str(found.kind), RERANKER_CONFIG_FILE

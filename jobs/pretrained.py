@@ -14,6 +14,5 @@ def pretrained(name: str) -> Source:
     A hub id is taken from the hub's cache or downloaded. Raises ModelError if neither works.
     """
     folder = resolve(name)
-    found = [find_preset(folder, kind) for kind in ("embedder", "reranker")] if folder.is_dir() else []
-    families = ",".join(preset.family for preset in found if preset is not None)
-    return Source(folder, label=name, ignored=UNUSED_FILES, told_by_name=families)
+    families = [found.family for kind in ("embedder", "reranker") if (found := find_preset(folder, kind))]
+    return Source(folder, label=name, ignored=UNUSED_FILES, told_by_name=",".join(families))

@@ -38,6 +38,7 @@ BGE_ZH = {"query_template": "为这个句子生成表示以用于检索相关文
 ICL_TEMPLATE = "<instruct>{task}\n<query>{text}\n<response>"
 """The template of bge-en-icl. An example is followed by its answer."""
 ICL = {"query_template": ICL_TEMPLATE, "example_template": ICL_TEMPLATE + "{answer}", "query_max_length": 512}
+QWEN3_QUERY = {"query_template": "Instruct: {task}\nQuery:{text}", "add_eos": False}
 
 EMBEDDERS = (
     # Model card of e5-base-v2; mteb e5_models.py for the other sizes.
@@ -59,11 +60,7 @@ EMBEDDERS = (
     Preset("gte-qwen", r"gte-Qwen(1\.5|2)-(1\.5|7)B-instruct", LAST | INSTRUCT),
     # README of QwenLM/Qwen3-Embedding: no space after "Query:". Its issue 122: the tokenizer appends <|endoftext|>,
     # which is not the eos_token.
-    Preset(
-        "qwen3-embedding",
-        r"Qwen3-Embedding-(0\.6|4|8)B",
-        LAST | INSTRUCT | {"query_template": "Instruct: {task}\nQuery:{text}", "add_eos": False},
-    ),
+    Preset("qwen3-embedding", r"Qwen3-Embedding-(0\.6|4|8)B", LAST | INSTRUCT | QWEN3_QUERY),
 )
 
 PROMPT = (
@@ -96,7 +93,8 @@ def find_preset(folder: Path, kind: Literal["embedder", "reranker"]) -> Preset |
     """Return the preset of a published model, by the name of its folder, its hub id in a path of the hub's cache, or
     `_name_or_path` in its config.json; None for other models."""
     names = [folder.name, *(part.name for part in folder.parents if part.name.startswith("models--"))]
-    for name in [*names, str(read_config(folder).get("_name_or_path", ""))]:
+    config = read_config(folder) if (folder / "config.json").is_file() else {}
+    for name in [*names, str(config.get("_name_or_path", ""))]:
         plain = re.split(r"[/\\]|--", name.rstrip("/\\"))[-1]
         for preset in EMBEDDERS if kind == "embedder" else RERANKERS:
             # A copy is often called owner_name.

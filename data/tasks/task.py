@@ -87,9 +87,12 @@ TASK_FILE = "task.json"
 
 def verify_samples(task: Task, samples: Iterable[Sample]) -> Iterator[Sample]:
     """Yield the samples after verifying each target. Raises DataError for the first target that is empty or that the
-    task's verifier rejects."""
+    task's verifier rejects, and for one that a stop string cuts."""
     for sample in samples:
         targets = [target for _, target in sample.turns]
+        for stop in (stop for stop in task.stop for target in targets if stop in target.removesuffix(stop)):
+            where = sample.where or sample.id
+            raise DataError(f"{where}: its target goes on after the stop string {stop!r}; expected it to end there")
         verifications = task.verify(sample.gold, targets)
         failure = next((one.label for one in verifications if one.label != CORRECT), None)
         if failure or not verifications or not all(target.strip() for target in targets):

@@ -15,6 +15,7 @@ from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
+from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.inference import EngineConfig, check_engine
 from ratchet.models.model_files import check_folder
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Seed, Unit
@@ -109,5 +110,6 @@ JOB = Job(
     run="ratchet.jobs.answers.implementation.generate:run",
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
+    predict=check_chat,
     needs=estimate_needs,
 )

@@ -7,18 +7,19 @@ are on the same side of a split, and so are equal questions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
+from ratchet.jobs.answers.chat_options import describe_chat
 from ratchet.orchestrator.job_interface import Job, Parents, Result, Seed, Unit
 
 if TYPE_CHECKING:  # they import numpy and pyarrow
     from ratchet.data.tasks.splits import Splits
-    from ratchet.data.tasks.task import Sample
+    from ratchet.data.tasks.task import Sample, Task
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,12 @@ class Config:
     task: str
     """Task: countdown, gsm8k, gsm8k-boxed, squad-batch or squad-sequential. It defines prompt, target
     and verifier."""
+    system: str | None = None
+    """The system prompt; empty: none. None: the task's."""
+    stop: tuple[str, ...] = ()
+    """Answers also end after any of these texts; `\\n` is a line break."""
+    chat_template_kwargs: tuple[str, ...] = ()
+    """Arguments of the models' chat templates, such as `enable_thinking=false`."""
     test_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.1
     """Fraction of the groups to hold out, in whole documents, as the test split where no test file is given."""
     validation_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.02
@@ -50,13 +57,12 @@ class Inputs:
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read, verify and split all samples, so that a bad row is an error before anything starts."""
-    from ratchet.data.tasks import get_task
     from ratchet.data.tasks.splits import describe_repeated
 
-    get_task(config.task)
+    chat = describe_chat(config, make_task(config).stop)
     if inputs.data is None:  # another step makes it
         made = parents["data"].metrics.get("tasks") if "data" in parents else None
-        return Result({} if made is None else {"train": int(made)})
+        return Result(chat if made is None else {"train": int(made), **chat})
     if inputs.test is not None and inputs.test.exists() and inputs.data.exists() and inputs.test.samefile(inputs.data):
         raise InputError(
             f"{inputs.data}: given as data and as test; expected test rows that are not trained on; give the test file,"
@@ -64,7 +70,19 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
         )
     splits = split_samples(config, inputs)
     train = sum(map(len, splits.groups["train"]))
-    return Result({"train": train}, note=describe_repeated(splits))
+    return Result({"train": train, **chat}, note=describe_repeated(splits))
+
+
+def make_task(config: Config) -> Task:
+    """Return the task with the system prompt and the stop strings of the settings."""
+    from ratchet.data.tasks import get_task
+
+    task = get_task(config.task)
+    stop = (*task.stop, *(text.replace("\\n", "\n") for text in config.stop))
+    if config.system is None:
+        return replace(task, stop=stop)
+    system, read = config.system.replace("\\n", "\n"), task.read
+    return replace(task, stop=stop, read=lambda path: (replace(sample, system=system) for sample in read(path)))
 
 
 def split_samples(
@@ -72,10 +90,10 @@ def split_samples(
 ) -> Splits:
     """Read, verify and split all samples. `watch` sees those of `data` pass. Raises InputError for a file without
     any."""
-    from ratchet.data.tasks import get_task, read_samples
+    from ratchet.data.tasks import read_samples
     from ratchet.data.tasks.splits import group_samples, split_groups
 
-    task = get_task(config.task)
+    task = make_task(config)
     groups = [group_samples(task, watch(read_samples(task, inputs.data)))]
     if inputs.test is not None:
         groups.append(group_samples(task, read_samples(task, inputs.test)))
@@ -103,5 +121,5 @@ JOB = Job(
     resources=("retries",),
     predict=predict,
     outputs=("train", "valid", "test"),
-    metrics=lambda config: ("task", "train", "valid", "test", "also_in_test"),
+    metrics=lambda config: ("task", "train", "valid", "test", "also_in_test", "chat"),
 )

@@ -14,6 +14,7 @@ from annotated_types import Ge, Gt, Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
+from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.training.config import (
     WARM_START,
     FinetuneConfig,
@@ -114,6 +115,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
             "sft.current_best: an adapter given, with method=full; expected none, since the result is a whole model;"
             " merge the adapter and give the merged model as base"
         )
+    check_chat(config, inputs, parents)
     samples = parents["train"].metrics.get("train") if "train" in parents else None
     if isinstance(samples, int):
         most = -(-samples // config.batch_size) * config.epochs

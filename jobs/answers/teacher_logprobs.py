@@ -13,6 +13,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from ratchet.jobs import needs
+from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.inference import InferenceConfig
 from ratchet.models.model_files import check_folder
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Unit
@@ -65,6 +66,7 @@ JOB = Job(
     run="ratchet.jobs.answers.implementation.teacher_logprobs:run",
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
+    predict=check_chat,
     needs=estimate_needs,
     metrics=lambda config: ("samples", "tokens", "top_k", "dtype"),
 )

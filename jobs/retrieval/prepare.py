@@ -68,12 +68,12 @@ def list_outputs(config: Config) -> tuple[str, ...]:
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read and split all data. Errors name the file and line before anything is started."""
-    from ratchet.jobs.retrieval.splits import count_instructions, describe_repeated, load_data, split_data
+    from ratchet.jobs.retrieval.splits import describe_repeated, load_data, split_data
 
     data = load_data(config, inputs)
     splits = split_data(data, config)
     counts = {f"{name}/queries": len(found) for name, found in splits.items()}
-    counts |= {"documents": len(data.corpus), "longest_text": data.longest_text, **count_instructions(data)}
+    counts |= {"documents": len(data.corpus), "longest_text": data.longest_text, **data.notes}
     return Result(counts, note=describe_repeated(splits))
 
 
@@ -87,7 +87,5 @@ JOB = Job(
     check=check,
     predict=predict,
     outputs=list_outputs,
-    metrics=lambda config: (
-        *("documents", "queries", "*/queries", "queries without *", "longest_text", "tasks", "prompts"),
-    ),
+    metrics=lambda config: ("documents", "queries*", "*/queries", "longest_text", "tasks", "prompts"),
 )

@@ -30,7 +30,11 @@ def load_data(config: Config, inputs: Inputs) -> RetrievalData:
         for (path, split), text in zip(found, config.reading or [""] * len(found), strict=True)
     ]
     if parts:
-        return unite(parts)
+        data = unite(parts)
+        for name in INSTRUCTIONS:
+            if texts := {getattr(query, name) for query in data.queries} - {""}:
+                data.notes[f"{name}s"] = len(texts)
+        return data
     corpus = [Document(rule.id, rule.sentence) for rule in RULES]
     queries = [
         Query(f"{question.id}_{option}", format_query(question, option), (rule,), (1,), group=question.id)
@@ -48,12 +52,6 @@ def split_data(data: RetrievalData, config: Config) -> dict[str, list[Query]]:
     options: dict[str, Any] = {"split_by": config.split_by, "folds": config.folds, "fold": config.fold}
     splits = split_queries(data.queries, *fractions, config.seed, source, **options)
     return splits | {"train": weigh(splits["train"], data.weights, config.seed)}
-
-
-def count_instructions(data: RetrievalData) -> dict[str, int]:
-    """Return how many distinct tasks and prompts queries have, of the kinds that the data has."""
-    found = {f"{name}s": {getattr(query, name) for query in data.queries} - {""} for name in INSTRUCTIONS}
-    return {name: len(texts) for name, texts in found.items() if texts}
 
 
 def describe_repeated(splits: dict[str, list[Query]]) -> str:

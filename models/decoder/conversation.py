@@ -10,7 +10,7 @@ a label never begins inside a token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,9 +40,10 @@ class Tokens:
 
 
 class Conversations:
-    """Renders and tokenizes conversations. Raises ModelError for a tokenizer without an end-of-sequence token."""
+    """Renders and tokenizes conversations. Raises ModelError for a tokenizer without an end-of-sequence token, and for
+    template arguments that change nothing."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, template_arguments: Mapping[str, Any] | None = None) -> None:
         if tokenizer.eos_token_id is None:
             raise ModelError(
                 f"tokenizer {tokenizer.name_or_path}: no end-of-sequence token; expected one, or answers never end;"
@@ -53,7 +54,9 @@ class Conversations:
         self.start = _find_start_tokens(tokenizer) if tokenizer.chat_template == PLAIN_TEMPLATE else []
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
-        self.tokenizer = tokenizer
+        self.tokenizer, self.arguments = tokenizer, dict(template_arguments or {})
+        for name in self.arguments:
+            self._check_used(name)
         self.ends = self._find_end_tokens()
 
     def tokenize_prompt(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> list[int]:
@@ -83,6 +86,17 @@ class Conversations:
         """Decode a generated answer, without the token that ended it and what follows."""
         stop = next((at for at, token in enumerate(ids) if token in self.ends), len(ids))
         return self.tokenizer.decode(ids[:stop], skip_special_tokens=True)
+
+    def _check_used(self, name: str) -> None:
+        talk = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
+        given, rendered = self.arguments, []
+        for self.arguments in ({key: value for key, value in given.items() if key != name}, given):
+            rendered.append([self._render(talk[:end], end != 2) for end in (1, 2, 3)])
+        if rendered[0] == rendered[1]:
+            raise ModelError(
+                f"tokenizer {self.tokenizer.name_or_path}: its chat template renders the same without"
+                f" {name}={given[name]!r}; expected an argument that it uses; leave it out of chat_template_kwargs"
+            )
 
     def _find_end_tokens(self) -> frozenset[int]:
         """The tokens that end an answer: the end-of-sequence token, and the one with which the template closes
@@ -114,7 +128,8 @@ class Conversations:
 
     def _render(self, messages: list[dict[str, str]], answering: bool) -> str:
         try:
-            return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=answering)
+            options = {"tokenize": False, "add_generation_prompt": answering}
+            return self.tokenizer.apply_chat_template(messages, **options, **self.arguments)
         except Exception as error:  # a template can raise anything
             raise ModelError(
                 f"tokenizer {self.tokenizer.name_or_path}: its chat template cannot render roles"

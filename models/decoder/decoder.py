@@ -6,7 +6,7 @@ Legend: B rows, L tokens (padded), D dimensions, V vocabulary, T tokens that are
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -68,6 +68,7 @@ def load(
     device: str = "auto",
     training: bool = False,
     quantization: str = "none",
+    template_arguments: Mapping[str, Any] | None = None,
 ) -> Decoder:
     """Load a model folder. A LoRA adapter is merged in float32, before the cast, unless training.
 
@@ -85,12 +86,12 @@ def load(
         may_lack=lambda name: False,
     )
     model = place_model(model, adapter, device, kind, training=training)
-    return Decoder(model, load_conversations(base))
+    return Decoder(model, load_conversations(base, template_arguments))
 
 
-def load_conversations(base: Path) -> Conversations:
-    """Load the chat tokenizer only. Raises ModelError for a tokenizer without an end-of-sequence token."""
-    return Conversations(transformers.AutoTokenizer.from_pretrained(base))
+def load_conversations(base: Path, template_arguments: Mapping[str, Any] | None = None) -> Conversations:
+    """Load the chat tokenizer only. Raises ModelError as `Conversations` does."""
+    return Conversations(transformers.AutoTokenizer.from_pretrained(base), template_arguments)
 
 
 def merge(base: Path, adapter: Path, target: Path) -> None:

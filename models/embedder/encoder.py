@@ -120,8 +120,7 @@ class Encoder:
         windows = [order[start : start + WINDOW] for start in range(0, len(order), WINDOW)]
 
         def tokenize(places: np.ndarray) -> list[list[int]]:
-            own = None if tasks is None else [tasks[i] for i in places]
-            return self.tokenize([texts[i] for i in places], role, tasks=own)
+            return self.tokenize([texts[i] for i in places], role, tasks=tasks and [tasks[i] for i in places])
 
         with ThreadPoolExecutor(1) as ahead:
             waiting = [ahead.submit(tokenize, places) for places in windows[:1]]

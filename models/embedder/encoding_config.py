@@ -76,11 +76,6 @@ class EncodingConfig:
             if (limit := getattr(self, name)) is not None and limit < 1:
                 raise ModelError(f"encoding_config.{name}: {limit} given; expected 1 or more tokens")
 
-    @property
-    def takes_task(self) -> bool:
-        """Whether the template of queries has a place for the task."""
-        return "{task}" in self.query_template
-
     def split_template(self, role: Role) -> tuple[str, str]:
         """Return the text before and after `{text}` in the role's template."""
         template = self.query_template if role == "query" else self.passage_template
@@ -129,10 +124,9 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
         raise ModelError(f"model {folder}: has a {RERANKER_CONFIG_FILE}; expected an embedder; give another model")
     config = read_json(folder / "config.json")
     decoder = _is_decoder(config)
-    length, is_limit = _max_length(folder, config)
     preset = find_preset(folder, "embedder")
     about: dict[str, Any] = {"padding_side": "left" if decoder else "right", **(preset.values if preset else {})}
-    about["max_length"] = length if is_limit else min(length, about.get("max_length", length))
+    about["max_length"] = _max_length(folder, config, about.get("max_length"))
     if not (folder / "modules.json").is_file():
         # A decoder without an embedder's config is pooled at an appended end-of-sequence token.
         return EncodingConfig(**{"pooling": "last_token" if decoder else "mean", "add_eos": decoder, **about})
@@ -152,19 +146,13 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
         "projection": paths.get("Dense", ""),
     }
     if query:
-        about |= _find_task(query, about.get("query_template", ""))
+        # The preset's template with the task of the prompt, if they have one form: then the task can be replaced.
+        form = re.escape(about.get("query_template", "")).replace(r"\{task\}", "(.*)").replace(r"\{text\}", "")
+        found = re.fullmatch(form, query, re.DOTALL)
+        about |= {"task": found[1]} if found and found.lastindex else {"query_template": query + "{text}"}
     if passage:
         about["passage_template"] = passage + "{text}"
     return EncodingConfig(**about)
-
-
-def _find_task(prompt: str, template: str) -> dict[str, str]:
-    """Return the query template of a prompt: that of the preset with the prompt's task, if they have one form."""
-    before, _, end = template.removesuffix("{text}").partition("{task}")
-    inner = prompt.removeprefix(before).removesuffix(end)
-    if template.endswith("{text}") and "{task}" in template and before + inner + end == prompt:
-        return {"query_template": template, "task": inner}
-    return {"query_template": prompt + "{text}"}
 
 
 def _is_decoder(config: dict[str, Any]) -> bool:
@@ -180,16 +168,15 @@ def _is_decoder(config: dict[str, Any]) -> bool:
     )
 
 
-def _max_length(folder: Path, config: dict[str, Any]) -> tuple[int, bool]:
-    """Return the limit of sentence-transformers and true, else the smaller one of model and tokenizer and false; at
-    most MAX_LENGTH tokens."""
+def _max_length(folder: Path, config: dict[str, Any], recommended: int | None) -> int:
+    """The limit of sentence-transformers, else the smallest one of preset, model and tokenizer; at most MAX_LENGTH."""
     limits = folder / "sentence_bert_config.json"
     if limits.is_file() and (given := read_json(limits).get("max_seq_length")):
-        return min(int(given), MAX_LENGTH), True
-    said = [count_positions(config)]
+        return min(int(given), MAX_LENGTH)
+    said = [recommended, count_positions(config)]
     if (folder / "tokenizer_config.json").is_file():
         said.append(read_json(folder / "tokenizer_config.json").get("model_max_length"))
-    return int(min([MAX_LENGTH, *(number for number in said if number)])), False
+    return int(min([MAX_LENGTH, *(number for number in said if number)]))
 
 
 def _compares_by_cosine(folder: Path, values: dict[str, Any]) -> bool:

@@ -15,6 +15,7 @@ Only the text itself is truncated, at its end; template and examples are kept.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,13 +23,14 @@ from typing import Any
 from ratchet.errors import ModelError
 from ratchet.models.embedder.encoding_config import EncodingConfig, Example, Role
 
+Examples = Sequence[Sequence[Example]]
+
 
 class TextTokenizer:
     """Tokenizes texts by an encoding config. Raises ModelError if template and examples leave a query no room."""
 
     def __init__(self, tokenizer: Any, encoding_config: EncodingConfig) -> None:
         self.tokenizer, self.encoding_config = tokenizer, encoding_config
-        self._others: dict[str, TextTokenizer] = {}
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         self.encoding_config = replace(encoding_config, examples=self._truncate_examples(encoding_config.examples))
@@ -40,11 +42,7 @@ class TextTokenizer:
             self(["x"], "query")
 
     def __call__(
-        self,
-        texts: Sequence[str],
-        role: Role,
-        examples: Sequence[Sequence[Example]] | None = None,
-        tasks: Sequence[str] | None = None,
+        self, texts: Sequence[str], role: Role, examples: Examples | None = None, tasks: Sequence[str] | None = None
     ) -> list[list[int]]:
         """Return the token ids of each text with special tokens: at least one, at most `max_length`.
 
@@ -52,40 +50,26 @@ class TextTokenizer:
         """
         if not texts:
             return []
-        if tasks is not None and role == "query":
-            rows: list[list[int]] = [[] for _ in texts]
-            for task in dict.fromkeys(tasks):
-                places = [i for i, other in enumerate(tasks) if other == task]
-                chosen = None if examples is None else [examples[i] for i in places]
-                own = self._with_task(task)([texts[i] for i in places], role, chosen)
-                for i, row in zip(places, own, strict=True):
-                    rows[i] = row
-            return rows
         if role == "query" and self.encoding_config.query_max_length is not None:
             texts = self.truncate(texts, self.encoding_config.query_max_length)
-        before, after = self.encoding_config.split_template(role)
-        shown = [""] * len(texts)
+        own = self.encoding_config
+        tasks = tasks if tasks and role == "query" else [own.task] * len(texts)
+        config_of = {task: replace(own, task=task or own.task) for task in dict.fromkeys(tasks)}
+        heads, tails = map(list, zip(*(config_of[task].split_template(role) for task in tasks), strict=True))
         if role == "query":
-            fixed = self.encoding_config.format_examples(self.encoding_config.examples)
-            drawn = [] if examples is None else map(self._truncate_examples, examples)
-            shown = [fixed] * len(texts) if examples is None else list(map(self.encoding_config.format_examples, drawn))
-        if not after:
-            rows = self._tokenize([s + before + text for s, text in zip(shown, texts, strict=True)], self.limit)
+            drawn = [own.examples] * len(texts) if examples is None else map(self._truncate_examples, examples)
+            shown = [config_of[task].format_examples(each) for task, each in zip(tasks, drawn, strict=True)]
+            heads = list(map(operator.add, shown, heads))
+        if tails[0]:
+            rows = self._tokenize_in_template(heads, texts, tails)
         else:
-            rows = self._tokenize_in_template(shown, before, texts, after)
+            rows = self._tokenize(list(map(operator.add, heads, texts)), self.limit)
         if self.end is not None:
             rows = [row if row and row[-1] == self.end else [*row, self.end] for row in rows]
         # A decoder's tokenizer returns no tokens for an empty text: embed one end-of-sequence (or padding) token.
         alone = self.tokenizer.eos_token_id
         alone = self.tokenizer.pad_token_id if alone is None else alone
         return [row or [alone] for row in rows]
-
-    def _with_task(self, task: str) -> TextTokenizer:
-        if not task or task == self.encoding_config.task or not self.encoding_config.takes_task:
-            return self
-        if task not in self._others:
-            self._others[task] = TextTokenizer(self.tokenizer, replace(self.encoding_config, task=task))
-        return self._others[task]
 
     def truncate(self, texts: Sequence[str], tokens: int) -> list[str]:
         """Truncate texts to at most `tokens` tokens."""
@@ -110,9 +94,9 @@ class TextTokenizer:
         return tuple(zip(queries, answers, strict=True))
 
     def _tokenize_in_template(
-        self, shown: Sequence[str], before: str, texts: Sequence[str], after: str
+        self, heads: Sequence[str], texts: Sequence[str], tails: Sequence[str]
     ) -> list[list[int]]:
-        rendered = [s + before + text + after for s, text in zip(shown, texts, strict=True)]
+        rendered = [head + text + tail for head, text, tail in zip(heads, texts, tails, strict=True)]
         rows, kept = self._tokenize(rendered, None), list(texts)
         while long := [i for i, row in enumerate(rows) if len(row) > self.limit]:
             for i in long:
@@ -125,7 +109,7 @@ class TextTokenizer:
                         " both; raise max_length, or give fewer or shorter examples"
                     )
                 (kept[i],) = self.truncate([kept[i]], room)
-            again = self._tokenize([shown[i] + before + kept[i] + after for i in long], None)
+            again = self._tokenize([heads[i] + kept[i] + tails[i] for i in long], None)
             for i, row in zip(long, again, strict=True):
                 rows[i] = row
         return rows

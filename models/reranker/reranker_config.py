@@ -98,8 +98,6 @@ class PairTokenizer:
     def __init__(self, tokenizer: Any, reranker_config: RerankerConfig) -> None:
         self.tokenizer, self.reranker_config = tokenizer, reranker_config
         self._others: dict[str, PairTokenizer] = {}
-        head, _, tail = reranker_config.query_template.partition("{text}")
-        self._around_query = [part.replace("{prompt}", reranker_config.prompt) for part in (head, tail)]
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         if reranker_config.kind == "yes_no":
@@ -129,11 +127,11 @@ class PairTokenizer:
         """Return token ids of queries or passages alone, truncated to what a pair can hold."""
         if not texts:
             return []
-        head, tail = self._around_query
-        if role == "passage":
-            head, _, tail = self.reranker_config.passage_template.partition("{text}")
+        own = self.reranker_config
+        template = own.query_template if role == "query" else own.passage_template
+        head, tail = (part.replace("{prompt}", own.prompt) for part in template.split("{text}", 1))
         # Another prompt may leave a passage more room; `split_pair` cuts it.
-        limit = self.query_limit if role == "query" else self.reranker_config.max_length
+        limit = self.query_limit if role == "query" else own.max_length
         ids = self.tokenizer(
             [head + text + tail for text in texts],
             truncation=True,
@@ -161,14 +159,10 @@ class PairTokenizer:
         prompts: those of the queries, see `with_prompt`. None: that of the reranker config."""
         distinct = list(dict.fromkeys(text for own in passages for text in own))
         ids_of = dict(zip(distinct, self.tokenize(distinct, "passage"), strict=True))
-        tokens = [self.with_prompt(prompt) for prompt in prompts or [""] * len(queries)]
-        query_ids: list[list[int]] = [[] for _ in queries]
-        for one in dict.fromkeys(tokens):
-            places = [i for i, other in enumerate(tokens) if other is one]
-            for i, ids in zip(places, one.tokenize([queries[i] for i in places], "query"), strict=True):
-                query_ids[i] = ids
-        for one, ids, own in zip(tokens, query_ids, passages, strict=True):
-            yield [one.split_pair(ids, ids_of[text]) for text in own]
+        for query, own, prompt in zip(queries, passages, prompts or [""] * len(queries), strict=True):
+            tokens = self.with_prompt(prompt)
+            (ids,) = tokens.tokenize([query], "query")
+            yield [tokens.split_pair(ids, ids_of[text]) for text in own]
 
     def split_pair(self, query: Sequence[int], passage: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return a pair's ids in two parts: the prefix that all pairs of the query share, and the rest."""

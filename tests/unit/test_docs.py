@@ -22,7 +22,7 @@ from ratchet.orchestrator.recipe import names as recipe_names
 ROOT = Path(__file__).resolve().parents[2]
 DECLARATIONS = find_declarations()
 CONFIGS = {"encoding_config": EncodingConfig, "reranker_config": RerankerConfig}
-FILES = ("py", "csv", "tsv", "txt", "json", "jsonl", "parquet", "html", "yaml", "md")
+FILES = ("py", "csv", "tsv", "txt", "json", "jsonl", "parquet", "html", "yaml", "md", "trec")
 
 
 def named_settings(text: str) -> set[tuple[str, str]]:

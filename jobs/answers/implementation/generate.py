@@ -26,6 +26,7 @@ from ratchet.data.tasks.task import (
     write_task_name,
 )
 from ratchet.errors import InputError
+from ratchet.jobs.answers.chat_options import read_chat
 from ratchet.jobs.answers.generate import Config, Inputs, check_vllm
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
@@ -43,9 +44,9 @@ class Worker:
 
     def __init__(self, config: Config, inputs: Inputs, batch_tokens: int, device: str) -> None:
         self.config, self.batch_tokens = config, batch_tokens
-        self.decoder = decoder.load(
-            inputs.model, inputs.adapter, dtype=config.dtype, device=device, quantization=config.quantization
-        )
+        options: dict[str, Any] = {"dtype": config.dtype, "device": device, "quantization": config.quantization}
+        arguments, _ = read_chat(inputs.samples)
+        self.decoder = decoder.load(inputs.model, inputs.adapter, template_arguments=arguments, **options)
         self.sampling = _make_sampling(config, inputs)
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
@@ -95,7 +96,7 @@ class ShardClient:
 
     def __init__(self, config: Config, inputs: Inputs) -> None:
         self.config, self.engine_args = config, dict[str, Any]()
-        self.conversations = decoder.load_conversations(inputs.model)
+        self.conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
         self.sampling = _make_sampling(config, inputs)
 
     def requests(self, source: Path) -> list[Request]:
@@ -125,7 +126,7 @@ def _make_sampling(config: Config, inputs: Inputs) -> Sampling:
         top_p=config.top_p,
         top_k=config.top_k,
         max_new_tokens=config.max_new_tokens,
-        stop=get_task(read_task_name(inputs.samples)).stop,
+        stop=read_chat(inputs.samples)[1] or get_task(read_task_name(inputs.samples)).stop,
         seed=config.seed,
     )
 

@@ -9,20 +9,23 @@ from typing import Any
 from ratchet.data.tables import write_shards
 from ratchet.data.tasks.splits import describe_repeated
 from ratchet.data.tasks.task import SAMPLES, Sample, sample_to_row, write_task_name
-from ratchet.jobs.answers.prepare_tasks import Config, Inputs, split_samples
+from ratchet.jobs.answers.chat_options import CHAT_FILE, describe_chat
+from ratchet.jobs.answers.prepare_tasks import Config, Inputs, make_task, split_samples
 from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     found = split_samples(config, inputs, partial(_report_progress, context))
-    splits = found.groups
+    splits, chat = found.groups, describe_chat(config, make_task(config).stop)
     for name, chosen in splits.items():
         rows = [sample_to_row(sample) for group in chosen for sample in group]
         write_shards(context.out / name, rows, SAMPLES, config.shard_rows)
         write_task_name(context.out / name, config.task)
+        if chat:
+            (context.out / name / CHAT_FILE).write_text(chat["chat"] + "\n")
     counts = {name: sum(map(len, chosen)) for name, chosen in splits.items()}
     return Result(
-        {"task": config.task, **counts, "also_in_test": found.also_in_test},
+        {"task": config.task, **counts, "also_in_test": found.also_in_test, **chat},
         {"splits": [_describe(name, chosen) for name, chosen in splits.items()]},
         note=describe_repeated(found),
         cases={"samples": [_make_case(sample) for sample in splits["train"][0][:1]]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from ratchet.data.tables import list_shards, write_table
 from ratchet.data.tasks import get_task
 from ratchet.data.tasks.task import CORRECT, SAMPLES, read_task_name, write_task_name
 from ratchet.errors import ArtifactError, InputError
+from ratchet.jobs.answers.chat_options import CHAT_FILE
 from ratchet.jobs.answers.rejection_sample import Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Result
 
@@ -47,4 +49,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             " on; use a stronger teacher, or more completions per sample"
         )
     write_task_name(context.out, name)
+    if (chat := inputs.samples / CHAT_FILE).is_file():
+        shutil.copy(chat, context.out)
     return Result({"samples": total, "unsolved": unsolved, "kept": kept})

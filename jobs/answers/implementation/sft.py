@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from ratchet.data.tasks.answers import TEACHER_LOGPROBS
 from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, read_task_name, row_to_sample, write_task_name
 from ratchet.data.triplets import distribute
 from ratchet.errors import InputError
+from ratchet.jobs.answers.chat_options import read_chat
 from ratchet.jobs.answers.sft import DEFAULT_MAX_LENGTH, LEARNING_RATES, Config, Inputs
 from ratchet.jobs.training.finetuning import attach_adapter, run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
@@ -57,11 +59,12 @@ class TrainTask:
                 f"sft.valid: samples of task {read_task_name(inputs.valid)} given, to train on {self.task.name};"
                 " expected the same task; prepare both together"
             )
+        arguments, stop = read_chat(inputs.valid)
+        self.stop = stop or self.task.stop
         self.device = "cpu" if worker.device == "cpu" else "cuda"
         with load_partitioned(config.dtype, self.device, zero_stage=config.zero_stage, offload=config.offload):
-            self.decoder = decoder.load(
-                inputs.base, dtype=config.dtype, device=self.device, training=True, quantization=config.quantization
-            )
+            options: dict[str, Any] = {"quantization": config.quantization, "template_arguments": arguments}
+            self.decoder = decoder.load(inputs.base, dtype=config.dtype, device=self.device, training=True, **options)
         self.dropout = DropoutMasks(config.seed)
         if config.method == "lora":
             initial_adapter = inputs.current_best if config.start_from == "current_best" else None
@@ -210,7 +213,7 @@ class TrainTask:
 
     def _verify_answers(self, rank: int, workers: int) -> tuple[int, int]:
         """Answer this worker's part of the held-out samples greedily. Return (correct answers, questions)."""
-        sampling = Sampling(temperature=0, max_new_tokens=self.config.max_new_tokens, stop=self.task.stop)
+        sampling = Sampling(temperature=0, max_new_tokens=self.config.max_new_tokens, stop=self.stop)
         own = self.valid_samples[rank::workers]
         conversations = [ConversationState(one.id, one.system, [question for question, _ in one.turns]) for one in own]
         converse(self.decoder, conversations, sampling, batch_tokens=self.resources.batch_tokens)

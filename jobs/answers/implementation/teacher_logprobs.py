@@ -12,6 +12,7 @@ from ratchet.data.tables import list_shards, write_table
 from ratchet.data.tasks.answers import TEACHER_LOGPROBS
 from ratchet.data.tasks.task import SAMPLES, read_task_name, row_to_sample, write_task_name
 from ratchet.errors import InputError
+from ratchet.jobs.answers.chat_options import read_chat
 from ratchet.jobs.answers.teacher_logprobs import Config, Inputs
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
@@ -27,9 +28,9 @@ class Worker:
 
     def __init__(self, config: Config, inputs: Inputs, batch_tokens: int, device: str) -> None:
         self.config, self.batch_tokens = config, batch_tokens
-        self.decoder = decoder.load(
-            inputs.model, inputs.adapter, dtype=config.dtype, device=device, quantization=config.quantization
-        )
+        options: dict[str, Any] = {"dtype": config.dtype, "device": device, "quantization": config.quantization}
+        arguments, _ = read_chat(inputs.samples)
+        self.decoder = decoder.load(inputs.model, inputs.adapter, template_arguments=arguments, **options)
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         samples = [row_to_sample(row) for row in pq.read_table(source).to_pylist()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +44,13 @@ class Worker:
         texts = read_queries(source, ("id", "text"))
         tokens = 0
 
-        def count(rows: int, done: int) -> None:
+        def count(embedded: int, done: int) -> None:
             nonlocal tokens
             tokens = done
-            report(rows, done)
+            report(embedded, done)
 
-        strings = texts["text"].to_pylist()
-        vectors_ND = np.zeros((0, self.encoder.dim), np.float32)
-        if strings:
-            own = list_instructions(self.config, texts)
-            encode = partial(self.encoder.encode, batch_tokens=self.batch_tokens, progress=count)
-            vectors_ND = encode(strings, self.config.role, own)
+        rows, own = texts["text"].to_pylist(), list_instructions(self.config, texts)
+        vectors_ND = self.encoder.encode(rows, self.config.role, own, batch_tokens=self.batch_tokens, progress=count)
         _write(target, texts["id"], vectors_ND)
         return {"rows": len(texts), "tokens": tokens}
 
@@ -74,8 +69,7 @@ class ShardClient:
 
     def requests(self, source: Path) -> list[Request]:
         texts = read_queries(source, ("text",))
-        own = list_instructions(self.config, texts)
-        rows = self.tokens(texts["text"].to_pylist(), self.config.role, tasks=own)
+        rows = self.tokens(texts["text"].to_pylist(), self.config.role, tasks=list_instructions(self.config, texts))
         return [(np.array(ids, np.int32), self.how) for ids in rows]
 
     def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> dict[str, int]:

@@ -8,7 +8,7 @@ from ratchet.data.rankings import summarize_counts
 from ratchet.data.retrieval import Query
 from ratchet.data.tables import CORPUS, INSTRUCTIONS, QUERIES, SCORES, TEACHER_SCORES, add_instructions, write_shards
 from ratchet.jobs.retrieval.prepare import Config, Inputs
-from ratchet.jobs.retrieval.splits import count_instructions, describe_repeated, load_data, split_data
+from ratchet.jobs.retrieval.splits import describe_repeated, load_data, split_data
 from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 
@@ -43,7 +43,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     counts = {f"{name}/queries": len(queries) for name, queries in splits.items()}
     counts["longest_text"] = data.longest_text
     return Result(
-        {"documents": len(corpus), "queries": len(data.queries), **counts, **count_instructions(data), **data.notes},
+        {"documents": len(corpus), "queries": len(data.queries), **counts, **data.notes},
         {"splits": statistics},
         note=describe_repeated(splits),
     )

@@ -54,9 +54,8 @@ class Worker:
             tokens = seen
             report(done * len(table) // pairs, seen)
 
-        prompts = list_instructions(self.config, table)
-        options: dict[str, Any] = {"batch_tokens": self.batch_tokens, "progress": count}
-        scores = self.reranker.score(table["text"].to_pylist(), texts, prompts, **options)
+        queries, own = table["text"].to_pylist(), list_instructions(self.config, table)
+        scores = self.reranker.score(queries, texts, own, batch_tokens=self.batch_tokens, progress=count)
         return write_scores(target, table, scores, tokens)
 
 
@@ -73,8 +72,8 @@ class ShardClient:
 
     def requests(self, source: Path) -> list[Request]:
         table, texts = self.lists.read(source)
-        prompts = list_instructions(self.config, table)
-        pairs = self.tokens.tokenize_pairs(table["text"].to_pylist(), texts, prompts)
+        own = list_instructions(self.config, table)
+        pairs = self.tokens.tokenize_pairs(table["text"].to_pylist(), texts, own)
         return [
             (np.array([*first, *second], np.int32), {"use_activation": False}) for own in pairs for first, second in own
         ]

@@ -29,7 +29,7 @@ def inputs(concepts: Path) -> Inputs:
 
 def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inputs) -> None:
     task = TrainTask(WorkerInfo(0, 1, "cpu"), SHOWN, inputs, Resources(1, cpus=1.0, gpus=0.0))
-    tokenizer, data = task.encoder.tokens.tokenizer, task.triplets
+    tokenizer, data = task.encoder.tokenizer, task.triplets
     seen = []
     for epoch in range(2):
         batch = data.make_batch(SHOWN.seed, epoch, 0, SHOWN.batch_size, SHOWN.num_negatives, 0, 1)

@@ -1,0 +1,57 @@
+"""How models are asked: arguments of their chat templates, and stop strings besides the task's.
+
+`prepare_tasks` writes both beside the samples. `generate`, `sft` and `teacher_logprobs` read them there and have no
+such settings of their own, so they cannot differ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ratchet.errors import InputError
+from ratchet.orchestrator.job_interface import Parents, Result
+
+CHAT_FILE = "chat.json"
+
+
+def describe_chat(config: Any, stop: Sequence[str]) -> dict[str, str]:
+    """Return the content of `chat.json` as the metric `chat`, by which plans know it; nothing without settings.
+
+    stop: those of the task and of the settings. Raises InputError for arguments that are not `name=value`."""
+    arguments = config.chat_template_kwargs
+    try:
+        found = {name: json.loads(text) for name, _, text in (item.partition("=") for item in arguments)}
+    except ValueError:
+        raise InputError(
+            f"prepare_tasks.chat_template_kwargs: '{','.join(arguments)}' given; expected name=value, such as"
+            " enable_thinking=false, with values in JSON"
+        ) from None
+    parts = {"template_arguments": found, "stop": list(stop) if config.stop else []}
+    return {"chat": json.dumps(parts)} if found or config.stop else {}
+
+
+def read_chat(samples: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return (arguments of chat templates, stop strings) of samples; both empty where none were set."""
+    file = samples / CHAT_FILE
+    return _parse(file.read_text() if file.is_file() else "{}")
+
+
+def _parse(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    chat = json.loads(text)
+    return chat.get("template_arguments", {}), tuple(chat.get("stop", ()))
+
+
+def check_chat(config: Any, inputs: Any, parents: Parents) -> Result:
+    """Raise ModelError when planning, for arguments that the chat template of the job's model does not use."""
+    model = getattr(inputs, "model", None) or getattr(inputs, "base", None)
+    field = "samples" if hasattr(inputs, "samples") else "valid"
+    samples, made = getattr(inputs, field), parents.get(field, Result())
+    arguments, _ = _parse(str(made.metrics.get("chat", "{}"))) if samples is None else read_chat(samples)
+    if model is not None and arguments:
+        from ratchet.models.decoder import decoder
+
+        decoder.load_conversations(model, arguments)
+    return Result()
