@@ -1,0 +1,165 @@
+"""System prompts, stop strings and arguments of chat templates: set once, and the same in all jobs that ask models."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import transformers
+from countdown_files import FAST, make_countdown_files
+
+from ratchet.data.tables import read_shards
+from ratchet.data.tasks.task import SAMPLES, row_to_sample
+from ratchet.errors import DataError, InputError, ModelError
+from ratchet.jobs.answers import generate, prepare_tasks, rejection_sample, sft, teacher_logprobs
+from ratchet.jobs.answers.chat_options import read_chat
+from ratchet.jobs.answers.implementation import generate as generating
+from ratchet.jobs.answers.implementation import rejection_sample as sampling
+from ratchet.jobs.answers.implementation import sft as training
+from ratchet.jobs.answers.implementation import teacher_logprobs as teaching
+from ratchet.jobs.training.task import WorkerInfo
+from ratchet.orchestrator.job_interface import Context, Resources, Result
+from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.recipe import Settings, build, find
+from ratchet.orchestrator.store import Store
+
+THINKING = (  # the rules of Qwen3's template: a last answer has an empty block of thoughts, and so has the prompt
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if loop.last and m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}"
+    "{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+SYSTEM = "Answer briefly.\nNothing else."
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Countdown with all three settings in asked/, without them in prepared/, and thinking/: a model like Qwen3."""
+    folder = make_countdown_files(tmp_path_factory.mktemp("countdown"))
+    config = prepare_tasks.Config(
+        "countdown",
+        shard_rows=10,
+        system=SYSTEM.replace("\n", "\\n"),
+        stop=("\\n\\n\\n",),
+        chat_template_kwargs=("enable_thinking=false",),
+    )
+    inputs = prepare_tasks.Inputs(folder / "tasks/tasks")
+    predicted = prepare_tasks.predict(config, inputs, {})
+    result = prepare_tasks.JOB.load()(make_context(folder / "asked"), config, inputs)
+    assert predicted.metrics["chat"] == result.metrics["chat"]
+    shutil.copytree(folder / "base", folder / "thinking")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "base")
+    tokenizer.chat_template = THINKING
+    tokenizer.save_pretrained(folder / "thinking")
+    return folder
+
+
+def make_context(out: Path) -> Context:
+    out.mkdir(parents=True)
+    (work := out.with_name(f"{out.name}-work")).mkdir()
+    return Context(out.name, "0" * 64, 1, out, work, Resources(1, 2.0, 0.0))
+
+
+def test_samples_carry_the_system_prompt_and_nothing_else_changes(made: Path) -> None:
+    assert read_chat(made / "asked/test") == ({"enable_thinking": False}, ("</answer>", "\n\n\n"))
+    assert read_chat(made / "prepared/test") == ({}, ())
+    before, after = (read_shards(made / name / "test", SAMPLES.names).to_pylist() for name in ("prepared", "asked"))
+    assert after == [row | {"system": SYSTEM} for row in before]
+
+
+def test_all_jobs_ask_with_the_same_tokens(made: Path, tmp_path: Path) -> None:
+    """Against `apply_chat_template`, with the argument."""
+    model, samples = made / "thinking", made / "asked/train"
+    shard = samples / "shard-00000.parquet"
+    sample = row_to_sample(pq.read_table(shard).slice(0, 1).to_pylist()[0])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    talk = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": sample.turns[0][0]}]
+    options = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
+    asked = tokenizer.apply_chat_template(talk, **options)
+    assert asked.endswith("</think>\n\n")
+    expected = tokenizer(asked, add_special_tokens=False)["input_ids"]
+
+    given = generate.Inputs(model, samples)
+    worker = generating.Worker(generate.Config(dtype="float32"), given, 4096, "cpu")
+    assert worker.decoder.conversations.tokenize_prompt(sample.system, [sample.turns[0][0]], []) == expected
+    assert worker.sampling.stop == ("</answer>", "\n\n\n")
+    ids, parameters = generating.ShardClient(generate.Config(), given).requests(shard)[0]
+    assert (ids.tolist(), parameters["stop"]) == (expected, ["</answer>", "\n\n\n"]), "of vLLM"
+
+    inputs = sft.Inputs(model, samples, made / "asked/valid")
+    task = training.TrainTask(WorkerInfo(0, 1, "cpu"), FAST, inputs, Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
+    own = task.train[0]
+    assert own.ids[: own.trained.index(True)] == expected
+    assert task.stop == ("</answer>", "\n\n\n")
+
+    teacher = teaching.Worker(
+        teacher_logprobs.Config(dtype="float32"), teacher_logprobs.Inputs(model, samples, model), 4096, "cpu"
+    )
+    taught = teacher.decoder.conversations.tokenize_sample(sample.system, [sample.turns[0][0]], [sample.turns[0][1]])
+    assert taught == own
+
+
+def test_answers_of_a_teacher_are_asked_alike(made: Path, tmp_path: Path) -> None:
+    samples = made / "asked/valid"
+    completions = tmp_path / "completions"
+    shutil.copytree(samples, completions)
+    for path in completions.glob("*.parquet"):
+        rows = pq.read_table(path)
+        pq.write_table(rows.append_column("answers", [[[own] for own in rows["targets"].to_pylist()]]), path)
+    context = make_context(tmp_path / "kept")
+    sampling.run(context, rejection_sample.Config(), rejection_sample.Inputs(completions, samples))
+    assert read_chat(context.out) == read_chat(samples)
+
+
+@pytest.mark.parametrize("model", ["base", "thinking"])
+@pytest.mark.parametrize("argument", ["enable_thinkin=false", "enable_thinking=true"])
+def test_an_argument_that_changes_nothing_is_refused_when_planned(made: Path, model: str, argument: str) -> None:
+    """A misspelt one, the template's own default, and any where the template takes none."""
+    config = prepare_tasks.Config("countdown", chat_template_kwargs=(argument,))
+    known = prepare_tasks.predict(config, prepare_tasks.Inputs(made / "tasks/tasks"), {})
+    for job, inputs, field in (
+        (generate, generate.Inputs(made / model, None), "samples"),  # type: ignore[arg-type]
+        (sft, sft.Inputs(made / model, None, None), "valid"),  # type: ignore[arg-type]
+        (teacher_logprobs, teacher_logprobs.Inputs(made / model, None, made / model), "samples"),  # type: ignore[arg-type]
+    ):
+        assert job.JOB.predict is not None
+        with pytest.raises(ModelError, match="renders the same without enable_thinki"):
+            job.JOB.predict(job.Config(), inputs, {field: known})
+        assert job.JOB.predict(job.Config(), inputs, {field: Result()}) == Result()
+
+
+def test_arguments_are_checked_against_the_model_of_given_samples(made: Path) -> None:
+    generate.JOB.predict(generate.Config(), generate.Inputs(made / "thinking", made / "asked/test"), {})  # type: ignore[misc]
+    with pytest.raises(ModelError, match="enable_thinking=False"):
+        generate.JOB.predict(generate.Config(), generate.Inputs(made / "base", made / "asked/test"), {})  # type: ignore[misc]
+
+
+def test_a_plan_refuses_them(made: Path, tmp_path: Path) -> None:
+    def check(model: str) -> None:
+        lines = [f"base={made / model}", "prepare_tasks.chat_template_kwargs=enable_thinking=false"]
+        Plan(build(find("countdown"), Settings.read(lines))[0], Store.open(str(tmp_path / model))).check()
+
+    check("thinking")
+    with pytest.raises(ModelError, match="leave it out of chat_template_kwargs"):
+        check("base")
+
+
+def test_bad_settings_are_named_with_what_was_given(made: Path) -> None:
+    inputs = prepare_tasks.Inputs(made / "tasks/tasks")
+    config = prepare_tasks.Config("countdown")
+    for argument in ("enable_thinking", "enable_thinking=no"):
+        with pytest.raises(InputError, match=f"chat_template_kwargs: '{argument}' given; expected name=value"):
+            prepare_tasks.predict(dataclasses.replace(config, chat_template_kwargs=(argument,)), inputs, {})
+    with pytest.raises(DataError, match=r"tasks.jsonl:1: its target goes on after the stop string '</think>'"):
+        prepare_tasks.predict(dataclasses.replace(config, stop=("</think>",)), inputs, {})
+
+
+def test_the_file_is_read_as_json(made: Path) -> None:
+    found = json.loads((made / "asked/train/chat.json").read_text())
+    assert found == {"template_arguments": {"enable_thinking": False}, "stop": ["</answer>", "\n\n\n"]}
+    assert not (made / "prepared/train/chat.json").exists()
