@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 from ratchet.data.formats import eedi, flag_embedding, papers
-from ratchet.data.formats.detection import load_retrieval
+from ratchet.data.formats.detection import load_queries, load_retrieval
 from ratchet.data.tasks import get_task, read_samples
 from ratchet.errors import InputError
+from ratchet.jobs.retrieval.datasets import find_datasets
 from ratchet.orchestrator.recipe import read_lines
 from ratchet.orchestrator.sweeps.space import Space
 
@@ -219,12 +220,21 @@ def _compare_papers(folder: Path, rows: list[Any]) -> None:
     ]
 
 
-def _make_parquet() -> bytes:
+def _compare_pairs(folder: Path, rows: list[Any]) -> None:
+    others = _read_with_arrow(folder / "pairs.jsonl", anchor=TEXT, positive=TEXT)
+    texts = {row.id: row.text for row in rows if not hasattr(row, "positives")}
+    found = {(row.text, texts[name]) for row in rows if hasattr(row, "positives") for name in row.positives}
+    assert found == {(other["anchor"], other["positive"]) for other in others}
+
+
+def _make_parquet(rows: list[dict[str, Any]]) -> bytes:
     file = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(COUNTDOWN), file)
+    pq.write_table(pa.Table.from_pylist(rows), file)
     return file.getvalue()
 
 
+PAIRS = [{"anchor": f"q {i}", "positive": f"p {i}", "negative": f"p {i + 1}"} for i in range(6)]
+CSV = b"id,question,answer\n" + b"".join(b'%d,"What, is\n%d?",%d\n' % (i, i, i) for i in range(6))
 COUNTDOWN = [{"nums": [1, 2, i], "target": 3 + i, "solution": f"1 + 2 + {i}"} for i in range(3, 9)]
 SQUAD = [
     {
@@ -300,8 +310,20 @@ FORMATS: dict[str, Format] = {
         _compare_countdown,
     ),
     "countdown_parquet": Format(
-        {"tasks.parquet": _make_parquet()},
+        {"tasks.parquet": _make_parquet(COUNTDOWN)},
         lambda folder: list(read_samples(get_task("countdown"), folder / "tasks.parquet")),
+    ),
+    "pairs": Format(
+        {"pairs.jsonl": _write_lines(PAIRS)}, lambda folder: _load_retrieval(folder / "pairs.jsonl"), _compare_pairs
+    ),
+    "pairs_csv": Format({"pairs.csv": CSV}, lambda folder: _load_retrieval(folder / "pairs.csv")),
+    "pairs_parquet": Format(
+        {"pairs.parquet": _make_parquet(PAIRS)}, lambda folder: _load_retrieval(folder / "pairs.parquet")
+    ),
+    "queries": Format({"queries.csv": CSV}, lambda folder: list(load_queries(folder / "queries.csv"))),
+    "datasets": Format(
+        {"list.yaml": b"- data: a.jsonl?query=x\n  weight: 0.5\n- data: b\n  task: 'find: it'\n  name: b\n"},
+        lambda folder: find_datasets(str(folder / "list.yaml"))["data"],
     ),
     "settings": Format({"settings.yaml": YAML}, lambda folder: read_lines(folder / "settings.yaml") or [None]),
     "space": Format({"space.yaml": YAML}, lambda folder: [Space.read(folder / "space.yaml")]),
