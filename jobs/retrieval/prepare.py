@@ -87,5 +87,13 @@ JOB = Job(
     check=check,
     predict=predict,
     outputs=list_outputs,
-    metrics=lambda config: ("documents", "queries*", "*/queries", "longest_text", "tasks", "prompts"),
+    metrics=lambda config: (
+        "documents",
+        "queries",
+        "*/queries",
+        "queries without *",
+        "longest_text",
+        "tasks",
+        "prompts",
+    ),
 )
