@@ -143,6 +143,6 @@ JOB = Job(
     needs=estimate_needs,
     warm_start=WARM_START,
     max_workers=lambda config: count_feedable_workers(config.batch_size),
-    outputs=("adapter", "selection.json"),
+    outputs=("adapter", "checkpoint-*", "selection.json"),
     metrics=list_training_metrics,
 )

@@ -85,6 +85,6 @@ JOB = Job(
     needs=estimate_needs,
     warm_start=WARM_START,
     max_workers=lambda config: count_feedable_workers(config.batch_size),
-    outputs=("adapter", "selection.json", "teacher_gate"),
+    outputs=("adapter", "checkpoint-*", "selection.json", "teacher_gate"),
     metrics=list_training_metrics,
 )

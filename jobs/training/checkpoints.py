@@ -1,7 +1,7 @@
 """Checkpoints of a training run: the state to resume from, the best model so far, and the models of chosen steps.
 
     work/train/<run>/step-<training steps>-<epoch>-<start>/    engine/, history.json, best/, DIGESTS.json
-    work/checkpoint-step-<training step>/                      a model in `FinetuneConfig.kept_steps`
+    work/checkpoint-step-<training step>/                      the model of an evaluation (`FinetuneConfig.keeps_all`)
 
 Both are written elsewhere, synced, and renamed when they are complete. A checkpoint is loaded only if all its files
 match their digests; otherwise the one before is, of which two are kept, or training starts again. No generator state
@@ -29,7 +29,7 @@ KEPT = 2
 
 
 def checkpoint_folder(context: Context, step: int) -> Path:
-    """The folder of the model after a training step in `FinetuneConfig.kept_steps`, while the job runs."""
+    """The folder of the model that was evaluated after a training step, while the job runs."""
     return context.work / f"checkpoint-step-{step}"
 
 
@@ -53,8 +53,8 @@ def read_history(folder: Path) -> TrainHistory:
 def find_model_damage(context: Context, options: FinetuneConfig, checkpoint: Path) -> str:
     """Return which model of a chosen step is damaged, among those that a run which resumes from `checkpoint` does not
     write again. An empty string if none is."""
-    done = int(checkpoint.name.split("-")[1])
-    folders = [checkpoint_folder(context, step) for step in options.kept_steps if step <= done]
+    evaluated = read_history(checkpoint).evaluated_at if options.keeps_all else []
+    folders = [checkpoint_folder(context, step) for step in evaluated]
     found = ((folder.name, find_damage(folder)) for folder in folders)
     return next((f"{name}/{damage}" for name, damage in found if damage), "")
 

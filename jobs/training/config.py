@@ -52,6 +52,10 @@ class FinetuneConfig:
     """Where training starts: a new adapter on the base, or the current best adapter if there is one."""
     metric: str = "map@25"
     """Metric on `valid` that selects the model to keep: map@K, r@K, ndcg@K, p@K, hit@K, mrr or map."""
+    keep: Literal["best", "all"] = "best"
+    """`all` keeps the model of each evaluation too: checkpoint-epoch-1 and so on, with eval_steps checkpoint-STEP."""
+    epoch: Annotated[int, Ge(1)] | None = None
+    """Take the model after this epoch instead of the best one, even if nothing improved. None: the best."""
     allow_regression: bool = False
     """Keep the best new model even if it does not improve on the current best."""
     save_steps: Annotated[int, Ge(1), Unit("training steps")] | None = None
@@ -75,6 +79,11 @@ class FinetuneConfig:
         evaluate as eval_steps says, keep the best."""
         return getattr(self, "checkpoints", ())
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether the model of each evaluation is kept while the job runs."""
+        return self.keep == "all" or bool(self.kept_steps)
+
 
 @dataclass(frozen=True)
 class RetrievalFinetuneConfig(FinetuneConfig):
@@ -95,6 +104,9 @@ class RetrievalFinetuneConfig(FinetuneConfig):
 
 def check_config(job: str, config: FinetuneConfig, base: Path | None) -> None:
     """Raise InputError for settings that exclude each other and an unusable base."""
+    last = 0 if config.eval_steps or config.kept_steps else config.epochs
+    expected = f"at most epochs, which is {config.epochs}, and none with eval_steps or checkpoints; lower it"
+    require(job, config, [("epoch", config.epoch is None or config.epoch <= last, expected)])
     if config.quantization != "none" and config.zero_stage == 3:
         raise InputError(
             f"{job}.zero_stage: 3 given; expected 2 or less with nf4, since quantized blocks cannot be sharded; lower"
@@ -154,7 +166,8 @@ def check_checkpoints(checkpoints: Sequence[int], total: int) -> None:
 def list_training_metrics(config: FinetuneConfig) -> list[str]:
     """Return the names of the metrics that every finetuning job reports."""
     held_out = [f"valid/{config.metric}{end}" for end in ("", "_start", "_best")]
-    return [*held_out, "loss", "best_epoch", "best_step", "improved"]
+    counts = ("trainable_weights", "weights", "trainable_percent")
+    return [*held_out, *counts, "loss", "best_epoch", "best_step", "improved"]
 
 
 def epochs_blocked_by(config: FinetuneConfig) -> str:
@@ -166,8 +179,8 @@ def epochs_blocked_by(config: FinetuneConfig) -> str:
         )
     if config.warmup_ratio and config.warmup_steps is None:
         return "warmup_ratio is a fraction of all training steps; set warmup_steps, or warmup_ratio=0"
-    if config.eval_steps or config.kept_steps:
-        return "with eval_steps or checkpoints the model is also evaluated at the end; leave them out"
+    if config.eval_steps or config.keeps_all:
+        return "with eval_steps, checkpoints or keep=all other models are kept or evaluated; leave them out"
     return ""
 
 

@@ -92,8 +92,8 @@ def run_finetuning(
     keep_start: Callable[[Path | None, Path], None] | None = None,
 ) -> Result:
     """Train, and keep the best model on held-out rows in `context.out/folder`, with its metric in `selection.json`;
-    those after `config.kept_steps` too, in `checkpoint-STEP`. Without the metric (nothing is held out) the last
-    model is kept.
+    those of other evaluations too (`config.keeps_all`), in `checkpoint-STEP` or `checkpoint-epoch-N`. Without the
+    metric (nothing is held out) the last model is kept.
 
     arguments: those of `task_class` beside `config`.
     base_is_usable: whether the base without an adapter can be kept; one with a new head cannot.
@@ -103,17 +103,19 @@ def run_finetuning(
     arguments = {**arguments, "config": config}
     best_folder = context.out / folder
     history = train(context, config, task_class, arguments, best_folder)
-    for step in config.kept_steps:
-        # Copied, not moved: a run that is killed here finds them again.
-        made, ignore = context.out / f"checkpoint-{step}", shutil.ignore_patterns(digests.NAME)
-        shutil.copytree(checkpoint_folder(context, step), made, ignore=ignore)
+    unit = "step" if config.eval_steps or config.kept_steps else "epoch"
+    for number, step in enumerate(history.evaluated_at if config.keeps_all else [], 1):
+        if config.keep == "all" or step in config.kept_steps:
+            # Copied, not moved: a run that is killed here finds them again.
+            made = context.out / (f"checkpoint-{step}" if unit == "step" else f"checkpoint-epoch-{number}")
+            shutil.copytree(checkpoint_folder(context, step), made, ignore=shutil.ignore_patterns(digests.NAME))
     assert history.best is not None
     before, after = (found.get(config.metric, 0.0) for found in (history.start, history.evaluations[history.best]))
     improved = is_better(config.metric, history.evaluations[history.best], history.start)
-    unit = "step" if config.eval_steps or config.kept_steps else "epoch"
     best = history.best + 1 if unit == "epoch" else history.evaluated_at[history.best]
     kept = f"{unit} {best}"
-    if not improved and not config.allow_regression and (current_best is not None or base_is_usable):
+    chosen = config.allow_regression or config.epoch is not None
+    if not improved and not chosen and (current_best is not None or base_is_usable):
         kept = "current_best" if current_best else "base"
         (keep_start or _keep_start)(current_best, best_folder)
     value = after if kept == f"{unit} {best}" else before
@@ -132,6 +134,8 @@ def run_finetuning(
             f"best_{unit}": best,
             "kept": kept,
             "dtype": config.dtype,
+            **dict(zip(("trainable_weights", "weights"), history.weights, strict=True)),
+            "trainable_percent": round(100 * history.weights[0] / history.weights[1], 4),
         },
         {f"{unit}s": _table(history, unit, kept)},
         _curves(history),

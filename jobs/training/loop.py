@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from peft import PeftModel
 from ray import train as ray_train
 from ray.train.torch import get_device
 
@@ -92,6 +93,7 @@ class TrainingLoop:
 
     def _train(self) -> None:
         history = self.history
+        history.weights = history.weights or list(PeftModel.get_nb_trainable_parameters(self.task.model))
         if not history.start:
             self._report("evaluating the start", 0.0)
             history.start = self.task.evaluate_start()
@@ -128,12 +130,14 @@ class TrainingLoop:
         self.tracker.log(done, {f"valid/{name}": value for name, value in metrics.items()})
         best = None if history.best is None else history.evaluations[history.best]
         is_best = best is None or is_better(self.options.metric, metrics, best)
+        if self.options.epoch is not None:
+            is_best = history.epoch == self.options.epoch
         if is_best:
             history.best = len(history.evaluations) - 1
-        if is_best or self.options.kept_steps:
+        if is_best or self.options.keeps_all:
             with engine.gather_on_first_worker([one for one in self.task.model.parameters() if one.requires_grad]):
                 if self.worker.rank == 0:
-                    self.checkpoints.save_model(is_best, done if self.options.kept_steps else None)
+                    self.checkpoints.save_model(is_best, done if self.options.keeps_all else None)
 
     def _step(self) -> bool:
         """Do one training step. Returns whether a checkpoint is due."""

@@ -78,6 +78,22 @@ def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], in
     assert losses(tuned[0]) == pytest.approx(found, rel=1e-4)
 
 
+def test_all_epochs_are_kept_and_one_is_chosen(tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path) -> None:
+    """Also where it is no better than the start, as after an epoch without learning."""
+    from safetensors.torch import load_file
+
+    config = dataclasses.replace(FAST, keep="all", epoch=1, learning_rate=1e-12, epochs=2)
+    result = run(context(tmp_path), config, inputs)
+    assert not result.metrics["improved"]
+    assert (result.metrics["kept"], result.metrics["best_epoch"], result.note) == ("epoch 1", 1, "")
+    weights = {path.parent.name: load_file(path) for path in (tmp_path / "out").glob("*/adapter_model.safetensors")}
+    assert set(weights) == {"adapter", "checkpoint-epoch-1", "checkpoint-epoch-2"}
+    for name, own in weights["adapter"].items():
+        assert own.equal(weights["checkpoint-epoch-1"][name])
+    assert any(not own.equal(weights["checkpoint-epoch-2"][name]) for name, own in weights["adapter"].items())
+    assert result.metrics["trainable_weights"] == sum(own.numel() for own in weights["adapter"].values())
+
+
 def test_two_workers_give_the_same_losses_and_metrics(
     tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
 ) -> None:

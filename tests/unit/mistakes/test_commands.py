@@ -8,7 +8,7 @@ import pytest
 from mistakes import Mistake, answers, check, parametrize
 
 ALL = "run, sweep, submit, plan, recipes, status, report, gc, verify"
-RECIPES = "countdown, gsm8k, misconceptions, predict, quickstart, retriever, squad, theorems"
+RECIPES = "chat, countdown, gsm8k, misconceptions, predict, quickstart, retriever, squad, theorems"
 
 COMMANDS = answers(
     ("", rf"command: not given; expected one of {ALL}; `ratchet --help` explains them"),
@@ -167,7 +167,7 @@ NAMES = answers(
             ("Iterations=1", "iterations"),
             ("finetune_embeder.epochs=2", "finetune_embedder"),
             ("iter9/mine.window=2,100", "iter1/mine"),
-            ("finetune_embedder.epoch=2", "epochs"),
+            ("finetune_embedder.epoches=2", "epochs"),
             ("embed.worker=2", "workers"),
             ("embed.gpu=1", "gpus"),
             ("finetune_embedder.lr_scheduler_type=cosin", "cosine"),
