@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ratchet.errors import InputError
-from ratchet.jobs.answers import evaluate_answers, generate, prepare_tasks, rejection_sample, teacher_logprobs
+from ratchet.jobs.answers import (
+    compare_checkpoints,
+    evaluate_answers,
+    generate,
+    prepare_tasks,
+    rejection_sample,
+    sft,
+    teacher_logprobs,
+)
 from ratchet.jobs.pretrained import pretrained
-from ratchet.orchestrator.step import Output, Row, Source, Step, step
+from ratchet.orchestrator.step import Output, Row, Source, Step, Summary, step
 
 Model = Source | Output
 
@@ -69,16 +78,45 @@ def select_model(base: Model, training: Step, checkpoint: str | None = None) -> 
     return base, training[checkpoint or "adapter"]
 
 
-def make_row(label: str, evaluation: Step, num_completions: int, *training: Step) -> Row:
-    """Make a row with pass@1 and pass@num_completions, and the time of training, generation and evaluation."""
-    columns = {f"pass@{k}": evaluation.metric(f"pass@{k}") for k in dict.fromkeys((1, num_completions))}
-    return Row(label, columns, steps=[*training, *evaluation.parents, evaluation])
+def finetune_and_compare(
+    model: Model,
+    prepared: Step,
+    *,
+    others: Mapping[str, Output] | None = None,
+    baselines: Sequence[str] = (),
+    num_completions: int,
+    teacher: str = "",
+    teacher_completions: int = 0,
+    ce_weight: float = 1.0,
+    **settings: Any,
+) -> Summary:
+    """Finetune, and evaluate the test samples before and after, with all checkpoints, the teacher and other baselines.
 
-
-def make_teacher_rows(teacher: str, samples: Output, *, num_completions: int, **sampling: Any) -> list[Row]:
-    """Evaluate the teacher itself, if there is one."""
-    if not teacher:
-        return []
-    model = pretrained(teacher)
-    evaluation = evaluate_model("teacher/test", model, None, samples, num_completions=num_completions, **sampling)
-    return [make_row("teacher", evaluation, num_completions)]
+    others: test samples of other tasks, by name, that the same models answer too. settings: those of `sft`."""
+    sampling = {name: settings[name] for name in ("max_new_tokens", "seed")}
+    distilled = {"num_completions": teacher_completions, "ce_weight": ce_weight, **sampling}
+    learned = learn_from_teacher(teacher, model, prepared["train"], **distilled)
+    training = step("sft", sft.JOB, base=model, valid=prepared["valid"], **learned, **settings)
+    steps = settings.get("checkpoints", ())
+    best = "best" if "checkpoints" in settings else "trained"
+    models: dict[str, tuple[str, Model, Output | None]] = {"untrained": ("start", model, None)}
+    for name in (f"checkpoint-{number}" for number in steps):
+        models[name.replace("checkpoint-", "step ")] = (name, *select_model(model, training, name))
+    models[best] = (best, *select_model(model, training))
+    if teacher:
+        models["teacher"] = ("teacher/test", pretrained(teacher), None)
+    models |= {name: (f"baseline-{number}", pretrained(name), None) for number, name in enumerate(baselines)}
+    rows, found = [], dict[str, Step]()
+    for task, samples in {"": prepared["test"], **(others or {})}.items():
+        prefix, suffix = (f"{task}/", f", as {task}") if task else ("", "")
+        options = {"num_completions": num_completions, "allow_other_task": bool(task), **sampling}
+        for label, (name, chosen, adapter) in models.items():
+            evaluation = found[name] = evaluate_model(prefix + name, chosen, adapter, samples, **options)
+            columns = {f"pass@{k}": evaluation.metric(f"pass@{k}") for k in dict.fromkeys((1, num_completions))}
+            made = [*([training] if label == best else []), *evaluation.parents, evaluation]
+            rows.append(Row(label + suffix, columns, steps=made))
+    if not steps:
+        return Summary(rows)
+    evaluations = tuple(found[f"checkpoint-{number}"] for number in steps)
+    compared: dict[str, Any] = {"training": training, "evaluations": evaluations, "before": found["start"]}
+    return Summary(rows, goals=[step("checkpoints", compare_checkpoints.JOB, **compared, steps=steps)])

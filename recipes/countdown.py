@@ -6,17 +6,10 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Interval
 
-from ratchet.jobs.answers import compare_checkpoints, init_decoder, make_countdown, sft
+from ratchet.jobs.answers import init_decoder, make_countdown
 from ratchet.jobs.pretrained import pretrained
 from ratchet.orchestrator.step import Output, Seed, Source, Summary, step
-from ratchet.recipes._answering import (
-    evaluate_model,
-    learn_from_teacher,
-    make_row,
-    make_teacher_rows,
-    prepare_samples,
-    select_model,
-)
+from ratchet.recipes._answering import finetune_and_compare, prepare_samples
 
 
 def countdown(
@@ -31,12 +24,12 @@ def countdown(
     teacher: str = "",
     teacher_completions: Annotated[int, Ge(0)] = 0,
     ce_weight: Annotated[float, Interval(ge=0, le=1)] = 0.5,
+    baselines: tuple[str, ...] = (),
     seed: Seed = 42,
 ) -> Summary:
     """Make or read Countdown tasks, finetune on their solutions (or a teacher's), and verify each checkpoint's answers.
 
-    The published run: --set base=Qwen/Qwen2.5-1.5B, and for distillation --set teacher=Qwen/Qwen2.5-7B-Instruct
-    --set teacher_completions=4.
+    The published run: --settings published/countdown
 
     base        the model to finetune: a folder or a hub id. Empty: a decoder of 4 million random weights is
                 made (init_decoder) and trained from scratch
@@ -49,41 +42,18 @@ def countdown(
     teacher     a larger model to distill from, with its answers (teacher_completions) or its distributions (ce_weight)
     teacher_completions  the teacher's completions per task. The first correct one is trained on. 0: the solutions
     ce_weight   weight of the cross-entropy. The rest is on the KL divergence from the teacher's distributions
+    baselines   further models to evaluate as they are
     seed        seed of tasks, split, order and sampling
 
     Settings of the jobs: --set sft.epochs=3, --set generate.max_new_tokens=512 and the like.
     """
     tasks = data or step("tasks", make_countdown.JOB, seed=seed)["tasks"]
     prepared = prepare_samples("prepare", tasks, test, task="countdown", max_test=max_test, seed=seed)
-    sampling: dict[str, Any] = {"max_new_tokens": 256, "seed": seed}
     model: Source | Output = (
         pretrained(base) if base else Output(step("base", init_decoder.JOB, samples=prepared["train"], seed=seed))
     )
-    training = step(
-        "sft",
-        sft.JOB,
-        base=model,
-        valid=prepared["valid"],
-        **learn_from_teacher(
-            teacher, model, prepared["train"], num_completions=teacher_completions, ce_weight=ce_weight, **sampling
-        ),
-        checkpoints=checkpoints,
-        epochs=6,
-        learning_rate=1e-3 if not base else 1e-4 if method == "lora" else None,
-        method=method if base else "full",
-        **sampling,
-    )
-    sampling["num_completions"] = num_completions
-    before = evaluate_model("start", model, None, prepared["test"], **sampling)
-    rows = [make_row("untrained", before, num_completions)]
-    evaluations = []
-    for number in dict.fromkeys(checkpoints):  # `sft` refuses a step that is given twice
-        name = f"checkpoint-{number}"
-        evaluations.append(evaluate_model(name, *select_model(model, training, name), prepared["test"], **sampling))
-        rows.append(make_row(f"step {number}", evaluations[-1], num_completions))
-    best = evaluate_model("best", *select_model(model, training), prepared["test"], **sampling)
-    rows.append(make_row("best", best, num_completions, training))
-    rows += make_teacher_rows(teacher, prepared["test"], **sampling)
-    compared: dict[str, Any] = {"training": training, "evaluations": tuple(evaluations), "before": before}
-    goals = [step("checkpoints", compare_checkpoints.JOB, **compared, steps=checkpoints)] if checkpoints else []
-    return Summary(rows, goals=goals)
+    rate = 1e-3 if not base else 1e-4 if method == "lora" else None
+    distilled: dict[str, Any] = {"teacher": teacher, "teacher_completions": teacher_completions, "ce_weight": ce_weight}
+    values: dict[str, Any] = {"checkpoints": checkpoints, "epochs": 6, "learning_rate": rate, "max_new_tokens": 256}
+    values |= {"method": method if base else "full", "num_completions": num_completions, "seed": seed}
+    return finetune_and_compare(model, prepared, baselines=baselines, **distilled, **values)

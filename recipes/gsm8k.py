@@ -6,17 +6,9 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Interval
 
-from ratchet.jobs.answers import sft
 from ratchet.jobs.pretrained import pretrained
-from ratchet.orchestrator.step import Seed, Summary, step
-from ratchet.recipes._answering import (
-    evaluate_model,
-    learn_from_teacher,
-    make_row,
-    make_teacher_rows,
-    prepare_samples,
-    select_model,
-)
+from ratchet.orchestrator.step import Output, Seed, Summary
+from ratchet.recipes._answering import finetune_and_compare, prepare_samples
 
 
 def gsm8k(
@@ -25,6 +17,7 @@ def gsm8k(
     data: str,
     test: str = "",
     task: Literal["gsm8k", "gsm8k-boxed"] = "gsm8k",
+    evaluate_as: Literal["same", "gsm8k", "gsm8k-boxed"] = "same",
     max_train: Annotated[int, Ge(1)] | None = None,
     max_test: Annotated[int, Ge(1)] | None = None,
     method: Literal["lora", "full"] = "lora",
@@ -36,9 +29,12 @@ def gsm8k(
 ) -> Summary:
     """Finetune on GSM8K's solutions, with the loss on the answers only, and verify the answers before and after.
 
+    The published run: --settings published/gsm8k
+
     base        the model to finetune: a folder or a hub id
     data, test  the official train.jsonl and test.jsonl. Without test, a tenth is held out
     task        answer format of training and evaluation: gsm8k, '#### 42' as in the official answers, or gsm8k-boxed
+    evaluate_as  also evaluate the same models with the prompt and the verifier of the other format, in further rows
     max_train, max_test  size of a random subset of the problems. none: all
     method      lora, or full: all weights
     num_completions  completions per test problem, for pass@num_completions. 1: greedy decoding
@@ -49,24 +45,14 @@ def gsm8k(
 
     Settings of the jobs: --set sft.epochs=3, --set generate.max_new_tokens=512 and the like.
     """
-    prepared = prepare_samples("prepare", data, test, task=task, max_train=max_train, max_test=max_test, seed=seed)
-    sampling: dict[str, Any] = {"max_new_tokens": 400, "seed": seed}
-    model = pretrained(base)
-    training = step(
-        "sft",
-        sft.JOB,
-        base=model,
-        valid=prepared["valid"],
-        **learn_from_teacher(
-            teacher, model, prepared["train"], num_completions=teacher_completions, ce_weight=ce_weight, **sampling
-        ),
-        epochs=2,
-        learning_rate=1e-4,
-        method=method,
-        **sampling,
-    )
-    sampling["num_completions"] = num_completions
-    before = evaluate_model("start", model, None, prepared["test"], **sampling)
-    after = evaluate_model("trained", *select_model(model, training), prepared["test"], **sampling)
-    rows = [make_row("untrained", before, num_completions), make_row("trained", after, num_completions, training)]
-    return Summary(rows + make_teacher_rows(teacher, prepared["test"], **sampling))
+    settings: dict[str, Any] = {"max_train": max_train, "max_test": max_test, "seed": seed}
+    prepared = prepare_samples("prepare", data, test, task=task, **settings)
+    others: dict[str, Output] = {}
+    if evaluate_as not in ("same", task):
+        others[evaluate_as] = prepare_samples(f"{evaluate_as}/prepare", data, test, task=evaluate_as, **settings)[
+            "test"
+        ]
+    distilled: dict[str, Any] = {"teacher": teacher, "teacher_completions": teacher_completions, "ce_weight": ce_weight}
+    values: dict[str, Any] = {"epochs": 2, "learning_rate": 1e-4, "method": method, "max_new_tokens": 400, "seed": seed}
+    sampling: dict[str, Any] = {"others": others, "num_completions": num_completions}
+    return finetune_and_compare(pretrained(base), prepared, **sampling, **distilled, **values)

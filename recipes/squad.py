@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, MinLen
@@ -31,20 +32,20 @@ def squad(
     data: str,
     test: str = "",
     strategies: Annotated[tuple[Literal["batch", "sequential"], ...], MinLen(1)] = ("batch", "sequential"),
-    max_train: Annotated[int, Ge(1)] | None = 1000,
+    max_train: tuple[Annotated[int, Ge(1)], ...] | None = (1000,),
     max_test: Annotated[int, Ge(1)] = 100,
     method: Literal["lora", "full"] = "lora",
     seed: Seed = 42,
 ) -> Summary:
     """Finetune once per strategy of asking a passage's questions, and compare each with the untrained model.
 
-    The published run: --set base=Qwen/Qwen2.5-7B-Instruct
+    The published run: --settings published/squad
 
     base        the model to finetune: a folder or a hub id
     data, test  official SQuAD v1.1 JSON. Without test, a tenth of the passages is held out, in whole articles
     strategies  batch (each question in its own prompt, all in one batch), sequential (one conversation, each question
                 after the answers to the previous ones)
-    max_train   questions to train on, with all questions of their passages
+    max_train   questions to train on, with all questions of their passages. 200,1000: one training each. none: all
     max_test    number of test passages, the same ones in all rows
     method      lora, or full: all weights
     seed        seed of subsets, split and order
@@ -53,12 +54,13 @@ def squad(
     """
     model = pretrained(base)
     sampling: dict[str, Any] = {"max_new_tokens": 96, "seed": seed}
-    rows = []
-    for name in strategies:
-        limits = {"max_train": max_train, "max_test": max_test}
-        prepared = prepare_samples(f"{name}/prepare", data, test, task=f"squad-{name}", seed=seed, **limits)
+    rows: list[Row] = []
+    for name, pairs in itertools.product(strategies, max_train or [None]):
+        prefix, suffix = (f"{name}-{pairs}", f" on {pairs}") if max_train and len(max_train) > 1 else (name, "")
+        limits = {"max_train": pairs, "max_test": max_test, "seed": seed}
+        prepared = prepare_samples(f"{prefix}/prepare", data, test, task=f"squad-{name}", **limits)
         training = step(
-            f"{name}/sft",
+            f"{prefix}/sft",
             sft.JOB,
             base=model,
             train=prepared["train"],
@@ -69,12 +71,13 @@ def squad(
             method=method,
             **sampling,
         )
-        for label, chosen, steps in (
-            ("untrained", (model, None), []),
-            ("trained", select_model(model, training), [training]),
-        ):
-            evaluation = evaluate_model(f"{name}/{label}", *chosen, prepared["test"], measure_latency=True, **sampling)
-            rows.append(make_row(f"{name}, {label}", evaluation, *steps))
+        found = {"untrained": (model, None), f"trained{suffix}": select_model(model, training)}
+        for label, chosen in found.items():
+            title, steps = f"{name}, {label}", [training] if label != "untrained" else []
+            if title not in (row.label for row in rows):  # the test passages are the same for all sizes
+                options: dict[str, Any] = {"measure_latency": True, **sampling}
+                answered = evaluate_model(f"{prefix}/{label.partition(' ')[0]}", *chosen, prepared["test"], **options)
+                rows.append(make_row(title, answered, *steps))
     return Summary(rows)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ratchet.data.tasks import countdown, gsm8k, squad
-from ratchet.data.tasks.task import Sample, Task, verify_samples
+from ratchet.data.tasks import chat, countdown, gsm8k, squad
+from ratchet.data.tasks.task import Sample, Task, read_task_file, verify_samples
 from ratchet.errors import DataError
 
 TASKS: dict[str, Task] = {
-    task.name: task for task in (countdown.TASK, gsm8k.TASK, gsm8k.BOXED, squad.BATCH, squad.SEQUENTIAL)
+    task.name: task for task in (countdown.TASK, gsm8k.TASK, gsm8k.BOXED, squad.BATCH, squad.SEQUENTIAL, chat.TASK)
 }
 
 
@@ -19,6 +19,13 @@ def get_task(name: str) -> Task:
     if name not in TASKS:
         raise DataError(f"task: '{name}' given; expected one of {', '.join(TASKS)}")
     return TASKS[name]
+
+
+def read_task(folder: Path) -> Task:
+    """Return the task of the samples or answers in a folder, with its verifier."""
+    source = read_task_file(folder)
+    name = source.pop("task")
+    return chat.make_task(**source) if source else get_task(name)
 
 
 def read_samples(task: Task, path: Path) -> Iterator[Sample]:

@@ -17,6 +17,7 @@ COMPLETIONS = pa.schema(
         "questions": pa.list_(pa.string()),
         "gold": pa.string(),
         "answers": pa.list_(pa.list_(pa.string())),
+        "truncated": pa.list_(pa.list_(pa.bool_())),
         "prompt_tokens": pa.list_(pa.int64()),
         "new_prompt_tokens": pa.list_(pa.int64()),
         "shared_tokens": pa.int64(),
@@ -24,9 +25,10 @@ COMPLETIONS = pa.schema(
         "seconds": pa.float64(),
     }
 )
-"""answers: [completions][turns]. Token counts are per completion: prompt_tokens counts the whole conversation at every
-turn, as an API would; new_prompt_tokens leaves out what the previous turn already contained. shared_tokens: length of
-the prefix that the samples of a group share. seconds: the group's time, divided evenly among its samples."""
+"""answers: [completions][turns], and whether each was truncated. Token counts are per completion: prompt_tokens counts
+the whole conversation at every turn, as an API would; new_prompt_tokens leaves out what the previous turn already
+contained. shared_tokens: length of the prefix that the samples of a group share. seconds: the group's time, divided
+evenly among its samples."""
 
 TEACHER_LOGPROBS = pa.schema(
     {"id": pa.string(), "top_k": pa.int32(), "token_ids": pa.list_(pa.int32()), "logprobs": pa.list_(pa.float32())}
@@ -42,6 +44,10 @@ VERIFICATIONS = pa.schema(
     }
 )
 """verifications: labels, [completions][questions]. scores: [completions][questions][names in Task.scores]."""
+
+
+TRUNCATED = "truncated"
+"""The label of a wrong answer at the limit of tokens, instead of the verifier's."""
 
 
 def pass_at_k(num_completions: int, correct: int, k: int) -> float:

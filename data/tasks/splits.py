@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,11 +25,11 @@ class Splits:
 
 
 def group_samples(task: Task, samples: Iterable[Sample]) -> list[list[Sample]]:
-    """Return the samples by group, each question once."""
+    """Return the samples by group, each question once (where it may have repeats: with each target once)."""
     groups: dict[str, list[Sample]] = {}
-    seen: set[str] = set()
+    seen: set[Any] = set()
     for sample in samples:
-        if (key := task.key(sample)) not in seen:
+        if (key := (task.key(sample), sample.turns if task.has_repeats else ())) not in seen:
             seen.add(key)
             groups.setdefault(sample.group, []).append(sample)
     return list(groups.values())

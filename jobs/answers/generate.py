@@ -37,6 +37,8 @@ class Config(EngineConfig):
     """Maximum length of a prompt. A longer one is an error; prompts are never truncated."""
     measure_latency: bool = False
     """Answer one group at a time and record the seconds it took. Slower, and the result differs from run to run."""
+    allow_other_task: bool = False
+    """Answer samples of another task than the model was trained on, to see what its answer format costs there."""
     seed: Seed = 42
     """Seed of the sampling."""
 

@@ -15,6 +15,7 @@ from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs.answers.chat_options import describe_chat
+from ratchet.files import read_text
 from ratchet.orchestrator.job_interface import Job, Parents, Result, Seed, Unit
 
 if TYPE_CHECKING:  # they import numpy and pyarrow
@@ -25,7 +26,7 @@ if TYPE_CHECKING:  # they import numpy and pyarrow
 @dataclass(frozen=True)
 class Config:
     task: str
-    """Task: countdown, gsm8k, gsm8k-boxed, squad-batch or squad-sequential. It defines prompt, target
+    """Task: chat, countdown, gsm8k, gsm8k-boxed, squad-batch or squad-sequential. It defines prompt, target
     and verifier."""
     system: str | None = None
     """The system prompt; empty: none. None: the task's."""
@@ -33,6 +34,8 @@ class Config:
     """Answers also end after any of these texts; `\\n` is a line break."""
     chat_template_kwargs: tuple[str, ...] = ()
     """Arguments of the models' chat templates, such as `enable_thinking=false`."""
+    verifier: str = "none"
+    """Verifier of the task `chat`: none, exact, math, or the name of a function in the input `verifier_file`."""
     test_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.1
     """Fraction of the groups to hold out, in whole documents, as the test split where no test file is given."""
     validation_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.02
@@ -50,16 +53,19 @@ class Config:
 @dataclass(frozen=True)
 class Inputs:
     data: Path
-    """The official file: SQuAD's JSON, GSM8K's JSONL, or JSONL or Parquet with `nums` and `target`."""
+    """The official file: SQuAD's JSON, GSM8K's JSONL, JSONL or Parquet with `nums` and `target`, or JSONL with
+    `messages`."""
     test: Path | None = None
     """The official test file."""
+    verifier_file: Path | None = None
+    """A Python file with a function `verify(gold, answers)`; see `ratchet.data.tasks.chat`."""
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read, verify and split all samples, so that a bad row is an error before anything starts."""
     from ratchet.data.tasks.splits import describe_repeated
 
-    chat = describe_chat(config, make_task(config).stop)
+    chat = describe_chat(config, make_task(config, inputs).stop)
     if inputs.data is None:  # another step makes it
         made = parents["data"].metrics.get("tasks") if "data" in parents else None
         return Result(chat if made is None else {"train": int(made), **chat})
@@ -73,11 +79,16 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return Result({"train": train, **chat}, note=describe_repeated(splits))
 
 
-def make_task(config: Config) -> Task:
-    """Return the task with the system prompt and the stop strings of the settings."""
-    from ratchet.data.tasks import get_task
+def make_task(config: Config, inputs: Inputs) -> Task:
+    """Return the task with its verifier, and the system prompt and the stop strings of the settings."""
+    from ratchet.data.tasks import chat, get_task
 
+    file = inputs.verifier_file
+    if config.verifier != "none" and config.task != "chat":
+        raise InputError(f"prepare_tasks.verifier: '{config.verifier}' given; expected none with task {config.task}")
     task = get_task(config.task)
+    if config.task == "chat":
+        task = chat.make_task(config.verifier, read_text(file) if file else "", str(file))
     stop = (*task.stop, *(text.replace("\\n", "\n") for text in config.stop))
     if config.system is None:
         return replace(task, stop=stop)
@@ -93,7 +104,7 @@ def split_samples(
     from ratchet.data.tasks import read_samples
     from ratchet.data.tasks.splits import group_samples, split_groups
 
-    task = make_task(config)
+    task = make_task(config, inputs)
     groups = [group_samples(task, watch(read_samples(task, inputs.data)))]
     if inputs.test is not None:
         groups.append(group_samples(task, read_samples(task, inputs.test)))

@@ -20,6 +20,8 @@ class ConversationState:
     system: str
     questions: Sequence[str]
     answers: list[str] = field(default_factory=list)
+    truncated: list[bool] = field(default_factory=list)
+    """Whether the answer of each turn reached the limit of tokens without an end."""
     prompt_tokens: int = 0
     """Prompt tokens of all requests, each of which holds the whole conversation so far."""
     new_prompt_tokens: int = 0
@@ -45,12 +47,16 @@ class ConversationState:
             )
         return ids
 
-    def add(self, prompt: Sequence[int], ids: Sequence[int], answer: str) -> None:
+    def add(self, prompt: Sequence[int], ids: Sequence[int], conversations: Conversations, sampling: Sampling) -> None:
+        """Add the generated tokens of the next answer."""
+        answer = conversations.decode(ids)
+        ended = any(token in conversations.ends for token in ids) or any(stop in answer for stop in sampling.stop)
         self.prompt_tokens += len(prompt)
         self.new_prompt_tokens += len(prompt) - self.length
         self.generated_tokens += len(ids)
         self.length = len(prompt) + len(ids)
         self.answers.append(answer)
+        self.truncated.append(len(ids) >= sampling.max_new_tokens and not ended)
 
 
 def converse(
@@ -77,5 +83,5 @@ def converse(
         names = [talk.next_name for talk in going]
         found = generate(decoder, prompts, names, sampling, batch_tokens=batch_tokens, progress=tell)
         for talk, prompt, ids in zip(going, prompts, found, strict=True):
-            talk.add(prompt, ids, decoder.conversations.decode(ids))
+            talk.add(prompt, ids, decoder.conversations, sampling)
         answers, tokens = answers + len(going), tokens + sum(map(len, found))

@@ -50,6 +50,11 @@ def test_ablations_share_what_they_have_in_common(tmp_path: Path) -> None:
             {"teacher/rejection_sample", "sft"},
         ),
         ("squad", {"base": "BASE", "data": "x"}, {"batch/trained/evaluate", "sequential/sft"}),
+        ("squad", {"base": "BASE", "data": "x", "max_train": "20,50"}, {"batch-20/untrained/evaluate", "batch-50/sft"}),
+        ("gsm8k", {"base": "BASE", "data": "x", "evaluate_as": "gsm8k-boxed"}, {"gsm8k-boxed/trained/evaluate"}),
+        ("countdown", {"base": "BASE", "baselines": "BASE"}, {"baseline-0/evaluate"}),
+        ("chat", {"base": "BASE", "data": "x"}, {"prepare", "sft"}),
+        ("chat", {"base": "BASE", "data": "x", "verifier": "exact"}, {"start/evaluate", "trained/evaluate"}),
     ],
 )
 def test_recipes_that_answer_can_be_built(

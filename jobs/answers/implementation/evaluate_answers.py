@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.data.tables import list_shards, write_table
-from ratchet.data.tasks import get_task
-from ratchet.data.tasks.answers import VERIFICATIONS, count_failures, pass_at_k
-from ratchet.data.tasks.task import CORRECT, Task, Verification, read_task_name, write_task_name
+from ratchet.data.tasks import read_task
+from ratchet.data.tasks.answers import TRUNCATED, VERIFICATIONS, count_failures, pass_at_k
+from ratchet.data.tasks.task import CORRECT, Task, Verification, read_task_file, write_task_name
 from ratchet.errors import ArtifactError
 from ratchet.jobs.answers.evaluate_answers import Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Progress, Result
@@ -24,8 +26,7 @@ MAX_CASE_CHARACTERS = 1200
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    name = read_task_name(inputs.completions)
-    statistics = _Statistics(get_task(name))
+    statistics = _Statistics(read_task(inputs.completions))
     for number, path in enumerate(shards := list_shards(inputs.completions), 1):
         rows = [statistics.add(row) for row in pq.read_table(path).to_pylist()]
         write_table(context.out / "verifications" / path.name, pa.Table.from_pylist(rows, VERIFICATIONS))
@@ -34,7 +35,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         raise ArtifactError(
             f"step {context.step}: no answers in {inputs.completions}; expected at least one; check the samples"
         )
-    write_task_name(context.out, name)
+    write_task_name(context.out, **read_task_file(inputs.completions))
     metrics = statistics.metrics(config.k)
     summary = {"metrics": metrics, "failures": statistics.failures(), "questions": len(statistics.questions)}
     (context.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
@@ -63,7 +64,7 @@ class _Statistics:
     def add(self, row: dict[str, Any]) -> dict[str, Any]:
         """Verify the completions of a sample and return a row of VERIFICATIONS."""
         gold = json.loads(row["gold"])
-        verified = [self.task.verify(gold, answers) for answers in row["answers"]]
+        verified = list(map(self._verify, itertools.repeat(gold), row["answers"], row["truncated"]))
         self.questions += [[own[q].label for own in verified] for q in range(len(verified[0]))]
         for own in verified:
             for verification in own:
@@ -78,6 +79,12 @@ class _Statistics:
             "verifications": [[one.label for one in own] for own in verified],
             "scores": [[[v.scores.get(name, 0.0) for name in self.task.scores] for v in own] for own in verified],
         }
+
+    def _verify(self, gold: Any, answers: list[str], truncated: list[bool]) -> list[Verification]:
+        """Verify a completion. A wrong answer of a truncated turn has the label `TRUNCATED`."""
+        found = self.task.verify(gold, answers)
+        cut = truncated[-len(found) :]
+        return [replace(v, label=TRUNCATED) if c and v.label != CORRECT else v for v, c in zip(found, cut, strict=True)]
 
     def _count_tokens(self, row: dict[str, Any]) -> None:
         group = self.groups.setdefault(row["group"], [0.0, 0.0, 0.0, 0.0, 0.0])
@@ -125,7 +132,8 @@ class _Statistics:
     def failures(self) -> dict[str, int]:
         """Return failure label -> questions without a correct completion whose last one failed so, in task order."""
         counts = count_failures(self.questions)
-        return {name: counts[name] for name in self.task.failures}
+        known = (*self.task.failures, TRUNCATED)
+        return {name: counts[name] for name in (*known, *sorted({*self.labels} - {CORRECT, *known}))}
 
     def failure_table(self) -> list[dict[str, Any]]:
         total = len(self.questions)
@@ -133,7 +141,7 @@ class _Statistics:
 
     def answer_table(self) -> list[dict[str, Any]]:
         total = self.labels.total()
-        names = (CORRECT, *self.task.failures)
+        names = (CORRECT, *self.failures())
         return [{"label": n, "answers": self.labels[n], "share": round(self.labels[n] / total, 4)} for n in names]
 
 

@@ -20,6 +20,7 @@ from ratchet.data.tasks.task import (
     SAMPLES,
     TASK_FILE,
     Sample,
+    read_task_file,
     read_task_name,
     row_to_sample,
     sample_to_row,
@@ -113,8 +114,7 @@ class ShardClient:
         samples = _read_samples(source)
         conversations = _start_conversations(samples, self.config.num_completions)
         for one, answer in zip((one for own in conversations for one in own), answers, strict=True):
-            ids = answer.tolist()
-            one.add(one.tokenize_prompt(self.conversations), ids, self.conversations.decode(ids))
+            one.add(one.tokenize_prompt(self.conversations), answer.tolist(), self.conversations, self.sampling)
         rows = [row | {"seconds": None} for row in _make_rows(samples, conversations, self.conversations.tokenizer)]
         write_table(target, pa.Table.from_pylist(rows, COMPLETIONS))
         return {"rows": len(rows), "tokens": tokens}
@@ -154,6 +154,7 @@ def _make_rows(
         {
             **{name: value for name, value in sample_to_row(sample).items() if name in COMPLETIONS.names},
             "answers": [one.answers for one in own],
+            "truncated": [one.truncated for one in own],
             "prompt_tokens": [one.prompt_tokens for one in own],
             "new_prompt_tokens": [one.new_prompt_tokens for one in own],
             "shared_tokens": count_shared_tokens(sample, tokenizer),
@@ -171,8 +172,9 @@ def count_shared_tokens(sample: Sample, tokenizer: Any) -> int:
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     task = read_task_name(inputs.samples)
-    _check_same_task("adapter", inputs.adapter, task)
-    _check_same_task("model", inputs.model, task)
+    if not config.allow_other_task:
+        _check_same_task("adapter", inputs.adapter, task)
+        _check_same_task("model", inputs.model, task)
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
     config = resolve_dtype(context, config)
@@ -185,7 +187,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         arguments = {"config": config, "inputs": inputs, "device": name_device(context.resources.gpus)}
         arguments |= {"batch_tokens": context.resources.batch_tokens}
         counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
-    write_task_name(context.out, task)
+    write_task_name(context.out, **read_task_file(inputs.samples))
     (context.out / "sampling.json").write_text(json.dumps(asdict(config), indent=2, sort_keys=True) + "\n")
     numbers = {"samples": counts["rows"], "num_completions": config.num_completions, "tokens": counts.get("tokens", 0)}
     return Result({**numbers, "dtype": config.dtype})
@@ -199,5 +201,6 @@ def _check_same_task(kind: str, folder: Path | None, task: str) -> None:
     if trained != task:
         raise InputError(
             f"generate.{kind}: {folder} was trained on task {trained}, the samples are of task {task}; expected the"
-            f" same, since answers are verified in the format of the samples; prepare the samples as {trained}"
+            f" same, since answers are verified in the format of the samples; prepare the samples as {trained},"
+            " or set generate.allow_other_task=true"
         )

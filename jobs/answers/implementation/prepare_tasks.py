@@ -16,11 +16,11 @@ from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     found = split_samples(config, inputs, partial(_report_progress, context))
-    splits, chat = found.groups, describe_chat(config, make_task(config).stop)
+    splits, chat = found.groups, describe_chat(config, (task := make_task(config, inputs)).stop)
     for name, chosen in splits.items():
         rows = [sample_to_row(sample) for group in chosen for sample in group]
         write_shards(context.out / name, rows, SAMPLES, config.shard_rows)
-        write_task_name(context.out / name, config.task)
+        write_task_name(context.out / name, config.task, **task.source)
         if chat:
             (context.out / name / CHAT_FILE).write_text(chat["chat"] + "\n")
     counts = {name: sum(map(len, chosen)) for name, chosen in splits.items()}

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.data.tables import list_shards, write_table
-from ratchet.data.tasks import get_task
-from ratchet.data.tasks.task import CORRECT, SAMPLES, read_task_name, write_task_name
+from ratchet.data.tasks import read_task
+from ratchet.data.tasks.task import CORRECT, SAMPLES, read_task_file, read_task_name, write_task_name
 from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.answers.chat_options import CHAT_FILE
 from ratchet.jobs.answers.rejection_sample import Config, Inputs
@@ -25,7 +25,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             f"rejection_sample.samples: samples of task {read_task_name(inputs.samples)} given, for completions of task"
             f" {name}; expected the same task; give the samples that the completions answer"
         )
-    task = get_task(name)
+    task = read_task(inputs.samples)
     total = unsolved = kept = 0
     completed = {path.name: path for path in list_shards(inputs.completions)}
     for path in list_shards(inputs.samples):
@@ -48,7 +48,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             f"step {context.step}: the verifier accepts none of the teacher's answers; expected at least one to train"
             " on; use a stronger teacher, or more completions per sample"
         )
-    write_task_name(context.out, name)
+    write_task_name(context.out, **read_task_file(inputs.samples))
     if (chat := inputs.samples / CHAT_FILE).is_file():
         shutil.copy(chat, context.out)
     return Result({"samples": total, "unsolved": unsolved, "kept": kept})

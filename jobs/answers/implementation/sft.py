@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ratchet.data.tables import read_shards
-from ratchet.data.tasks import get_task
+from ratchet.data.tasks import read_task
 from ratchet.data.tasks.answers import TEACHER_LOGPROBS
 from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, read_task_name, row_to_sample, write_task_name
 from ratchet.data.triplets import distribute
@@ -53,7 +53,7 @@ class TrainTask:
                 f"sft.ce_weight: {config.ce_weight} given, without a teacher; expected 1; give the output of"
                 " teacher_logprobs as teacher, or raise ce_weight"
             )
-        self.task = get_task(read_task_name(inputs.train))
+        self.task = read_task(inputs.train)
         if read_task_name(inputs.valid) != self.task.name:
             raise InputError(
                 f"sft.valid: samples of task {read_task_name(inputs.valid)} given, to train on {self.task.name};"
@@ -84,8 +84,17 @@ class TrainTask:
         self.valid_samples = held_out[: config.valid_samples]
         self.teacher = self._read_teacher(inputs.teacher, ids) if inputs.teacher is not None else None
         if worker.rank == 0:
-            sizes = [len(one.ids) for one in self.train]
-            lengths.write_text(json.dumps({"samples": len(sizes), "too_long": too_long, "longest": max(sizes)}))
+            prompt_N, target_N = np.array([(len(one.ids) - one.labels, one.labels) for one in self.train]).T
+            names = ("mean", "P95", "max")
+            found = {"samples": len(self.train), "too_long": too_long, "longest": int(max(prompt_N + target_N))}
+            tokens = [
+                {
+                    "tokens of": name,
+                    **dict(zip(names, np.round([n.mean(), np.quantile(n, 0.95), max(n)], 1).tolist(), strict=True)),
+                }
+                for name, n in {"prompt": prompt_N, "target": target_N, "sample": prompt_N + target_N}.items()
+            ]
+            lengths.write_text(json.dumps([found, tokens]))
         per_epoch = -(-len(self.train) // config.batch_size)
         self.steps = steps_of_epochs("sft", len(self.train), per_epoch, config.epochs, worker)
 
@@ -138,7 +147,7 @@ class TrainTask:
             with silence_transformers():
                 self.model.save_pretrained(str(folder), safe_serialization=True)
             copy_tokenizer(self.inputs.base, folder)
-        write_task_name(folder, self.task.name)
+        write_task_name(folder, self.task.name, **self.task.source)
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
         self.dropout.start_step(epoch, step)
@@ -239,10 +248,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         folder="model" if full else "adapter",
         keep_start=partial(_keep_base, inputs.base) if full else None,
     )
-    counts = json.loads(lengths.read_text())
+    counts, tokens = json.loads(lengths.read_text())
     history = {"metric": config.metric, "tables": result.tables, "curves": result.curves}
     (context.out / "history.json").write_text(json.dumps(history) + "\n")
-    return replace(result, metrics={**result.metrics, **counts})
+    tables = {**result.tables, "tokens per training sample": tokens}
+    return replace(result, metrics={**result.metrics, **counts}, tables=tables)
 
 
 def _read_samples(folder: Path) -> list[Sample]:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from ratchet.data.tables import list_shards, write_table
 from ratchet.data.tasks.answers import TEACHER_LOGPROBS
-from ratchet.data.tasks.task import SAMPLES, read_task_name, row_to_sample, write_task_name
+from ratchet.data.tasks.task import SAMPLES, read_task_file, row_to_sample, write_task_name
 from ratchet.errors import InputError
 from ratchet.jobs.answers.chat_options import read_chat
 from ratchet.jobs.answers.teacher_logprobs import Config, Inputs
@@ -67,6 +67,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     config = resolve_dtype(context, config)
     arguments = {"config": config, "inputs": inputs, "batch_tokens": context.resources.batch_tokens, "device": device}
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
-    write_task_name(context.out, read_task_name(inputs.samples))
+    write_task_name(context.out, **read_task_file(inputs.samples))
     tokens = counts.get("tokens", 0)
     return Result({"samples": counts["rows"], "tokens": tokens, "top_k": config.top_k, "dtype": config.dtype})

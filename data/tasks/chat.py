@@ -1,0 +1,175 @@
+"""Chats of any kind: JSON Lines with `messages`, and a verifier by name, from the user's file, or none.
+
+    {"messages": [{"role": "system", "content": "..."}, {"role": "user", ...}, {"role": "assistant", ...}, ...]}
+
+The system message is optional; the assistant's messages are the targets. Optional fields: `id`, `group` (rows that a
+split keeps together) and `answer` (the gold of the verifier, any JSON; the last message where it is missing).
+
+Verifiers are `exact`, `math` (the package math-verify) and functions `verify(gold, answers)` in a user's file. They get
+the answers of all turns, and return a bool, a number in [0, 1] (1 is correct) or a label (`correct` or a failure).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import multiprocessing
+import traceback
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ratchet.data.formats.text_files import read_field, read_json_objects, show
+from ratchet.data.retrieval import refuse_repeated
+from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
+from ratchet.errors import DataError, InputError
+
+Verify = Callable[[Any, Sequence[str]], list[Verification]]
+SECONDS = 20.0
+"""Limit of a comparison by `math`. Math-verify's own limits, of 5 seconds each, do not interrupt all of them."""
+
+
+def read(path: Path) -> Iterator[Sample]:
+    """Yield the samples of a file. Rows with the same questions are in one group, unless they have a `group`."""
+    places: dict[str, str] = {}
+    groups: dict[str, str] = {}
+    for number, (where, row) in enumerate(read_json_objects(path)):
+        name = str(row.get("id", number))
+        refuse_repeated(places, name, where, "id")
+        texts = _read_messages(where, read_field(where, row, "messages", list))
+        system = texts.pop(0) if len(texts) % 2 else ""
+        turns = tuple(zip(texts[::2], texts[1::2], strict=True))
+        sample = Sample(name, "", system, turns, row.get("answer", texts[-1]), where)
+        yield replace(sample, group=str(row.get("group", groups.setdefault(TASK.key(sample), name))))
+
+
+def _read_messages(where: str, messages: list[Any]) -> list[str]:
+    """Return the texts of a chat: of the system, if it has a message, then of user and assistant by turns."""
+    expected, texts = ["system", "user"], []
+    for number, message in enumerate([*messages, {"role": "(end)", "content": "(end)"}]):
+        place, last = f"{where}: messages[{number}]", number == len(messages)
+        if not isinstance(message, dict):
+            raise DataError(f"{place} is {show(message)}; expected an object with role and content; correct the row")
+        role, text = read_field(place, message, "role", str), read_field(place, message, "content", str)
+        if role not in expected and not (last and number > 1 and expected == ["user"]):
+            raise DataError(
+                f"{place} has role {show(role)}; expected {' or '.join(expected)}: the system first, if at all, then"
+                " user and assistant by turns, with the assistant at the end; correct or remove the row"
+            )
+        if not text.strip():
+            raise DataError(f"{place} of the {role} is empty; expected a text; correct or remove the row")
+        texts.append(text)
+        expected = ["assistant"] if role == "user" else ["user"]
+    return texts[:-1]
+
+
+def make_task(verifier: str = "none", code: str = "", file: str = "") -> Task:
+    """Return the task with a verifier: none, exact, math, or the function of that name in `code`, the text of `file`.
+
+    Raises InputError for an unknown name and for `math` without its package, DataError for code that cannot be used."""
+    if code:
+        source = {"verifier": verifier, "code": code, "file": Path(file).name}
+        return replace(TASK, verify=_load_function(verifier, code, file), scores=("score",), source=source)
+    if verifier not in VERIFIERS:
+        known = ", ".join(VERIFIERS)
+        raise InputError(f"verifier: '{verifier}' given; expected {known}, or FILE:FUNCTION such as ./mine.py:verify")
+    if verifier == "math" and importlib.util.find_spec("math_verify") is None:
+        raise InputError("verifier: math given; expected the package math-verify; run pip install -e '.[math]'")
+    verify, failures = VERIFIERS[verifier]
+    return replace(TASK, verify=verify, failures=failures, source={"verifier": verifier})
+
+
+def _refuse(gold: Any, answers: Sequence[str]) -> list[Verification]:
+    raise DataError("chat: no verifier given; expected one; set prepare_tasks.verifier, or metric=eval_loss in sft")
+
+
+def verify_exact(gold: Any, answers: Sequence[str]) -> list[Verification]:
+    """Compare the last answer with the gold one, without regard to case, white space and Unicode forms."""
+    found, wanted = (
+        " ".join(unicodedata.normalize("NFKC", one).casefold().split()) for one in (answers[-1], str(gold))
+    )
+    return [Verification(CORRECT if found == wanted else "wrong")]
+
+
+def verify_math(gold: Any, answers: Sequence[str]) -> list[Verification]:
+    """Compare the last answer with the gold one as mathematics. This is done in another process: math-verify limits
+    the time by signals, which only a main thread receives, and a training runs in another one."""
+    pool = _start_pool()
+    try:
+        return [Verification(pool.submit(_compare, str(gold), answers[-1]).result(SECONDS))]
+    except (TimeoutError, BrokenExecutor):
+        for process in list(pool._processes.values()):
+            process.kill()
+        _start_pool.cache_clear()
+        return [Verification("too_complex")]
+
+
+@functools.cache
+def _start_pool() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+
+def _compare(gold: str, answer: str) -> str:
+    import math_verify
+
+    wanted = math_verify.parse(gold if "$" in gold or "\\boxed" in gold else f"${gold}$") or math_verify.parse(gold)
+    found = math_verify.parse(answer)
+    if not wanted or not found:
+        return "missing_answer" if wanted else "gold_not_parsed"
+    return CORRECT if math_verify.verify(wanted, found) else "wrong_value"
+
+
+VERIFIERS: dict[str, tuple[Verify, tuple[str, ...]]] = {
+    "none": (_refuse, ()),
+    "exact": (verify_exact, ("wrong",)),
+    "math": (verify_math, ("gold_not_parsed", "missing_answer", "wrong_value", "too_complex")),
+}
+
+
+def _load_function(name: str, code: str, file: str) -> Verify:
+    """Return the function of a user's file as a verifier. Its errors name the file and the line."""
+    module: dict[str, Any] = {}
+
+    def attempt(work: Callable[[], Any], line: int = 1, given: str = "") -> Any:
+        try:
+            return work()
+        except Exception as error:
+            own = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+            at = error.lineno if isinstance(error, SyntaxError) else own[-1] if own else line
+            raise DataError(
+                f"{file}:{at}: {type(error).__name__}: {error}{given}; expected one file, which imports installed"
+                f" packages only, with a function {name}(gold, answers) -> bool, number in [0, 1] or label; correct it"
+            ) from None
+
+    attempt(lambda: exec(compile(code, file, "exec"), module))
+    function = attempt(lambda: module[name])
+    line = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
+
+    def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
+        given = f", for the gold answer {show(gold)} and the answers {show(list(answers))}"
+        return [attempt(lambda: _to_verification(function(gold, list(answers))), line, given)]
+
+    return verify
+
+
+def _to_verification(value: Any) -> Verification:
+    value = value.item() if hasattr(value, "item") else value  # numpy's
+    if isinstance(value, str) and value:
+        return Verification(value, {"score": float(value == CORRECT)})
+    if not isinstance(value, bool | int | float) or not 0 <= value <= 1:
+        raise TypeError(f"{show(value)} returned")
+    return Verification(CORRECT if value == 1 else "partial" if value else "wrong", {"score": float(value)})
+
+
+TASK = Task(
+    "chat",
+    read,
+    _refuse,
+    failures=(),
+    key=lambda sample: "\n".join([sample.system, *(question for question, _ in sample.turns)]),
+    has_repeats=True,
+    source={"verifier": "none"},
+)

@@ -1,0 +1,54 @@
+"""Your own chats: finetune on the assistant's messages; verified answers, or the loss, before and after."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge
+
+from ratchet.jobs.answers import sft
+from ratchet.jobs.pretrained import pretrained
+from ratchet.orchestrator.step import Row, Seed, Source, Summary, step
+from ratchet.recipes._answering import finetune_and_compare, prepare_samples
+
+
+def chat(
+    *,
+    base: str,
+    data: str,
+    test: str = "",
+    verifier: str = "none",
+    max_train: Annotated[int, Ge(1)] | None = None,
+    max_test: Annotated[int, Ge(1)] | None = None,
+    method: Literal["lora", "full"] = "lora",
+    num_completions: Annotated[int, Ge(1)] = 1,
+    seed: Seed = 42,
+) -> Summary:
+    """Finetune on chats, with the loss on the assistant's messages only, and compare the model before and after.
+
+    base        the model to finetune: a folder or a hub id
+    data, test  JSONL with messages (role and content), and optionally id, group and answer, the gold of the verifier
+                (the last message of the assistant where it is missing). Without test, a tenth is held out
+    verifier    exact (normalized equality), math (the package math-verify), FILE:FUNCTION such as ./mine.py:verify, a
+                function (gold, answers) -> bool, number in [0, 1] or label. none: the loss on the test rows, or on
+                the tenth, selects the checkpoint, and the table shows it before and after
+    max_train   turns to train on, at random. none: all
+    max_test    number of test chats, at random. none: all
+    method      lora, or full: all weights
+    num_completions  completions per test chat, for pass@num_completions. 1: greedy decoding
+    seed        seed of split, order and sampling
+
+    Settings of the jobs: --set sft.epochs=3, --set generate.max_new_tokens=512 and the like.
+    """
+    file, colon, name = verifier.rpartition(":")
+    source = Source.find(file, "verifier") if colon else None
+    values: dict[str, Any] = {"task": "chat", "verifier": name, "verifier_file": source, "seed": seed}
+    prepared = prepare_samples("prepare", data, test, max_train=max_train, max_test=max_test, **values)
+    settings: dict[str, Any] = {"epochs": 2, "method": method, "seed": seed}
+    if verifier != "none":
+        settings |= {"num_completions": num_completions, "max_new_tokens": 400}
+        return finetune_and_compare(pretrained(base), prepared, **settings)
+    settings |= {"train": prepared["train"], "valid": prepared["test"], "valid_samples": 0, "metric": "eval_loss"}
+    training = step("sft", sft.JOB, base=pretrained(base), **settings)
+    losses = {"untrained": training.metric("valid/eval_loss_start"), "trained": training.metric("valid/eval_loss")}
+    return Summary([Row(label, {"held-out loss": loss}, steps=[training]) for label, loss in losses.items()])
