@@ -17,7 +17,7 @@ import pkgutil
 import re
 import reprlib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -100,6 +100,12 @@ class Settings:
         return cls(parameters, steps)
 
 
+def find_settings(name: str) -> Path:
+    """Return the path of a file of settings; `published/NAME` is one that comes with Ratchet."""
+    own = Path(ratchet.__file__).parent / "recipes" / f"{name}.yaml"
+    return own if own.is_file() else Path(name)
+
+
 def read_settings(path: Path) -> list[str]:
     """Return a YAML file of `name: value` as `name=value` lines. Raises RecipeError with file and line."""
     return [f"{name}={value}" for name, value, _ in read_lines(path)]
@@ -120,7 +126,7 @@ def read_lines(path: Path) -> list[tuple[str, str, str]]:
     if node is not None and not isinstance(node, yaml.MappingNode):
         raise RecipeError(f"{path}: no mapping given; expected lines `name: value`")
     found: dict[str, tuple[str, str, str]] = {}
-    for key, value in node.value if node is not None else ():
+    for key, value in _flatten(node.value if node is not None else ()):
         where = f"{path}:{key.start_mark.line + 1}"
         if not isinstance(key, yaml.ScalarNode) or not isinstance(value, yaml.ScalarNode):
             raise RecipeError(f"{where}: a list or a nested block given; expected `name: value` on a line")
@@ -132,6 +138,16 @@ def read_lines(path: Path) -> list[tuple[str, str, str]]:
             raise RecipeError(f"{where}: {given} given; expected printable text; correct the line")
         found[key.value] = (key.value, value.value.strip(), where)
     return list(found.values())
+
+
+def _flatten(pairs: Iterable[tuple[yaml.Node, yaml.Node]]) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+    """Yield the settings in `mine: {num_negatives: 15}` as `mine.num_negatives: 15`, and others as they are."""
+    for key, value in pairs:
+        for inner, own in value.value if isinstance(value, yaml.MappingNode) else ():
+            inner.value = f"{key.value}.{inner.value}"
+            yield inner, own
+        if not isinstance(value, yaml.MappingNode):
+            yield key, value
 
 
 def names() -> list[str]:

@@ -22,7 +22,7 @@ def theorems(
 ) -> Summary:
     """Split papers, finetune on pairs of statements of one paper, then rank all held-out statements for each of them.
 
-    The published setting is docs/published/theorems.yaml, given with --settings, and base=Qwen/Qwen2.5-Math-7B.
+    The published run: --settings published/theorems
 
     data        JSONL with one paper per line (`lemmas`, `theorems`, `arxiv_id`), or a folder of such files
     base        the embedder to finetune: a folder or a hub id

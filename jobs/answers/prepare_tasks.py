@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
-from ratchet.jobs.answers.chat_options import describe_chat
 from ratchet.files import read_text
+from ratchet.jobs.answers.chat_options import describe_chat
 from ratchet.orchestrator.job_interface import Job, Parents, Result, Seed, Unit
 
 if TYPE_CHECKING:  # they import numpy and pyarrow

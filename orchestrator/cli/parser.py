@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ratchet.orchestrator.cli.arguments import Parser, number
+from ratchet.orchestrator.recipe import find_settings
 from ratchet.orchestrator.version import VERSION
 
 DESCRIPTION = """\
@@ -131,9 +132,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         sub.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
             help="set a parameter of the recipe (NAME=VALUE), a setting of all steps of a job (JOB.SETTING=VALUE), or a"
             " setting of the steps that match a pattern (STEP.SETTING=VALUE); may be repeated")
-        sub.add_argument("--settings", type=Path, metavar="FILE",
-            help="YAML file of settings, one `NAME: VALUE` per line, such as the winner.yaml of a sweep; --set takes"
-            " precedence")
+        sub.add_argument("--settings", type=find_settings, metavar="FILE",
+            help="YAML file of settings, one `NAME: VALUE` per line, such as the winner.yaml of a sweep, or"
+            " published/NAME, those of a published run; --set takes precedence")
         return sub
 
     _add_run(add_recipe(add_command("run", "run a recipe, or continue a run", epilog=RUN + SETTINGS)))

@@ -14,6 +14,7 @@ import transformers
 from accelerate import infer_auto_device_map
 from accelerate.utils import compute_module_sizes, get_balanced_memory
 from model_shapes import save_shape
+from published_runs import RUNS, SHAPES, recipe_of, replace_models, write_data
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
@@ -22,14 +23,6 @@ from ratchet.jobs.inference import InferenceConfig
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.job_interface import Needs, Resources
 from ratchet.orchestrator.needs import parse_gpu
-
-PUBLISHED = Path(__file__).resolve().parents[3] / "docs/published"
-MODELS = {
-    "Qwen2.5-14B-Instruct": "14B",
-    "Qwen2.5-Math-7B-Instruct": "7B",
-    "Qwen2.5-7B-Instruct": "7B",
-    "Qwen2.5-1.5B": "1.5B",
-}
 
 
 @pytest.mark.parametrize("text", ["H100", "H100:", ":80", "H100:80:0", "H100:80:two", "H100:-1", "H100:80:8:9"])
@@ -43,37 +36,14 @@ def test_a_gpu_has_a_name_and_a_memory(text: str) -> None:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
-        shape: save_shape(tmp_path_factory.mktemp(shape), shape) for shape in set(MODELS.values()) | {"0.5B", "32B"}
+        shape: save_shape(tmp_path_factory.mktemp(shape), shape) for shape in set(SHAPES.values()) | {"0.5B", "32B"}
     }
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """The data of each recipe, as settings."""
-    folder = tmp_path_factory.mktemp("data")
-    papers = (
-        json.dumps({"arxiv_id": f"p{i}", "lemmas": [f"lemma {i} {n}" for n in range(12)], "theorems": []})
-        for i in range(4000)
-    )
-    (folder / "papers.jsonl").write_text("\n".join(papers))
-    words = ({"question": f"What is {i} + 1?", "answer": f"It is {i + 1}.\n#### {i + 1}"} for i in range(100))
-    (folder / "gsm8k.jsonl").write_text("\n".join(map(json.dumps, words)))
-
-    def article(a: int) -> dict[str, object]:
-        asked = [{"id": f"{a}-{q}", "question": f"Who {q}?", "answers": [{"text": "Rome"}]} for q in range(3)]
-        return {"paragraphs": [{"context": f"Rome {a}", "qas": asked}]}
-
-    (folder / "squad.json").write_text(json.dumps({"data": [article(a) for a in range(200)]}))
-    (folder / "train.jsonl").write_text(
-        "\n".join(json.dumps({"query": f"q{i}", "pos": [f"d{i % 50}"], "neg": []}) for i in range(400))
-    )
-    return {
-        "misconceptions": [f"data={folder / 'train.jsonl'}"],
-        "theorems": [f"data={folder / 'papers.jsonl'}"],
-        "squad": [f"data={folder / 'squad.json'}"],
-        "gsm8k": [f"data={folder / 'gsm8k.jsonl'}"],
-        "countdown": ["sft.epochs=6"],
-    }
+    return write_data(tmp_path_factory.mktemp("data"))
 
 
 def plan(capsys: pytest.CaptureFixture[str], tmp_path: Path, recipe: str, *words: str) -> tuple[int, str, str]:
@@ -86,19 +56,17 @@ def to_options(lines: list[str]) -> list[str]:
     return [word for line in lines for word in ("--set", line)]
 
 
-@pytest.mark.parametrize("recipe", ["misconceptions", "theorems", "squad", "gsm8k", "countdown"])
+@pytest.mark.parametrize("run", RUNS)
 def test_published_runs_fit_on_eight_gpus_of_80_gb(
-    recipe: str,
+    run: str,
     models: dict[str, Path],
     data: dict[str, list[str]],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    settings = PUBLISHED / f"{recipe}.yaml"
-    named = re.findall(r"^(\w+): Qwen/(\S+)$", settings.read_text(), re.MULTILINE)
-    assert named
-    given = [*data[recipe], *(f"{name}={models[MODELS[model]]}" for name, model in named)]
-    words = ["--settings", str(settings), *to_options(given), "--gpu", "H100:80:8"]
+    recipe = recipe_of(run)
+    given = [*data[recipe], *replace_models(run, models)]
+    words = ["--settings", f"published/{run}", *to_options(given), "--gpu", "H100:80:8"]
     status, shown, said = plan(capsys, tmp_path, recipe, *words)
     assert status == 0, said
     memory = [float(text) for text in re.findall(r"GPU ([\d.]+) GB", shown)]

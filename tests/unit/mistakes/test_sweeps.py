@@ -27,7 +27,7 @@ SPACES = [
     space("empty", "", r"space\.yaml: the file is empty; expected text; .*"),
     space("plain values only", "seed: 3\n", r"space space\.yaml: no distribution given; expected a line such as .*"),
     space("a list", "- a\n", r"space\.yaml: no mapping given; expected lines `name: value`"),
-    space("nested", "a:\n  b: 1\n", r"space\.yaml:1: a list or a nested block given; expected `name: value` .*"),
+    space("nested", "a:\n  - b\n", r"space\.yaml:1: a list or a nested block given; expected `name: value` .*"),
     space("twice", GOOD + GOOD, r"space\.yaml:2: finetune_embedder\.epochs is also given at space\.yaml:1; .*"),
     space("no yaml", "a: [1", r"space\.yaml:1: .*; expected lines `name: value`; .*"),
     space("distribution", "seed: lognormal(1, 2)\n", r"space\.yaml:1: lognormal\(1, 2\) given; expected one of .*"),

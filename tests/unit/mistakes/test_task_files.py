@@ -254,7 +254,7 @@ FILES_OF_SETTINGS = [
         make("two lines in a value", r":1: .* given; expected printable text; .*", 'data: "a\\nb"\n'),
         make("more than 1 MB", r": more than 1 MB; expected a smaller file; split it", "#" * 2**21),
         make("a list", r": no mapping given; expected lines `name: value`", "- iterations\n"),
-        make("a nested block", r":1: a list or a nested block given; expected .*", "a:\n  b: 1\n"),
+        make("a nested block", r":1: a list or a nested block given; expected .*", "a:\n  - b\n"),
         make("a name twice", r":2: iterations is also given at s\.yaml:1; .*", "iterations: 1\niterations: 2\n"),
         make("an open bracket", r":2: .*; expected lines `name: value`; correct the line", "a: [\n"),
         make("a tab", r":2: found character '\\t' .*; expected lines `name: value`; .*", "a: 1\n\tb: 2\n"),

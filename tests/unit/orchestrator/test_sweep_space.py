@@ -57,7 +57,7 @@ def test_a_space_holds_distributions_and_plain_values(tmp_path: Path) -> None:
         ("a: normal(0, 1)", "expected one of loguniform"),
         ("a: choice()", "at least one value"),
         ("a: 1\na: 2", ":2: a is also given at .*:1;"),
-        ("a:\n  b: 1", "nested block"),
+        ("a:\n  - b", "nested block"),
         ("- a", "no mapping given"),
         ("a: [", "expected lines"),
     ],
