@@ -64,17 +64,12 @@ def print_outcome(run: Run) -> None:
 
 
 def print_sweep(data: SweepReport) -> None:
-    """Print the table of trials, the failures, the comparison with the defaults, and the work that sharing saved."""
+    """Print the table of trials, the failures, and the comparison with the defaults."""
     _print_table(format_trials(data))
     for trial in data.trials:
         if trial.reason:
             print_error(f"trial {trial.number} failed: {trial.reason}")
     print_clean(data.conclusion)
-    if data.steps_separate:
-        print_clean(
-            f"{pluralize(data.steps_done, 'step')} computed, {format_duration(data.seconds_spent)};"
-            f" run separately: {pluralize(data.steps_separate, 'step')}, {format_duration(data.seconds_separate)}"
-        )
 
 
 def print_warnings(plan: Plan, summary: Summary) -> None:

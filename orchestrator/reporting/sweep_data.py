@@ -46,10 +46,8 @@ class TrialReport:
     """Metric per seed."""
     curve: Sequence[float] = ()
     """The held-out metric at checkpoint 1, 2, ..."""
-    spent: float = 0.0
-    """Seconds of steps that this trial computed."""
-    shared: float = 0.0
-    """Seconds of the reused steps that other trials had computed."""
+    seconds: float = 0.0
+    """Wall-clock seconds; 0 if it has not ended."""
     reason: str = ""
     """Why it failed."""
     note: str = ""
@@ -86,33 +84,16 @@ class SweepReport:
     """Command that runs the winner."""
     importance: Mapping[str, float]
     """Name -> share of the metric's variance; they sum to 1. May be empty."""
-    steps_done: int
-    """Steps that were computed."""
-    steps_separate: int
-    """Steps that separate runs would compute."""
-    seconds_separate: float
-    """Seconds that separate runs would take, by the measured times of the steps."""
-    seconds_spent: float
-    """Seconds of the computed steps."""
     notes: Sequence[str] = ()
     """Notes, such as why training does not continue from fewer epochs."""
     provenance: Mapping[str, str] = field(default_factory=dict)
 
 
 def list_facts(data: SweepReport) -> list[str]:
-    """List start, duration, number of trials, and the time saved by sharing."""
+    """List start, duration, and the number of trials per status."""
     counts = {status: sum(t.status == status for t in data.trials) for status in _STATUSES}
     words = [f"{pluralize(n, 'trial')} {status}" for status, n in counts.items() if n]
-    facts = [format_timestamp(data.started), format_duration(data.seconds), *(words or ["no trials"])]
-    if data.steps_done or data.steps_separate:
-        work = f"{pluralize(len(data.trials), 'trial')} did {pluralize(data.steps_done, 'step')}"
-        if data.steps_separate > data.steps_done:
-            work += f"; {pluralize(len(data.trials), 'separate run')} would do {data.steps_separate:,}"
-        facts.append(work)
-    saved = data.seconds_separate - data.seconds_spent
-    if saved >= 1:
-        facts.append(f"{format_duration(saved)} of {format_duration(data.seconds_separate)} saved by sharing")
-    return facts
+    return [format_timestamp(data.started), format_duration(data.seconds), *(words or ["no trials"])]
 
 
 def summarize_status(data: SweepReport) -> str:
@@ -166,7 +147,7 @@ def collect_importance(data: SweepReport) -> dict[str, float]:
 def shorten_names(data: SweepReport) -> dict[str, str]:
     """Names of the space -> their shortest distinct endings: `finetune_embedder.learning_rate` -> `learning_rate`."""
     names = list(dict.fromkeys([*data.space, *(name for t in data.trials for name in t.settings)]))
-    taken = {"", data.metric, "±", "status", "spent", "shared"}
+    taken = {"", data.metric, "±", "status", "time"}
     endings = {name: [name[m.end() :] for m in re.finditer(r"[./]", name)][::-1] for name in names}
     short = {}
     for name in names:
@@ -194,7 +175,7 @@ def format_cell(column: str, value: Value, setting: bool) -> str:
     if setting:
         whole = f"{value:.12g}"  # as it was chosen from a grid; what a range gave has more digits than help
         return str(value) if isinstance(value, int) else whole if len(whole) <= 7 else f"{value:.3g}"
-    if column in ("spent", "shared"):
+    if column == "time":
         return format_duration(float(value)) if value else NOTHING
     # More decimals than elsewhere: the good ones of a sweep lie close together.
     return f"{value:.4f}" if 1e-3 <= abs(float(value)) < 10 or not value else format_number(float(value))
@@ -226,7 +207,7 @@ def build_trials(data: SweepReport) -> Table:
         | {column: given[t.number] for column, given in settings.items()}
         | {data.metric: drop_nonfinite(t.value)}
         | ({"±": drop_nonfinite(t.deviation)} if several else {})
-        | {"status": t.status, "spent": t.spent, "shared": t.shared}
+        | {"status": t.status, "time": t.seconds}
         for t in trials
     ]
     columns = [column for column in collect_columns(rows) if column]

@@ -1,4 +1,4 @@
-"""Results of a sweep: the winner, its comparison with the defaults, the work saved by sharing, and the report."""
+"""Results of a sweep: the winner, its comparison with the defaults, and the report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import shlex
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from ratchet.orchestrator.atomic_file import make_folder, sync, write_atomically
 from ratchet.orchestrator.execution.executor import versions
 from ratchet.orchestrator.reporting.formatting import Mean
 from ratchet.orchestrator.reporting.sweep_data import SweepReport, TrialReport
-from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Store, audit_log
 from ratchet.orchestrator.sweeps.plan import SweepPlan
 from ratchet.orchestrator.sweeps.space import format_settings
@@ -31,15 +30,13 @@ MIN_TRIALS = 4
 def build_sweep_report(sweep: SweepPlan, store: Store, command: str) -> SweepReport:
     """Build the report from the trial log, the run logs of the trials, and the store."""
     trial_log, objective = sweep.trial_log, sweep.objective
-    costs = {key: _collect_step_costs(trial_log.list_runs(trial), store) for key, trial in trial_log.trials.items()}
     trials = [
-        _build_trial_report(sweep, costs[key], number, trial, read_note(sweep, trial, store))
-        for number, (key, trial) in enumerate(trial_log.trials.items(), 1)
+        _build_trial_report(sweep, number, trial, read_note(sweep, trial, store))
+        for number, trial in enumerate(trial_log.trials.values(), 1)
     ]
     best = find_winner(list(trial_log.trials.values()), objective.maximize)
     note = "" if best is None else read_note(sweep, best, store)
     default = next((trial for trial in trial_log.trials.values() if not trial.settings), None)
-    step_costs = [item for found in costs.values() for item in found]
     return SweepReport(
         recipe=sweep.recipe.name,
         sweep_id=trial_log.id,
@@ -56,10 +53,6 @@ def build_sweep_report(sweep: SweepPlan, store: Store, command: str) -> SweepRep
         conclusion=compare_with_defaults(best, default, objective.metric) + (f"; the winner {note}" if note else ""),
         winner_command="" if best is None else shlex.join(_build_command(sweep, best)),
         importance=compute_importance(sweep, list(trial_log.trials.values())),
-        steps_done=sum(computed for computed, _ in step_costs),
-        steps_separate=len(step_costs),
-        seconds_separate=sum(seconds for _, seconds in step_costs),
-        seconds_spent=sum(seconds for computed, seconds in step_costs if computed),
         notes=(f"objective: {objective.name} of {objective.step}", *sweep.notes),
         provenance=versions(),
     )
@@ -168,9 +161,7 @@ def _build_command(sweep: SweepPlan, trial: Trial) -> list[str]:
     return ["ratchet", "run", sweep.given, *(part for line in settings for part in ("--set", line))]
 
 
-def _build_trial_report(
-    sweep: SweepPlan, step_costs: Sequence[tuple[bool, float]], number: int, trial: Trial, note: str
-) -> TrialReport:
+def _build_trial_report(sweep: SweepPlan, number: int, trial: Trial, note: str) -> TrialReport:
     return TrialReport(
         number=number,
         settings=trial.settings or sweep.defaults,
@@ -179,24 +170,7 @@ def _build_trial_report(
         deviation=Mean(trial.values).deviation if trial.values else None,
         values=trial.values,
         curve=trial.curve,
-        spent=sum(seconds for computed, seconds in step_costs if computed),
-        shared=sum(seconds for computed, seconds in step_costs if not computed),
+        seconds=trial.seconds,
         reason=trial.reason,
         note=note,
     )
-
-
-def _collect_step_costs(runs: Sequence[RunLog], store: Store) -> list[tuple[bool, float]]:
-    """Return (computed by this trial, seconds) for each step of a trial's runs that was started or reused."""
-    found: list[tuple[bool, float]] = []
-    for run in runs:
-        events = run.events()
-        started: Mapping[Any, float] = {event["step"]: event["t"] for event in events if event["event"] == "started"}
-        last = events[-1]["t"] if events else 0.0
-        for step in run.steps():
-            commit = store.lookup(step["step_id"]) if step["step_id"] else None
-            if step["status"] == "done" and commit is not None:
-                found.append((step["name"] in started, commit.record["seconds"]))
-            elif step["name"] in started:
-                found.append((True, last - started[step["name"]]))
-    return found

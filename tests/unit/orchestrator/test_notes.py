@@ -71,8 +71,7 @@ def test_the_winner_of_a_sweep_says_that_it_kept_the_base() -> None:
     texts: dict[str, Any] = dict.fromkeys(
         ("recipe", "sweep_id", "metric", "command", "conclusion", "winner_command"), ""
     )
-    counts: dict[str, Any] = dict.fromkeys(("started", "seconds", "steps_done", "steps_separate"), 0)
-    counts |= dict.fromkeys(("seconds_separate", "seconds_spent"), 0.0)
+    counts: dict[str, Any] = dict.fromkeys(("started", "seconds"), 0)
     report = SweepReport(
         maximize=True, space={}, fixed=(), trials=[trial], winner=1, default=None, importance={}, **texts, **counts
     )

@@ -30,7 +30,7 @@ SPACE = {
 def sample(count: int = 12) -> SweepReport:
     """A sweep in which all that can happen to a trial has happened to one."""
     draw = random.Random(7)
-    trials = [TrialReport(1, {}, "finished", 0.3581, 0.0042, (0.3623, 0.3539), (0.31, 0.34, 0.3581), 612.0, 0.0)]
+    trials = [TrialReport(1, {}, "finished", 0.3581, 0.0042, (0.3623, 0.3539), (0.31, 0.34, 0.3581), 612.0)]
     for number in range(2, count + 1):
         rate = 10 ** draw.uniform(-5, -2)
         word, rank = draw.choice(["none", "kl_div", "margin_mse"]), draw.choice([8, 16, 32])
@@ -42,14 +42,14 @@ def sample(count: int = 12) -> SweepReport:
             RANK: str(rank),
         }
         if number % 5 == 3:
-            trials.append(TrialReport(number, chosen, "stopped", value - 0.05, curve=(value - 0.05,), spent=201.5))
+            trials.append(TrialReport(number, chosen, "stopped", value - 0.05, curve=(value - 0.05,), seconds=201.5))
         elif number % 11 == 6:
             reason = "finetune: loss is not finite at step 31; expected numbers; lower learning_rate"
-            trials.append(TrialReport(number, chosen, "failed", None, spent=88.0, reason=reason))
+            trials.append(TrialReport(number, chosen, "failed", None, seconds=88.0, reason=reason))
         else:
             seeds = (value + 0.003, value - 0.003)
             curve = (value - 0.06, value - 0.01, value)
-            trials.append(TrialReport(number, chosen, "finished", value, 0.0042, seeds, curve, 431.0 + number, 181.0))
+            trials.append(TrialReport(number, chosen, "finished", value, 0.0042, seeds, curve, 431.0 + number))
     winner = max((t for t in trials if t.status == "finished"), key=lambda t: t.value or 0)
     return SweepReport(
         recipe="misconceptions",
@@ -67,10 +67,6 @@ def sample(count: int = 12) -> SweepReport:
         conclusion=f"Trial {winner.number} is better than the recipe's defaults by 0.062 ± 0.006: beyond noise.",
         winner_command=f"ratchet run misconceptions --set {RATE}={winner.settings.get(RATE, 1e-3)}",
         importance={RATE: 0.71, TEMPERATURE: 0.04, DISTILLATION: 0.07, RANK: 0.18},
-        steps_done=31,
-        steps_separate=64,
-        seconds_separate=7010.0,
-        seconds_spent=4801.0,
         notes=["Epochs do not continue: the learning rate's schedule ends with them."],
         provenance={"ratchet": "0.1.0", "machine": "Linux x86_64, 2 CPUs, no GPU"},
     )
@@ -109,7 +105,7 @@ def nasty() -> SweepReport:
 EDGES = {
     "sample": sample(),
     "nasty": nasty(),
-    "no trials": replace(sample(), trials=[], winner=None, default=None, importance={}, steps_done=0),
+    "no trials": replace(sample(), trials=[], winner=None, default=None, importance={}),
     "none finished": replace(
         changed(status="failed", value=None, deviation=None, values=(), curve=(), reason="boom"), winner=None
     ),
@@ -161,8 +157,6 @@ def test_the_page_reads_from_the_answer_to_the_evidence():
     assert order == ["Result", "Trials", "Important settings", "Failures", "Trial 6 failed", "Notes", "Reproduce"]
     page = Page(text)
     assert "9 trials finished 2 trials stopped 1 trial failed" in page.text
-    assert "12 trials did 31 steps; 12 separate runs would do 64" in page.text
-    assert "36 m 49 s of 1 h 57 m saved by sharing" in page.text
 
 
 def test_every_number_is_in_both_files():
@@ -205,7 +199,7 @@ def test_the_table_is_sorted_by_status_and_then_by_the_metric():
 def test_columns_are_what_varies_by_the_shortest_name():
     row = build_rows(sample())["trial 5 (winner)"]
     assert list(row) == [
-        "learning_rate", "temperature", "distillation", "lora_rank", "map@25", "±", "status", "spent", "shared",
+        "learning_rate", "temperature", "distillation", "lora_rank", "map@25", "±", "status", "time",
     ]  # fmt: skip
     assert (row["learning_rate"], row["distillation"], row["lora_rank"]) == (0.00049700537, "none", 32)
     assert format_trials(sample())["trial 5 (winner)"]["learning_rate"] == "0.000497"
@@ -216,8 +210,7 @@ def test_columns_are_what_varies_by_the_shortest_name():
     ]
     columns = build_rows(replace(sample(), space={}, trials=trials, winner=None, default=None))["trial 2"]
     assert columns == {
-        "b.x.rate": 2, "rank": "none", "status (setting)": 2, "map@25": 0.1, "status": "finished", "spent": 0.0,
-        "shared": 0.0,
+        "b.x.rate": 2, "rank": "none", "status (setting)": 2, "map@25": 0.1, "status": "finished", "time": 0.0,
     }  # fmt: skip
 
 
