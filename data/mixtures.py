@@ -63,13 +63,9 @@ def _rename(query: Query, ids: Mapping[str, str]) -> Query:
     kept = [i for i, name in enumerate(positives) if name not in positives[:i]]
     others = [i for i, name in enumerate(negatives) if name not in negatives[:i] and name not in positives]
     teacher = query.teacher and (tuple(query.teacher[0][i] for i in kept), tuple(query.teacher[1][i] for i in others))
-    return replace(
-        query,
-        positives=tuple(positives[i] for i in kept),
-        grades=tuple(query.grades[i] for i in kept),
-        negatives=tuple(negatives[i] for i in others),
-        teacher=teacher,
-    )
+    labels = tuple(positives[i] for i in kept), tuple(query.grades[i] for i in kept)
+    negatives = [negatives[i] for i in others]
+    return replace(query, positives=labels[0], grades=labels[1], negatives=tuple(negatives), teacher=teacher)
 
 
 def weigh(queries: Sequence[Query], weights: Sequence[float], seed: int) -> list[Query]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from ratchet.data.formats.table_files import read_table
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from ratchet.data.formats.text_files import BLANK, read_csv, read_field, read_json_objects, show
 from ratchet.data.retrieval import Document, Query, RetrievalData
 from ratchet.errors import DataError
-from ratchet.files import iterate_lines
+from ratchet.files import iterate_lines, open_regular
 
 COLUMNS: Mapping[str, Sequence[str]] = {
     "query": ("query", "anchor", "question"),
@@ -31,7 +34,6 @@ training queries are drawn."""
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 
 Options = Mapping[str, Sequence[str]]
-Find = Callable[[str, Sequence[str]], Options]
 
 
 def parse_options(text: str, where: str) -> Options:
@@ -65,14 +67,10 @@ def read(path: Path, options: Options, *, labelled: bool = True) -> RetrievalDat
     queries: dict[tuple[object, ...], Query] = {}
     seen: dict[tuple[str, ...], Options] = {}
     rows, named = 0, False
-
-    def find(where: str, names: Sequence[str]) -> Options:
-        if (key := tuple(names)) not in seen:
-            seen[key] = _find_columns(where, names, options, labelled)
-        return seen[key]
-
-    for where, row in _read_rows(path, options, find):
-        columns = find(where, tuple(row))
+    for where, row in _read_rows(path, options, labelled):
+        if (names := tuple(row)) not in seen:
+            seen[names] = _find_columns(where, names, options, labelled)
+        columns = seen[names]
         text = read_field(where, row, columns["query"][0], str)
         id, group, task, prompt = (_read_name(where, row, columns[r], r) for r in ("id", "group", "task", "prompt"))
         key = (id, text, task, prompt) if labelled else (rows,)
@@ -89,7 +87,7 @@ def read(path: Path, options: Options, *, labelled: bool = True) -> RetrievalDat
     return RetrievalData(corpus, list(queries.values()), repeated, numbered=not named)
 
 
-def _read_rows(path: Path, options: Options, find: Find) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_rows(path: Path, options: Options, labelled: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, row) of each row."""
     if path.suffix == ".txt":
         yield from ((f"{path}:{n}", {"query": text}) for n, line in iterate_lines(path) if (text := line.strip(BLANK)))
@@ -98,7 +96,31 @@ def _read_rows(path: Path, options: Options, find: Find) -> Iterator[tuple[str, 
     elif path.suffix in (".jsonl", ".json"):
         yield from read_json_objects(path)
     for file in list_tables(path, options):
-        yield from read_table(file, lambda names, at=str(file): list(itertools.chain(*find(at, names).values())))  # type: ignore[misc]
+        find = partial(_find_columns, str(file), options=options, labelled=labelled)
+        yield from read_table(file, lambda names, find=find: itertools.chain(*find(names).values()))  # type: ignore[misc]
+
+
+def read_table(path: Path, choose: Callable[[list[str]], Iterable[str]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (`file: row N`, row) of a Parquet file, or of an Arrow stream (`.arrow`) as `datasets` writes it. choose:
+    the names of all columns -> those that are read. Raises DataError for a damaged file and one without rows."""
+    number, parquet = 0, path.suffix != ".arrow"
+    with open_regular(path) as opened:
+        try:
+            file: Any = pq.ParquetFile(opened) if parquet else pa.ipc.open_stream(opened)
+            columns = list(dict.fromkeys(choose((file.schema_arrow if parquet else file.schema).names)))
+            for batch in file.iter_batches(4096, columns=columns) if parquet else file:
+                for row in batch.select(columns).to_pylist():
+                    number += 1
+                    yield f"{path}: row {number}", row
+        # A damaged page may be found at any row, as one of Arrow's errors, of the system's or of the decoder's.
+        except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+            said, kind = " ".join(str(error).split())[:200], "Parquet" if parquet else "Arrow"
+            raise DataError(
+                f"{path}: cannot be read as {kind} after row {number} ({said}); expected a complete {kind} file, or"
+                " .jsonl; copy the file again"
+            ) from None
+    if not number:
+        raise DataError(f"{path}: no rows; expected at least one; give another file")
 
 
 def _find_columns(where: str, names: Sequence[str], options: Options, labelled: bool) -> Options:

@@ -112,7 +112,7 @@ def test_reranked_rankings_keep_them(instructed: Path, tmp_path: Path) -> None:
 
 def test_a_task_without_a_prompt_is_one_column(context: MakeContext, tmp_path: Path) -> None:
     out = prepared(context, tmp_path, prompt="find")
-    assert read_shards(out / "test").schema == pa.schema([*QUERIES, ("task", pa.string())])
+    assert read_shards(out / "train").schema == pa.schema([*QUERIES, ("task", pa.string())])
 
 
 def test_tables_of_data_without_instructions_are_as_before(context: MakeContext, tmp_path: Path) -> None:
