@@ -139,8 +139,8 @@ def test_training_queries_with_the_text_of_a_test_query_are_counted(tmp_path: Pa
         (tmp_path / name).write_text(content)
     predicted = predict(Config(), Inputs(tmp_path), {})
     splits = {"train/queries": 2, "valid/queries": 1, "test/queries": 1}
-    notes = {"queries without a relevant document, left out": 0}
-    assert predicted.metrics == {"documents": 4, "longest_text": 6, **splits, **notes}
+    splits |= {"queries without a relevant document, left out": 0}
+    assert predicted.metrics == {"documents": 4, "longest_text": 6, **splits}
     where = f"{tmp_path / 'qrels/train.tsv'}:1"
     assert predicted.note == f"1 of 2 training queries have the text of a test query, such as {where}"
 
