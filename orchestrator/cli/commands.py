@@ -16,7 +16,7 @@ from ratchet.orchestrator.cli.parser import parse
 from ratchet.orchestrator.cli.termination import end_at_once
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
 from ratchet.orchestrator.plan import Plan
-from ratchet.orchestrator.reporting.run_report import write_run_report
+from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.run_summary import build_run_report
 from ratchet.orchestrator.run_log import read_last_step_ids
 from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
@@ -58,7 +58,7 @@ def _run(arguments: argparse.Namespace) -> int:
             with LiveView(list(plan.steps), found.name, run_log.run_id) as view:
                 run = Run(found, summary, plan, cluster, run_log, view)
                 run.execute()
-            write_run_report(run_log.folder, build_run_report(run))
+            write_report(run_log.folder, build_run_report(run))
             run.copy_files()
             console.print_outcome(run)
             store.publish(run_log.folder)

@@ -23,8 +23,7 @@ from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Recipe
 from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, format_with_deviation, pluralize
 from ratchet.orchestrator.reporting.run_summary import build_summary_table, list_unreported_metrics
-from ratchet.orchestrator.reporting.sweep_data import SweepReport
-from ratchet.orchestrator.reporting.sweep_report import format_trials
+from ratchet.orchestrator.reporting.sweep_data import SweepReport, format_trials
 from ratchet.orchestrator.run_log import RunLog, list_run_logs, list_sweeps
 from ratchet.orchestrator.step import Step, Summary
 from ratchet.orchestrator.store import Store, audit_log, gc

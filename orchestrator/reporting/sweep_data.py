@@ -221,6 +221,13 @@ def build_trials(data: SweepReport) -> Table:
     )
 
 
+def format_trials(data: SweepReport) -> dict[str, dict[str, str]]:
+    """Format the trials: label (`trial 3 (winner)`) -> column -> text (`0.0002`, `0.4121`, `2 m 05 s`)."""
+    columns = build_trials(data).columns
+    labels = columns[0].texts if columns else ()
+    return {label: {c.name: c.texts[i] for c in columns[1:]} for i, label in enumerate(labels)}
+
+
 def build_seeds(data: SweepReport) -> Table:
     """Metric of every seed; empty with one seed per trial."""
     names = [f"seed {i + 1}" for i in range(max((len(t.values) for t in data.trials), default=0))]

@@ -15,7 +15,7 @@ from ratchet.orchestrator.execution.address import check_cluster_address
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.recipe import list_modules
-from ratchet.orchestrator.reporting.sweep_report import write_sweep_report
+from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.open_runs import OpenRun
 from ratchet.orchestrator.sweeps import results
@@ -58,7 +58,7 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
                 note = results.read_note(sweep, best, store)
                 path = results.promote_winner(sweep, best, store, arguments.promote)
                 print_clean(f"model:  {path}{f' ({note})' if note else ''}")
-        print_clean(f"report: {write_sweep_report(sweep.trial_log.folder, report)[0]}")
+        print_clean(f"report: {write_report(sweep.trial_log.folder, report)[0]}")
         store.publish(sweep.trial_log.folder)
     if not finished:
         print_clean("give the same command again to continue")

@@ -13,8 +13,8 @@ from markdown_it import MarkdownIt
 from page import Page
 
 from ratchet.orchestrator.reporting.formatting import format_duration
+from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
-from ratchet.orchestrator.reporting.run_report import write_run_report
 
 NASTY = "Is \\( 3 < x \\le \\frac{1}{2} \\) & y > 0?</p><script>alert('x')</script>\n"
 NASTY += '"quoted" | `tick` $a_1$ \x1b[31mred\x00'
@@ -251,7 +251,7 @@ def broken() -> RunReport:
 
 
 def both(folder: Path, data: RunReport) -> tuple[Page, str, str]:
-    html, markdown = write_run_report(folder, data)
+    html, markdown = write_report(folder, data)
     text = html.read_text(encoding="utf-8")
     return Page(text), text, markdown.read_text(encoding="utf-8")
 

@@ -15,8 +15,8 @@ from ratchet.orchestrator.cli.console import _print_summary
 from ratchet.orchestrator.job_interface import Job, Result
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting.formatting import Mean, format_cells
+from ratchet.orchestrator.reporting.report import render
 from ratchet.orchestrator.reporting.run_data import RunReport, list_headlines
-from ratchet.orchestrator.reporting.run_report import html, markdown
 from ratchet.orchestrator.reporting.run_summary import build_summary_table, list_unreported_metrics
 from ratchet.orchestrator.step import Metric, Row, Step, Summary, check_outputs, list_goals, reachable, step
 from ratchet.orchestrator.store import Store
@@ -73,8 +73,8 @@ def test_several_metrics_are_shown_as_mean_and_deviation(tmp_path: Path, capsys:
     assert (value, value.deviation) == (statistics.mean(FOLDS), statistics.stdev(FOLDS))
     assert format_cells([value], "MAP@25") == ["0.458 ± 0.191"]
     report = RunReport("a", "b", "finished", 0.0, 1.0, "", [], rows=table)
-    assert "0.458 ± 0.191" in html(report)
-    assert "0.458 ± 0.191" in markdown(report)
+    assert "0.458 ± 0.191" in render(report, "html")
+    assert "0.458 ± 0.191" in render(report, "md")
     assert list(list_headlines(table)) == ["MAP@25"]
     _print_summary(table)
     assert "0.4583 ± 0.1909" in capsys.readouterr().out

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from page import Page
 
-from ratchet.orchestrator.reporting.sweep_data import SweepReport, TrialReport, build_trials
-from ratchet.orchestrator.reporting.sweep_report import format_trials, html, markdown, write_sweep_report
+from ratchet.orchestrator.reporting.report import render, write_report
+from ratchet.orchestrator.reporting.sweep_data import SweepReport, TrialReport, build_trials, format_trials
 
 NASTY = "</title></pre><script>alert('x')</script> \"q\" | `t` $a_1$ \x1b[31mred\x00"
 RATE, TEMPERATURE, DISTILLATION = "finetune.learning_rate", "finetune.temperature", "finetune.distillation"
@@ -132,7 +132,7 @@ EDGES = {
 @pytest.mark.parametrize("name", EDGES)
 def test_any_sweep_makes_whole_files(tmp_path, name):
     data = EDGES[name]
-    paths = write_sweep_report(tmp_path, data)
+    paths = write_report(tmp_path, data)
     assert [path.name for path in paths] == ["report.html", "report.md"]
     text, told = (path.read_text(encoding="utf-8") for path in paths)
     page = Page(text)
@@ -152,7 +152,7 @@ def test_any_sweep_makes_whole_files(tmp_path, name):
 
 
 def test_the_page_reads_from_the_answer_to_the_evidence():
-    text = html(sample())
+    text = render(sample(), "html")
     order = re.findall(r"<h2>([^<]+)</h2>", text)
     assert order == ["Result", "Trials", "Important settings", "Failures", "Trial 6 failed", "Notes", "Reproduce"]
     page = Page(text)
@@ -161,7 +161,7 @@ def test_the_page_reads_from_the_answer_to_the_evidence():
 
 def test_every_number_is_in_both_files():
     data = sample()
-    page, told = Page(html(data)).text, re.sub(r"<[^>]+>", " ", read(markdown(data)))
+    page, told = Page(render(data, "html")).text, re.sub(r"<[^>]+>", " ", read(render(data, "md")))
     for seen in (page, told):
         for trial in data.trials:
             assert f"trial {trial.number}" in seen
@@ -217,10 +217,10 @@ def test_columns_are_what_varies_by_the_shortest_name():
 def test_a_trial_that_was_stopped_is_never_the_best():
     data = sample()
     trials = [replace(t, value=0.9) if t.status == "stopped" else t for t in data.trials]
-    told = markdown(replace(data, trials=trials))
+    told = render(replace(data, trials=trials), "md")
     assert "**0.4407**" in told
     assert "**0.9000**" not in told
-    assert "<b>0.9000</b>" not in html(replace(data, trials=trials))
+    assert "<b>0.9000</b>" not in render(replace(data, trials=trials), "html")
 
 
 @settings(deadline=None, max_examples=40)
@@ -233,5 +233,5 @@ def test_any_texts_and_numbers_can_be_reported(given):
     trials = [TrialReport(i, {"a": text}, status, value) for i, (text, value, status) in enumerate(given, 1)]
     data = replace(sample(), space={"a": "choice()"}, trials=trials, default=None, winner=None)
     assert len(build_rows(data)) == len(given)
-    Page(html(data))
-    markdown(data)
+    Page(render(data, "html"))
+    render(data, "md")

@@ -1,4 +1,9 @@
-"""Jinja2 environment of the reports.
+"""`report.html` and `report.md` of a run or a sweep, from the templates `run.*` and `sweep.*`.
+
+Nothing here reads a store or a clock. `report.html` is one file that contains its style, charts and script, and loads
+nothing; its policy forbids any script but its own. The order is from the result to the evidence: the summary, training
+curves, cases, the steps, and what is needed to repeat the run; of a sweep the conclusion and the winner's settings, the
+trials, charts, failures, and what is needed to repeat it. Sections without data are left out.
 
 HTML templates escape every value. Markdown templates name the escape of a value by a filter: `md` for text that keeps
 its line breaks, `inline` for text within a line, `code_block` for a block of code. Control characters are removed from
@@ -11,13 +16,13 @@ import base64
 import hashlib
 import re
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from ratchet.orchestrator.atomic_file import write_atomically
 from ratchet.orchestrator.job_interface.terminal import clean
+from ratchet.orchestrator.reporting import charts, run_data, sweep_data
 from ratchet.orchestrator.reporting.formatting import (
     format_duration,
     format_number,
@@ -27,23 +32,26 @@ from ratchet.orchestrator.reporting.formatting import (
     pluralize,
     shorten,
 )
+from ratchet.orchestrator.reporting.run_data import RunReport
+from ratchet.orchestrator.reporting.sweep_data import SweepReport
 
 _FOLDER = Path(__file__).parent
 _SPECIAL = re.compile(r"([\\`*{}\[\]<>|~$#]|(?<!\w)_|_(?!\w))")  # `a_b` needs no escape
 
 
-def render(template: str, **values: Any) -> str:
-    """Fill a template of `templates/`."""
-    return _ENVIRONMENT.get_template(template).render(values)
-
-
-def save(folder: Path, html: str, markdown: str) -> tuple[Path, Path]:
-    """Write both texts as `report.html` and `report.md`; return their paths."""
+def write_report(folder: Path, data: RunReport | SweepReport) -> tuple[Path, Path]:
+    """Write `report.html` and `report.md` into `folder`, each replaced as a whole; return both paths."""
     folder.mkdir(parents=True, exist_ok=True)
     written = folder / "report.html", folder / "report.md"
-    for path, text in zip(written, (html, markdown), strict=True):
-        write_atomically(path, text)
+    for path, kind in zip(written, ("html", "md"), strict=True):
+        write_atomically(path, render(data, kind))
     return written
+
+
+def render(data: RunReport | SweepReport, kind: str) -> str:
+    """Return the page (`html`) or GitHub's Markdown (`md`). Data is escaped: a query with `$x_1 < y$` or a pipe reads as it is."""
+    name, parts = ("run", run_data) if isinstance(data, RunReport) else ("sweep", sweep_data)
+    return _ENVIRONMENT.get_template(f"{name}.{kind}.j2").render(data=data, parts=parts, charts=charts)
 
 
 def _escape_markdown(text: str) -> str:
