@@ -49,7 +49,7 @@ def write_report(folder: Path, data: RunReport | SweepReport) -> tuple[Path, Pat
 
 
 def render(data: RunReport | SweepReport, kind: str) -> str:
-    """Return the page (`html`) or GitHub's Markdown (`md`). Data is escaped: a query with `$x_1 < y$` or a pipe reads as it is."""
+    """Return the page (`html`) or GitHub's Markdown (`md`). Data is escaped: `$x_1 < y$` reads as it is."""
     name, parts = ("run", run_data) if isinstance(data, RunReport) else ("sweep", sweep_data)
     return _ENVIRONMENT.get_template(f"{name}.{kind}.j2").render(data=data, parts=parts, charts=charts)
 
