@@ -13,28 +13,13 @@ Fusion = Literal["rrf", "scores"]
 
 
 @dataclass(frozen=True)
-class Ranking:
-    """A system's ranking of the queries, and its evaluation on the held-out queries, by which systems are weighted."""
+class System:
+    """What ranks documents. Its evaluation on the held-out queries weights it."""
 
     name: str
-    ranking: Output
+    queries: Step
+    """The evaluation on the queries to rank."""
     valid: Step | None
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What a retrieval loop made: an embedder, and perhaps a reranker of its first documents."""
-
-    name: str
-    embedder: Source | Output
-    corpus_embeddings: Step
-    valid: Step | None
-    """The evaluation of the embedder on the held-out queries."""
-    reranker: Output | None = None
-    reranked_valid: Step | None = None
-    """The evaluation of the reranked lists."""
-    depth: int = 25
-    """Documents per query that are reranked."""
 
 
 def prepare_new_queries(queries: Source) -> Step:
@@ -47,47 +32,54 @@ def rank_by_bm25(queries: Step | Output | None, corpus: Output, split: str) -> S
     return step(f"bm25/rank_{split}", evaluate_retrieval.JOB, **inputs, system="bm25", tag="bm25")
 
 
-def rank_queries(trained: Trained, queries: Step, corpus: Output) -> list[Ranking]:
-    """Rank the corpus by a loop's embedder, and by its reranker if it has one."""
-    name = trained.name
+def rank_queries(
+    name: str,
+    queries: Step,
+    corpus: Output,
+    embedder: Source | Output,
+    vectors: Step,
+    reranker: Output | None = None,
+    depth: int = 25,
+) -> list[Step]:
+    """Rank the corpus, whose vectors are given, by an embedder; with a reranker also order the first documents by it.
+    Return the evaluations."""
     inputs: dict[str, Any] = {"queries": queries, "corpus": corpus}
-    vectors = step(f"{name}/embed_queries", embed.JOB, model=trained.embedder, texts=queries, role="query")
-    ranked = step(
-        f"{name}/rank",
-        evaluate_retrieval.JOB,
-        **inputs,
-        query_embeddings=vectors,
-        corpus_embeddings=trained.corpus_embeddings,
-        tag="embedder",
-    )
-    found = [Ranking(name, ranked["ranking"], trained.valid)]
-    if trained.reranker is None:
-        return found
-    lists: dict[str, Any] = {"lists": ranked["ranking"], "corpus": corpus, "depth": trained.depth}
-    scored = step(f"{name}/rerank", rerank.JOB, model=trained.reranker, **lists)
-    reranked = step(
-        f"{name}/rank_reranked", evaluate_retrieval.JOB, **inputs, scored=scored, system="reranked", tag="reranked"
-    )
-    return [*found, Ranking(f"{name}_reranked", reranked["ranking"], trained.reranked_valid)]
+    dense: dict[str, Any] = {
+        "query_embeddings": step(f"{name}/embed_queries", embed.JOB, model=embedder, texts=queries, role="query"),
+        "corpus_embeddings": vectors,
+    }
+    ranked = step(f"{name}/rank", evaluate_retrieval.JOB, **inputs, **dense, tag="embedder")
+    if reranker is None:
+        return [ranked]
+    lists: dict[str, Any] = {"lists": ranked["ranking"], "corpus": corpus, "depth": depth}
+    inputs["scored"] = step(f"{name}/rerank", rerank.JOB, model=reranker, **lists)
+    return [ranked, step(f"{name}/rank_reranked", evaluate_retrieval.JOB, **inputs, system="reranked", tag="reranked")]
 
 
-def fuse_rankings(rankings: Sequence[Ranking], valid: Output | None, method: Fusion) -> tuple[Output, list[Row]]:
+def list_systems(name: str, ranked: Sequence[Step | None], valid: Sequence[Step | None]) -> list[System]:
+    """Return the systems of a loop, the embedder and the reranker, that have ranked the queries."""
+    names = (name, f"{name}_reranked")
+    found = zip(names, ranked, valid, strict=False)
+    return [System(name, evaluated, held_out) for name, evaluated, held_out in found if evaluated is not None]
+
+
+def fuse_rankings(systems: Sequence[System], valid: Output | None, method: Fusion) -> tuple[Output, list[Row]]:
     """Return one ranking, and the rows of the systems on the held-out queries that it is weighted by.
 
     Without held-out queries the last ranking stands for all.
     """
-    judged = [(one, one.valid) for one in rankings if one.valid is not None]
+    judged = [(one, one.valid) for one in systems if one.valid is not None]
     if not judged:
-        return rankings[-1].ranking, []
+        return systems[-1].queries["ranking"], []
     rows = [Row(one.name, {"held-out MAP@25": evaluated.metric("map@25")}) for one, evaluated in judged]
     if len(judged) == 1:
-        return judged[0][0].ranking, rows
+        return judged[0][0].queries["ranking"], rows
     fused = step(
         "fuse",
         fuse.JOB,
         valid=valid,
         valid_rankings=[evaluated["ranking"] for _, evaluated in judged],
-        rankings=[one.ranking for one, _ in judged],
+        rankings=[one.queries["ranking"] for one, _ in judged],
         names=tuple(one.name for one, _ in judged),
         method=method,
     )

@@ -11,7 +11,14 @@ from ratchet.errors import InputError, ModelError
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import embed, evaluate_retrieval, finetune_embedder, finetune_reranker, merge, mine, rerank
 from ratchet.orchestrator.step import Job, Output, Row, Source, Step, Summary, step
-from ratchet.recipes._predictions import Trained, fuse_rankings, prepare_new_queries, rank_queries, write_files
+from ratchet.recipes._predictions import (
+    System,
+    fuse_rankings,
+    list_systems,
+    prepare_new_queries,
+    rank_queries,
+    write_files,
+)
 
 Model = Source | Output
 """A model folder: a published model, or an output of `merge`."""
@@ -60,8 +67,8 @@ class RetrievalLoop:
     """Queries for which the last models rank the corpus."""
     shared_steps: dict[str, Step] = field(default_factory=dict)
     """Name -> step with vectors or an evaluation, which several steps and variants use."""
-    trained: list[Trained] = field(default_factory=list)
-    """The last models of each variant. `build_summary` fills it in."""
+    systems: list[System] = field(default_factory=list)
+    """The last models, with their rankings of the new queries. `build_summary` fills it in."""
 
     def build_summary(self, bootstrap: Source, iterations: int, *, ablations: bool = False) -> Summary:
         """Build the steps of all iterations, and with `ablations` those without a teacher and without mining.
@@ -89,10 +96,9 @@ class RetrievalLoop:
         rows += [row for variant in variants for row in variant._iterate(bootstrap, iterations)]
         if not self.new_queries:
             return Summary(rows)
-        new, corpus = prepare_new_queries(self.new_queries), self.prepared["corpus"]
-        rankings = rank_queries(self.trained[0], new, corpus)
         valid = self.prepared["valid"] if "valid" in self.splits else None
-        return Summary(rows, files=write_files(fuse_rankings(rankings, valid, "rrf")[0], corpus))
+        ranking, _ = fuse_rankings(self.systems, valid, "rrf")
+        return Summary(rows, files=write_files(ranking, self.prepared["corpus"]))
 
     @property
     def splits(self) -> list[str]:
@@ -111,7 +117,8 @@ class RetrievalLoop:
         reranker_base: Model | None = None
         reranker: Step | None = None
         teacher: Output | None = None
-        held_out = reranked_held_out = None
+        evaluations: dict[str, Step] = {}
+        reranked: dict[str, Step] = {}
         for i in range(iterations):
             name = f"{prefix}iter{i}"
             mined = self.mine(f"{name}/mine", miner_name, miner, self.window, i)
@@ -138,7 +145,6 @@ class RetrievalLoop:
                 for split in self.splits
             }
             rows.append(make_row(f"iteration {i}{suffix}", evaluations, finetuned, mined, miner))
-            held_out = evaluations.get("valid")
             if self.reranker is None:
                 continue
             reranker_base = reranker_base or (miner if self.reranker == "embedder" else self.reranker)
@@ -169,10 +175,10 @@ class RetrievalLoop:
                 for split, lists in evaluations.items()
             }
             rows.append(make_row(f"iteration {i}, reranked{suffix}", reranked, reranker, hard, teacher))
-            reranked_held_out = reranked.get("valid")
-        if self.new_queries:
-            vectors = self.embed(miner_name, miner, "corpus")
-            self.trained.append(Trained("model", miner, vectors, held_out, teacher, reranked_held_out, self.depth))
+        if self.new_queries and not self.variant:
+            new, vectors = prepare_new_queries(self.new_queries), self.embed(miner_name, miner, "corpus")
+            ranked = rank_queries("model", new, self.prepared["corpus"], miner, vectors, teacher, self.depth)
+            self.systems.extend(list_systems("model", ranked, [evaluations.get("valid"), reranked.get("valid")]))
         return rows
 
     def embed(self, name: str, model: Model, texts: str) -> Step:

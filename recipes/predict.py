@@ -12,9 +12,9 @@ from ratchet.orchestrator.finished_run import FinishedRun, find_run
 from ratchet.orchestrator.step import Output, Row, Source, Step, Summary, step
 from ratchet.recipes._predictions import (
     Fusion,
-    Ranking,
-    Trained,
+    System,
     fuse_rankings,
+    list_systems,
     prepare_new_queries,
     rank_by_bm25,
     rank_queries,
@@ -60,26 +60,19 @@ def predict(
             f"queries: none given, and run {runs[0].run_id} has no test queries; expected some; give a file"
         )
     new = prepare_new_queries(Source.find(queries, "queries")) if queries else None
-    rankings: list[Ranking] = []
-    tested: dict[str, Step] = {}
+    systems: list[System] = []
     for index, (one, iteration) in enumerate(zip(runs, last, strict=True)):
-        name = "model" if len(runs) == 1 else f"model{index}"
-        if new is None:
-            found = find_tested(one, iteration, name)
-            tested |= {ranking.name: evaluation for ranking, evaluation in found}
-            rankings += [ranking for ranking, _ in found]
-        else:
-            rankings += rank_queries(find_trained(one, iteration, name, corpus), new, corpus)
+        systems += find_systems(one, iteration, "model" if len(runs) == 1 else f"model{index}", new, corpus)
     if bm25:
-        tested["bm25"] = rank_by_bm25(new or test, corpus, "queries")
         held_out = rank_by_bm25(valid, corpus, "valid") if valid else None
-        rankings.append(Ranking("bm25", tested["bm25"]["ranking"], held_out))
+        systems.append(System("bm25", rank_by_bm25(new or test, corpus, "queries"), held_out))
     if valid is None and (bm25 or len(runs) > 1):
         raise InputError("run: several systems given, without held-out queries; expected them, to weight the systems")
-    ranking, rows = fuse_rankings(rankings, valid, fusion)
+    ranking, rows = fuse_rankings(systems, valid, fusion)
     if new is None:
+        tested = {one.name: one.queries for one in systems}
         # A fused ranking has its points as the scores to order by.
-        if len(rankings) > 1:
+        if len(systems) > 1:
             inputs: dict[str, Any] = {"queries": test, "corpus": corpus, "scored": ranking}
             tested["fused"] = step("fused/evaluate", evaluate_retrieval.JOB, **inputs, system="reranked", tag="fused")
         rows = [
@@ -89,26 +82,17 @@ def predict(
     return Summary(rows, files=write_files(ranking, corpus))
 
 
-def find_tested(run: FinishedRun, last: str, name: str) -> list[tuple[Ranking, Step]]:
-    """Return the rankings of the test queries by a run's last models, and their evaluations."""
-    found = []
-    for label, suffix in ((name, ""), (f"{name}_reranked", "_reranked")):
-        if (tested := run.get(f"{last}/evaluate{suffix}")) is not None:
-            found.append((Ranking(label, tested["ranking"], run.get(f"{last}/evaluate{suffix}_valid")), tested))
-    return found
-
-
-def find_trained(run: FinishedRun, last: str, name: str, corpus: Output) -> Trained:
-    """Return the models of a run's last iteration."""
-    embedder, reranker = run.step(f"{last}/merge_embedder")["model"], run.get(f"{last}/merge_reranker")
-    return Trained(
-        name,
-        embedder,
-        run.get(f"{last}/embed_corpus") or step(f"{name}/embed_corpus", embed.JOB, model=embedder, texts=corpus),
-        valid=run.get(f"{last}/evaluate_valid"),
-        reranker=reranker["model"] if reranker else None,
-        reranked_valid=run.get(f"{last}/evaluate_reranked_valid"),
-    )
+def find_systems(run: FinishedRun, last: str, name: str, new: Step | None, corpus: Output) -> list[System]:
+    """Return the systems of a run's last iteration: on new queries, or without these on the test queries of the run."""
+    steps = (f"{last}/evaluate", f"{last}/evaluate_reranked")
+    if new is None:
+        ranked = [run.get(found) for found in steps]
+    else:
+        embedder, reranker = run.step(f"{last}/merge_embedder")["model"], run.get(f"{last}/merge_reranker")
+        vectors = run.get(f"{last}/embed_corpus")
+        vectors = vectors or step(f"{name}/embed_corpus", embed.JOB, model=embedder, texts=corpus)
+        ranked = [*rank_queries(name, new, corpus, embedder, vectors, reranker["model"] if reranker else None)]
+    return list_systems(name, ranked, [run.get(f"{found}_valid") for found in steps])
 
 
 def find_last(run: FinishedRun) -> str:
