@@ -56,6 +56,12 @@ def read_queries(path: Path, columns: Sequence[str] = ("id", "text", "positives"
     return pq.read_table(path, columns=[*columns, *(name for name in INSTRUCTIONS if name in names)])
 
 
+def read_texts(corpus: Path) -> dict[str, str]:
+    """Return id -> text of all documents. Raises DataError as `read_shards` does."""
+    table = read_shards(corpus, ["id", "text"])
+    return dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
+
+
 def embeddings_schema(dim: int) -> pa.Schema:
     """Return the schema of embeddings. Rows are in the order of the texts."""
     return pa.schema([("id", pa.string()), ("embedding", pa.list_(pa.float32(), dim))])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from ratchet.errors import InputError
@@ -28,6 +29,12 @@ class EngineConfig(InferenceConfig):
     engine: Literal["transformers", "vllm"] = "transformers"
     """`vllm` uses continuous batching, for many texts on GPUs: single-turn questions, embedders without a projection,
     and rerankers that answer Yes or No. An adapter is merged first."""
+
+
+def check_adapter(job: str, adapter: Path | None) -> None:
+    """Raise InputError for a folder that is no LoRA adapter."""
+    if adapter is not None and not (adapter / "adapter_config.json").is_file():
+        raise InputError(f"{job}.adapter: {adapter} has no adapter_config.json; expected the folder of a LoRA adapter")
 
 
 def check_engine(job: str, config: EngineConfig) -> None:

@@ -85,14 +85,14 @@ def map_shards(
 
     `out` is `context.out`, a folder below it, or a folder below `context.work` (for files outside the artifact). Shards
     that an earlier attempt finished are taken from `context.work`. `arguments` are the keyword arguments of `worker`;
-    `total_rows` is used for the progress only. Ray must be running; the caller may be a task or a driver.
+    `total_rows` is used for the progress, and checked. Ray must be running; the caller may be a task or a driver.
 
-    Raises the exception of a worker with its type; JobError if the worker of one shard was lost more than
-    `context.resources.retries` times, which suggests that the shard is the cause; an error of ray.exceptions if Ray
-    gave up.
+    Raises the exception of a worker with its type; ArtifactError for another number of rows; JobError if the worker of
+    one shard was lost more than `context.resources.retries` times, which suggests that the shard is the cause; an error
+    of ray.exceptions if Ray gave up.
     """
     process = partial(_run_workers, context, worker, arguments, total_rows)
-    return complete_shards(context, shards, out, process)
+    return complete_shards(context, shards, out, process, total_rows)
 
 
 def complete_shards(
@@ -100,6 +100,7 @@ def complete_shards(
     shards: Sequence[Path],
     out: Path,
     process: Callable[[Mapping[Path, Path], int], None],
+    total_rows: int | None,
 ) -> dict[str, int]:
     """Do the same as `map_shards` with another way to process shards.
 
@@ -130,6 +131,10 @@ def complete_shards(
             )
         _link(file, out / name)
         counts.update(record["counts"])
+    if total_rows not in (None, counts["rows"]):
+        raise ArtifactError(
+            f"step {context.step}: {counts['rows']} rows were made of {total_rows}; expected one for each"
+        )
     return dict(counts)
 
 

@@ -19,8 +19,15 @@ import ray
 
 from ratchet.errors import JobError
 from ratchet.jobs.distributed.progress_tally import ProgressTally
-from ratchet.jobs.distributed.shard_map import actor_options, commit_shard, complete_shards, silence_ray_data
+from ratchet.jobs.distributed.shard_map import (
+    actor_options,
+    commit_shard,
+    complete_shards,
+    map_shards,
+    silence_ray_data,
+)
 from ratchet.models.decoder import decoder
+from ratchet.models.devices import name_device
 from ratchet.models.vllm import make_engine_args
 from ratchet.orchestrator.job_interface import Context
 
@@ -96,7 +103,20 @@ def ask_shards(
     if adapter is not None:
         folder = context.work / "merged"
         decoder.merge(model, adapter, folder)
-    return complete_shards(context, shards, context.out, process)
+    return complete_shards(context, shards, context.out, process, total_rows)
+
+
+def run_engine(
+    context: Context, shards: Sequence[Path], config: Any, inputs: Any, worker: type, client: Any, rows: int
+) -> dict[str, int]:
+    """Write one output file per shard with the engine of the config: `worker`s of transformers, or the requests of a
+    `client` to vLLM. Both are classes that take the config and the inputs."""
+    if config.engine == "vllm":
+        options: dict[str, Any] = {"dtype": config.dtype, "total_rows": rows}
+        return ask_shards(context, shards, inputs.model, inputs.adapter, client(config, inputs), **options)
+    arguments = {"config": config, "inputs": inputs, "device": name_device(context.resources.gpus)}
+    arguments |= {"batch_tokens": context.resources.batch_tokens}
+    return map_shards(context, shards, worker, arguments, context.out, total_rows=rows)
 
 
 def _answers(

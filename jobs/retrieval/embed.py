@@ -9,7 +9,7 @@ from typing import Literal
 from ratchet.data.formats.examples import read_examples
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.inference import EngineConfig, check_engine
+from ratchet.jobs.inference import EngineConfig, check_adapter, check_engine
 from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.model_files import check_folder
@@ -42,10 +42,7 @@ def check(config: Config, inputs: Inputs) -> None:
         check_folder(inputs.model)
         check_embedder(inputs.model)
         find_encoding_config(config, inputs)
-    if inputs.adapter is not None and not (inputs.adapter / "adapter_config.json").is_file():
-        raise InputError(
-            f"embed.adapter: {inputs.adapter} has no adapter_config.json; expected the folder of a LoRA adapter"
-        )
+    check_adapter("embed", inputs.adapter)
     check_vllm(config, inputs)
 
 

@@ -18,7 +18,7 @@ from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.inference import EngineConfig, check_engine
+from ratchet.jobs.inference import EngineConfig, check_adapter, check_engine
 from ratchet.jobs.model_settings import RerankerSettings, predict_prompts, resolve_reranker_config
 from ratchet.models.model_files import check_folder
 from ratchet.models.model_kind import read_config
@@ -47,10 +47,7 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs) -> None:
-    if inputs.adapter is not None and not (inputs.adapter / "adapter_config.json").is_file():
-        raise InputError(
-            f"rerank.adapter: {inputs.adapter} has no adapter_config.json; expected the folder of a LoRA adapter"
-        )
+    check_adapter("rerank", inputs.adapter)
     if inputs.model is not None:
         check_folder(inputs.model)
         resolve_reranker_config(config, inputs.model, inputs.adapter)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +13,10 @@ import transformers
 from ratchet.data.tables import embeddings_schema, list_shards, read_queries, write_table
 from ratchet.errors import ArtifactError
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
-from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
-from ratchet.jobs.distributed.vllm_shards import Request, Task, ask_shards
+from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows
+from ratchet.jobs.distributed.vllm_shards import Request, Task, run_engine
 from ratchet.jobs.model_settings import list_instructions
 from ratchet.jobs.retrieval.embed import Config, Inputs, check_vllm, find_encoding_config
-from ratchet.models.devices import name_device
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.tokenization import TextTokenizer
 from ratchet.models.vllm import make_pooler_args
@@ -89,25 +87,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.texts)
     rows = count_rows(shards, ["id", "text"])
     config = resolve_dtype(context, config)
-    if config.engine == "vllm":
-        check_vllm(config, inputs)  # at plan time the model may not have existed
-        client = ShardClient(config, inputs)
-        options: dict[str, Any] = {"dtype": config.dtype, "total_rows": rows}
-        counts = ask_shards(context, shards, inputs.model, inputs.adapter, client, **options)
-    else:
-        arguments: dict[str, Any] = {
-            "inputs": inputs,
-            "config": config,
-            "batch_tokens": context.resources.batch_tokens,
-            "device": name_device(context.resources.gpus),
-        }
-        counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=rows)
+    check_vllm(config, inputs)  # at plan time the model may not have existed
+    counts = run_engine(context, shards, config, inputs, Worker, ShardClient, rows)
     dims = {pq.read_schema(path).field("embedding").type.list_size for path in list_shards(context.out)}
-    if counts["rows"] != rows or len(dims) != 1:
-        raise ArtifactError(
-            f"step {context.step}: {counts['rows']} vectors of {sorted(dims)} dimensions for {rows} texts;"
-            " expected one vector per text, all of the same dimension"
-        )
+    if len(dims) != 1:
+        raise ArtifactError(f"step {context.step}: vectors of {sorted(dims)} dimensions; expected the same of all")
     dim = dims.pop()
     if config.npy:
         _write_npy(context.out, rows, dim)

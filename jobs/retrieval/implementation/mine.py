@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 
 from ratchet.data.formats.flag_embedding import TrainingRow, make_row, write_rows
 from ratchet.data.negatives import Window, choose_negatives, number_texts
-from ratchet.data.tables import MINED, add_instructions, list_shards, read_queries, read_shards, write_table
+from ratchet.data.tables import MINED, add_instructions, list_shards, read_queries, read_shards, read_texts, write_table
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
-from ratchet.errors import ArtifactError, InputError
+from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.retrieval.mine import Config, Inputs
 from ratchet.models.search.ranks import Relevant, score_relevant
@@ -138,13 +138,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     total = count_rows(shards, ["id", "text", "positives"])
     arguments = {"config": config, "inputs": inputs, "device": "cuda" if context.resources.gpus else "cpu"}
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
-    if counts["rows"] != total:
-        raise ArtifactError(
-            f"step {context.step}: {counts['rows']} rows for {total} queries; expected one row per query"
-        )
-    corpus = read_shards(inputs.corpus, ["id", "text"])
-    text_of = dict(zip(corpus["id"].to_pylist(), corpus["text"].to_pylist(), strict=True))
-    positive, negative, hardest = _write_jsonl(context.out, text_of)
+    positive, negative, hardest = _write_jsonl(context.out, read_texts(inputs.corpus))
     return Result(
         {
             "queries": total,

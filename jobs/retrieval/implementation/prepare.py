@@ -15,8 +15,7 @@ from ratchet.orchestrator.job_interface import Context, Progress, Result
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     data = load_data(config, inputs)
     splits = split_data(data, config)
-    corpus = [{"id": document.id, "text": document.text} for document in data.corpus]
-    write_shards(context.out / "corpus", corpus, CORPUS, config.shard_rows)
+    write_shards(context.out / "corpus", list(map(vars, data.corpus)), CORPUS, config.shard_rows)
     scored = splits["train"] and all(query.teacher for query in splits["train"])
     scores = [TEACHER_SCORES["positives"], TEACHER_SCORES["negatives"]] if scored else []
     instructions = [name for name in INSTRUCTIONS if any(getattr(query, name) for query in data.queries)]
@@ -25,14 +24,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     for name, queries in splits.items():
         rows = [
             {
-                "id": query.id,
-                "text": query.text,
-                "positives": list(query.positives),
-                "grades": list(query.grades),
-                "negatives": list(query.negatives),
+                **vars(query),
                 "seen": not trained.isdisjoint(query.positives),
                 **dict(zip(scores, query.teacher or (), strict=False)),
-                **{name: getattr(query, name) for name in instructions},
             }
             for query in queries
         ]
@@ -43,7 +37,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     counts = {f"{name}/queries": len(queries) for name, queries in splits.items()}
     counts["longest_text"] = data.longest_text
     return Result(
-        {"documents": len(corpus), "queries": len(data.queries), **counts, **data.notes},
+        {"documents": len(data.corpus), "queries": len(data.queries), **counts, **data.notes},
         {"splits": statistics},
         note=describe_repeated(splits),
     )

@@ -11,10 +11,5 @@ from ratchet.orchestrator.job_interface import Context, Result
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     queries = load_queries(inputs.queries)
     instructions = [name for name in INSTRUCTIONS if any(getattr(query, name) for query in queries)]
-    unlabelled: dict[str, list[str]] = {"positives": [], "grades": [], "negatives": []}
-    rows = [
-        {"id": one.id, "text": one.text, **unlabelled, **{name: getattr(one, name) for name in instructions}}
-        for one in queries
-    ]
-    write_shards(context.out, rows, add_instructions(QUERIES, instructions), config.shard_rows)
+    write_shards(context.out, list(map(vars, queries)), add_instructions(QUERIES, instructions), config.shard_rows)
     return Result({"queries": len(queries), "longest_text": max(len(query.text) for query in queries)})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,15 +12,14 @@ import pyarrow.parquet as pq
 import transformers
 
 from ratchet.data.formats.flag_embedding import make_row, write_rows
-from ratchet.data.tables import TEACHER_SCORES, list_shards, read_shards, write_table
-from ratchet.errors import ArtifactError, InputError
+from ratchet.data.tables import TEACHER_SCORES, list_shards, read_texts, write_table
+from ratchet.errors import InputError
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
-from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
-from ratchet.jobs.distributed.vllm_shards import Request, Task, ask_shards
+from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows
+from ratchet.jobs.distributed.vllm_shards import Request, Task, run_engine
 from ratchet.jobs.model_settings import list_instructions, resolve_reranker_config
 from ratchet.jobs.retrieval.rerank import Config, Inputs, check_vllm
 from ratchet.jobs.training import teacher_gate
-from ratchet.models.devices import name_device
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import PairTokenizer
 from ratchet.models.vllm import make_scorer_args
@@ -31,18 +29,16 @@ from ratchet.orchestrator.job_interface import Context, Result
 class Worker:
     """Scores shards with one copy of the model."""
 
-    def __init__(
-        self, model: Path, adapter: Path | None, corpus: Path, config: Config, batch_tokens: int, device: str
-    ) -> None:
+    def __init__(self, inputs: Inputs, config: Config, batch_tokens: int, device: str) -> None:
         self.reranker = reranker.load(
-            model,
-            adapter,
+            inputs.model,
+            inputs.adapter,
             dtype=config.dtype,
             device=device,
             quantization=config.quantization,
-            reranker_config=resolve_reranker_config(config, model, adapter),
+            reranker_config=resolve_reranker_config(config, inputs.model, inputs.adapter),
         )
-        self.config, self.lists, self.batch_tokens = config, Lists(corpus, config.depth), batch_tokens
+        self.config, self.lists, self.batch_tokens = config, Lists(inputs.corpus, config.depth), batch_tokens
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         table, texts = self.lists.read(source)
@@ -89,9 +85,7 @@ class Lists:
     """Reads shards of lists, and the texts of their documents. depth: documents of each ranking; None: all."""
 
     def __init__(self, corpus: Path, depth: int | None) -> None:
-        table = read_shards(corpus, ["id", "text"])
-        self.text_of = dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
-        self.corpus, self.depth = corpus, depth
+        self.text_of, self.corpus, self.depth = read_texts(corpus), corpus, depth
 
     def read(self, source: Path) -> tuple[pa.Table, list[list[str]]]:
         """Return the table of a shard without scores, and the texts of each row, column by column."""
@@ -148,25 +142,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             _write_flag_embedding(context.out, inputs.corpus)
             return Result({"queries": rows, "pairs": 0, "tokens": 0, "teacher_gate": str(gate)})
     config = resolve_dtype(context, config)
-    if config.engine == "vllm":
-        check_vllm(config, inputs)  # at plan time the model may not have existed
-        client = ShardClient(config, inputs)
-        options: dict[str, Any] = {"dtype": config.dtype, "total_rows": rows}
-        counts = ask_shards(context, shards, inputs.model, inputs.adapter, client, **options)
-    else:
-        arguments: dict[str, Any] = {
-            "model": inputs.model,
-            "adapter": inputs.adapter,
-            "corpus": inputs.corpus,
-            "config": config,
-            "batch_tokens": context.resources.batch_tokens,
-            "device": name_device(context.resources.gpus),
-        }
-        counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=rows)
-    if counts["rows"] != rows:
-        raise ArtifactError(
-            f"step {context.step}: {counts['rows']} rows for {rows} queries; expected one row per query"
-        )
+    check_vllm(config, inputs)  # at plan time the model may not have existed
+    counts = run_engine(context, shards, config, inputs, Worker, ShardClient, rows)
     if {"positives", "negatives"} <= columns:
         _write_flag_embedding(context.out, inputs.corpus)
     counts = {"queries": rows, "pairs": counts.get("pairs", 0), "tokens": counts.get("tokens", 0)}
@@ -174,7 +151,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 def _write_flag_embedding(folder: Path, corpus: Path) -> None:
-    table = read_shards(corpus, ["id", "text"])
-    text_of = dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
+    text_of = read_texts(corpus)
     rows = (row for path in list_shards(folder) for row in pq.read_table(path).to_pylist())
     write_rows(folder / "flag_embedding.jsonl", (make_row(row, text_of) for row in rows))

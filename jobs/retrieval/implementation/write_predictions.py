@@ -6,14 +6,13 @@ import csv
 import json
 
 from ratchet.data.formats.trec import write_run
-from ratchet.data.tables import read_shards
+from ratchet.data.tables import read_shards, read_texts
 from ratchet.jobs.retrieval.write_predictions import FILES, Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    corpus = read_shards(inputs.corpus, ["id", "text"])
-    text_of = dict(zip(corpus["id"].to_pylist(), corpus["text"].to_pylist(), strict=True))
+    text_of = read_texts(inputs.corpus)
     ranked = read_shards(inputs.ranking, ["id", "text", "documents", "scores"]).to_pylist()
     best = [list(zip(row["documents"], row["scores"], strict=True))[: config.top] for row in ranked]
     table, lines, trec = (context.out / name for name in FILES)

@@ -109,7 +109,7 @@ def by_transformers(config: Any, given: Any, folder: Path) -> list[dict[str, Any
     if isinstance(given, embed.Inputs):
         worker, source = embed_work.Worker(given, config, 4096, "cpu"), given.texts
     else:
-        worker = rerank_work.Worker(given.model, given.adapter, given.corpus, config, 4096, "cpu")
+        worker = rerank_work.Worker(given, config, 4096, "cpu")
         source = given.lists
     folder.mkdir()
     for path in sorted(source.glob("*.parquet")):
