@@ -14,7 +14,6 @@ from ratchet.data.formats.trec import write_qrels, write_run
 from ratchet.data.lexical_baselines import score_bm25
 from ratchet.data.rankings import reorder
 from ratchet.data.tables import (
-    INSTRUCTIONS,
     RANKED,
     add_instructions,
     list_shards,
@@ -57,17 +56,12 @@ class Worker:
         rank = self._bm25 if self.config.system == "bm25" else self._dense
         ranks_R, scores_QK, rows_QK = rank(source, queries, relevant, own_Q, report)
         kept = [np.flatnonzero(rows != own)[: self.config.top] for rows, own in zip(rows_QK, own_Q, strict=True)]
-        columns = [
-            [query["id"] for query in queries],
-            [query["text"] for query in queries],
-            [[self.ids[row] for row in rows[at].tolist()] for rows, at in zip(rows_QK, kept, strict=True)],
-            [scores[at] for scores, at in zip(scores_QK, kept, strict=True)],
-            np.split(ranks_R, relevant.indptr[1:-1])[: len(queries)],
-            *(shard[name].to_pylist() for name in INSTRUCTIONS if name in shard.column_names),
+        ranks_of = np.split(ranks_R, relevant.indptr[1:-1])[: len(queries)]
+        ranked = [
+            {**query, "documents": [self.ids[row] for row in rows[at].tolist()], "scores": scores[at], "ranks": ranks}
+            for query, rows, scores, at, ranks in zip(queries, rows_QK, scores_QK, kept, ranks_of, strict=True)
         ]
-        schema = add_instructions(RANKED, shard.column_names)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-        write_table(target, pa.Table.from_arrays(arrays, schema=schema))
+        write_table(target, pa.Table.from_pylist(ranked, schema=add_instructions(RANKED, shard.column_names)))
         return {"rows": len(queries)}
 
     def _dense(
@@ -164,8 +158,7 @@ def _write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: P
         order, ranks = reorder(row["documents"], scores, positives, row["ranks"])
         documents = [row["documents"][i] for i in order]
         rows.append(row | {"documents": documents[: config.top], "scores": scores[order][: config.top], "ranks": ranks})
-    columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
-    write_table(target / list_shards(inputs.scored)[0].name, pa.Table.from_arrays(columns, schema=schema))
+    write_table(target / list_shards(inputs.scored)[0].name, pa.Table.from_pylist(rows, schema=schema))
 
 
 def _first_ranks(ranks_R: np.ndarray, relevant: Relevant) -> list[int | None]:

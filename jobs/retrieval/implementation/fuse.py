@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ratchet.data.fusion import choose_weights, compute_points, fuse
-from ratchet.data.tables import RANKED, TEACHER_SCORES, read_shards, write_table
+from ratchet.data.tables import RANKED, SCORES, TEACHER_SCORES, read_shards, write_shards
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval.fuse import Config, Inputs
 from ratchet.models.search.rank_metrics import compute_rank_metrics
@@ -38,11 +38,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     weights = list(config.weights) or choose_weights(len(names), lambda found: measure(tuple(found)))
     _write(context.out / "valid_ranking", held_out, fuse(points, weights))
     systems = _read(inputs.rankings)
-    _write(
-        context.out / "ranking",
-        systems,
-        fuse([compute_points(table, config.method, config.rank_constant) for table in systems], weights),
-    )
+    points_of_all = [compute_points(table, config.method, config.rank_constant) for table in systems]
+    _write(context.out / "ranking", systems, fuse(points_of_all, weights))
     metric = f"valid/map@{config.k}"
     alone = [measure(tuple(row)) for row in np.eye(len(names)).tolist()]
     rows = [
@@ -74,16 +71,15 @@ def _write(folder: Path, systems: Sequence[pa.Table], fused: Fused) -> None:
     """Write a ranking with the fused points as the scores that `evaluate_retrieval` orders by.
 
     A positive that no list has keeps the best of its ranks, and follows all documents of the fused list."""
-    ranks = [
-        [max(min(own), len(row) + 1) for own in zip(*ranked, strict=True)]
-        for row, *ranked in zip(fused, *(table["ranks"].to_pylist() for table in systems), strict=True)
+    queries = systems[0].select(["id", "text"]).to_pylist()
+    rows = [
+        {
+            **query,
+            "documents": [name for name, _ in found],
+            "scores": (points := [value for _, value in found]),
+            "ranks": [max(min(own), len(found) + 1) for own in zip(*ranks, strict=True)],
+            TEACHER_SCORES["documents"]: points,
+        }
+        for query, found, *ranks in zip(queries, fused, *(one["ranks"].to_pylist() for one in systems), strict=True)
     ]
-    points = [[value for _, value in row] for row in fused]
-    columns = [systems[0]["id"], systems[0]["text"], [[name for name, _ in row] for row in fused], points, ranks]
-    arrays = [
-        column if isinstance(column, pa.ChunkedArray) else pa.array(column, field.type)
-        for column, field in zip(columns, RANKED, strict=True)
-    ]
-    scores = pa.array(points, RANKED.field("scores").type)
-    table = pa.Table.from_arrays(arrays, schema=RANKED).append_column(TEACHER_SCORES["documents"], scores)
-    write_table(folder / "shard-00000.parquet", table)
+    write_shards(folder, rows, RANKED.append(pa.field(TEACHER_SCORES["documents"], SCORES)), max(1, len(rows)))
