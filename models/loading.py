@@ -18,7 +18,7 @@ from torch.nn import functional
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
 from ratchet.models.adapters.shard_merge import read_main_dtype
-from ratchet.models.devices import BALANCED, resolve_device
+from ratchet.models.devices import BALANCED, resolve_device, resolve_dtype
 from ratchet.models.engine import is_partitioned
 from ratchet.models.model_files import check_folder
 
@@ -26,8 +26,9 @@ from ratchet.models.model_files import check_folder
 def open_model(
     kind: Any,
     base: Path,
+    adapter: Path | None,
     *,
-    dtype: torch.dtype,
+    dtype: str,
     device: str,
     training: bool,
     quantization: str = "none",
@@ -35,17 +36,21 @@ def open_model(
     may_lack: Callable[[str], bool] = lambda name: False,
     **settings: Any,
 ) -> tuple[Any, list[str]]:
-    """Load a model folder as the auto class `kind`. Returns the model, on the CPU, and the names of missing weights.
+    """Load a model folder as the auto class `kind`. Returns the model on its device, and the names of missing weights.
 
-    training: no dropout, and eager attention on CPUs, whose backward is faster there. quantization: `nf4` keeps linear
-    layers in 4 bits with double quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA"); they are on their
-    devices. streamed: weights stay in their files, and a layer has them while it runs. may_lack(name): whether a
-    missing weight is accepted; it is initialised at random. settings: overrides of the model's config.
+    For inference an adapter is merged, in float32, before the cast. Over a model in 4 bits it stays beside: merged
+    weights would be rounded to 4 bits again. training: no adapter, no dropout, and eager attention on CPUs, whose
+    backward is faster there. dtype, device: see `ratchet.models.embedder.encoder.load`. quantization: `nf4` keeps
+    linear layers in 4 bits with double quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA"); they are
+    on their devices. streamed: weights stay in their files, and a layer has them while it runs. may_lack(name): whether
+    a missing weight is accepted; it is initialised at random. settings: overrides of the model's config.
     Raises ModelError for an unusable folder.
     """
     check_folder(base)
     config = transformers.AutoConfig.from_pretrained(base, **settings)
-    options: dict[str, Any] = {"dtype": dtype}
+    kept = resolve_dtype(dtype, resolve_device(device))
+    merges = adapter and not training and quantization == "none"
+    options: dict[str, Any] = {"dtype": torch.float32 if merges else kept}
     if training:
         options["attn_implementation"] = "eager" if resolve_device(device).type == "cpu" else "sdpa"
         turn_off_dropout(config)
@@ -54,7 +59,7 @@ def open_model(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=dtype,
+            bnb_4bit_compute_dtype=kept,
         )
         options["device_map"] = device if device == BALANCED else {"": resolve_device(device)}
     if streamed:
@@ -80,23 +85,14 @@ def open_model(
             f"model {base}: {missing[0]} and {len(missing) - 1} more weights are missing; expected all that"
             " config.json asks for; fetch or save the model again"
         )
-    return model, sorted(found["missing_keys"])
-
-
-def place_model(model: Any, adapter: Path | None, device: str, dtype: torch.dtype, *, training: bool) -> Any:
-    """Return an opened model on its device and in its dtype, with an adapter for inference if one is given.
-
-    The adapter is merged, in the dtype of the opened model. Over a model in 4 bits it stays beside, since merged
-    weights would be rounded to 4 bits again.
-    """
     is_merged = not getattr(model, "is_loaded_in_4bit", False)
     if adapter is not None and not training:
         model = lora.merge(model, adapter) if is_merged else lora.load(model, adapter)
-    model = move_model(model, torch.device("cpu") if device == BALANCED else resolve_device(device), dtype)
+    model = move_model(model, torch.device("cpu") if device == BALANCED else resolve_device(device), kept)
     if device == BALANCED and is_merged:
         model = spread_model(model)
     model.train(training)
-    return model
+    return model, sorted(found["missing_keys"])
 
 
 def turn_off_dropout(config: Any) -> None:

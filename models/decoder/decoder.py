@@ -12,15 +12,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
 from torch import Tensor
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters.shard_merge import merge_shards
 from ratchet.models.decoder.conversation import Conversations
-from ratchet.models.devices import resolve_device, resolve_dtype
-from ratchet.models.loading import open_model, place_model
+from ratchet.models.loading import open_model
 from ratchet.models.model_files import copy_tokenizer
 from ratchet.models.model_kind import check_decoder
 
@@ -74,18 +72,8 @@ def load(
 
     Raises ModelError for an unusable folder or a tokenizer without an end-of-sequence token.
     """
-    where = resolve_device(device)
-    kind = resolve_dtype(dtype, where)
-    model, _ = open_model(
-        transformers.AutoModelForCausalLM,
-        base,
-        dtype=torch.float32 if adapter and not training and quantization == "none" else kind,
-        device=device,
-        training=training,
-        quantization=quantization,
-        may_lack=lambda name: False,
-    )
-    model = place_model(model, adapter, device, kind, training=training)
+    options: dict[str, Any] = {"dtype": dtype, "device": device, "training": training, "quantization": quantization}
+    model, _ = open_model(transformers.AutoModelForCausalLM, base, adapter, **options)
     return Decoder(model, load_conversations(base, template_arguments))
 
 

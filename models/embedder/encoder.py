@@ -21,7 +21,7 @@ from ratchet.models.devices import resolve_device, resolve_dtype
 from ratchet.models.embedder import projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, Role, read_encoding_config
 from ratchet.models.embedder.tokenization import TextTokenizer
-from ratchet.models.loading import eval_mode, open_model, place_model
+from ratchet.models.loading import eval_mode, open_model
 from ratchet.models.model_files import find_config_folder
 
 OWN_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "distilbert", "modernbert", "t5", "bloom", "mpt")
@@ -151,15 +151,14 @@ def load(
     see `open_model`. config_folder: folder of the projection, by default that of the encoding config. Raises ModelError
     for an unusable folder.
     """
-    where = resolve_device(device)
-    kind = resolve_dtype(dtype, where)
     config_folder = config_folder or find_config_folder(base, adapter)
     if encoding_config is None:
         encoding_config = read_encoding_config(config_folder)
     model, _ = open_model(
         transformers.AutoModel,
         base,
-        dtype=torch.float32 if adapter and quantization == "none" else kind,
+        adapter,
+        dtype=dtype,
         device=device,
         training=training,
         quantization=quantization,
@@ -167,8 +166,8 @@ def load(
         # The pooler's output is not used.
         may_lack=lambda name: "pooler" in name,
     )
-    model = place_model(model, adapter, device, kind, training=training)
-    return _assemble(model, base, encoding_config, config_folder, where, kind)
+    where = resolve_device(device)
+    return _assemble(model, base, encoding_config, config_folder, where, resolve_dtype(dtype, where))
 
 
 def _assemble(

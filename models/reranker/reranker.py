@@ -23,9 +23,8 @@ from torch import Tensor
 
 from ratchet.errors import ModelError
 from ratchet.models.batching import MULTIPLE, batch_by_tokens
-from ratchet.models.devices import resolve_device, resolve_dtype
 from ratchet.models.engine import gather_weights, is_partitioned
-from ratchet.models.loading import eval_mode, open_model, place_model
+from ratchet.models.loading import eval_mode, open_model
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.reranker.prefix_sharing import (
     PrefixRow,
@@ -179,8 +178,6 @@ def load(
     A folder without a classification head gets a random one, drawn from `seed`, if training; else the adapter must
     hold it. Other parameters: see `ratchet.models.embedder.encoder.load`. Raises ModelError for an unusable folder.
     """
-    where = resolve_device(device)
-    kind = resolve_dtype(dtype, where)
     if reranker_config is None:
         reranker_config = read_reranker_config(find_config_folder(base, adapter))
     decoder = reranker_config.kind == "yes_no"
@@ -190,7 +187,8 @@ def load(
         model, missing = open_model(
             transformers.AutoModelForCausalLM if decoder else transformers.AutoModelForSequenceClassification,
             base,
-            dtype=torch.float32 if adapter and quantization == "none" else kind,
+            adapter,
+            dtype=dtype,
             device=device,
             training=training,
             quantization=quantization,
@@ -200,7 +198,6 @@ def load(
         )
     finally:
         torch.random.set_rng_state(state)
-    model = place_model(model, adapter, device, kind, training=training)
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     reranker = Reranker(model, tokenizer, reranker_config)
     reranker.new_layers = sorted({name.rpartition(".")[0] for name in missing})
