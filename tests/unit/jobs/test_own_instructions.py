@@ -83,14 +83,14 @@ def test_pairs_are_scored_with_the_prompt_of_their_query(concepts: Path, tiny_de
     lists = instruct(concepts / "mined", tmp_path / "lists", "prompt", rows=3)
     source = lists / "shard-00000.parquet"
 
+    inputs = rerank.Inputs(tiny_decoder, lists, concepts / "corpus")
+
     def score(config: rerank.Config) -> list[list[float]]:
-        arguments = (tiny_decoder, None, concepts / "corpus", config, 4096, "cpu")
-        reranking.Worker(*arguments)(source, tmp_path / "out.parquet", lambda *_: None)
+        reranking.Worker(inputs, config, 4096, "cpu")(source, tmp_path / "out.parquet", lambda *_: None)
         found: list[list[float]] = pq.read_table(tmp_path / "out.parquet")["teacher_negative_scores"].to_pylist()
         return found
 
     def ask(config: rerank.Config) -> list[list[int]]:
-        inputs = rerank.Inputs(tiny_decoder, lists, concepts / "corpus")
         return [ids.tolist() for ids, _ in reranking.ShardClient(config, inputs).requests(source)]
 
     config = rerank.Config(dtype="float32", max_length=256)
