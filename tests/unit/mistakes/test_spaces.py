@@ -71,7 +71,7 @@ SPACES = [
         "finetune_embeder.epochs: choice(1, 2)",
         GIVEN + r"--set .*: no step matches .*; did you mean .*",
     ),
-    space("misspelt_setting", "finetune_embedder.epoch: choice(1, 2)", GIVEN + r"--set .*; did you mean 'epochs'\?"),
+    space("misspelt_setting", "finetune_embedder.epoches: choice(1, 2)", GIVEN + r"--set .*; did you mean 'epochs'\?"),
     space("misspelt_parameter", "iteration: choice(1, 2)", GIVEN + r"--set .*; did you mean 'iterations'\?"),
     space("no_distribution", "finetune_embedder.epochs: 2", r"space space\.yaml: no distribution given; .*"),
     space(

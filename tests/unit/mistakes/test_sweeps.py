@@ -39,7 +39,7 @@ SPACES = [
     ),
     space("parameter", "iteratons: choice(1, 2)\n", r"space\.yaml:1: .*; did you mean 'iterations'\?"),
     space("job", "finetune_embeder.epochs: choice(1, 2)\n", r"space\.yaml:1: .*; did you mean 'finetune_embedder'\?"),
-    space("setting", "finetune_embedder.epoch: choice(1, 2)\n", r"space\.yaml:1: .*; did you mean 'epochs'\?"),
+    space("setting", "finetune_embedder.epoches: choice(1, 2)\n", r"space\.yaml:1: .*; did you mean 'epochs'\?"),
     space(
         "value",
         "finetune_embedder.epochs: choice(one, two)\n",
