@@ -55,7 +55,7 @@ class RetrievalData:
     numbered: bool = False
     """Whether the ids of the queries are numbers that the reader gave them."""
     weights: Sequence[float] = ()
-    """Of several data sets, by `Query.source`: the fraction of the training queries that is drawn."""
+    """The fraction of the training queries that is drawn of each data set, by `Query.source`."""
 
     @property
     def longest_text(self) -> int:

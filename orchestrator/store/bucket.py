@@ -33,7 +33,7 @@ from ratchet.orchestrator.store.manifest import NAME, File, Manifest
 from ratchet.orchestrator.store.read_only import set_read_only
 
 SCHEMES = ("s3", "gs", "az", "memory")
-"""Of the URLs of buckets; `memory` is one that lives as long as the process, for tests."""
+"""Schemes of the URLs of buckets; `memory` is one that lives as long as the process, for tests."""
 
 TRANSFERS = 8
 """Concurrent transfers."""

@@ -217,8 +217,7 @@ def test_the_longest_text_bounds_the_length(
         text = json.dumps(header).encode()
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + size)
-    texts = [line for line in data["misconceptions"] if not line.startswith("examples=")]  # examples lengthen queries
-    given = [*texts, f"base={folder}"]
+    given = [*data["misconceptions"], f"base={folder}", "reranker=embedder"]
     status, shown, said = plan(capsys, tmp_path, "retriever", *to_options(given))
     memory = re.findall(r"memory ([\d.]+) GB", shown)
     assert memory, said
