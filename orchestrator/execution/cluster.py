@@ -19,7 +19,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from ratchet.errors import InputError, Interrupted
+from ratchet.errors import InputError, Interrupted, TransientError
 from ratchet.orchestrator.execution import cluster_file
 from ratchet.orchestrator.execution.address import check_cluster_address
 from ratchet.orchestrator.execution.schedule import Demand
@@ -175,10 +175,17 @@ class Cluster:
             raise cause from None
 
     def take_progress(self) -> dict[str, Progress]:
-        """Return the latest progress of each step since the last call."""
+        """Return the latest progress of each step since the last call. Raises TransientError if Ray has ended."""
         if not self.started:
             return {}
-        latest: dict[str, Progress] = ray.get(self.progress_actor.take.remote())
+        try:
+            latest: dict[str, Progress] = ray.get(self.progress_actor.take.remote())
+        except ray.exceptions.RayError as error:
+            raise TransientError(
+                f"Ray: its processes on this machine have ended ({type(error).__name__}); expected them to last as long"
+                " as the command; find out what ended them (`ray stop`, full memory), and give the same command again:"
+                " finished steps, shards and checkpoints are kept"
+            ) from error
         return latest
 
     def stop(self) -> None:

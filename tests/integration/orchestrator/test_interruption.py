@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import damage
+import psutil
 import pytest
 from store_contents import addresses, events
 from toy_runs import Toy
@@ -67,6 +68,21 @@ def test_a_killed_driver_goes_on_where_it_was(toy: Toy, undisturbed: dict[str, s
     assert "run a" not in after
     assert not {"shard b 0", "shard b 1", "shard b 2"} & set(after), "finished shards were done again"
     assert addresses(toy.store) == undisturbed, "other bytes than an undisturbed run"
+
+
+def test_a_killed_ray_is_named_and_the_same_command_goes_on(toy: Toy) -> None:
+    process = toy.start("--set", "seconds=0.3")
+    wait_for(lambda: "shard a 2" in toy.done(), "shard a 2: never done")
+    (raylet,) = (one for one in psutil.Process(process.pid).children(recursive=True) if one.name() == "raylet")
+    raylet.kill()
+    output = process.communicate(timeout=200)[0]
+    assert process.returncode == 1, output
+    (said,) = re.findall(r"^ratchet: Ray: its processes on this machine have ended .*", output, re.MULTILINE)
+    assert said.endswith("give the same command again: finished steps, shards and checkpoints are kept")
+    assert "internal error" not in output
+    status, output = toy.run("--set", "seconds=0.3")
+    assert status == 0, output
+    assert toy.done().count("shard a 0") == 1
 
 
 def test_two_drivers_do_each_step_once_and_the_other_says_on_whom_it_waits(
