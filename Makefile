@@ -26,7 +26,7 @@ quickstart: $(READY) ## set up, then run two iterations on generated data and wr
 	@$(BIN)/ratchet run quickstart
 
 test: $(READY) ## set up, then run the unit tests (no Ray cluster, 2 minutes)
-	@$(PATIENT) $(BIN)/python -m pytest --durations=12
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=12
 
 # Tests of the orchestrator mostly wait for processes that they start, so two run at once. Training has all cores.
 test-integration: $(READY) ## tests on Ray and DeepSpeed, through the command, with killed processes (30 minutes)

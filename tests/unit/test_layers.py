@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,7 @@ def modules() -> Iterator[tuple[str, Path]]:
 MODULES = dict(modules())
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Dotted names of what a file imports, anywhere in it; modules where they exist, else what holds the name."""
     found: set[str] = set()

@@ -14,7 +14,7 @@ def test_a_valid_file_is_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=200, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(file=st.integers(0, 3), changes=mutations)
 def test_a_damaged_file_is_read_or_named(name: str, file: int, changes: list[Mutation]) -> None:
     check_reader(FORMATS[name], file, changes)

@@ -28,6 +28,11 @@ from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranke
 TEXTS = ["Adds the denominators.", "Squares each term of a sum.", "Reads the scale wrongly.", "x"]
 
 
+@pytest.fixture(scope="module")
+def texts(texts: list[str]) -> list[str]:
+    return texts[:20]
+
+
 def embedder_adapter(base: Path, folder: Path, agreed: EncodingConfig | None = None) -> Path:
     one = encoder.load(base, dtype="float32", device="cpu", training=True)
     trained(one.model, [], "FEATURE_EXTRACTION", folder)

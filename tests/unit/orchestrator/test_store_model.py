@@ -11,7 +11,7 @@ from store_model import BucketModel, StoreModel
 @pytest.mark.parametrize("model", [StoreModel, BucketModel])
 def test_nothing_committed_is_lost_and_nothing_stale_is_reused(model: type[StoreModel]) -> None:
     quick = settings(
-        max_examples=100,
+        max_examples=50,
         stateful_step_count=40,
         deadline=None,
         database=None,
