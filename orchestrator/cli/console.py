@@ -6,13 +6,11 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from inspect import Parameter
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -29,7 +27,6 @@ from ratchet.orchestrator.step import Step, Summary
 from ratchet.orchestrator.store import Store, audit_log, gc
 from ratchet.orchestrator.store.lease import list_lease_holders
 from ratchet.orchestrator.store.open_runs import list_open_runs
-from ratchet.orchestrator.store.parallel import OnProgress
 from ratchet.orchestrator.store.verification import verify
 
 if TYPE_CHECKING:  # they import Ray
@@ -214,15 +211,13 @@ def print_report(store: Store, run: str | None) -> None:
 
 def collect_garbage(store: Store, keep: int, grace_period: float, delete: bool) -> None:
     """Print what `gc` would remove, the largest first; remove it if `delete` is true. `grace_period`: seconds."""
-    with _progress_bars() as on_progress:
-        garbage = gc.plan(store, keep=keep, grace=grace_period, on_progress=on_progress, on_note=print_clean)
+    garbage = gc.plan(store, keep=keep, grace=grace_period, on_note=print_clean)
     for item in sorted(garbage, key=lambda item: -item.bytes)[:MAX_LISTED]:
         print_clean(str(item))
     if len(garbage) > MAX_LISTED:
         print_clean(f"{len(garbage) - MAX_LISTED:,} smaller ones are not shown")
     if delete:
-        with _progress_bars() as on_progress:
-            garbage = gc.sweep(store, garbage, keep=keep, grace=grace_period, on_progress=on_progress)
+        garbage = gc.sweep(store, garbage, keep=keep, grace=grace_period)
     things, size = Counter[str](), Counter[str]()
     for item in garbage:
         things[item.why] += 1
@@ -235,8 +230,7 @@ def collect_garbage(store: Store, keep: int, grace_period: float, delete: bool) 
 
 def verify_store(store: Store, sample: float) -> bool:
     """Check all results, print what is damaged, and return whether nothing is. sample: fraction of files to read."""
-    with _progress_bars() as on_progress:
-        found = verify(store, sample, on_progress)
+    found = verify(store, sample)
     for problem in found.problems:
         print_clean(problem)
     print_clean(
@@ -245,22 +239,6 @@ def verify_store(store: Store, sample: float) -> bool:
         f" {pluralize(len(found.problems), 'problem') if found.problems else 'no damage'}"
     )
     return not found.problems
-
-
-@contextmanager
-def _progress_bars() -> Iterator[OnProgress]:
-    """Yield a callback that draws a progress bar per kind of object. Nothing is drawn unless stderr is a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = CleanConsole(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def on_progress(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done)
-
-        yield on_progress
 
 
 def _print_summary(rows: Mapping[str, Mapping[str, float | None]]) -> None:

@@ -19,10 +19,10 @@ from ratchet.orchestrator.store.backend import Garbage, attempt_key
 from ratchet.orchestrator.store.bucket import Bucket
 from ratchet.orchestrator.store.kept import Kept
 from ratchet.orchestrator.store.manifest import NAME
-from ratchet.orchestrator.store.parallel import OnProgress, ignore_progress, map_parallel
+from ratchet.orchestrator.store.parallel import map_parallel
 
-THREADS, PAGE = 64, 1000
-"""Concurrent requests, since latency is high; and keys per page of a listing."""
+THREADS = 64
+"""Concurrent requests, since latency is high."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class _Found:
     attempt: int = 0
 
 
-def plan(store: Store, kept: Kept, before: float, on_progress: OnProgress = ignore_progress) -> list[Garbage]:
+def plan(store: Store, kept: Kept, before: float) -> list[Garbage]:
     """Find garbage in the bucket of a store; none if it has no bucket.
 
     kept: what to keep. before: anything written since then, in seconds since 1970, is kept too.
@@ -42,8 +42,8 @@ def plan(store: Store, kept: Kept, before: float, on_progress: OnProgress = igno
     bucket = store.backend
     if not isinstance(bucket, Bucket):
         return []
-    steps, objects = _group_keys(bucket, "steps", on_progress), _group_keys(bucket, "objects", on_progress)
-    ends = _read_ends(store, steps, on_progress)
+    steps, objects = _group_keys(bucket, "steps"), _group_keys(bucket, "objects")
+    ends = _read_ends(store, steps)
     in_use = kept.objects | _used_addresses(store, steps, ends, before)
     garbage: list[Garbage] = []
     for step_id, step in sorted(steps.items()):
@@ -59,9 +59,7 @@ def plan(store: Store, kept: Kept, before: float, on_progress: OnProgress = igno
     return garbage
 
 
-def sweep(
-    store: Store, garbage: Sequence[Garbage], kept: Kept, before: float, on_progress: OnProgress = ignore_progress
-) -> list[Garbage]:
+def sweep(store: Store, garbage: Sequence[Garbage], kept: Kept, before: float) -> list[Garbage]:
     """Remove garbage, except what was used since, and return what was removed. Safe to kill at any point.
 
     kept: found after the objects were announced (see `announcement`).
@@ -72,8 +70,8 @@ def sweep(
     in_use = set(kept.objects)
     if any(item.kind == "objects" for item in garbage):
         # Again, since a step may have been committed after `plan` looked and before the objects were announced.
-        steps = _group_keys(bucket, "steps", on_progress)
-        in_use |= _used_addresses(store, steps, _read_ends(store, steps, on_progress), before)
+        steps = _group_keys(bucket, "steps")
+        in_use |= _used_addresses(store, steps, _read_ends(store, steps), before)
 
     def remove(item: Garbage) -> bool:
         if item.kind == "objects":
@@ -88,9 +86,7 @@ def sweep(
         older = (attempt_key(item.name, number) for number in range(1, attempt))
         return all(bucket.clear(key, before) for key in older) and bucket.clear(item.key, before)
 
-    return map_parallel(
-        THREADS, lambda item: [item] if remove(item) else [], garbage, "removed from the bucket", on_progress
-    )
+    return map_parallel(THREADS, lambda item: [item] if remove(item) else [], garbage, "removed from the bucket")
 
 
 def _used_addresses(store: Store, steps: Mapping[str, _Found], ends: Mapping[str, Any], before: float) -> set[str]:
@@ -104,11 +100,9 @@ def _used_addresses(store: Store, steps: Mapping[str, _Found], ends: Mapping[str
     return in_use
 
 
-def _group_keys(bucket: Bucket, kind: str, on_progress: OnProgress) -> dict[str, _Found]:
+def _group_keys(bucket: Bucket, kind: str) -> dict[str, _Found]:
     found: dict[str, _Found] = {}
-    for number, (key, size, written) in enumerate(bucket.list_objects(kind), 1):
-        if number % PAGE == 0:
-            on_progress(f"keys of {kind}", number, None)
+    for key, size, written in bucket.list_objects(kind):
         _, name, *rest = key.split("/")
         item = found.setdefault(name, _Found())
         item.bytes += size
@@ -118,10 +112,10 @@ def _group_keys(bucket: Bucket, kind: str, on_progress: OnProgress) -> dict[str,
     return found
 
 
-def _read_ends(store: Store, steps: Mapping[str, _Found], on_progress: OnProgress) -> dict[str, Any]:
+def _read_ends(store: Store, steps: Mapping[str, _Found]) -> dict[str, Any]:
     """Return step id -> how its newest attempt ended, {} if it has not."""
 
     def read_end(step_id: str) -> list[tuple[str, Any]]:
         return [(step_id, store.read_if_whole(f"{attempt_key(step_id, steps[step_id].attempt)}/end") or {})]
 
-    return dict(map_parallel(THREADS, read_end, list(steps), "steps in the bucket", on_progress))
+    return dict(map_parallel(THREADS, read_end, list(steps), "steps in the bucket"))

@@ -24,7 +24,7 @@ from ratchet.orchestrator.store import Store, audit_log, bucket_gc
 from ratchet.orchestrator.store.announcement import announce
 from ratchet.orchestrator.store.backend import Garbage
 from ratchet.orchestrator.store.kept import find_kept
-from ratchet.orchestrator.store.parallel import OnProgress, ignore_progress, map_parallel
+from ratchet.orchestrator.store.parallel import map_parallel
 from ratchet.orchestrator.store.read_only import remove_tree
 
 THREADS = 16
@@ -45,7 +45,6 @@ def plan(
     *,
     keep: int,
     grace: float,
-    on_progress: OnProgress = ignore_progress,
     on_note: Callable[[str], None] = lambda note: None,
 ) -> list[Garbage]:
     """Find garbage. keep: number of newest finished runs to keep. grace: anything created or used in so many seconds is
@@ -57,7 +56,7 @@ def plan(
     steps, objects = list(_list_folders(store.local("steps"))), list(_list_folders(store.local("objects")))
     # With a bucket, steps of other machines have no local folder, but their objects may have local copies.
     others = kept.steps - {step.name for step in steps}
-    in_use = kept.objects | _used_addresses(store, others, "steps of others", on_progress)
+    in_use = kept.objects | _used_addresses(store, others, "steps of others")
 
     def of_step(step: Path) -> Iterator[Garbage]:
         why = _why_renamed(step.name) or ("" if kept.keeps(step.name) else "a step that no kept run names")
@@ -77,14 +76,12 @@ def plan(
         if item.name not in in_use and (size := _size_if_old(item, before)) is not None:
             yield Garbage("objects", item.name, _why_renamed(item.name) or "an object of no step", size)
 
-    garbage = map_parallel(THREADS, of_step, steps, "steps", on_progress)
-    garbage += map_parallel(THREADS, of_object, objects, "objects", on_progress)
-    return garbage + bucket_gc.plan(store, kept, before, on_progress)
+    garbage = map_parallel(THREADS, of_step, steps, "steps")
+    garbage += map_parallel(THREADS, of_object, objects, "objects")
+    return garbage + bucket_gc.plan(store, kept, before)
 
 
-def sweep(
-    store: Store, garbage: Sequence[Garbage], *, keep: int, grace: float, on_progress: OnProgress = ignore_progress
-) -> list[Garbage]:
+def sweep(store: Store, garbage: Sequence[Garbage], *, keep: int, grace: float) -> list[Garbage]:
     """Remove garbage, except what was used since, and return what was removed. Safe to kill at any point."""
     before = time.time() - max(grace, MIN_GRACE)
 
@@ -103,15 +100,15 @@ def sweep(
         garbage = [item for item in garbage if item.kind != "steps" or item.inside or not kept.keeps(item.name)]
         here = [item for item in garbage if not item.remote]
         steps = [item for item in here if item.kind == "steps"]
-        taken = map_parallel(THREADS, take, steps, "steps moved away", on_progress)
+        taken = map_parallel(THREADS, take, steps, "steps moved away")
         stay = (step.name for step in _list_folders(store.local("steps")) if not step.name.startswith("."))
-        in_use = kept.objects | _used_addresses(store, stay, "steps that stay", on_progress)
+        in_use = kept.objects | _used_addresses(store, stay, "steps that stay")
         objects = [item for item in here if item.kind == "objects" and item.name not in in_use]
-        taken += map_parallel(THREADS, take, objects, "objects moved away", on_progress)
+        taken += map_parallel(THREADS, take, objects, "objects moved away")
         remote = [item for item in garbage if item.remote]
         _record(store, [item for item, _ in taken] + remote)
-        removed = map_parallel(THREADS, remove, taken, "removed", on_progress)
-        return removed + bucket_gc.sweep(store, remote, kept, before, on_progress)
+        removed = map_parallel(THREADS, remove, taken, "removed")
+        return removed + bucket_gc.sweep(store, remote, kept, before)
 
 
 def _record(store: Store, garbage: Sequence[Garbage]) -> None:
@@ -160,10 +157,10 @@ def _rename_back(gone: Path, path: Path) -> None:
                 os.link(entry, path / entry.name)
 
 
-def _used_addresses(store: Store, step_ids: Iterable[str], what: str, on_progress: OnProgress) -> set[str]:
+def _used_addresses(store: Store, step_ids: Iterable[str], what: str) -> set[str]:
     """Return the addresses of the objects that these steps point to."""
 
-    found = map_parallel(THREADS, lambda step_id: [_find_address(store, step_id)], list(step_ids), what, on_progress)
+    found = map_parallel(THREADS, lambda step_id: [_find_address(store, step_id)], list(step_ids), what)
     return {address for address in found if address is not None}
 
 

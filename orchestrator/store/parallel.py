@@ -1,10 +1,14 @@
-"""A parallel map over threads that reports its progress, for storage with high latency."""
+"""A parallel map over threads with a progress bar, for storage with high latency."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ratchet.orchestrator.job_interface.terminal import CleanConsole
 
 MOST = 200
 """Maximum number of items per task: the granularity of interruption and of progress."""
@@ -13,31 +17,26 @@ T = TypeVar("T")
 F = TypeVar("F")
 
 
-OnProgress = Callable[[str, int, int | None], None]
-"""Receives progress: what the items are called, how many are done, and of how many (None: unknown)."""
+def map_parallel(threads: int, do: Callable[[T], Iterable[F]], items: Sequence[T], what: str) -> list[F]:
+    """Return all results of `do(item)` for all items, in order. `do` is called and iterated in one of the threads.
 
-
-def ignore_progress(what: str, done: int, total: int | None) -> None:
-    """Do nothing."""
-
-
-def map_parallel(
-    threads: int,
-    do: Callable[[T], Iterable[F]],
-    items: Sequence[T],
-    what: str,
-    on_progress: OnProgress = ignore_progress,
-) -> list[F]:
-    """Return all results of `do(item)` for all items, in order. `do` is called and iterated in one of the threads."""
+    what: what the items are called, beside a progress bar. It is drawn only if the standard error is a terminal.
+    """
 
     def task(some: Sequence[T]) -> list[F]:
         return [found for item in some for found in do(item)]
 
     size = min(MOST, len(items) // (4 * threads) + 1)  # so that all threads get work for few items too
     tasks = [items[start : start + size] for start in range(0, len(items), size)]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = CleanConsole(stderr=True)
     all_found: list[F] = []
-    with ThreadPoolExecutor(threads) as pool:
-        for number, found in enumerate(pool.map(task, tasks), 1):
+    with (
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars,
+        ThreadPoolExecutor(threads) as pool,
+    ):
+        bar = bars.add_task(what, total=len(items))
+        for given, found in zip(tasks, pool.map(task, tasks), strict=True):
             all_found += found
-            on_progress(what, min(number * size, len(items)), len(items))
+            bars.advance(bar, len(given))
     return all_found

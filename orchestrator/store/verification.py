@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ratchet.errors import DamagedError
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.manifest import NAME, STRAY, File, Manifest, describe_damage
-from ratchet.orchestrator.store.parallel import OnProgress, ignore_progress, map_parallel
+from ratchet.orchestrator.store.parallel import map_parallel
 
 THREADS = 8
 
@@ -27,19 +27,19 @@ class Verification:
     """A message for each: where; what was found; what was expected; what to do."""
 
 
-def verify(store: Store, sample: float = 1.0, on_progress: OnProgress = ignore_progress) -> Verification:
+def verify(store: Store, sample: float = 1.0) -> Verification:
     """Check every commit of a store. sample: fraction of the files whose content is read, drawn at random.
 
     Raises StoreError for what a newer version wrote, and UnreachableError.
     """
     found = Verification()
-    commits = _read_commits(store, found, on_progress)
+    commits = _read_commits(store, found)
     _check_promoted(store, found)
     names = {commit.manifest: f"step {commit.record.get('name', commit.step_id[:12])}" for commit in commits}
     found.commits, found.objects = len(commits), len(names)
     files: list[tuple[str, File]] = []
     for item in map_parallel(
-        THREADS, lambda digest: _check_object(store, digest, names[digest]), sorted(names), "objects", on_progress
+        THREADS, lambda digest: _check_object(store, digest, names[digest]), sorted(names), "objects"
     ):
         if isinstance(item, str):
             found.problems.append(item)
@@ -48,13 +48,11 @@ def verify(store: Store, sample: float = 1.0, on_progress: OnProgress = ignore_p
     found.files = len(files)
     drawn = files if sample == 1 else random.sample(files, round(sample * len(files)))
     found.files_read, found.bytes_read = len(drawn), sum(file.bytes for _, file in drawn)
-    found.problems += map_parallel(
-        THREADS, lambda item: _check_content(store, *item, names[item[0]]), drawn, "files", on_progress
-    )
+    found.problems += map_parallel(THREADS, lambda item: _check_content(store, *item, names[item[0]]), drawn, "files")
     return found
 
 
-def _read_commits(store: Store, found: Verification, on_progress: OnProgress) -> list[Commit]:
+def _read_commits(store: Store, found: Verification) -> list[Commit]:
     def look_up(step_id: str) -> Iterator[Commit | str]:
         try:
             if (commit := store.lookup(step_id)) is not None:
@@ -62,7 +60,7 @@ def _read_commits(store: Store, found: Verification, on_progress: OnProgress) ->
         except DamagedError as error:
             yield str(error)
 
-    read = map_parallel(THREADS, look_up, store.list_folders("steps"), "steps", on_progress)
+    read = map_parallel(THREADS, look_up, store.list_folders("steps"), "steps")
     found.problems += [item for item in read if isinstance(item, str)]
     return [item for item in read if isinstance(item, Commit)]
 

@@ -364,9 +364,7 @@ def test_an_object_that_is_placed_again_while_gc_looks_stays(
     old = made(store, "33" * 32, "same")
     assert store.create(f"steps/{'33' * 32}/attempts/2/end", {"withdrawn": 1, "at": 0.0})
     later(monkeypatch, 2)
-    reported: dict[str, tuple[int, int | None]] = {}
-    garbage = gc.plan(at("other"), keep=5, grace=3600, on_progress=lambda what, *far: reported.update({what: far}))
-    assert reported["steps in the bucket"] == (1, 1)
+    garbage = gc.plan(at("other"), keep=5, grace=3600)
     assert {item.key for item in garbage if item.remote} >= {f"objects/{old.manifest}"}
     time.sleep(1.1)
     since = time.time()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import re
 import threading
-from itertools import pairwise
 
 import pytest
 
@@ -11,21 +12,25 @@ from ratchet.orchestrator.store.parallel import MOST, map_parallel
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 16, 17, 2_000, 10 * MOST + 1])
-def test_all_are_done_once_in_their_order_and_the_end_is_told(count: int) -> None:
-    reported: list[tuple[str, int, int | None]] = []
+def test_all_are_done_once_in_their_order(count: int) -> None:
     given: list[int] = []
 
     def odd(number: int) -> list[int]:
         given.append(number)
         return [number] if number % 2 else []
 
-    found = map_parallel(4, odd, range(count), "numbers", lambda *said: reported.append(said))
+    found = map_parallel(4, odd, range(count), "numbers")
     assert found == list(range(1, count, 2))
     assert sorted(given) == list(range(count))
-    told = [done for _, done, _ in reported]
-    assert told == sorted(told)
-    assert max((later - done for done, later in pairwise([0, *told])), default=0) <= MOST
-    assert reported[-1:] == ([("numbers", count, count)] if count else [])
+
+
+def test_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    map_parallel(4, lambda number: [number], range(3 * MOST), "numbers")
+    assert re.search(r"numbers.*600/600", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue()))
 
 
 def test_few_are_dealt_to_all_threads() -> None:
