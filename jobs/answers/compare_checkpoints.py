@@ -43,10 +43,8 @@ def check(config: Config, inputs: Inputs) -> None:
 
 JOB = Job(
     "compare_checkpoints",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.answers.implementation.compare_checkpoints:run",
     resources=("retries",),
     check=check,
 )

@@ -31,10 +31,8 @@ def list_metrics(config: Config) -> list[str]:
 
 JOB = Job(
     "evaluate_answers",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.answers.implementation.evaluate_answers:run",
     resources=("retries",),
     metrics=list_metrics,
 )

@@ -106,10 +106,8 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
 
 JOB = Job(
     "generate",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.answers.implementation.generate:run",
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     predict=check_chat,

@@ -44,10 +44,8 @@ def check(config: Config, inputs: Inputs) -> None:
 
 JOB = Job(
     "init_decoder",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.answers.implementation.init_decoder:run",
     resources=("retries",),
     check=check,
     metrics=lambda config: ("parameters",),

@@ -37,10 +37,8 @@ def check(config: Config, inputs: Inputs) -> None:
 
 JOB = Job(
     "make_countdown",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.answers.implementation.make_countdown:run",
     resources=("retries",),
     check=check,
     predict=lambda config, inputs, parents: Result({"tasks": config.tasks}),

@@ -125,10 +125,8 @@ def split_samples(
 
 JOB = Job(
     "prepare_tasks",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.answers.implementation.prepare_tasks:run",
     resources=("retries",),
     predict=predict,
     outputs=("train", "valid", "test"),

@@ -27,10 +27,8 @@ class Inputs:
 
 JOB = Job(
     "rejection_sample",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.answers.implementation.rejection_sample:run",
     resources=("retries",),
     predict=lambda config, inputs, parents: Result(parents["samples"].metrics if "samples" in parents else {}),
     metrics=lambda config: ("samples", "unsolved", "kept"),

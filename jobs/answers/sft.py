@@ -140,10 +140,8 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
 
 JOB = Job(
     "sft",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.answers.implementation.sft:run",
     check=check,
     predict=predict,
     needs=estimate_needs,

@@ -60,10 +60,8 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
 
 JOB = Job(
     "teacher_logprobs",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.answers.implementation.teacher_logprobs:run",
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     predict=check_chat,

@@ -78,10 +78,8 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
 
 JOB = Job(
     "embed",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.retrieval.implementation.embed:run",
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     predict=predict_prompts,

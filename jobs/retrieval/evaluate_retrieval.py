@@ -69,10 +69,8 @@ def list_metrics(config: Config) -> list[str]:
 
 JOB = Job(
     "evaluate_retrieval",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.retrieval.implementation.evaluate_retrieval:run",
     resources=MAP_RESOURCES,
     check=check,
     outputs=("ranking", "run.trec", "qrels.trec", "per_query.parquet"),

@@ -134,10 +134,8 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
 
 JOB = Job(
     "finetune_embedder",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.retrieval.implementation.finetune_embedder:run",
     check=check,
     predict=predict,
     needs=estimate_needs,

@@ -79,7 +79,6 @@ JOB = Job(
     version=3,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.retrieval.implementation.finetune_reranker:run",
     check=check,
     predict=predict_prompts,
     needs=estimate_needs,

@@ -51,10 +51,8 @@ def check(config: Config, inputs: Inputs) -> None:
 
 JOB = Job(
     "fuse",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.retrieval.implementation.fuse:run",
     resources=("retries",),
     check=check,
     outputs=("ranking", "valid_ranking"),

@@ -60,10 +60,8 @@ def check(config: Config, inputs: Inputs) -> None:
 
 JOB = Job(
     "mine",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.retrieval.implementation.mine:run",
     resources=MAP_RESOURCES,
     check=check,
     predict=lambda config, inputs, parents: Result(parents["queries"].metrics if "queries" in parents else {}),

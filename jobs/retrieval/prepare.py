@@ -79,10 +79,8 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 JOB = Job(
     "prepare",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.retrieval.implementation.prepare:run",
     resources=("retries",),
     check=check,
     predict=predict,

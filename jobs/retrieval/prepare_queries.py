@@ -33,10 +33,8 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 JOB = Job(
     "prepare_queries",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.retrieval.implementation.prepare_queries:run",
     resources=("retries",),
     predict=predict,
     metrics=lambda config: ("queries", "longest_text"),

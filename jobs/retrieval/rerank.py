@@ -88,10 +88,8 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
 
 JOB = Job(
     "rerank",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.retrieval.implementation.rerank:run",
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,

@@ -39,10 +39,8 @@ def check(config: Config, inputs: Inputs) -> None:
 
 JOB = Job(
     "write_predictions",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.retrieval.implementation.write_predictions:run",
     resources=("retries",),
     check=check,
     outputs=FILES,

@@ -3,7 +3,7 @@
 A job's file declares a `Config` dataclass (settings that change the result), an `Inputs` dataclass (folders that other
 steps made), a `check`, and one line:
 
-    JOB = Job("mine", version=1, config=Config, inputs=Inputs, run="ratchet.jobs.retrieval.implementation.mine:run")
+    JOB = Job("mine", config=Config, inputs=Inputs)
 
 `run` writes files below `context.out` and returns a `Result`; the orchestrator stores the folder by its content. What
 only changes the speed (workers, GPUs, batch sizes at inference) is in `context.resources` and is not part of the step's
@@ -208,16 +208,17 @@ class Job:
     """A kind of work: its settings, inputs and checks, and the function that does it."""
 
     name: str
-    version: int
-    """Increase it when results must be computed again although the code is the same."""
     config: type
     """A frozen dataclass of settings (str, int, float, bool, Literal, None, tuples of them), with defaults where
     sensible and a docstring under each field. Its module is the job's declaration."""
     inputs: type
     """A frozen dataclass whose fields are annotated `Path`, `Path | None` or `tuple[Path, ...]`: folders or files."""
-    run: Run | str
+    run: Run | str = ""
     """The function `run(context, config, inputs)`, or its location as `module:function`. Such a module is imported only
-    by the worker, so that planning imports nothing heavy."""
+    by the worker, so that planning imports nothing heavy. Empty: `run` of the module that has the declaration's name in
+    the folder `implementation` beside it."""
+    version: int = 1
+    """Increase it when results must be computed again although the code is the same."""
     check: Callable[[Any, Any], None] | None = None
     """`check(config, inputs)` runs at plan time, before Ray starts, and raises InputError. Inputs that do not exist yet
     are None."""
@@ -245,6 +246,9 @@ class Job:
     """`metrics(config)` returns the names of the metrics that a table may show, or globs of them. None: any."""
 
     def __post_init__(self) -> None:
+        folder, dot, module = getattr(self.config, "__module__", "").rpartition(".")
+        if self.run == "" and dot:
+            object.__setattr__(self, "run", f"{folder}.implementation.{module}:run")
         check_job(self)
 
     @property
