@@ -12,17 +12,19 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.progress import BarColumn, Task, TextColumn
+from rich.progress import Progress as Bars
+from rich.progress_bar import ProgressBar
+from rich.table import Column, Table
 from rich.text import Text
 
-from ratchet.orchestrator.cli.rate import Rate
 from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.job_interface.job import Progress
 from ratchet.orchestrator.job_interface.terminal import CleanConsole, OutputError, clean
@@ -36,18 +38,8 @@ _RECENT_STEPS = 3
 """Number of finished steps that stay visible in such a plan."""
 _MAX_NUMBERS = 4
 """Maximum number of metrics in the line of a finished step."""
-
-
-@dataclass
-class _Running:
-    since: float
-    attempt: int
-    state: str = "running"  # or: waiting, retrying
-    note: str = ""
-    until: float | None = None
-    progress: Progress | None = None
-    rate: Rate = field(default_factory=Rate)
-    logged: float = 0.0
+_RATE_SECONDS = 120.0
+"""Time over which the rate of a step is averaged."""
 
 
 class LiveView(RunListener):
@@ -74,7 +66,19 @@ class LiveView(RunListener):
         self.ascii = not (self.console.encoding or "").lower().startswith("utf")
         self.begin = clock()
         self.counts = dict.fromkeys(("reused", "done", "failed", "skipped"), 0)
-        self.running: dict[str, _Running] = {}
+        cut: Any = {"no_wrap": True, "overflow": "crop" if self.ascii else "ellipsis"}
+        # Keeps the running steps and their rates. It is never started: `frame` draws its table.
+        self.bars = Bars(
+            TextColumn("{task.fields[sign]}"),
+            TextColumn("{task.description}", style="bold", markup=False, table_column=Column(**cut)),
+            BarColumn(20 if self.console.width >= 110 else 10),
+            TextColumn("{task.fields[facts]}", markup=False, table_column=Column(**cut, ratio=1)),
+            console=self.console,
+            expand=True,
+            get_time=clock,
+            speed_estimate_period=_RATE_SECONDS,
+        )
+        self.running: dict[str, Task] = {}
         self.recent: deque[Text] = deque(maxlen=_RECENT_STEPS)
         self.hits: list[str] = []
         self.skips: dict[str, list[str]] = {}
@@ -101,8 +105,9 @@ class LiveView(RunListener):
         return self
 
     def __exit__(self, *of_error: object) -> None:
-        with self._changing():
-            self.running.clear()
+        with self._state:
+            for name in list(self.running):
+                self._remove(name)
         if self._live:
             self._live.stop()
             self._live = None
@@ -114,53 +119,46 @@ class LiveView(RunListener):
     def hit(self, name: str) -> None:
         """Record a reused step. Consecutive hits are shown in one line, with the next event."""
         with self._state:
-            self.running.pop(name, None)
+            self._remove(name)
             self.counts["reused"] += 1
             self.hits.append(clean(name))
 
     def started(self, name: str, attempt: int) -> None:
         with self._changing():
-            self.running[name] = _Running(self.clock(), attempt, logged=self.clock())
+            self._add(name)
             if not self.live_here:
                 self._queue_line("started", clean(name) + (f"  attempt {attempt}" if attempt > 1 else ""))
 
     def progress(self, name: str, progress: Progress) -> None:
         with self._state:
-            step = self.running.get(name)
-            if step is None:
+            task = self.running.get(name)
+            if task is None:
                 return  # a late report of an ended step
-            now = self.clock()
-            known = step.progress
-            if known and known.stage != progress.stage and known.total != progress.total:
-                step.rate = Rate()  # another kind of work; a new epoch of the same keeps the rate
-            step.progress, step.state = progress, "running"
-            step.rate.update(now, progress.done)
-            if self.live_here or now - step.logged < _LOG_INTERVAL:
+            # Another total is another kind of work, whose rate is measured anew.
+            self.bars.update(task.id, total=progress.total, completed=progress.done, state="running", progress=progress)
+            if self.live_here or self.clock() - task.fields["logged"] < _LOG_INTERVAL:
                 return
-            step.logged = now
-            self._queue_line("running", "  ".join([clean(name), *self._list_facts(step, now)]))
+            task.fields["logged"] = self.clock()
+            self._queue_line("running", f"{clean(name)}  {self._join_facts(task)}")
         self._write()
 
     def waiting(self, name: str, on: str) -> None:
         with self._changing():
             known = self.running.get(name)
-            fresh = known is None or known.state != "waiting"
-            if fresh:
-                self.running[name] = _Running(self.clock(), 1, state="waiting")
-            self.running[name].note = clean(on)
-            if fresh and not self.live_here:
-                self._queue_line("waiting", f"{clean(name)}: {clean(on)}")
+            if known is None or known.fields["state"] != "waiting":
+                known = self._add(name, "waiting")
+                if not self.live_here:
+                    self._queue_line("waiting", f"{clean(name)}: {clean(on)}")
+            known.fields["note"] = clean(on)
 
     def retrying(self, name: str, reason: str, delay_s: float) -> None:
         with self._changing():
-            step = self.running.setdefault(name, _Running(self.clock(), 1))
-            step.state, step.note, step.until = "retrying", clean(reason), self.clock() + delay_s
-            step.progress = None
+            self._add(name, "retrying", note=clean(reason), until=self.clock() + delay_s)
             self._queue_line("retrying", f"{clean(name)} again in {format_duration(delay_s)}: {clean(reason)}")
 
     def finished(self, name: str, seconds: float, headline: Mapping[str, float]) -> None:
         with self._changing():
-            self.running.pop(name, None)
+            self._remove(name)
             self.counts["done"] += 1
             numbers = "  ".join(
                 f"{clean(key)} {format_compact(value)}" for key, value in list(headline.items())[:_MAX_NUMBERS]
@@ -168,12 +166,13 @@ class LiveView(RunListener):
             line = f"{clean(name)}  {format_duration(seconds)}" + (f"  {numbers}" if numbers else "")
             if self.live_here and self.crowded:
                 self.recent.append(self._format_line("done", line))
+                self.recent[-1].no_wrap = True
             else:
                 self._queue_line("done", line)
 
     def failed(self, name: str, message: str) -> None:
         with self._changing():
-            self.running.pop(name, None)
+            self._remove(name)
             self.counts["failed"] += 1
             first, _, rest = clean(message).strip().partition("\n")
             text = f"{clean(name)}: {first}" + "".join(f"\n    {line}" for line in rest.splitlines())
@@ -182,7 +181,7 @@ class LiveView(RunListener):
     def skipped(self, name: str, because: str) -> None:
         """Record a skipped step. Steps with one cause are shown in one line, with the next event."""
         with self._state:
-            self.running.pop(name, None)
+            self._remove(name)
             self.counts["skipped"] += 1
             self.skips.setdefault(clean(because), []).append(clean(name))
 
@@ -190,91 +189,70 @@ class LiveView(RunListener):
         with self._changing():
             self._queue_line("note", clean(text))
 
-    def frame(self, size: tuple[int, int] | None = None) -> Text:
-        """Return the live lines for a terminal of `size` (columns, lines), cropped to it."""
+    def frame(self) -> Group:
+        """Return the live lines, which fit on the terminal: of the steps as many as there is room for."""
         with self._state:
-            columns, height = size or (self.console.width, self.console.height)
-            width, now = max(20, columns - 1), self.clock()  # some terminals wrap in the last column
-            room = max(1, min(10, height - 3 - len(self.recent)))
+            room = max(1, min(10, self.console.height - 3 - len(self.recent)))
             # Running steps come before waiting ones, else in the order of their start.
-            steps = sorted(self.running.items(), key=lambda item: (item[1].state == "waiting", item[1].since))
+            steps = sorted(self.running.values(), key=lambda task: task.fields["state"] == "waiting")
             shown = steps if len(steps) <= room else steps[: room - 1]
-            name_width = min(max((len(clean(name)) for name, _ in shown), default=0), max(12, width * 2 // 5))
-            lines = [text.copy() for text in self.recent]
-            lines += [self._format_running(clean(name), step, name_width, width, now) for name, step in shown]
-            if len(shown) < len(steps):
-                rest = [step.state for _, step in steps[len(shown) :]]
-                waiting = rest.count("waiting")
-                more = [f"{len(rest) - waiting} more running"] * (waiting < len(rest)) + [f"{waiting} waiting"] * (
-                    waiting > 0
-                )
-                lines.append(Text("  " + ", ".join(more), style="dim"))
-            lines.append(self._draw_totals(width))
-        for line in lines:
-            line.plain = line.plain.replace("\n", " ")
-            line.truncate(width, overflow="ellipsis" if not self.ascii else "crop")
-            line.no_wrap = True
-        return Text("\n", no_wrap=True, overflow="crop").join(lines)
+            for task in shown:
+                sign, colour = _STATES[task.fields["state"]]
+                task.fields |= {"sign": f"[{colour}]{self._sign(sign)}", "facts": self._join_facts(task)}
+            rest = Counter(task.fields["state"] == "waiting" for task in steps[len(shown) :])
+            more = [f"{rest[False]} more running"] * bool(rest[False]) + [f"{rest[True]} waiting"] * bool(rest[True])
+            table = self.bars.make_tasks_table(shown)
+            table.width = max(1, self.console.width - 1)  # some terminals wrap in the last column
+            lines: list[Any] = [*self.recent, *([table] if shown else [])]
+            lines += [Text("  " + ", ".join(more), style="dim", no_wrap=True)] if more else []
+            totals = Table.grid(padding=(0, 1))
+            ended = sum(self.counts.values())
+            style = "bold red" if self.counts["failed"] else "bold"
+            bar = ProgressBar(max(1, self.total), ended if self.total else 1, 20 if self.console.width >= 110 else 10)
+            totals.add_row(" ", bar, Text(self._format_totals(), style, no_wrap=True))
+            return Group(*lines, totals)
 
-    def _format_running(self, name: str, step: _Running, name_width: int, width: int, now: float) -> Text:
-        sign, colour = {"running": ("·", "cyan"), "waiting": ("…", "yellow"), "retrying": ("↻", "yellow")}[step.state]
-        line = Text.assemble(
-            (self._sign(sign) + " ", colour), (shorten(name, name_width).ljust(name_width), "bold"), "  "
-        )
-        if step.state == "waiting":
-            return line.append(f"waits {format_duration(now - step.since)}: {step.note}", "yellow")
-        if step.state == "retrying":
-            return line.append(
-                f"again in {format_duration(max(0.0, (step.until or now) - now))}: {step.note}", "yellow"
-            )
-        facts = self._list_facts(step, now)
-        progress = step.progress
-        if progress and progress.total:
-            share = min(1.0, max(0.0, progress.done / progress.total))
-            line.append_text(self._draw_bar(share, width)).append(f" {share:4.0%}  ")
-            # The bar shows the percentage already.
-            facts = [fact.split(" (")[0] for fact in facts]
-        # As many whole facts as fit; time left and rate come first.
-        for fact in facts:
-            if line.cell_len + len(fact) > width:
-                continue
-            line.append(fact.ljust(10) + "  ")
-        line.rstrip()
-        return line
+    def _add(self, name: str, state: str = "running", **fields: Any) -> Task:
+        """Show a step from now on, in place of what was shown of it."""
+        self._remove(name)
+        shown = shorten(" ".join(clean(name).split()), max(12, self.console.width * 2 // 5))
+        fields |= {"state": state, "progress": None, "logged": self.clock()}
+        self.bars.add_task(shown, total=None if state == "running" else 1, **fields)
+        self.running[name] = self.bars.tasks[-1]
+        return self.running[name]
 
-    def _list_facts(self, step: _Running, now: float) -> list[str]:
+    def _remove(self, name: str) -> None:
+        if name in self.running:
+            self.bars.remove_task(self.running.pop(name).id)
+
+    def _join_facts(self, task: Task) -> str:
+        return "  ".join(self._list_facts(task)).replace("\n", " ")
+
+    def _list_facts(self, task: Task) -> list[str]:
         """Return texts about a running step, the most useful first."""
-        progress = step.progress
+        progress, passed = task.fields["progress"], task.elapsed or 0.0
+        if task.fields["state"] == "waiting":
+            return [f"waits {format_duration(passed)}: {task.fields['note']}"]
+        if task.fields["state"] == "retrying":
+            left = max(0.0, task.fields["until"] - self.clock())
+            return [f"again in {format_duration(left)}: {task.fields['note']}"]
         if progress is None:
-            return [format_duration(math.floor(now - step.since)) if now - step.since >= 1 else "starting"]
-        facts: list[str] = []
-        left = step.rate.left(now, progress.total) if progress.total else None
-        if left is not None:
-            facts.append(f"{format_duration(math.ceil(left))} left")
+            return [format_duration(math.floor(passed)) if passed >= 1 else "starting"]
+        facts = [f"{format_duration(task.time_remaining)} left"] if progress.total and task.time_remaining else []
         numbers = dict(progress.numbers)
-        speed = numbers.pop("tokens_per_s", None)
-        if speed is not None:
-            facts.append(f"{format_compact(speed)} tok/s")
+        tokens = numbers.pop("tokens_per_s", None)
+        if tokens is not None:
+            facts.append(f"{format_compact(tokens)} tok/s")
         if "loss" in numbers:
             facts.append(f"loss {format_compact(numbers.pop('loss'))}")
-        done = f"{progress.done:,.0f}"
-        if progress.total:
-            done += f"/{progress.total:,.0f} {clean(progress.unit)} ({min(1.0, progress.done / progress.total):.0%})"
-        else:
-            done += f" {clean(progress.unit)}"
-        facts.append(done)
         if progress.stage:
-            facts.insert(-1, clean(progress.stage))
-        if speed is None and step.rate.per_second > 0:
-            facts.append(f"{format_compact(step.rate.per_second)} {clean(progress.unit)}/s")
+            facts.append(clean(progress.stage))
+        done, unit = f"{progress.done:,.0f}", clean(progress.unit)
+        share = min(1.0, progress.done / progress.total) if progress.total else None
+        facts.append(f"{done} {unit}" if share is None else f"{done}/{progress.total:,.0f} {unit} ({share:.0%})")
+        if tokens is None and task.speed:
+            facts.append(f"{format_compact(task.speed)} {unit}/s")
         return facts + [f"{clean(key)} {format_compact(value)}" for key, value in numbers.items()]
-
-    def _draw_totals(self, width: int) -> Text:
-        ended = sum(self.counts.values())
-        line = self._draw_bar(ended / self.total if self.total else 1.0, width)
-        return Text.assemble(
-            "  ", line, " ", (self._format_totals(), "bold" if not self.counts["failed"] else "bold red")
-        )
 
     def _format_totals(self) -> str:
         """Format the state of the run: `7/14 steps, 3 reused, 1 failed, 12 m 04 s`."""
@@ -283,12 +261,6 @@ class LiveView(RunListener):
         facts += [f"{self.counts[word]:,} {word}" for word in ("reused", "failed", "skipped") if self.counts[word]]
         passed = self.clock() - self.begin
         return ", ".join([*facts, format_duration(math.floor(passed) if passed >= 10 else passed)])
-
-    def _draw_bar(self, share: float, width: int) -> Text:
-        length = 20 if width >= 110 else 10
-        full = int(share * length + 1e-9)
-        on, off = ("#", ".") if self.ascii else ("━", "─")
-        return Text.assemble((on * full, "green" if share >= 1 else "cyan"), (off * (length - full), "dim"))
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -351,6 +323,7 @@ _STYLES = {
     "retrying": ("↻", "yellow"),
     "note": ("·", "dim"),
 }
+_STATES = {"running": ("·", "cyan"), "waiting": ("…", "yellow"), "retrying": ("↻", "yellow")}
 _ASCII = {"▸": ">", "●": "=", "✓": "+", "✗": "x", "■": "!", "○": "-", "↻": "~", "·": "*", "…": "?"}
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 
 from ratchet.orchestrator.cli.live_view import LiveView
-from ratchet.orchestrator.cli.rate import Rate
 from ratchet.orchestrator.job_interface import Progress
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -32,9 +32,18 @@ class Clock:
         return self.now
 
 
-def logged(names: list[str], clock: Clock | None = None) -> tuple[LiveView, io.StringIO]:
-    file = io.StringIO()
-    return LiveView(names, "recipe", "run-1", console=Console(file=file, highlight=False), clock=clock or Clock()), file
+def logged(
+    names: list[str], clock: Clock | None = None, size: tuple[int, int] = (80, 24)
+) -> tuple[LiveView, io.StringIO]:
+    console = Console(file=io.StringIO(), highlight=False, width=size[0], height=size[1])
+    return LiveView(names, "recipe", "run-1", console=console, clock=clock or Clock()), console.file
+
+
+def drawn(view: LiveView) -> list[str]:
+    """The live lines as they are on the terminal."""
+    with view.console.capture() as captured:
+        view.console.print(view.frame())
+    return captured.get().splitlines()
 
 
 def lines(file: io.StringIO) -> list[str]:
@@ -122,7 +131,7 @@ def test_late_and_unknown_reports_are_dropped():
         view.started("a", 1)
         view.finished("a", 1, {})
         view.progress("a", Progress(2))
-        assert "a" not in view.frame((80, 24)).plain.split()
+        assert "a" not in " ".join(drawn(view)).split()
 
 
 names = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=60)
@@ -143,7 +152,7 @@ progresses = st.builds(
 )
 @example({"a\n\nb": (Progress(0.0, stage="c\nd"), "r")}, 1, 1)
 def test_a_frame_fits_any_terminal(steps, columns, height):
-    view, _ = logged(list(steps))
+    view, _ = logged(list(steps), size=(columns, height))
     for name, (progress, kind) in steps.items():
         view.started(name, 1)
         view.progress(name, progress)
@@ -151,9 +160,8 @@ def test_a_frame_fits_any_terminal(steps, columns, height):
             view.waiting(name, "someone [else]")
         elif kind == "t":
             view.retrying(name, "why " * 50, 3.0)
-    frame = view.frame((columns, height))
-    rows = frame.split("\n", allow_blank=True)
-    assert all(row.cell_len < max(columns, 21) for row in rows)
+    rows = drawn(view)
+    assert all(cell_len(row) <= columns for row in rows)
     assert len(rows) <= max(3, height)
 
 
@@ -167,36 +175,40 @@ def test_a_frame_tells_what_runs_first():
     for second in range(0, 21, 5):
         clock.now = float(second)
         view.progress("step20", Progress(100 * second, 4000, "rows", "", {"loss": 0.25}))
-    rows = view.frame((80, 24)).plain.split("\n")
+    rows = drawn(view)
     assert len(rows) == 11
-    assert re.search(r"step20 .* 50%  20 s left +loss 0.250  2,000/4,000 rows", rows[0])
-    assert rows[-2] == "  11 more running, 20 waiting"
+    assert re.search(r"step20 .* 20 s left +loss 0.250  2,000/4,000 rows \(50%\)  100 row", rows[0])
+    assert rows[-2].rstrip() == "  11 more running, 20 waiting"
     assert "0/40 steps" in rows[-1]
 
 
-def test_rate_follows_and_forgets():
-    rate = Rate()
-    rate.update(0.0, 5000.0)  # done before a kill: not this run's merit
+def test_the_rate_follows_and_forgets():
+    clock = Clock()
+    view, _ = logged(["a"], clock, (200, 24))
+    view.started("a", 1)
+    view.progress("a", Progress(5000, 9000))  # done before a kill: not this run's merit
     for second in range(1, 101):
-        rate.update(float(second), 5000 + 10 * second)
-    assert rate.per_second == pytest.approx(10)
-    assert rate.left(100.0, 7000) == pytest.approx(100)
-    assert rate.left(110.0, 7000) == pytest.approx(90)
-    for second in range(101, 201):
-        rate.update(float(second), 6000 + 2 * (second - 100))
-    assert rate.per_second == pytest.approx(2, rel=0.05)
-    rate.update(201.0, 0.0)  # a new stage begins
-    assert rate.left(201.0, 100) is None
+        clock.now = float(second)
+        view.progress("a", Progress(5000 + 10 * second, 9000))
+    assert "5 m 00 s left" in drawn(view)[0]
+    assert "10 rows/s" in drawn(view)[0]
+    for second in range(101, 301):
+        clock.now = float(second)
+        view.progress("a", Progress(6000 + 2 * (second - 100), 9000))
+    assert " 2 rows/s" in drawn(view)[0]
+    view.progress("a", Progress(0, 100, stage="a new stage begins"))
+    assert "left" not in drawn(view)[0]
 
 
 @given(st.lists(st.floats(0.01, 30), min_size=30, max_size=60))
-def test_rate_does_not_mind_uneven_reports(gaps):
-    rate, now = Rate(), 0.0
-    rate.update(now, 0.0)
+def test_the_rate_does_not_mind_uneven_reports(gaps):
+    clock = Clock()
+    view, _ = logged(["a"], clock, (200, 24))
+    view.started("a", 1)
     for gap in [*gaps, 1.0]:
-        now += gap
-        rate.update(now, now * 7)
-    assert rate.per_second == pytest.approx(7, rel=1e-6)
+        clock.now += gap
+        view.progress("a", Progress(clock.now * 7, 1e6))
+    assert " 7 rows/s" in drawn(view)[0] or " 7.000 rows/s" in drawn(view)[0]
 
 
 def test_many_threads_at_once():
@@ -207,7 +219,7 @@ def test_many_threads_at_once():
         for i in range(first, count, 8):
             view.started(f"s{i}", 1)
             view.progress(f"s{i}", Progress(1, 2))
-            view.frame((80, 24))
+            view.frame()
             view.finished(f"s{i}", 0.1, {})
 
     with view:
