@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from ratchet.orchestrator.job_interface.terminal import clean
 from ratchet.orchestrator.reporting.formatting import (
@@ -19,6 +19,7 @@ from ratchet.orchestrator.reporting.formatting import (
 )
 from ratchet.orchestrator.reporting.run_data import Chart, Series
 from ratchet.orchestrator.reporting.tables import Table, build_table, collect_columns
+from ratchet.orchestrator.sweeps.trial_log import Trial
 
 DEFAULT = "default"
 """Stands for the value of a setting that a trial leaves to the recipe."""
@@ -29,27 +30,13 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True)
-class TrialReport:
-    """Trial as the report shows it."""
+class TrialReport(Trial):
+    """Trial as the report shows it. `settings`: those chosen from the space; empty for the recipe's defaults."""
 
-    number: int
+    number: int = 0
     """1, 2, ... in the order in which the trials were requested."""
-    settings: Mapping[str, str]
-    """Settings chosen from the space: `finetune.learning_rate` -> `0.0002`. Empty for the recipe's defaults."""
-    status: Literal["finished", "stopped", "failed", "unfinished"]
-    """`stopped`: ended early."""
-    value: float | None
-    """Metric; mean over seeds."""
     deviation: float | None = None
     """Standard deviation over seeds; None with one seed."""
-    values: Sequence[float] = ()
-    """Metric per seed."""
-    curve: Sequence[float] = ()
-    """The held-out metric at checkpoint 1, 2, ..."""
-    seconds: float = 0.0
-    """Wall-clock seconds; 0 if it has not ended."""
-    reason: str = ""
-    """Why it failed."""
     note: str = ""
     """What a reader of its value must know: that the finetune kept its base."""
 

@@ -30,10 +30,11 @@ MIN_TRIALS = 4
 def build_sweep_report(sweep: SweepPlan, store: Store, command: str) -> SweepReport:
     """Build the report from the trial log, the run logs of the trials, and the store."""
     trial_log, objective = sweep.trial_log, sweep.objective
-    trials = [
-        _build_trial_report(sweep, number, trial, read_note(sweep, trial, store))
-        for number, trial in enumerate(trial_log.trials.values(), 1)
-    ]
+    trials = []
+    for number, trial in enumerate(trial_log.trials.values(), 1):
+        found: dict[str, Any] = {**vars(trial), "settings": trial.settings or sweep.defaults, "number": number}
+        deviation = Mean(trial.values).deviation if trial.values else None
+        trials.append(TrialReport(**found, deviation=deviation, note=read_note(sweep, trial, store)))
     best = find_winner(list(trial_log.trials.values()), objective.maximize)
     note = "" if best is None else read_note(sweep, best, store)
     default = next((trial for trial in trial_log.trials.values() if not trial.settings), None)
@@ -159,18 +160,3 @@ def promote_winner(sweep: SweepPlan, best: Trial, store: Store, name: str) -> Pa
 def _build_command(sweep: SweepPlan, trial: Trial) -> list[str]:
     settings = [*sweep.lines, *format_settings(trial.settings)]
     return ["ratchet", "run", sweep.given, *(part for line in settings for part in ("--set", line))]
-
-
-def _build_trial_report(sweep: SweepPlan, number: int, trial: Trial, note: str) -> TrialReport:
-    return TrialReport(
-        number=number,
-        settings=trial.settings or sweep.defaults,
-        status=trial.status,  # type: ignore[arg-type]
-        value=trial.value,
-        deviation=Mean(trial.values).deviation if trial.values else None,
-        values=trial.values,
-        curve=trial.curve,
-        seconds=trial.seconds,
-        reason=trial.reason,
-        note=note,
-    )

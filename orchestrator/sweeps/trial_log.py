@@ -37,8 +37,9 @@ class Trial:
     curve: Sequence[float] = ()
     """Value of the first seed after each checkpoint."""
     reason: str = ""
+    """Why it failed."""
     seconds: float = field(default=0.0, compare=False)
-    """Wall-clock seconds."""
+    """Wall-clock seconds; 0 if it has not ended."""
 
     @property
     def key(self) -> str:

@@ -67,7 +67,7 @@ def test_a_metric_that_a_finished_step_does_not_report_is_named(tmp_path: Path) 
 
 
 def test_the_winner_of_a_sweep_says_that_it_kept_the_base() -> None:
-    trial = TrialReport(1, {}, "finished", 0.5, note=NOTE)
+    trial = TrialReport({}, "finished", 0.5, number=1, note=NOTE)
     texts: dict[str, Any] = dict.fromkeys(
         ("recipe", "sweep_id", "metric", "command", "conclusion", "winner_command"), ""
     )

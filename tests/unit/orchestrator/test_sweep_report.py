@@ -30,7 +30,11 @@ SPACE = {
 def sample(count: int = 12) -> SweepReport:
     """A sweep in which all that can happen to a trial has happened to one."""
     draw = random.Random(7)
-    trials = [TrialReport(1, {}, "finished", 0.3581, 0.0042, (0.3623, 0.3539), (0.31, 0.34, 0.3581), 612.0)]
+    trials = [
+        TrialReport(
+            {}, "finished", 0.3581, (0.3623, 0.3539), (0.31, 0.34, 0.3581), seconds=612.0, number=1, deviation=0.0042
+        )
+    ]
     for number in range(2, count + 1):
         rate = 10 ** draw.uniform(-5, -2)
         word, rank = draw.choice(["none", "kl_div", "margin_mse"]), draw.choice([8, 16, 32])
@@ -42,14 +46,17 @@ def sample(count: int = 12) -> SweepReport:
             RANK: str(rank),
         }
         if number % 5 == 3:
-            trials.append(TrialReport(number, chosen, "stopped", value - 0.05, curve=(value - 0.05,), seconds=201.5))
+            trials.append(
+                TrialReport(chosen, "stopped", value - 0.05, curve=(value - 0.05,), seconds=201.5, number=number)
+            )
         elif number % 11 == 6:
             reason = "finetune: loss is not finite at step 31; expected numbers; lower learning_rate"
-            trials.append(TrialReport(number, chosen, "failed", None, seconds=88.0, reason=reason))
+            trials.append(TrialReport(chosen, "failed", None, seconds=88.0, reason=reason, number=number))
         else:
             seeds = (value + 0.003, value - 0.003)
             curve = (value - 0.06, value - 0.01, value)
-            trials.append(TrialReport(number, chosen, "finished", value, 0.0042, seeds, curve, 431.0 + number))
+            about = {"seconds": 431.0 + number, "number": number, "deviation": 0.0042}
+            trials.append(TrialReport(chosen, "finished", value, seeds, curve, **about))
     winner = max((t for t in trials if t.status == "finished"), key=lambda t: t.value or 0)
     return SweepReport(
         recipe="misconceptions",
@@ -205,7 +212,9 @@ def test_columns_are_what_varies_by_the_shortest_name():
     assert format_trials(sample())["trial 5 (winner)"]["learning_rate"] == "0.000497"
     assert format_trials(sample())["trial 1 (defaults)"]["learning_rate"] == "default"
     trials = [
-        TrialReport(i, {"a.x.rate": "0.5", "b.x.rate": str(i), "b.rank": word, "status": str(i)}, "finished", 0.1)
+        TrialReport(
+            {"a.x.rate": "0.5", "b.x.rate": str(i), "b.rank": word, "status": str(i)}, "finished", 0.1, number=i
+        )
         for i, word in ((1, "8"), (2, "none"))
     ]
     columns = build_rows(replace(sample(), space={}, trials=trials, winner=None, default=None))["trial 2"]
@@ -230,7 +239,7 @@ def test_a_trial_that_was_stopped_is_never_the_best():
     )
 )
 def test_any_texts_and_numbers_can_be_reported(given):
-    trials = [TrialReport(i, {"a": text}, status, value) for i, (text, value, status) in enumerate(given, 1)]
+    trials = [TrialReport({"a": text}, status, value, number=i) for i, (text, value, status) in enumerate(given, 1)]
     data = replace(sample(), space={"a": "choice()"}, trials=trials, default=None, winner=None)
     assert len(build_rows(data)) == len(given)
     Page(render(data, "html"))
