@@ -59,8 +59,7 @@ def check(config: Config, inputs: Inputs) -> None:
             f"generate.num_completions: {config.num_completions} given; expected 1 at temperature 0, where all would be"
             " the same; raise temperature"
         )
-    if config.engine == "vllm":
-        check_vllm(config, inputs)
+    check_vllm(config, inputs)
     if inputs.model is not None:
         check_folder(inputs.model)
         from ratchet.models.decoder import decoder
@@ -71,6 +70,8 @@ def check(config: Config, inputs: Inputs) -> None:
 def check_vllm(config: Config, inputs: Inputs) -> None:
     """Raise InputError for what engine `vllm` cannot do. Samples that do not exist yet are not checked."""
     check_engine("generate", config)
+    if config.engine != "vllm":
+        return
     if config.measure_latency:
         raise InputError(
             "generate.measure_latency: True given; expected False with engine 'vllm', which answers all groups at once;"

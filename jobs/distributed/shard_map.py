@@ -12,7 +12,6 @@ Ray Data replaces lost workers (killed, out of memory, node gone) and gives thei
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import logging
 import os
@@ -37,6 +36,7 @@ from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
 from ratchet.jobs.distributed.progress_tally import REPORT_SECONDS, ProgressTally
 from ratchet.jobs.distributed.resolve_dtype import check_dtype
 from ratchet.orchestrator.job_interface import Context, Resources, sync, write_atomically
+from ratchet.orchestrator.job_interface.digests import compute_sha256
 from ratchet.orchestrator.job_interface.lost_work import WorkTracker
 from ratchet.orchestrator.job_interface.progress import make_this_node_strategy
 from ratchet.orchestrator.job_interface.worker import check_worker, find_existing_paths
@@ -258,8 +258,8 @@ def commit_shard(
         record = {
             "file": file.name,
             "bytes": file.stat().st_size,
-            "sha256": _sha256(file),
-            "source": _sha256(source),
+            "sha256": compute_sha256(file),
+            "source": compute_sha256(source),
             "step_id": context.step_id,
             "counts": counts,
         }
@@ -277,9 +277,9 @@ def _find_finished(context: Context, source: Path, target: Path) -> dict[str, An
     record = _read_record(target)
     try:
         # The step id covers the code, settings and inputs with which the shard was made.
-        if record is None or record["step_id"] != context.step_id or record["source"] != _sha256(source):
+        if record is None or record["step_id"] != context.step_id or record["source"] != compute_sha256(source):
             return None
-        return record if record["sha256"] == _sha256(target.with_name(record["file"])) else None
+        return record if record["sha256"] == compute_sha256(target.with_name(record["file"])) else None
     except (FileNotFoundError, KeyError):
         return None
 
@@ -306,8 +306,3 @@ def _link(file: Path, target: Path) -> None:
         if error.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
             raise
         shutil.copyfile(file, target)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

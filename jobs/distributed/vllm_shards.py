@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -34,7 +35,6 @@ from ratchet.orchestrator.job_interface import Context
 REQUESTS_PER_BATCH = 64
 """Requests that are handed to an engine at a time. An engine holds several batches and schedules them itself."""
 
-
 Task = Literal["generate", "embed", "classify"]
 """What is asked of vLLM. The answers are token ids, vectors, or scores of one number."""
 Request = tuple[np.ndarray, dict[str, Any]]
@@ -58,65 +58,55 @@ class ShardClient(Protocol):
         ...
 
 
-def ask_shards(
-    context: Context,
-    shards: Sequence[Path],
-    model: Path,
-    adapter: Path | None,
-    client: ShardClient,
-    *,
-    dtype: str,
-    total_rows: int,
-) -> dict[str, int]:
-    """Write one output file into `context.out` for each of `shards`, with the same name. Return the sums of the counts.
-
-    Each worker starts an engine on the folder `model`, with the adapter merged into its weights. Ray must be running.
-    Raises what `client` raises, and JobError for an engine that does not start or is lost more than
-    `context.resources.retries` times.
-    """
-
-    def process(targets: Mapping[Path, Path], done: int) -> None:
-        asked = {source: client.requests(source) for source in targets}
-        missing = {source: len(requests) for source, requests in asked.items()}
-        answers = {source: [np.empty(0)] * count for source, count in missing.items()}
-        rows = {source: pq.read_metadata(source).num_rows for source in targets}
-        tokens: Counter[Path] = Counter()
-        tally = ProgressTally(context, done, total_rows)
-
-        def finish(source: Path) -> None:
-            own = answers.pop(source)
-            commit_shard(context, source, targets[source], lambda file: client.write(source, file, own, tokens[source]))
-
-        for source in [source for source, count in missing.items() if not count]:
-            finish(source)
-        for source, number, answer in _answers(context, folder, dtype, client, asked):
-            answers[source][number] = answer
-            missing[source] -= 1
-            tokens[source] += len(answer if client.task == "generate" else asked[source][number][0])
-            whole = len(asked[source])
-            tally.report(str(source), rows[source] * (whole - missing[source]) // whole, tokens[source])
-            if not missing[source]:
-                finish(source)
-        tally.flush()
-
-    folder = model
-    if adapter is not None:
-        folder = context.work / "merged"
-        decoder.merge(model, adapter, folder)
-    return complete_shards(context, shards, context.out, process, total_rows)
-
-
 def run_engine(
     context: Context, shards: Sequence[Path], config: Any, inputs: Any, worker: type, client: Any, rows: int
 ) -> dict[str, int]:
-    """Write one output file per shard with the engine of the config: `worker`s of transformers, or the requests of a
-    `client` to vLLM. Both are classes that take the config and the inputs."""
+    """Write one output file into `context.out` for each of `shards`, with the same name, by the engine of the config:
+    `worker`s of transformers, or the requests of a `client` to vLLM. Both are classes that take the config and the
+    inputs. Return the sums of the counts.
+
+    With vLLM each worker starts an engine on the model, with the adapter merged into its weights. Ray must be running.
+    Raises what `worker` or `client` raises, and JobError for an engine that does not start or is lost more than
+    `context.resources.retries` times.
+    """
     if config.engine == "vllm":
-        options: dict[str, Any] = {"dtype": config.dtype, "total_rows": rows}
-        return ask_shards(context, shards, inputs.model, inputs.adapter, client(config, inputs), **options)
+        requests, folder = client(config, inputs), inputs.model
+        if inputs.adapter is not None:
+            folder = context.work / "merged"
+            decoder.merge(inputs.model, inputs.adapter, folder)
+        process = partial(_ask_shards, context, folder, config.dtype, requests, rows)
+        return complete_shards(context, shards, context.out, process, rows)
     arguments = {"config": config, "inputs": inputs, "device": name_device(context.resources.gpus)}
     arguments |= {"batch_tokens": context.resources.batch_tokens}
     return map_shards(context, shards, worker, arguments, context.out, total_rows=rows)
+
+
+def _ask_shards(
+    context: Context, model: Path, dtype: str, client: ShardClient, total: int, targets: Mapping[Path, Path], done: int
+) -> None:
+    """Ask the engines for all shards, and commit each when its last answer has arrived."""
+    asked = {source: client.requests(source) for source in targets}
+    missing = {source: len(requests) for source, requests in asked.items()}
+    answers = {source: [np.empty(0)] * count for source, count in missing.items()}
+    rows = {source: pq.read_metadata(source).num_rows for source in targets}
+    tokens: Counter[Path] = Counter()
+    tally = ProgressTally(context, done, total)
+
+    def finish(source: Path) -> None:
+        own = answers.pop(source)
+        commit_shard(context, source, targets[source], lambda file: client.write(source, file, own, tokens[source]))
+
+    for source in [source for source, count in missing.items() if not count]:
+        finish(source)
+    for source, number, answer in _answers(context, model, dtype, client, asked):
+        answers[source][number] = answer
+        missing[source] -= 1
+        tokens[source] += len(answer if client.task == "generate" else asked[source][number][0])
+        whole = len(asked[source])
+        tally.report(str(source), rows[source] * (whole - missing[source]) // whole, tokens[source])
+        if not missing[source]:
+            finish(source)
+    tally.flush()
 
 
 def _answers(

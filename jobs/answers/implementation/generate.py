@@ -30,12 +30,11 @@ from ratchet.errors import InputError
 from ratchet.jobs.answers.chat_options import read_chat
 from ratchet.jobs.answers.generate import Config, Inputs, check_vllm
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
-from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
-from ratchet.jobs.distributed.vllm_shards import Request, Task, ask_shards
+from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows
+from ratchet.jobs.distributed.vllm_shards import Request, Task, run_engine
 from ratchet.models.decoder import decoder
 from ratchet.models.decoder.multi_turn import ConversationState, converse
 from ratchet.models.decoder.sampling import Sampling
-from ratchet.models.devices import name_device
 from ratchet.models.vllm import make_sampling_params
 from ratchet.orchestrator.job_interface import Context, Result
 
@@ -178,15 +177,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
     config = resolve_dtype(context, config)
-    if config.engine == "vllm":
-        check_vllm(config, inputs)  # at plan time the samples may not have existed
-        client = ShardClient(config, inputs)
-        options: dict[str, Any] = {"dtype": config.dtype, "total_rows": total}
-        counts = ask_shards(context, shards, inputs.model, inputs.adapter, client, **options)
-    else:
-        arguments = {"config": config, "inputs": inputs, "device": name_device(context.resources.gpus)}
-        arguments |= {"batch_tokens": context.resources.batch_tokens}
-        counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
+    check_vllm(config, inputs)  # at plan time the samples may not have existed
+    counts = run_engine(context, shards, config, inputs, Worker, ShardClient, total)
     write_task_name(context.out, **read_task_file(inputs.samples))
     (context.out / "sampling.json").write_text(json.dumps(asdict(config), indent=2, sort_keys=True) + "\n")
     numbers = {"samples": counts["rows"], "num_completions": config.num_completions, "tokens": counts.get("tokens", 0)}
