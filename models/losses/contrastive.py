@@ -25,15 +25,10 @@ from ratchet.errors import ModelError
 
 
 def cross_entropy(
-    logits_QP: Tensor,
-    positive_Q: Tensor,
-    *,
-    mask_QP: Tensor | None = None,
-    label_smoothing: float = 0.0,
-    reduction: str = "mean",
+    logits_QP: Tensor, positive_Q: Tensor, *, mask_QP: Tensor | None = None, label_smoothing: float = 0.0
 ) -> Tensor:
-    """Return the cross-entropy of each query's positive among all passages, a scalar, or [Q] with `reduction="none"`
-    (van den Oord et al. 2018, "Representation learning with contrastive predictive coding").
+    """Return the cross-entropy of each query's positive among all passages, [Q] (van den Oord et al. 2018,
+    "Representation learning with contrastive predictive coding").
 
         loss_q = - log softmax(logits_q)[positive_q]
 
@@ -53,14 +48,14 @@ def cross_entropy(
         taking_part_QP = torch.isfinite(logits_QP.detach()) if mask_QP is None else ~mask_QP
         mean_Q = logits_QP.where(taking_part_QP, 0.0).sum(1) / taking_part_QP.sum(1)
         loss_Q = (1 - label_smoothing) * loss_Q + label_smoothing * (normaliser_Q - mean_Q)
-    return reduce(loss_Q, reduction)
+    return loss_Q
 
 
 def scale_for_workers(sum_of_losses: Tensor, queries: int, workers: int) -> Tensor:
     """Scale this worker's summed loss so that the gradient averaged over workers is that of the whole batch (see
     above).
 
-    sum_of_losses: over this worker's queries, `reduction="sum"`. queries: the number over all workers.
+    sum_of_losses: over this worker's queries. queries: the number over all workers.
     """
     return sum_of_losses * (workers / queries)
 
@@ -107,37 +102,33 @@ def false_negative_mask(
     return mask_QP
 
 
-def row_offsets(rows: int, device: torch.device | str = "cpu", group: Any = None) -> list[int]:
+def row_offsets(rows: int, device: torch.device | str = "cpu") -> list[int]:
     """Return the first row of each worker in `gather_with_gradient`: W + 1 entries, the last is the total.
     Collective."""
-    if not _distributed(group):
+    if not _distributed():
         return [0, rows]
-    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(sizes, torch.tensor([rows], dtype=torch.int64, device=device), group=group)
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, torch.tensor([rows], dtype=torch.int64, device=device))
     offsets = [0]
     for size in sizes:
         offsets.append(offsets[-1] + int(size))
     return offsets
 
 
-def gather_with_gradient(tensor: Tensor, *, offsets: list[int] | None = None, group: Any = None) -> Tensor:
+def gather_with_gradient(tensor: Tensor, *, offsets: list[int]) -> Tensor:
     """Gather the rows of all workers by worker rank: [sum of rows, ...]. Workers may hold different numbers of rows.
 
     The gradient of a worker's rows is the sum over all workers (in float32 for half precision): every worker must call
-    backward. Without torch.distributed, or with one worker, `tensor` itself is returned. offsets: `row_offsets`, if
-    known, saves a collective. Collective: all workers call it in the same order.
+    backward. Without torch.distributed, or with one worker, `tensor` itself is returned. offsets: see
+    `row_offsets`. Collective: all workers call it in the same order.
     """
-    if not _distributed(group):
-        return tensor
-    if offsets is None:
-        offsets = row_offsets(len(tensor), tensor.device, group)
-    return _Gather.apply(tensor, offsets, group)
+    return _Gather.apply(tensor, offsets) if _distributed() else tensor
 
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, offsets: list[int], group: Any) -> Tensor:
-        ctx.offsets, ctx.group, ctx.rank = offsets, group, dist.get_rank(group)
+    def forward(ctx: Any, tensor: Tensor, offsets: list[int]) -> Tensor:
+        ctx.offsets, ctx.rank = offsets, dist.get_rank()
         sizes = [stop - start for start, stop in itertools.pairwise(offsets)]
         if sizes[ctx.rank] != len(tensor):
             raise ModelError(
@@ -148,24 +139,17 @@ class _Gather(torch.autograd.Function):
         padded = tensor.new_zeros((max(sizes), *tensor.shape[1:]))
         padded[: len(tensor)] = tensor
         parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded, group=group)
+        dist.all_gather(parts, padded)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         # All-reduce and slice: reduce_scatter would send half of the bytes but needs equal sizes.
         total = gradients[0].float().contiguous() if gradients[0].dtype.itemsize < 4 else gradients[0].clone()
-        dist.all_reduce(total, group=ctx.group)
+        dist.all_reduce(total)
         own = total[ctx.offsets[ctx.rank] : ctx.offsets[ctx.rank + 1]]
-        return own.to(gradients[0].dtype), None, None
+        return own.to(gradients[0].dtype), None
 
 
-def _distributed(group: Any) -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
-
-
-def reduce(loss_Q: Tensor, reduction: str) -> Tensor:
-    """Reduce losses over queries by `none`, `sum` or `mean`."""
-    if reduction == "none":
-        return loss_Q
-    return loss_Q.sum() if reduction == "sum" else loss_Q.mean()
+def _distributed() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

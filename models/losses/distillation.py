@@ -2,8 +2,8 @@
 
 Legend: Q queries, G members of a group (the positive first), P passages of all groups.
 
-Groups may hold fewer members than G: `mask_QG` is True where there is none. Every loss is a sum or mean over queries,
-so `ratchet.models.losses.contrastive.scale_for_workers` makes it the same for any number of workers.
+Groups may hold fewer members than G: `mask_QG` is True where there is none. The loss is a sum over queries, so
+`ratchet.models.losses.contrastive.scale_for_workers` makes it the same for any number of workers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import ModelError
-from ratchet.models.losses.contrastive import cross_entropy, reduce
+from ratchet.models.losses.contrastive import cross_entropy
 
 KINDS = ("kl_div", "m3_kd_loss")
 """Names as in FlagEmbedding."""
@@ -39,18 +39,16 @@ def distillation_loss(
     gap_QG = member_QG < 0
     total = score_QP.new_zeros(())
     if distillation != "m3_kd_loss":
-        positive_Q = member_QG[:, 0]
-        total = cross_entropy(score_QP, positive_Q, mask_QP=mask_QP, label_smoothing=label_smoothing, reduction="sum")
+        total = cross_entropy(score_QP, member_QG[:, 0], mask_QP=mask_QP, label_smoothing=label_smoothing).sum()
     if teacher_QG is None:
         return total
     options: dict[str, Any] = {
         "mask_QG": gap_QG if bool(gap_QG.any()) else None,
         "teacher_temperature": teacher_temperature,
-        "reduction": "sum",
     }
     if distillation == "kl_div":
-        return total + kl_div(score_QP.gather(1, member_QG.clamp(min=0)), teacher_QG, **options)
-    return m3_kd_loss(score_QP, member_QG, teacher_QG, mask_QP=mask_QP, **options)
+        return total + kl_div(score_QP.gather(1, member_QG.clamp(min=0)), teacher_QG, **options).sum()
+    return m3_kd_loss(score_QP, member_QG, teacher_QG, mask_QP=mask_QP, **options).sum()
 
 
 def teacher_targets(teacher_QG: Tensor, mask_QG: Tensor | None = None, temperature: float = 1.0) -> Tensor:
@@ -71,14 +69,9 @@ def teacher_targets(teacher_QG: Tensor, mask_QG: Tensor | None = None, temperatu
 
 
 def kl_div(
-    score_QG: Tensor,
-    teacher_QG: Tensor,
-    *,
-    mask_QG: Tensor | None = None,
-    teacher_temperature: float = 1.0,
-    reduction: str = "mean",
+    score_QG: Tensor, teacher_QG: Tensor, *, mask_QG: Tensor | None = None, teacher_temperature: float = 1.0
 ) -> Tensor:
-    """Return the cross-entropy with the teacher's distribution over the group, in float32. It differs from the KL
+    """Return the cross-entropy with the teacher's distribution over the group, float32 [Q]. It differs from the KL
     divergence by the teacher's entropy, which has no gradient (Hinton et al. 2015, "Distilling the knowledge in a
     neural network"):
 
@@ -94,7 +87,7 @@ def kl_div(
     log_QG = torch.log_softmax(logits_QG, dim=1)
     if mask_QG is not None:
         log_QG = log_QG.masked_fill(mask_QG, 0.0)  # 0 log 0 is 0
-    return reduce(-(target_QG * log_QG).sum(1), reduction)
+    return -(target_QG * log_QG).sum(1)
 
 
 def m3_kd_loss(
@@ -105,9 +98,8 @@ def m3_kd_loss(
     mask_QG: Tensor | None = None,
     mask_QP: Tensor | None = None,
     teacher_temperature: float = 1.0,
-    reduction: str = "mean",
 ) -> Tensor:
-    """Return the distillation loss of BGE-M3 (Chen et al. 2024) as in FlagEmbedding, in float32: for each member a
+    """Return the distillation loss of BGE-M3 (Chen et al. 2024) as in FlagEmbedding, float32 [Q]: for each member a
     cross-entropy against all passages except the members before it, weighted by the teacher's probability.
 
         loss_q = sum_g p_qg (log sum over passages that are not members 0 .. g-1 of exp(score_q) - score_q,member(g))
@@ -130,7 +122,7 @@ def m3_kd_loss(
     after_QG = torch.logcumsumexp(own_QG.masked_fill(~there_QG, floor).flip(1), dim=1).flip(1)
     loss_QG = torch.logaddexp(after_QG, others_Q1) - own_QG
     target_QG = teacher_targets(teacher_QG, mask_QG, teacher_temperature)
-    return reduce((loss_QG * target_QG).where(there_QG, 0.0).sum(1), reduction)
+    return (loss_QG * target_QG).where(there_QG, 0.0).sum(1)
 
 
 def _check(name: str, first: Tensor, teacher_QG: Tensor, mask_QG: Tensor | None) -> None:

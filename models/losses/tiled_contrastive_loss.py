@@ -14,7 +14,7 @@ loss is that of CLIP, Radford et al. 2021.)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,7 @@ from torch import Tensor
 from ratchet.errors import ModelError
 from ratchet.models.losses.contrastive import gather_with_gradient, row_offsets
 
+Tiles = Iterator[tuple[slice, slice, Tensor]]
 KEYS = 4096
 """Columns of a tile: with 256 rows, 4 MiB of similarities."""
 
@@ -53,48 +54,30 @@ def symmetric_info_nce_gradient(
         group_P = None if group_N is None else gather_with_gradient(group_N, offsets=offsets)
         own = _own_slice(offsets, len(left_ND))
         sides = ((left_PD[own], right_PD), (right_PD[own], left_PD))
-        options: dict[str, Any] = {"offset": own.start, "group_P": group_P, "chunk": chunk}
-        row_N, column_N = (normalisers(query, key, temperature, **options) for query, key in sides)
+        tiles = partial(_tiles, temperature=temperature, offset=own.start, group_P=group_P, chunk=chunk)
+        row_N, column_N = (normalisers(query, tiles(query, key)) for query, key in sides)
         row_P, column_P = (gather_with_gradient(own_N, offsets=offsets) for own_N in (row_N, column_N))
         diagonal_P = torch.linalg.vecdot(left_PD, right_PD) / temperature
         loss = (row_P.double() + column_P.double() - 2 * diagonal_P.double()).sum() / (2 * pairs)
         gradients = []
         for (query, key), own_lse_P, other_lse_P in zip(sides, (row_P, column_P), (column_P, row_P), strict=True):
-            sums_ND = soft_sums(query, key, own_lse_P[own], other_lse_P, temperature, **options)
+            sums_ND = soft_sums(query, key, own_lse_P[own], other_lse_P, tiles(query, key))
             gradients.append((sums_ND - 2 * key[own]) / (2 * pairs * temperature))
         return loss.float(), gradients[0], gradients[1]
 
 
-def normalisers(
-    query_ND: Tensor,
-    key_PD: Tensor,
-    temperature: float,
-    *,
-    offset: int = 0,
-    group_P: Tensor | None = None,
-    chunk: int = 256,
-) -> Tensor:
-    """Return log sum_j exp(query_i . key_j / temperature), float32 [N]. Query i is paired with key offset + i."""
+def normalisers(query_ND: Tensor, tiles: Tiles) -> Tensor:
+    """Return log sum_j exp(query_i . key_j / temperature), float32 [N]."""
     out_N = torch.full((len(query_ND),), -torch.inf, device=query_ND.device)
-    for rows, _, tile in _tiles(query_ND, key_PD, temperature, offset, group_P, chunk):
+    for rows, _, tile in tiles:
         out_N[rows] = torch.logaddexp(out_N[rows], tile.logsumexp(dim=1))
     return out_N
 
 
-def soft_sums(
-    query_ND: Tensor,
-    key_PD: Tensor,
-    own_N: Tensor,
-    other_P: Tensor,
-    temperature: float,
-    *,
-    offset: int = 0,
-    group_P: Tensor | None = None,
-    chunk: int = 256,
-) -> Tensor:
+def soft_sums(query_ND: Tensor, key_PD: Tensor, own_N: Tensor, other_P: Tensor, tiles: Tiles) -> Tensor:
     """Return sum_j (exp(s_ij - own_i) + exp(s_ij - other_j)) key_j, float32 [N, D]."""
     out_ND = torch.zeros_like(query_ND)
-    for rows, keys, tile in _tiles(query_ND, key_PD, temperature, offset, group_P, chunk):
+    for rows, keys, tile in tiles:
         weight = torch.exp(tile - own_N[rows, None])
         weight += tile.sub_(other_P[keys]).exp_()
         out_ND[rows].addmm_(weight, key_PD[keys])
@@ -103,8 +86,8 @@ def soft_sums(
 
 def _tiles(
     query_ND: Tensor, key_PD: Tensor, temperature: float, offset: int, group_P: Tensor | None, chunk: int
-) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield (query rows, key rows, similarities) of all tiles."""
+) -> Tiles:
+    """Yield (query rows, key rows, similarities / temperature) of all tiles. Query i is paired with key offset + i."""
     number_P = torch.arange(len(key_PD), device=key_PD.device)
     for first in range(0, len(query_ND), chunk):
         rows = slice(first, min(first + chunk, len(query_ND)))

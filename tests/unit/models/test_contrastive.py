@@ -40,7 +40,7 @@ def embed(weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 def info_nce(
     query: torch.Tensor, passage: torch.Tensor, positive: torch.Tensor, *, temperature: float, **options: Any
 ) -> torch.Tensor:
-    return losses.cross_entropy(query @ passage.T / temperature, positive, **options)
+    return losses.cross_entropy(query @ passage.T / temperature, positive, **options).mean()
 
 
 def share(weight: torch.Tensor, start: int, stop: int, total: int, workers: int) -> torch.Tensor:
@@ -48,12 +48,13 @@ def share(weight: torch.Tensor, start: int, stop: int, total: int, workers: int)
     data = batch()
     query = embed(weight, data["query"][start:stop])
     width = 1 + NEGATIVES
-    passage = losses.gather_with_gradient(embed(weight, data["passage"][start * width : stop * width]))
-    text = losses.gather_with_gradient(data["text"][start * width : stop * width])
+    own, offsets = slice(start * width, stop * width), losses.row_offsets((stop - start) * width)
+    passage = losses.gather_with_gradient(embed(weight, data["passage"][own]), offsets=offsets)
+    text = losses.gather_with_gradient(data["text"][own], offsets=offsets)
     positive = torch.arange(start, stop) * width
     mask = losses.false_negative_mask(text, positive)
-    loss = info_nce(query, passage, positive, temperature=TAU, mask_QP=mask, label_smoothing=0.1, reduction="sum")
-    return losses.scale_for_workers(loss, total, workers)
+    loss = losses.cross_entropy(query @ passage.T / TAU, positive, mask_QP=mask, label_smoothing=0.1)
+    return losses.scale_for_workers(loss.sum(), total, workers)
 
 
 def worker(rank: int, world: int, port: int, folder: str) -> None:
@@ -180,7 +181,7 @@ def test_masked_passages_change_nothing() -> None:
 
 def test_one_process_gathers_itself() -> None:
     rows = torch.ones(3, 2, requires_grad=True)
-    assert losses.gather_with_gradient(rows) is rows
+    assert losses.gather_with_gradient(rows, offsets=[0, 3]) is rows
     assert losses.row_offsets(3) == [0, 3]
 
 
