@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,13 @@ def open_model(
     base: Path,
     adapter: Path | None,
     *,
-    dtype: str,
-    device: str,
-    training: bool,
+    dtype: str = "auto",
+    device: str = "auto",
+    training: bool = False,
     quantization: str = "none",
     streamed: bool = False,
     may_lack: Callable[[str], bool] = lambda name: False,
-    **settings: Any,
+    settings: Mapping[str, Any] | None = None,
 ) -> tuple[Any, list[str]]:
     """Load a model folder as the auto class `kind`. Returns the model on its device, and the names of missing weights.
 
@@ -47,7 +47,7 @@ def open_model(
     Raises ModelError for an unusable folder.
     """
     check_folder(base)
-    config = transformers.AutoConfig.from_pretrained(base, **settings)
+    config = transformers.AutoConfig.from_pretrained(base, **(settings or {}))
     kept = resolve_dtype(dtype, resolve_device(device))
     merges = adapter and not training and quantization == "none"
     options: dict[str, Any] = {"dtype": torch.float32 if merges else kept}

@@ -59,20 +59,13 @@ class Decoder:
 
 
 def load(
-    base: Path,
-    adapter: Path | None = None,
-    *,
-    dtype: str = "auto",
-    device: str = "auto",
-    training: bool = False,
-    quantization: str = "none",
-    template_arguments: Mapping[str, Any] | None = None,
+    base: Path, adapter: Path | None = None, *, template_arguments: Mapping[str, Any] | None = None, **options: Any
 ) -> Decoder:
     """Load a model folder. A LoRA adapter is merged in float32, before the cast, unless training.
 
-    Raises ModelError for an unusable folder or a tokenizer without an end-of-sequence token.
+    options: `dtype`, `device`, `training` and `quantization`, see `open_model`. Raises ModelError for an unusable
+    folder or a tokenizer without an end-of-sequence token.
     """
-    options: dict[str, Any] = {"dtype": dtype, "device": device, "training": training, "quantization": quantization}
     model, _ = open_model(transformers.AutoModelForCausalLM, base, adapter, **options)
     return Decoder(model, load_conversations(base, template_arguments))
 

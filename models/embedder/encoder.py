@@ -138,18 +138,15 @@ def load(
     dtype: str = "auto",
     device: str = "auto",
     encoding_config: EncodingConfig | None = None,
-    training: bool = False,
-    quantization: str = "none",
-    streamed: bool = False,
     config_folder: Path | None = None,
+    **options: Any,
 ) -> Encoder:
     """Load a model folder as an embedder. A LoRA adapter is merged in float32, before the cast.
 
     dtype: `float32`, `bfloat16`, or `auto` (bfloat16 on GPUs and on CPUs that multiply it natively). device: `cpu`,
     `cuda`, `auto`, or `balanced` (for inference, see `spread_model`). encoding_config: replaces the one of the adapter
-    or the base. training: no dropout, eager attention on CPUs, and the adapter is not merged. quantization, streamed:
-    see `open_model`. config_folder: folder of the projection, by default that of the encoding config. Raises ModelError
-    for an unusable folder.
+    or the base. config_folder: folder of the projection, by default that of the encoding config. options: `training`,
+    `quantization` and `streamed`, see `open_model`. Raises ModelError for an unusable folder.
     """
     config_folder = config_folder or find_config_folder(base, adapter)
     if encoding_config is None:
@@ -160,11 +157,8 @@ def load(
         adapter,
         dtype=dtype,
         device=device,
-        training=training,
-        quantization=quantization,
-        streamed=streamed,
-        # The pooler's output is not used.
-        may_lack=lambda name: "pooler" in name,
+        may_lack=lambda name: "pooler" in name,  # whose output is not used
+        **options,
     )
     where = resolve_device(device)
     return _assemble(model, base, encoding_config, config_folder, where, resolve_dtype(dtype, where))

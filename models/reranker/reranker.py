@@ -165,18 +165,17 @@ def load(
     base: Path,
     adapter: Path | None = None,
     *,
-    dtype: str = "auto",
-    device: str = "auto",
     reranker_config: RerankerConfig | None = None,
     training: bool = False,
-    quantization: str = "none",
     streamed: bool = False,
     seed: int = 0,
+    **options: Any,
 ) -> Reranker:
     """Load a model folder as a reranker. A LoRA adapter is merged in float32, before the cast.
 
     A folder without a classification head gets a random one, drawn from `seed`, if training; else the adapter must
-    hold it. Other parameters: see `ratchet.models.embedder.encoder.load`. Raises ModelError for an unusable folder.
+    hold it. options: `dtype`, `device` and `quantization`, see `ratchet.models.embedder.encoder.load`. Raises
+    ModelError for an unusable folder.
     """
     if reranker_config is None:
         reranker_config = read_reranker_config(find_config_folder(base, adapter))
@@ -188,13 +187,11 @@ def load(
             transformers.AutoModelForCausalLM if decoder else transformers.AutoModelForSequenceClassification,
             base,
             adapter,
-            dtype=dtype,
-            device=device,
             training=training,
-            quantization=quantization,
             streamed=streamed,
             may_lack=lambda name: not decoder and (training or adapter is not None) and _of_head(name),
-            **({} if decoder else {"num_labels": 1}),
+            settings=None if decoder else {"num_labels": 1},
+            **options,
         )
     finally:
         torch.random.set_rng_state(state)
