@@ -43,7 +43,7 @@ from ratchet.orchestrator.fingerprint import SCHEMA
 from ratchet.orchestrator.job_interface.job import Result
 from ratchet.orchestrator.store import audit_log
 from ratchet.orchestrator.store.announcement import is_announced
-from ratchet.orchestrator.store.backend import Backend, Folder, attempt_key
+from ratchet.orchestrator.store.backend import Backend, attempt_key
 from ratchet.orchestrator.store.bucket import SCHEMES, Bucket
 from ratchet.orchestrator.store.format import NAME as FORMAT_NAME
 from ratchet.orchestrator.store.format import create_format, find_format
@@ -79,7 +79,7 @@ class Store:
     that share the folder."""
 
     def __init__(self, root: Path, backend: Backend | None = None, *, read_only: bool = False) -> None:
-        self.root, self.backend, self.read_only = root, backend or Folder(root), read_only
+        self.root, self.backend, self.read_only = root, backend or Backend(root), read_only
         self._verified: dict[Path, Stamp] = {}
 
     @classmethod

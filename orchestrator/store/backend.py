@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from ratchet.orchestrator import atomic_file
 from ratchet.orchestrator.job_interface.digests import compute_sha256
@@ -40,84 +39,33 @@ class Garbage:
         return f"{self.bytes / 1e6:10.1f} MB  {place}  {self.why}{', in the bucket' * self.remote}"
 
 
-class Backend(Protocol):
-    """Small control objects by key, and the transfer of artifacts to and from the store's local folder. Transfers do
-    nothing unless a backend defines them."""
+class Backend:
+    """Small control objects by key, and the transfer of artifacts to and from the store's local folder. This one is a
+    local or shared folder, which holds the artifacts already, so that its transfers do nothing. See `bucket.Bucket`."""
 
     where: str
     """The folder or URL as the user gave it."""
-
-    def is_empty(self) -> bool:
-        """Return whether nothing is stored, so that a store can be created here."""
-
-    def create(self, key: str, value: bytes) -> bool:
-        """Create a control object, durably. Returns False if it exists already. All values must differ: see
-        `Bucket.create`."""
-
-    def overwrite(self, key: str, value: bytes, *, durable: bool = True) -> None:
-        """Create or replace a control object atomically. If not `durable`, a power loss may empty it."""
-
-    def read(self, key: str) -> bytes | None:
-        """Return a control object, or None."""
-
-    def remove(self, key: str) -> None:
-        """Remove a control object."""
-
-    def list_names(self, key: str) -> list[str]:
-        """Return the names of the control objects directly below a key, sorted; not those of unfinished writes."""
-
-    def list_folders(self, key: str) -> list[str]:
-        """Return the names of the folders directly below a key, sorted."""
-
-    def upload(self, folder: Path, manifest: Manifest) -> None:
-        """Upload an object that is complete in the local folder."""
-        return
-
-    def manifest(self, digest: str) -> bytes | None:
-        """Read the manifest of an object, or return None. Not that of a local copy."""
-        return self.read(f"objects/{digest}/{NAME}")
-
-    def list_sizes(self, digest: str) -> tuple[dict[str, int], list[str]]:
-        """Return the files of an object, by relative path, with their bytes, and the folders. Not of a local copy."""
-
-    def hash_file(self, digest: str, file: File) -> str:
-        """Return the sha256, hex, of the content of a file of an object. Not of a local copy."""
-
-    def download(self, manifest: Manifest, part: str | None, folder: Path) -> None:
-        """Download the files of an object, or of one folder of it, that are missing in `folder`."""
-        return
-
-    def report_damage(self, digest: str, copy: Path) -> None:
-        """Have the next upload of a damaged object replace all of its files. copy: its folder in the local folder."""
-        return
-
-    def publish(self, folder: Path, key: str) -> None:
-        """Make the current content of a folder visible to other machines."""
-        return
-
-    def pull(self, key: str, folder: Path) -> None:
-        """Download what other machines published below a key."""
-        return
-
-
-class Folder(Backend):
-    """A local or shared folder, which holds the artifacts already."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.where = root, str(root)
 
     def is_empty(self) -> bool:
+        """Return whether nothing is stored, so that a store can be created here."""
         # A new disk has a folder `lost+found`. Another process may be creating the file FORMAT.
         names = os.listdir(self.root) if self.root.exists() else []
         return not [name for name in names if name != "lost+found" and not name.startswith(".FORMAT.")]
 
     def create(self, key: str, value: bytes) -> bool:
+        """Create a control object, durably. Returns False if it exists already. All values must differ: see
+        `Bucket.create`."""
         return atomic_file.create(self.root / key, value)
 
     def overwrite(self, key: str, value: bytes, *, durable: bool = True) -> None:
+        """Create or replace a control object atomically. If not `durable`, a power loss may empty it."""
         atomic_file.replace(self.root / key, value, durable=durable)
 
     def read(self, key: str) -> bytes | None:
+        """Return a control object, or None."""
         try:
             with open(f"{self.root}/{key}", "rb") as file:
                 return file.read()
@@ -125,21 +73,45 @@ class Folder(Backend):
             return None
 
     def remove(self, key: str) -> None:
+        """Remove a control object."""
         os.unlink(self.root / key)
 
     def list_names(self, key: str) -> list[str]:
+        """Return the names of the control objects directly below a key, sorted; not those of unfinished writes."""
         try:
             return sorted(name for name in os.listdir(f"{self.root}/{key}") if name[0] != ".")
         except FileNotFoundError:
             return []
 
     def list_folders(self, key: str) -> list[str]:
+        """Return the names of the folders directly below a key, sorted."""
         return self.list_names(key)
 
+    def manifest(self, digest: str) -> bytes | None:
+        """Read the manifest of an object, or return None. Not that of a local copy."""
+        return self.read(f"objects/{digest}/{NAME}")
+
     def list_sizes(self, digest: str) -> tuple[dict[str, int], list[str]]:
+        """Return the files of an object, by relative path, with their bytes, and the folders. Not of a local copy."""
         folder = self.root / "objects" / digest
         files, folders = list_below(folder, folder)
         return {file: (folder / file).stat().st_size for file in files}, folders
 
     def hash_file(self, digest: str, file: File) -> str:
+        """Return the sha256, hex, of the content of a file of an object. Not of a local copy."""
         return compute_sha256(self.root / "objects" / digest / file.path)
+
+    def upload(self, folder: Path, manifest: Manifest) -> None:
+        """Upload an object that is complete in the local folder."""
+
+    def download(self, manifest: Manifest, part: str | None, folder: Path) -> None:
+        """Download the files of an object, or of one folder of it, that are missing in `folder`."""
+
+    def report_damage(self, digest: str, copy: Path) -> None:
+        """Have the next upload of a damaged object replace all of its files. copy: its folder in the local folder."""
+
+    def publish(self, folder: Path, key: str) -> None:
+        """Make the current content of a folder visible to other machines."""
+
+    def pull(self, key: str, folder: Path) -> None:
+        """Download what other machines published below a key."""
