@@ -115,10 +115,7 @@ class EmbedderTask:
         return (4, CPU_TOKENS) if self.device == "cpu" else (8, self.resources.batch_tokens)
 
     def make_parts(
-        self,
-        ids_R: Sequence[list[int]],
-        row_ids_R: np.ndarray,
-        gradient: Callable[[Tensor], tuple[Tensor, Tensor]],
+        self, ids_R: Sequence[list[int]], row_ids_R: np.ndarray, gradient: Callable[[Tensor], tuple[Tensor, Tensor]]
     ) -> list[Callable[[], tuple[Tensor, int]]]:
         """Embed all texts of this worker without gradient. Each part embeds a micro batch again, with gradient.
 

@@ -18,14 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ray.train import (
-    ControllerError,
-    FailureConfig,
-    LoggingConfig,
-    RunConfig,
-    ScalingConfig,
-    WorkerGroupError,
-)
+from ray.train import ControllerError, FailureConfig, LoggingConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from ratchet.errors import ArtifactError, InputError, RatchetError
@@ -38,10 +31,7 @@ from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.train_cleanup import install_cleanup
 from ratchet.orchestrator.job_interface import Context, Resources
 from ratchet.orchestrator.job_interface.digests import find_damage
-from ratchet.orchestrator.job_interface.placement import (
-    choose_workers,
-    list_machines,
-)
+from ratchet.orchestrator.job_interface.placement import choose_workers, list_machines
 from ratchet.orchestrator.job_interface.worker import check_worker, find_existing_paths
 
 START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"

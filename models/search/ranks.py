@@ -21,14 +21,7 @@ import torch
 
 from ratchet.errors import ModelError
 from ratchet.models.search.count_kernel import count_above, find_near_columns
-from ratchet.models.search.exact_scores import (
-    Array,
-    Blocks,
-    Corpus,
-    check_finite,
-    iterate_blocks,
-    multiply_all,
-)
+from ratchet.models.search.exact_scores import Array, Blocks, Corpus, check_finite, iterate_blocks, multiply_all
 
 ONE_SIDE = np.float32(1.04)
 """Factor on the error bound of a multiplied score: the exact score it is compared with is rounded in its last bit."""

@@ -140,13 +140,7 @@ class Cluster:
         return replace(asked, workers=workers)
 
     def run(
-        self,
-        job: Job,
-        code: Code,
-        context: Context,
-        config: Any,
-        inputs: Any,
-        stopping: threading.Event,
+        self, job: Job, code: Code, context: Context, config: Any, inputs: Any, stopping: threading.Event
     ) -> Result:
         """Run a step on the cluster and wait for its result.
 

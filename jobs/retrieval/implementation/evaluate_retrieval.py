@@ -13,14 +13,7 @@ import pyarrow.parquet as pq
 from ratchet.data.formats.trec import write_qrels, write_run
 from ratchet.data.lexical_baselines import score_bm25
 from ratchet.data.rankings import reorder
-from ratchet.data.tables import (
-    RANKED,
-    add_instructions,
-    list_shards,
-    read_queries,
-    read_shards,
-    write_table,
-)
+from ratchet.data.tables import RANKED, add_instructions, list_shards, read_queries, read_shards, write_table
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
 from ratchet.errors import InputError
@@ -174,12 +167,7 @@ def _scalars(metrics: RankMetrics) -> dict[str, float | int | str]:
     order = ["map@25", "r@25", "mrr", "map"]
     first = {name: rounded[name] for name in order if name in rounded}
     about = {"queries": metrics.queries, "queries_without_relevant": metrics.empty}
-    return {
-        **first,
-        **rounded,
-        **about,
-        **{f"first_rank/{k}": round(v, 2) for k, v in metrics.ranks.items()},
-    }
+    return {**first, **rounded, **about, **{f"first_rank/{k}": round(v, 2) for k, v in metrics.ranks.items()}}
 
 
 def compute_by_seen(metrics: RankMetrics, seen_Q: np.ndarray) -> dict[str, float | int | str]:

@@ -24,13 +24,7 @@ from ratchet.data.triplets import TripletBatch, Triplets, pad_rows
 from ratchet.errors import InputError
 from ratchet.jobs.model_settings import list_instructions, resolve_reranker_config
 from ratchet.jobs.retrieval.finetune_reranker import MICRO_BATCH_SIZE, Config, Inputs
-from ratchet.jobs.training.finetuning import (
-    CPU_TOKENS,
-    attach_adapter,
-    run_finetuning,
-    select_metrics,
-    steps_of_epochs,
-)
+from ratchet.jobs.training.finetuning import CPU_TOKENS, attach_adapter, run_finetuning, select_metrics, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.jobs.training.teacher_gate import TeacherGate, resolve_distillation
 from ratchet.models.adapters import lora
