@@ -22,20 +22,15 @@ _store: ContextVar[Store | None] = ContextVar("store", default=None)
 
 
 @dataclass(frozen=True)
-class Config:
-    """No settings: the step has been run."""
+class Nothing:
+    """No settings and no inputs: the step has been run."""
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """No inputs: the step has been run."""
-
-
-def run(context: Context, config: Config, inputs: Inputs) -> Result:
+def run(context: Context, config: Nothing, inputs: Nothing) -> Result:
     raise StoreError(f"step {context.step}: its result left the store during the run; give that run's command again")
 
 
-JOB = Job("finished", version=1, config=Config, inputs=Inputs, run=run)
+JOB = Job("finished", config=Nothing, inputs=Nothing, run=run)
 
 
 @dataclass(frozen=True)
@@ -61,7 +56,7 @@ class FinishedRun:
                 f"run {self.run_id}: the result of step {name} is not in the store; expected what the run made; give"
                 " the command of that run again"
             )
-        return Step(f"{self.run_id}/{name}", JOB, Config(), {}, Resources(), finished=step_id)
+        return Step(f"{self.run_id}/{name}", JOB, Nothing(), {}, Resources(), finished=step_id)
 
     def get(self, name: str) -> Step | None:
         """Return a step as `step` does; None if the run did not make or finish it."""

@@ -117,16 +117,11 @@ class Cluster:
         machines = self.machines()
         return Demand(sum(m.cpus * m.count for m in machines), sum(m.gpus * m.count for m in machines))
 
-    def resolve(self, step: Step) -> Resources:
-        """Fill in the unset resources of a step for this cluster at its largest, with no more workers than it can
-        feed."""
-        return resolve_step(step, self.machines())
-
     def place(self, step: Step) -> Resources:
         """Resolve the resources of a step, with as many workers as fit. Raises InputError if the cluster can never
         place the step."""
         machines = self.machines()
-        asked = self.resolve(step)
+        asked = resolve_step(step, machines)
         if (workers := choose_workers(machines, asked)) == 0:
             have = ", ".join(f"{m.count} of {m.cpus:g} CPUs and {m.gpus:g} GPUs" for m in machines)
             memory = f"{asked.memory:g} GB" if asked.memory else ""

@@ -20,14 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.errors import RecipeError
-from ratchet.orchestrator.job_interface.imports import (
-    ALWAYS_FOLLOWED,
-    Module,
-    find_module,
-    list_imports,
-    list_parents,
-    list_unfollowed,
-)
+from ratchet.orchestrator.job_interface import imports
 from ratchet.orchestrator.job_interface.job import Job
 
 NEUTRAL_LIBRARIES = frozenset(
@@ -81,13 +74,13 @@ def follow_imports(modules: tuple[str, ...]) -> Code:
         if name in visited:
             continue
         visited.add(name)
-        queue += [(parent, importer) for parent in list_parents(name)]
-        module = find_module(name, followed)
+        queue += [(parent, importer) for parent in imports.list_parents(name)]
+        module = imports.find_module(name, followed)
         if module.kind == "missing" and name in modules:
             raise RecipeError(f"module {name}: has no source file; expected a job that is defined in a file")
         if module.kind == "missing" and importer:
             warnings.add(f"{importer}: imports {name}, which is not on this machine; its changes would not be noticed")
-        own = name.split(".")[0] in ALWAYS_FOLLOWED
+        own = name.split(".")[0] in imports.ALWAYS_FOLLOWED
         if module.kind == "installed" or (module.installed and not own):
             libraries.add(name.split(".")[0])
         if module.kind != "followed" or module.path is None:
@@ -124,15 +117,15 @@ class _ModuleCode:
 
 
 @functools.cache
-def _read_module(module: Module, content: bytes) -> _ModuleCode:
+def _read_module(module: imports.Module, content: bytes) -> _ModuleCode:
     assert module.path is not None
     if module.path.suffix != ".py":  # an extension, or bytecode without its source
         return _ModuleCode({"<file>": _hash(content)}, (), ())
     tree = ast.parse(content, filename=str(module.path))
-    imported = tuple(dict.fromkeys(list_imports(tree, module.package)))
+    imported = tuple(dict.fromkeys(imports.list_imports(tree, module.package)))
     warnings = tuple(
         f"{module.path}:{line}: {what} cannot be followed; changes of what it reads or runs would not be noticed"
-        for line, what in list_unfollowed(tree)
+        for line, what in imports.list_unfollowed(tree)
     )
     for node in ast.walk(tree):
         _drop_docstring(node)

@@ -22,16 +22,7 @@ from markupsafe import Markup
 
 from ratchet.orchestrator.atomic_file import write_atomically
 from ratchet.orchestrator.job_interface.terminal import clean
-from ratchet.orchestrator.reporting import charts, run_data, sweep_data
-from ratchet.orchestrator.reporting.formatting import (
-    format_duration,
-    format_number,
-    format_setting,
-    format_timestamp,
-    is_time,
-    pluralize,
-    shorten,
-)
+from ratchet.orchestrator.reporting import charts, formatting, run_data, sweep_data
 from ratchet.orchestrator.reporting.run_data import RunReport
 from ratchet.orchestrator.reporting.sweep_data import SweepReport
 
@@ -73,17 +64,17 @@ _ENVIRONMENT = Environment(
     lstrip_blocks=True,
 )
 _ENVIRONMENT.filters |= {
-    "duration": format_duration,
-    "timestamp": format_timestamp,
-    "number": format_number,
-    "setting": format_setting,
-    "plural": pluralize,
-    "shorten": shorten,
+    "duration": formatting.format_duration,
+    "timestamp": formatting.format_timestamp,
+    "number": formatting.format_number,
+    "setting": formatting.format_setting,
+    "plural": formatting.pluralize,
+    "shorten": formatting.shorten,
     "md": _escape_markdown,
     "code_block": _quote_code,
     "inline": lambda text: " ".join(_escape_markdown(text).split()),
 }
-_ENVIRONMENT.tests["time"] = is_time
+_ENVIRONMENT.tests["time"] = formatting.is_time
 _SCRIPT = (_FOLDER / "page.js").read_text(encoding="utf-8")
 _ENVIRONMENT.globals |= {
     "style": Markup((_FOLDER / "page.css").read_text(encoding="utf-8")),
