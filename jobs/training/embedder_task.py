@@ -15,12 +15,11 @@ from ratchet.jobs.model_settings import resolve_encoding_config
 from ratchet.jobs.training.finetuning import CPU_TOKENS, attach_adapter
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.models.adapters import lora
-from ratchet.models.batching import pad
+from ratchet.models.batching import group_by_length, pad
 from ratchet.models.dropout import DropoutMasks
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig, Example, read_encoding_config
 from ratchet.models.engine import load_partitioned
-from ratchet.models.length_groups import group_by_length
 from ratchet.models.loading import add_other_adapter, eval_mode, other_adapter
 from ratchet.models.losses import grad_cache
 from ratchet.models.model_files import find_config_folder

@@ -16,12 +16,12 @@ import torch
 import torch.distributed as dist
 from peft import PeftModel
 from ray import train as ray_train
+from ray.train import get_preemption_info
 from ray.train.torch import get_device
 
 from ratchet.errors import ArtifactError
 from ratchet.jobs.training.checkpoints import Checkpoints
 from ratchet.jobs.training.config import FinetuneConfig, check_checkpoints
-from ratchet.jobs.training.preemption import PreemptionWatcher
 from ratchet.jobs.training.schedule import TrainHistory, is_better, learning_rate_at
 from ratchet.jobs.training.task import TrainTask, WorkerInfo
 from ratchet.jobs.training.tracking import Tracker
@@ -31,6 +31,8 @@ from ratchet.orchestrator.job_interface.lost_work import WorkTracker
 
 CHECKPOINT_SECONDS = 300.0
 """Time between checkpoints within an epoch if save_steps is not given: the most that a kill can cost."""
+POLL_SECONDS = 5.0
+"""Time between polls. A poll waits for all workers, and a notice comes at least half a minute ahead."""
 
 
 def seed_generators(*numbers: int) -> None:
@@ -43,6 +45,25 @@ def seed_generators(*numbers: int) -> None:
     torch.manual_seed(seed)
     np.random.seed(seed)
     random.seed(seed)
+
+
+class PreemptionWatcher:
+    """Polls for preemption notices of spot machines: time for a checkpoint before the machine is taken away. Every
+    worker of a training run has one."""
+
+    def __init__(self) -> None:
+        self.polled_at = time.monotonic()
+        self.known = False
+
+    def is_due(self) -> bool:
+        """Return whether it is time for a poll by this worker's clock. One worker decides for all."""
+        return time.monotonic() - self.polled_at > POLL_SECONDS
+
+    def poll(self) -> bool:
+        """Return whether a new notice came. All workers must call it at the same training step."""
+        self.polled_at = time.monotonic()
+        known, self.known = self.known, get_preemption_info() is not None
+        return self.known and not known
 
 
 class TrainingLoop:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from ratchet.errors import ModelError
-from ratchet.models.search.dot_kernel import dot_pairs
+from ratchet.models.search.kernels import dot_pairs
 
 Array = np.ndarray | torch.Tensor
 Blocks = Array | Iterable[tuple[int, Array]]

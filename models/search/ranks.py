@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from ratchet.errors import ModelError
-from ratchet.models.search.count_kernel import count_above, find_near_columns
 from ratchet.models.search.exact_scores import Array, Blocks, Corpus, check_finite, iterate_blocks, multiply_all
+from ratchet.models.search.kernels import count_above, find_near_columns
 
 ONE_SIDE = np.float32(1.04)
 """Factor on the error bound of a multiplied score: the exact score it is compared with is rounded in its last bit."""
@@ -211,7 +211,7 @@ class RankCounter:
 def count_above_on_device(
     scores_QN: torch.Tensor, at_P: np.ndarray, low_P: np.ndarray, high_P: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute `count_kernel.count_above` on the device of the scores. Only counts are copied to the host.
+    """Compute `kernels.count_above` on the device of the scores. Only counts are copied to the host.
 
     For P pairs of row at_P of scores_QN: how many scores are above high_P, and how many from low_P to high_P.
     int64 [P] both.

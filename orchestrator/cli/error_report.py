@@ -29,7 +29,7 @@ from ratchet.errors import (
     describe,
 )
 from ratchet.orchestrator.job_interface.terminal import OutputError, print_clean
-from ratchet.orchestrator.store.format import NAME as FORMAT_NAME
+from ratchet.orchestrator.store.backend import FORMAT_NAME
 
 MAX_PLACES = 4
 """Places in the user's code that the line names: the first, and the last ones."""

@@ -1,6 +1,6 @@
 """The store: results by content, committed once and never partially visible.
 
-    FORMAT                         marks the folder as a store (see `format`)
+    FORMAT                         marks the folder as a store (see `backend`)
     objects/<manifest digest>/     files of an artifact and its MANIFEST.json; read-only, never changed
     steps/<step id>/attempts/<n>/  attempt n: its lease and how it ended (see `lease`). The end of the newest attempt
                                    decides: if it says "commit", it points to the step's object
@@ -43,10 +43,8 @@ from ratchet.orchestrator.fingerprint import SCHEMA
 from ratchet.orchestrator.job_interface.job import Result
 from ratchet.orchestrator.store import audit_log
 from ratchet.orchestrator.store.announcement import is_announced
-from ratchet.orchestrator.store.backend import Backend, attempt_key
+from ratchet.orchestrator.store.backend import FORMAT_NAME, Backend, attempt_key, create_format, find_format
 from ratchet.orchestrator.store.bucket import SCHEMES, Bucket
-from ratchet.orchestrator.store.format import NAME as FORMAT_NAME
-from ratchet.orchestrator.store.format import create_format, find_format
 from ratchet.orchestrator.store.manifest import NAME, Manifest, Stamp, list_below, refuse_newer
 from ratchet.orchestrator.store.read_only import (
     allow_writing,

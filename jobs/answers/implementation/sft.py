@@ -25,13 +25,13 @@ from ratchet.jobs.answers.sft import DEFAULT_MAX_LENGTH, LEARNING_RATES, Config,
 from ratchet.jobs.training.finetuning import attach_adapter, run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.models.adapters import lora
+from ratchet.models.batching import group_by_length
 from ratchet.models.decoder import decoder
 from ratchet.models.decoder.conversation import Tokens
 from ratchet.models.decoder.multi_turn import ConversationState, converse
 from ratchet.models.decoder.sampling import Sampling
 from ratchet.models.dropout import DropoutMasks
 from ratchet.models.engine import load_partitioned
-from ratchet.models.length_groups import group_by_length
 from ratchet.models.loading import add_other_adapter, eval_mode, other_adapter, silence_transformers
 from ratchet.models.losses import causal_lm_loss
 from ratchet.models.losses.causal_lm_loss import TeacherLogprobs, pack_rows

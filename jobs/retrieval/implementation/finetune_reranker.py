@@ -28,9 +28,9 @@ from ratchet.jobs.training.finetuning import CPU_TOKENS, attach_adapter, run_fin
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.jobs.training.teacher_gate import TeacherGate, resolve_distillation
 from ratchet.models.adapters import lora
+from ratchet.models.batching import group_by_length
 from ratchet.models.dropout import DropoutMasks
 from ratchet.models.engine import load_partitioned
-from ratchet.models.length_groups import group_by_length
 from ratchet.models.loading import add_other_adapter, eval_mode, other_adapter
 from ratchet.models.losses.contrastive import scale_for_workers
 from ratchet.models.losses.distillation import distillation_loss

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratchet.models.length_groups import OVERHEAD_TOKENS, group_by_length
+from ratchet.models.batching import OVERHEAD_TOKENS, group_by_length
 
 LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 

@@ -14,7 +14,8 @@ from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.format import FORMAT, NAME
+from ratchet.orchestrator.store.backend import FORMAT
+from ratchet.orchestrator.store.backend import FORMAT_NAME as NAME
 from ratchet.orchestrator.store.lease import Lease, Leases
 from ratchet.orchestrator.version import VERSION
 

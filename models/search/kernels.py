@@ -1,7 +1,7 @@
-"""Counts of scores above bounds: the inner loop of exact ranks on CPUs.
+"""The inner loops on CPUs of exact ranks (counts of scores above bounds) and of exact scores (dot products of pairs).
 
-Compiled by numba and cached beside this file. numpy would write and sum a mask for each comparison, which takes several
-times as long.
+Compiled by numba and cached beside this file. numpy would write and sum a mask for each comparison, and copy the
+vectors of every pair to float64 first, which takes several times as long.
 """
 
 from __future__ import annotations
@@ -52,3 +52,20 @@ def find_near_columns(
                 at += 1
             n += 1
     return found_P, column_P
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc"})
+def dot_pairs(
+    query_QD: np.ndarray, query_P: np.ndarray, corpus_ND: np.ndarray, row_P: np.ndarray, out_P: np.ndarray
+) -> None:
+    """Set out_P[p] to the dot product of query_QD[query_P[p]] and corpus_ND[row_P[p]], summed in float64.
+
+    float32 [Q, D] and [N, D], both contiguous, int64 [P] twice, float32 [P]. Sums may be taken in another order, which
+    depends on D and the processor alone: without that the compiler may not add several terms at a time.
+    """
+    for p in range(len(query_P)):
+        left, right = query_QD[query_P[p]], corpus_ND[row_P[p]]
+        total = 0.0
+        for n in range(len(left)):
+            total += np.float64(left[n]) * np.float64(right[n])  # exact: 48 bits at most
+        out_P[p] = total
