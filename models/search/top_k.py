@@ -39,7 +39,6 @@ def top_k(
     k: int,
     *,
     backend: str = "blocked",
-    exact_scores: bool = False,
     device: str = "cpu",
     query_rows: int = 512,
     block_rows: int = 4096,
@@ -47,9 +46,8 @@ def top_k(
     """Return the k best rows of the corpus for each query: scores float32 and rows int64, both [Q, min(k, N)], best
     first.
 
-    The rows are the same, in the same order, for every `backend` ("blocked" or "faiss"), `device` and block size. The
-    scores are too with `exact_scores`; without it they may differ from the exact ones in the last digits (1e-5 of
-    |q||c| at most), never so that the order breaks. Results to be merged over shards (`merge_top_k`) need exact scores.
+    Rows and scores are the same, in the same order, for every `backend` ("blocked" or "faiss"), `device` and block
+    size. Results may be merged over shards (`merge_top_k`).
 
     Blocks are held by reference until the call returns: a corpus in memory or memory-mapped costs nothing more, one
     that does not fit is searched shard by shard. Memory besides: about 12 bytes x Q x k, and query_rows x block_rows.
@@ -75,13 +73,11 @@ def top_k(
         multiply_all(seen.query_QD, chunks, seen.add_all(corpus, block_rows), device, absorb)
     seen.check_complete("top_k")
     with single_threaded_pool() as executor:
-        best = list(executor.map(lambda pool: _resolve(seen, pool.start, pool.keys_QW, k, exact_scores), pools))
+        best = list(executor.map(lambda pool: _resolve(seen, pool.start, pool.keys_QW, k, True), pools))
     keys_QK = np.concatenate(best) if best else np.empty((0, min(k, seen.rows)), np.uint64)
     if len(unsettled_q):
         query_qD = seen.query_QD[torch.from_numpy(unsettled_q)]
-        best_qK = top_k(
-            query_qD, seen.blocks, k, exact_scores=exact_scores, query_rows=query_rows, block_rows=block_rows
-        )
+        best_qK = top_k(query_qD, seen.blocks, k, query_rows=query_rows, block_rows=block_rows)
         keys_QK[unsettled_q] = encode_keys(*best_qK)
     return decode_scores(keys_QK), (keys_QK & _LOW).astype(np.int64)
 
@@ -89,7 +85,7 @@ def top_k(
 def merge_top_k(parts: Sequence[tuple[np.ndarray, np.ndarray]], k: int) -> tuple[np.ndarray, np.ndarray]:
     """Merge (scores_QK, rows_QK) over disjoint shards of a corpus; rows are indices into the whole corpus.
 
-    Exact if the parts were found with `exact_scores` and each holds its shard's k best (or all of it)."""
+    Exact if each part holds its shard's k best (or all of it)."""
     if not parts:
         raise ModelError("merge_top_k: no parts were given; expected at least one; search at least one shard")
     keys = np.concatenate([encode_keys(scores.astype(np.float32), rows) for scores, rows in parts], axis=1)

@@ -69,7 +69,7 @@ class Worker:
         ranks_R = rank_relevant(query_QD, relevant, blocks, exclude_Q=own_Q, device=self.device)
         groups = group_blocks(read_blocks(folder, self.ids), max(1, BYTES_AT_ONCE // (4 * query_QD.shape[1])))
         most = self.config.top + 1  # the query itself may be among them
-        best = [top_k(query_QD, group, most, exact_scores=True, device=self.device) for group in groups]
+        best = [top_k(query_QD, group, most, device=self.device) for group in groups]
         return ranks_R, *merge_top_k(best, most)
 
     def _bm25(

@@ -85,11 +85,8 @@ class Worker:
             }
             for q, query in enumerate(queries)
         ]
-        columns = [
-            ("random_fill", pa.int32()),
-            ("suspects", pa.list_(pa.string())),
-            ("suspect_scores", pa.list_(pa.float32())),
-        ]
+        ids, scores = (MINED.field(name).type for name in ("negatives", "negative_scores"))
+        columns = [("random_fill", pa.int32()), ("suspects", ids), ("suspect_scores", scores)]
         schema = add_instructions(pa.schema([*MINED, *columns]), shard.column_names)
         write_table(target, pa.Table.from_pylist(rows, schema=schema))
         return {
@@ -103,11 +100,7 @@ class Worker:
         """Return scores [Q, K] and rows [Q, K] of the best documents, and the scores of each query's positives."""
         best, found_R = [], np.full(len(positives.indices), np.nan, np.float32)
         for group in self._groups():
-            best.append(
-                top_k(
-                    query_QD, group, self.window.hi, backend=self.config.backend, exact_scores=True, device=self.device
-                )
-            )
+            best.append(top_k(query_QD, group, self.window.hi, backend=self.config.backend, device=self.device))
             found_R = np.fmax(found_R, score_relevant(query_QD, positives, group))
         return *merge_top_k(best, self.window.hi), np.split(found_R, positives.indptr[1:-1])
 

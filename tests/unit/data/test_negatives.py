@@ -146,7 +146,7 @@ def test_the_candidates_are_those_of_flag_embeddings_hn_mine(lo: int, hi: int) -
     index.add(corpus_ND)
     found_QK = index.search(query_QD, hi)[1]
 
-    scores_QK, rows_QK = top_k(query_QD, [(0, corpus_ND)], hi, exact_scores=True)
+    scores_QK, rows_QK = top_k(query_QD, [(0, corpus_ND)], hi)
     texts, known = number_texts(corpus)
     for q, query in enumerate(queries):
         theirs = {

@@ -49,21 +49,12 @@ def test_the_order_is_exact(
 ) -> None:
     query, corpus = hard_case(seed, 7, rows, dim)
     expected_scores, expected_rows = brute(query, corpus, k)
-    for exact in (True, False):
-        scores, found = top_k.top_k(
-            query,
-            corpus,
-            k,
-            backend=backend,
-            exact_scores=exact,
-            query_rows=query_rows,
-            block_rows=block_rows,
-        )
-        assert found.dtype == np.int64
-        assert scores.dtype == np.float32
-        np.testing.assert_array_equal(found, expected_rows)
-        np.testing.assert_allclose(scores, expected_scores, atol=0.0 if exact else 3e-6)
-        assert np.all(np.diff(scores, axis=1) <= 0)
+    scores, found = top_k.top_k(query, corpus, k, backend=backend, query_rows=query_rows, block_rows=block_rows)
+    assert found.dtype == np.int64
+    assert scores.dtype == np.float32
+    np.testing.assert_array_equal(found, expected_rows)
+    np.testing.assert_allclose(scores, expected_scores, atol=0.0)
+    assert np.all(np.diff(scores, axis=1) <= 0)
 
 
 @given(seed=st.integers(0, 10**6), scale=st.sampled_from([1, 2, 1000]))
@@ -107,10 +98,9 @@ def test_a_corpus_of_copies_gives_the_first_rows(backend: str) -> None:
 
 def test_shards_merge_to_the_whole() -> None:
     query, corpus = hard_case(5, 12, 300, 20)
-    whole = top_k.top_k(query, corpus, 30, exact_scores=True)
+    whole = top_k.top_k(query, corpus, 30)
     parts = [
-        top_k.top_k(query, [(start, corpus[start:stop])], 30, exact_scores=True)
-        for start, stop in ((0, 110), (110, 120), (120, 300))
+        top_k.top_k(query, [(start, corpus[start:stop])], 30) for start, stop in ((0, 110), (110, 120), (120, 300))
     ]
     merged = top_k.merge_top_k(parts, 30)
     np.testing.assert_array_equal(merged[1], whole[1])
