@@ -56,11 +56,12 @@ def infer(
     folder: Path | None,
     kind: str,
     config: Any,
+    inputs: Any,
     resources: Resources,
+    parents: Parents,
     *,
     length: int,
     rows: int | None = None,
-    adapter: bool = False,
     kept: int = 0,
 ) -> Needs | None:
     """Return the needs of a job that runs a model. length: tokens of a row. rows: number of rows, if it is known.
@@ -82,6 +83,7 @@ def infer(
         return None
     size = 2 if dtype == "bfloat16" else 4
     # An adapter is merged in float32.
+    adapter = inputs.adapter is not None or "adapter" in parents
     loaded = one.loaded * (4 // size if adapter and config.quantization == "none" else 1)
     working = one.peak + kept * one.cache + (kept > 0) * 3 * 4 * batch * one.head // max(1, one.width)
     operations = None if rows is None else 2.0 * (one.multiplied + (kept > 0) * one.head) * rows * length

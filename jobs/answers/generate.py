@@ -97,12 +97,9 @@ def check_vllm(config: Config, inputs: Inputs) -> None:
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     folder = needs.find_model("model", inputs, parents)
-    if folder is None:
-        return None
     length = config.max_prompt_length + config.max_new_tokens
-    adapter = inputs.adapter is not None or "adapter" in parents
     kept = max(length, resources.batch_tokens)
-    return needs.infer(folder, "causal", config, resources, length=length, adapter=adapter, kept=kept)
+    return needs.infer(folder, "causal", config, inputs, resources, parents, length=length, kept=kept)
 
 
 JOB = Job(

@@ -53,9 +53,7 @@ def check(config: Config, inputs: Inputs) -> None:
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     folder = needs.find_model("model", inputs, parents)
-    return needs.infer(
-        folder, "causal", config, resources, length=config.max_length, adapter=inputs.adapter is not None
-    )
+    return needs.infer(folder, "causal", config, inputs, resources, parents, length=config.max_length)
 
 
 JOB = Job(

@@ -72,8 +72,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     length = limit if inputs.examples else needs.bound_length(limit, parents, "texts")
     names = ("documents",) if config.role == "passage" else ("test/queries",)
     rows = needs.count(parents, "texts", *names, "test/statements")
-    adapter = inputs.adapter is not None or "adapter" in parents
-    return needs.infer(folder, "backbone", config, resources, length=length, rows=rows, adapter=adapter)
+    return needs.infer(folder, "backbone", config, inputs, resources, parents, length=length, rows=rows)
 
 
 JOB = Job(

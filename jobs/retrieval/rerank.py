@@ -81,9 +81,8 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
         return None
     reranker_config = resolve_reranker_config(config, folder)
     kind = "causal" if reranker_config.kind == "yes_no" else "classifier"
-    adapter = inputs.adapter is not None or "adapter" in parents
     length = needs.bound_length(reranker_config.max_length, parents, "corpus", texts=2)
-    return needs.infer(folder, kind, config, resources, length=length, adapter=adapter)
+    return needs.infer(folder, kind, config, inputs, resources, parents, length=length)
 
 
 JOB = Job(

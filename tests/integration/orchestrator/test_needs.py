@@ -7,6 +7,7 @@ import re
 import shutil
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -180,7 +181,8 @@ def test_each_gpu_is_counted_for_what_accelerate_puts_there(model: str, gpus: in
 
     def count(number: float) -> float:
         resources = Resources(workers=1, cpus=1.0, gpus=number)
-        found = needs.infer(models[model], "backbone", InferenceConfig(dtype="bfloat16"), resources, length=512)
+        config, inputs = InferenceConfig(dtype="bfloat16"), SimpleNamespace(adapter=None)
+        found = needs.infer(models[model], "backbone", config, inputs, resources, {}, length=512)
         assert found is not None
         return found.gpu_memory * 1e9
 
