@@ -20,7 +20,7 @@ from ratchet.models.dropout import DropoutMasks
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig, Example, read_encoding_config
 from ratchet.models.engine import load_partitioned
-from ratchet.models.loading import add_other_adapter, eval_mode, other_adapter
+from ratchet.models.loading import eval_mode, other_adapter
 from ratchet.models.losses import grad_cache
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.search.ranks import RankCounter, Relevant, score_relevant
@@ -55,9 +55,7 @@ class EmbedderTask:
                 config_folder=find_config_folder(inputs.base, initial_adapter),
             )
         self.dropout = DropoutMasks(config.seed)
-        self.model = self.encoder.model = attach_adapter(self.encoder.model, config, initial_adapter, self.dropout)
-        if config.zero_stage == 3 and inputs.current_best is not None and initial_adapter is None:
-            add_other_adapter(self.model, inputs.current_best)
+        self.model = self.encoder.model = attach_adapter(self.encoder.model, config, inputs.current_best, self.dropout)
         self.zero3_sync = Zero3Sync(self.model, self.device, needed=config.zero_stage == 3)
 
     def make_encoding_config(self, adapter: Path | None) -> EncodingConfig:

@@ -23,7 +23,7 @@ from ratchet.jobs.training.selection import write_selection
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models.adapters import lora
 from ratchet.models.dropout import DropoutMasks
-from ratchet.models.loading import train_in_float32
+from ratchet.models.loading import add_other_adapter, train_in_float32
 from ratchet.models.search.rank_metrics import RankMetrics
 from ratchet.orchestrator.job_interface import Context, Result, digests
 
@@ -43,15 +43,15 @@ def steps_of_epochs(job: str, rows: int, steps: int, epochs: int, worker: Worker
 
 
 def attach_adapter(
-    model: Any, config: FinetuneConfig, initial_adapter: Path | None, dropout: DropoutMasks, **options: Any
+    model: Any, config: FinetuneConfig, current_best: Path | None, dropout: DropoutMasks, **options: Any
 ) -> Any:
-    """Return the model with the adapter that is trained: a new one, or an initial adapter.
+    """Return the model with the adapter that is trained: a new one, or the current best where training starts from it.
 
     dropout: the masks of the adapter's dropout layers. options: `modules_to_save` and `task` of
     `ratchet.models.adapters.lora.attach`."""
-    names = config.target_modules
-    if initial_adapter is not None:
-        with_adapter = lora.load(model, initial_adapter, trainable=True)
+    names, resumes = config.target_modules, config.start_from == "current_best"
+    if current_best is not None and resumes:
+        with_adapter = lora.load(model, current_best, trainable=True)
     else:
         with_adapter = lora.attach(
             model,
@@ -67,6 +67,8 @@ def attach_adapter(
     if config.gradient_checkpointing:
         recomputing = {"use_reentrant": False, "context_fn": dropout.checkpoint_contexts}
         with_adapter.gradient_checkpointing_enable(gradient_checkpointing_kwargs=recomputing)
+    if config.zero_stage == 3 and current_best is not None and not resumes:
+        add_other_adapter(with_adapter, current_best)
     return with_adapter
 
 

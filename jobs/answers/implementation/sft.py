@@ -32,7 +32,7 @@ from ratchet.models.decoder.multi_turn import ConversationState, converse
 from ratchet.models.decoder.sampling import Sampling
 from ratchet.models.dropout import DropoutMasks
 from ratchet.models.engine import load_partitioned
-from ratchet.models.loading import add_other_adapter, eval_mode, other_adapter, silence_transformers
+from ratchet.models.loading import eval_mode, other_adapter, silence_transformers
 from ratchet.models.losses import causal_lm_loss
 from ratchet.models.losses.causal_lm_loss import TeacherLogprobs, pack_rows
 from ratchet.models.model_files import copy_tokenizer
@@ -67,11 +67,8 @@ class TrainTask:
             self.decoder = decoder.load(inputs.base, dtype=config.dtype, device=self.device, training=True, **options)
         self.dropout = DropoutMasks(config.seed)
         if config.method == "lora":
-            initial_adapter = inputs.current_best if config.start_from == "current_best" else None
-            self.model = attach_adapter(self.decoder.model, config, initial_adapter, self.dropout, task="CAUSAL_LM")
+            self.model = attach_adapter(self.decoder.model, config, inputs.current_best, self.dropout, task="CAUSAL_LM")
             self.decoder.model = self.model
-            if config.zero_stage == 3 and inputs.current_best is not None and initial_adapter is None:
-                add_other_adapter(self.model, inputs.current_best)
         else:
             self.model = self.decoder.model
             if config.gradient_checkpointing:

@@ -31,7 +31,7 @@ from ratchet.models.adapters import lora
 from ratchet.models.batching import group_by_length
 from ratchet.models.dropout import DropoutMasks
 from ratchet.models.engine import load_partitioned
-from ratchet.models.loading import add_other_adapter, eval_mode, other_adapter
+from ratchet.models.loading import eval_mode, other_adapter
 from ratchet.models.losses.contrastive import scale_for_workers
 from ratchet.models.losses.distillation import distillation_loss
 from ratchet.models.model_files import find_config_folder
@@ -85,14 +85,12 @@ class TrainTask:
         self.model = attach_adapter(
             self.reranker.model,
             config,
-            initial_adapter,
+            inputs.current_best,
             self.dropout,
             modules_to_save=reranker.find_heads(self.reranker),
             task="CAUSAL_LM" if self.reranker_config.kind == "yes_no" else "SEQ_CLS",
         )
         self.reranker.model = self.model
-        if config.zero_stage == 3 and inputs.current_best is not None and initial_adapter is None:
-            add_other_adapter(self.model, inputs.current_best)
         self.zero3_sync = Zero3Sync(self.reranker.backbone, self.device, needed=config.zero_stage == 3)
 
     def evaluate_start(self) -> dict[str, float]:
