@@ -35,9 +35,10 @@ from ratchet.errors import DISK_FULL, ArtifactError, InputError, JobError
 from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
 from ratchet.jobs.distributed.progress_tally import REPORT_SECONDS, ProgressTally
 from ratchet.jobs.distributed.resolve_dtype import check_dtype
-from ratchet.orchestrator.job_interface import Context, Resources, sync, write_atomically
+from ratchet.orchestrator.job_interface import Context, sync, write_atomically
 from ratchet.orchestrator.job_interface.digests import compute_sha256
 from ratchet.orchestrator.job_interface.lost_work import WorkTracker
+from ratchet.orchestrator.job_interface.placement import make_ray_options
 from ratchet.orchestrator.job_interface.progress import make_this_node_strategy
 from ratchet.orchestrator.job_interface.worker import check_worker, find_existing_paths
 
@@ -48,12 +49,9 @@ class ReportProgress(Protocol):
     def __call__(self, rows: int, tokens: int = 0) -> None: ...
 
 
-class ShardWorker(Protocol):
-    """The worker that `map_shards` runs, one per actor."""
-
-    def __call__(self, source: Path, target: Path, report: ReportProgress) -> Mapping[str, int]:
-        """Write the file `target` from `source`. Return counts, among them `rows`."""
-        ...
+ShardWorker = Callable[[Path, Path, ReportProgress], Mapping[str, int]]
+"""The worker that `map_shards` runs, one per actor: writes the file `target` from `source` and returns counts, among
+them `rows`."""
 
 
 def count_rows(shards: Sequence[Path], columns: Sequence[str]) -> int:
@@ -162,21 +160,11 @@ def _run_workers(
         compute=ActorPoolStrategy(size=workers),
         num_cpus=resources.cpus,
         num_gpus=resources.gpus or None,
-        **actor_options(resources),
+        **make_ray_options(resources),
     )
     if (failure := _first_failure(results)) is not None:
         raise failure
     ray.get(tally.flush.remote())
-
-
-def actor_options(resources: Resources) -> dict[str, Any]:
-    """Return Ray's options for the machines that an actor may run on."""
-    options = {
-        "memory": resources.memory * 1e9,
-        "accelerator_type": resources.accelerator,
-        "label_selector": resources.selector(),
-    }
-    return {name: value for name, value in options.items() if value}
 
 
 def silence_ray_data() -> None:

@@ -21,7 +21,6 @@ import ray
 from ratchet.errors import JobError
 from ratchet.jobs.distributed.progress_tally import ProgressTally
 from ratchet.jobs.distributed.shard_map import (
-    actor_options,
     commit_shard,
     complete_shards,
     map_shards,
@@ -31,6 +30,7 @@ from ratchet.models.decoder import decoder
 from ratchet.models.devices import name_device
 from ratchet.models.vllm import make_engine_args
 from ratchet.orchestrator.job_interface import Context
+from ratchet.orchestrator.job_interface.placement import make_ray_options
 
 REQUESTS_PER_BATCH = 64
 """Requests that are handed to an engine at a time. An engine holds several batches and schedules them itself."""
@@ -152,7 +152,7 @@ def _answers(
     )
     # By default Ray Data replaces a lost engine without limit, even if a request crashes it each time.
     limits = {"max_restarts": resources.retries, "max_task_retries": resources.retries}
-    processor.get_stage_by_name("vLLMEngineStage").map_batches_kwargs.update(limits | actor_options(resources))
+    processor.get_stage_by_name("vLLMEngineStage").map_batches_kwargs.update(limits | make_ray_options(resources))
     try:
         for row in processor(ray.data.from_items(rows, override_num_blocks=blocks)).iter_rows():
             yield Path(row["source"]), int(row["number"]), np.asarray(row["answer"])

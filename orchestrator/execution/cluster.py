@@ -30,6 +30,7 @@ from ratchet.orchestrator.job_interface.placement import (
     choose_workers,
     count_fitting,
     list_machines,
+    make_ray_options,
     resolve_resources,
 )
 from ratchet.orchestrator.job_interface.progress import ProgressReporter, start_progress_actor
@@ -207,9 +208,7 @@ def resolve_step(step: Step, machines: Sequence[Machine]) -> Resources:
 
 def compute_task_options(resources: Resources) -> dict[str, Any]:
     """Return the options of a Ray task that is one worker with these resources."""
-    options: dict[str, Any] = {"num_cpus": resources.cpus, "memory": int(resources.memory * 1e9)}
-    wanted = {"accelerator_type": resources.accelerator, "label_selector": resources.selector()}
-    return {name: value for name, value in {**options, **wanted}.items() if value}
+    return {"num_cpus": resources.cpus, **make_ray_options(resources)}
 
 
 def compute_demand(resources: Resources) -> Demand:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import ray
 
@@ -51,6 +52,12 @@ def _machine(resources: Mapping[str, float], labels: Mapping[str, str]) -> Machi
     types = frozenset(key.partition(":")[2] for key in resources if key.startswith("accelerator_type:"))
     memory = resources.get("memory", float("inf")) / 1e9
     return Machine(resources.get("CPU", 0.0), resources.get("GPU", 0.0), 1, memory, types, labels)
+
+
+def make_ray_options(resources: Resources) -> dict[str, Any]:
+    """Return Ray's options for the memory, and for the machines, that a task or an actor has."""
+    options = {"memory": int(resources.memory * 1e9), "accelerator_type": resources.accelerator}
+    return {name: value for name, value in {**options, "label_selector": resources.selector()}.items() if value}
 
 
 def count_fitting(machines: Sequence[Machine], asked: Resources) -> int:
