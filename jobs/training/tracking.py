@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from tensorboardX import SummaryWriter
 
@@ -36,14 +36,6 @@ LONGEST_WAIT = 60.0
 
 MLFLOW_LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
 """MLflow's own time-out is two minutes, seven times. Variables that are set already are kept."""
-
-
-class Sink(Protocol):
-    """A service that takes scalars."""
-
-    def log(self, step: int, values: Mapping[str, float]) -> None: ...
-
-    def close(self, failed: bool) -> None: ...
 
 
 class TensorBoard:
@@ -109,6 +101,10 @@ class WandB:
 
     def close(self, failed: bool) -> None:
         self.run.finish(exit_code=int(failed))
+
+
+Sink = TensorBoard | MLflow | WandB
+"""A service that takes scalars."""
 
 
 class BackgroundSink:

@@ -92,7 +92,8 @@ def generate(
     """
     answers: list[list[int]] = [[] for _ in prompts]
     done = tokens = 0
-    for batch in make_batches([len(prompt) for prompt in prompts], sampling.max_new_tokens, batch_tokens):
+    lengths = [len(prompt) + sampling.max_new_tokens for prompt in prompts]
+    for batch in batch_by_tokens(lengths, batch_tokens, 1):
         found = _generate_batch(decoder, [prompts[i] for i in batch], [names[i] for i in batch], sampling)
         for i, own in zip(batch, found, strict=True):
             answers[i] = own
@@ -100,11 +101,6 @@ def generate(
         if progress:
             progress(done, tokens)
     return answers
-
-
-def make_batches(lengths: Sequence[int], new_tokens: int, batch_tokens: int) -> list[list[int]]:
-    """Group prompts of similar length, longest first, at least one per batch. Returns the indices of each batch."""
-    return [batch.tolist() for batch in batch_by_tokens(np.asarray(lengths) + new_tokens, batch_tokens, 1)]
 
 
 @torch.no_grad()

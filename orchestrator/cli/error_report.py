@@ -17,17 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import ratchet
-from ratchet.errors import (
-    DISK_FULL,
-    NOT_PERMITTED,
-    CanonicalError,
-    DamagedError,
-    InputError,
-    RatchetError,
-    StoreError,
-    TransientError,
-    describe,
-)
+from ratchet import errors
 from ratchet.orchestrator.job_interface.terminal import OutputError, print_clean
 from ratchet.orchestrator.store.backend import FORMAT_NAME
 
@@ -61,13 +51,14 @@ def _explain(error: BaseException, store: str | None, trace: str) -> tuple[str, 
     """Return the text of the line and the exit status."""
     if isinstance(error, KeyboardInterrupt):
         return "stopped; give the same command again to continue", 130
-    if isinstance(error, RatchetError):
-        ours_to_mend = isinstance(error, InputError | StoreError | CanonicalError)
-        return str(error), 2 if ours_to_mend and not isinstance(error, DamagedError | TransientError) else 1
-    if isinstance(error, OSError) and error.errno in DISK_FULL:
+    if isinstance(error, errors.RatchetError):
+        ours_to_mend = isinstance(error, errors.InputError | errors.StoreError | errors.CanonicalError)
+        is_outside = isinstance(error, errors.DamagedError | errors.TransientError)
+        return str(error), 2 if ours_to_mend and not is_outside else 1
+    if isinstance(error, OSError) and error.errno in errors.DISK_FULL:
         error.filename = error.filename or store
-        return describe(error), 1
-    if isinstance(error, OSError) and error.errno in NOT_PERMITTED and error.filename:
+        return errors.describe(error), 1
+    if isinstance(error, OSError) and error.errno in errors.NOT_PERMITTED and error.filename:
         return (
             f"{error.filename}: {error.strerror}; expected permission for it; check the owner and the mode, or whether"
             " the file system is read-only",
@@ -77,7 +68,7 @@ def _explain(error: BaseException, store: str | None, trace: str) -> tuple[str, 
     if places := find_places(error):
         message = f"{type(error).__name__}: {getattr(error, 'msg', None) or str(error).strip() or 'no message'}"
         return f"{', '.join(places)}: {message}; expected code that runs; correct it{hint}", 2
-    return f"internal error: {describe(error)}; expected none; please report it{hint}", 1
+    return f"internal error: {errors.describe(error)}; expected none; please report it{hint}", 1
 
 
 def find_places(error: BaseException) -> list[str]:

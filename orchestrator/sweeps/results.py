@@ -138,12 +138,8 @@ def promote_winner(sweep: SweepPlan, best: Trial, store: Store, name: str) -> Pa
     assert commit is not None  # the trial finished
     folder = store.local("promoted")
     make_folder(folder)
-    about: dict[str, Any] = {
-        "step_id": step_id,
-        "object": commit.manifest,
-        "sweep": sweep.trial_log.id,
-        "settings": dict(best.settings),
-    }
+    sweep_id, settings = sweep.trial_log.id, dict(best.settings)
+    about: dict[str, Any] = {"step_id": step_id, "object": commit.manifest, "sweep": sweep_id, "settings": settings}
     about |= {"metric": sweep.objective.metric, "value": best.value, "note": read_note(sweep, best, store)}
     write_atomically(folder / f"{name}.json", json.dumps(about, indent=1))
     link = folder / f".{name}.{os.getpid()}"
@@ -152,7 +148,6 @@ def promote_winner(sweep: SweepPlan, best: Trial, store: Store, name: str) -> Pa
     sync(folder)
     store.publish(folder)
     size = sum(file.bytes for file in store.manifest(commit.manifest).files)
-    sweep_id = sweep.trial_log.id
     audit_log.record(store, "promote", sweep_id, name=name, step=step_id, object=commit.manifest, bytes=size)
     return folder / name
 

@@ -16,7 +16,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from ratchet.errors import ModelError
-from ratchet.models.decoder import decoder, sampling
+from ratchet.models.batching import batch_by_tokens
+from ratchet.models.decoder import decoder
 from ratchet.models.decoder.conversation import Conversations, Tokens
 from ratchet.models.decoder.multi_turn import ConversationState, converse
 from ratchet.models.decoder.sampling import InverseTransformSampler, Sampling, draw_uniforms, generate
@@ -280,8 +281,8 @@ def test_an_answer_ends_where_its_stop_stands(tiny: decoder.Decoder) -> None:
 
 
 def test_batches_keep_to_their_budget() -> None:
-    made = sampling.make_batches([5, 90, 7, 8], new_tokens=10, batch_tokens=40)
-    assert made == [[1], [3, 2], [0]]
+    made = batch_by_tokens([15, 100, 17, 18], 40, 1)
+    assert [batch.tolist() for batch in made] == [[1], [3, 2], [0]]
 
 
 def test_a_conversation_asks_one_after_the_other_and_counts_its_tokens(tiny: decoder.Decoder) -> None:
