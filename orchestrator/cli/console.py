@@ -273,7 +273,7 @@ def _print_grid(grid: Table) -> None:
 def _format_value(value: float | None) -> str:
     if value is None:
         return NOTHING
-    return format_with_deviation(value, lambda one: f"{one:.4f}" if abs(one) < 10 else f"{one:,.1f}")
+    return format_with_deviation(value, lambda one: f"{one:z.4f}" if abs(one) < 10 else f"{one:,.1f}")
 
 
 def _find_run(store: Store, run: str | None) -> RunLog:
