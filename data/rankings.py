@@ -1,4 +1,4 @@
-"""Reordering of ranked documents, and statistics of how many are relevant."""
+"""Reordering of ranked documents, and statistics: how many are relevant, how long texts are."""
 
 from __future__ import annotations
 
@@ -27,3 +27,10 @@ def summarize_counts(counts: Sequence[int] | np.ndarray) -> dict[str, float]:
     values = (count_Q.mean(), count_Q.std(), *np.percentile(count_Q, [75, 95]))
     spread = dict(zip(("mean", "std", "P75", "P95"), (round(float(value), 4) for value in values), strict=True))
     return {**spread, "max": int(count_Q.max()), "none": len(counts) - int(np.count_nonzero(counts))}
+
+
+def summarize_tokens(name: str, lengths: Sequence[int], texts: Sequence[int] | int = 1) -> dict[str, float | int | str]:
+    """Summarize the tokens of texts: mean, P95 (interpolated) and max. texts: the number of texts of each length."""
+    tokens_N = np.repeat(np.array(lengths, np.int32), texts)  # 4 bytes per text
+    values = (tokens_N.mean(), np.quantile(tokens_N, 0.95), tokens_N.max()) if len(tokens_N) else (0, 0, 0)
+    return {"tokens of": name, **dict(zip(("mean", "P95", "max"), np.round(values, 1).tolist(), strict=True))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
@@ -15,7 +16,11 @@ from ratchet.orchestrator.step import Output, Row, Seed, Source, Step, Summary, 
 def theorems(
     *,
     data: str,
+    valid: str = "",
+    test: str = "",
     base: str = "sentence-transformers/all-MiniLM-L6-v2",
+    adapter: str = "",
+    projection: str = "",
     max_length: Annotated[int, Ge(4)] = 256,
     baselines: tuple[Literal["bm25", "jaccard"], ...] = ("bm25", "jaccard"),
     seed: Seed = 42,
@@ -25,28 +30,30 @@ def theorems(
     The published run: --settings published/theorems
 
     data        JSONL with one paper per line (`lemmas`, `theorems`, `arxiv_id`), or a folder of such files
+    valid       papers that select checkpoints, in the same format; empty: a part of data
+    test        papers that are only evaluated, in the same format; empty: a part of data
     base        the embedder to finetune: a folder or a hub id
+    adapter     a LoRA adapter of the base, as PEFT saves it: training starts from the two merged
+    projection  the linear layer (.pt) that the theorem scripts of CITER save beside an adapter: the model is pooled as
+                theirs. Empty: NAME_projection.pt for an adapter NAME_lora_adapters
     max_length  tokens per statement, in training and for the zero-shot baseline
     baselines   rows of systems that rank by words: bm25, jaccard
     seed        of the samples, of the split and of training
     """
-    prepared = step("prepare", prepare_papers.JOB, papers=Source.find(data), seed=seed)
-    model = pretrained(base)
+    papers = find_given(valid=valid, test=test)
+    prepared = step("prepare", prepare_papers.JOB, papers=Source.find(data), seed=seed, **papers)
+    model: Source | Output = pretrained(base)
+    if not projection and "_lora_adapters" in (folder := Path(adapter)).name:
+        projection = str(folder.with_name(folder.name.replace("_lora_adapters", "_projection") + ".pt"))
+    if start := find_given(adapter=adapter, projection=projection):
+        model = step("start/merge", merge.JOB, base=model, corpus=prepared["test"], **start)["model"]
+    sampled: dict[str, Any] = {"statements": prepared["test"], "max_queries": 5000, "seed": seed}
     rows = [
-        make_row(
-            system,
-            step(
-                f"{system}/evaluate",
-                evaluate_papers.JOB,
-                statements=prepared["test"],
-                system=system,
-                max_queries=5000,
-                seed=seed,
-            ),
-        )
+        make_row(system, step(f"{system}/evaluate", evaluate_papers.JOB, system=system, **sampled))
         for system in baselines
     ]
-    rows.append(make_row("zero-shot", evaluate("zero_shot", prepared["test"], model, max_length)))
+    label, name = ("given adapter", "start") if start else ("zero-shot", "zero_shot")
+    rows.append(make_row(label, evaluate(name, prepared["test"], model, max_length)))
     finetuned = step(
         "finetune_embedder_pairs",
         finetune_embedder_pairs.JOB,
@@ -66,6 +73,11 @@ def theorems(
     held_out = evaluate("valid", prepared["valid"], merged, None, selection=finetuned["selection.json"])
     rows.append(make_row("finetuned", evaluate("finetuned", prepared["test"], merged, None), finetuned, held_out))
     return Summary(rows)
+
+
+def find_given(**paths: str) -> dict[str, Any]:
+    """Return the files and folders of the parameters that are not empty."""
+    return {name: Source.find(path, name) for name, path in paths.items() if path}
 
 
 def evaluate(name: str, statements: Output, model: Source | Output, max_length: int | None, **inputs: Any) -> Step:

@@ -6,7 +6,7 @@ Files are streamed, so that memory does not grow with their size.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ class Paper:
     """Number of blank statements."""
     repeated: int
     """Number of repeated statements."""
+    split: int
+    """An index into SPLITS: that of the path that it was read from."""
 
 
 def find_files(path: Path) -> list[Path]:
@@ -48,15 +50,17 @@ def find_files(path: Path) -> list[Path]:
     return found
 
 
-def read_papers(path: Path) -> Iterator[Paper]:
-    """Yield the papers one at a time. Raises DataError naming file and line."""
+def read_papers(*paths: Path | None) -> Iterator[Paper]:
+    """Yield the papers of the paths, which are in the order of SPLITS, one at a time. Raises DataError naming file and
+    line."""
     seen: dict[str, str] = {}
-    for file in find_files(path):
-        for where, row in read_json_lines(file):
-            yield _parse_paper(row, where, seen)
+    for split, path in enumerate(paths):
+        for file in find_files(path) if path is not None else ():
+            for where, row in read_json_lines(file):
+                yield _parse_paper(row, where, split, seen)
 
 
-def _parse_paper(row: Any, where: str, seen: dict[str, str]) -> Paper:
+def _parse_paper(row: Any, where: str, split: int, seen: dict[str, str]) -> Paper:
     if not isinstance(row, dict) or not any(kind in row for kind in KINDS):
         raise DataError(f"{where}: no {' or '.join(KINDS)}; expected an object with lists of statements; add one")
     texts: list[str] = []
@@ -65,18 +69,20 @@ def _parse_paper(row: Any, where: str, seen: dict[str, str]) -> Paper:
         if not isinstance(own, list) or not all(isinstance(text, str) for text in own):
             raise DataError(f"{where}: {kind} is not a list of strings; expected one string per statement; correct it")
         texts += own
-    given = row.get("arxiv_id") or row.get("id") or where.rsplit("/", 1)[-1]
+    unnamed = f"{SPLITS[split]}/" * (split > 0) + where.rsplit("/", 1)[-1]  # files of two splits may have one name
+    given = row.get("arxiv_id") or row.get("id") or unnamed
     if not isinstance(given, str | int | float) or isinstance(given, bool):
         raise DataError(f"{where}: the id is {type(given).__name__}; expected a string or a number; correct it")
     name = str(given)
     if name in seen:
         raise DataError(
-            f"{where}: paper {show(name)} is also {seen[name]}; expected each paper once; put the two together"
+            f"{where}: paper {show(name)} is also {seen[name]}; expected each paper once; put the two together, or"
+            " remove one"
         )
     seen[name] = where
     kept = [text.strip() for text in texts if text.strip()]
     different = tuple(dict.fromkeys(kept))
-    return Paper(name, different, len(texts) - len(kept), len(kept) - len(different))
+    return Paper(name, different, len(texts) - len(kept), len(kept) - len(different), split)
 
 
 @dataclass(frozen=True)
@@ -104,62 +110,73 @@ class Selection:
 
 
 def select_statements(
-    path: Path, max_papers: int | None, test_fraction: float, validation_fraction: float, seed: int
+    paths: Sequence[Path | None], max_papers: int | None, test_fraction: float, validation_fraction: float, seed: int
 ) -> Selection:
-    """Read all papers, draw at most `max_papers` of them, and assign a split to each as `assign_splits` does.
+    """Read all papers, draw at most `max_papers` of the first path, and assign a split to each of these as
+    `assign_splits` does. `valid` and `test` are the papers of the other paths, where these are given.
 
     A text of several papers is kept in `test` if one of them is there, else in `valid`, else in the first paper. Holds
     8 bytes per statement. Raises DataError, naming the file, for a bad row and for a split without a pair.
     """
-    counts, hashes = [], []
-    for paper in read_papers(path):
-        counts.append(len(paper.statements))
+    papers, hashes = [], []
+    for paper in read_papers(*paths):
+        count = len(paper.statements)
+        papers.append((count, count + paper.empty + paper.repeated, paper.split))
         hashes += [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in paper.statements]
-    given_P, hash_S = np.array(counts, np.int64), np.frombuffer(b"".join(hashes), np.uint64)
-    chosen = np.arange(len(given_P))
-    if max_papers is not None and max_papers < len(given_P):
-        chosen = np.sort(np.random.default_rng([seed, 1]).choice(len(given_P), max_papers, replace=False))
-    split_P = np.full(len(given_P), -1, np.int8)
-    split_P[chosen] = assign_splits(len(chosen), test_fraction, validation_fraction, seed, str(path))
-    split_S = np.repeat(split_P, given_P)
+    distinct_P, given_P, place_P = np.array(papers, np.int64).reshape(-1, 3).T
+    split_P, hash_S = place_P.astype(np.int8), np.frombuffer(b"".join(hashes), np.uint64)
+    drawn = chosen = np.flatnonzero(split_P == 0)
+    if max_papers is not None and max_papers < len(drawn):
+        chosen = np.sort(np.random.default_rng([seed, 1]).choice(drawn, max_papers, replace=False))
+    fractions = (test_fraction if paths[2] is None else 0, validation_fraction if paths[1] is None else 0)
+    split_P[drawn] = -1
+    split_P[chosen] = assign_splits(given_P[chosen], *fractions, seed, str(paths[0]))
+    split_S = np.repeat(split_P, distinct_P)
     order_S = np.lexsort((-split_S, hash_S))  # stable: the first paper of a split comes first
     kept_S = np.zeros(len(hash_S), bool)
     kept_S[order_S[np.flatnonzero(np.diff(hash_S[order_S], prepend=~hash_S[order_S[:1]]))]] = True
-    count_P = np.bincount(np.repeat(np.arange(len(given_P)), given_P)[kept_S], minlength=len(given_P))
-    _check_pairs(count_P, split_P, str(path))
-    return Selection(split_P, kept_S, np.r_[0, np.cumsum(given_P)], count_P)
+    count_P = np.bincount(np.repeat(np.arange(len(split_P)), distinct_P)[kept_S], minlength=len(split_P))
+    _check_pairs(count_P, split_P, paths)
+    return Selection(split_P, kept_S, np.r_[0, np.cumsum(distinct_P)], count_P)
 
 
 def assign_splits(
-    papers: int, test_fraction: float, validation_fraction: float, seed: int, source: str = "papers"
+    given_P: np.ndarray, test_fraction: float, validation_fraction: float, seed: int, source: str = "papers"
 ) -> np.ndarray:
-    """Assign a split to each paper, as an index into SPLITS, int8 [P].
+    """Assign a split to each paper, as an index into SPLITS, int8 [P]. given_P: its statements, as they stand.
 
-    `test_fraction` of all papers are for test, and `validation_fraction` of the others for validation; at least one
-    paper in each. Raises DataError, naming `source`, for fewer than three papers.
+    The papers with two or more statements are shuffled by numpy's generator of `seed`, and the first
+    int((1 - test_fraction) * papers) are not for test: so `theorem_contrastive_training.py` of
+    https://github.com/ajoudaki/CITER splits, by the seed 42 and with a fraction of 0.2. The last of these are for
+    validation, by `validation_fraction`. The other papers, whose statement is a document without a query, are split in
+    the same way by themselves. A fraction of 0: no such paper; else at least one, if there are three with two
+    statements. Raises DataError, naming `source`, for fewer papers than splits.
     """
-    if papers < len(SPLITS):
+    names = ["train", *["valid"] * (validation_fraction > 0), *["test"] * (test_fraction > 0)]
+    if len(given_P) < len(names):
         raise DataError(
-            f"{source}: {papers} papers; expected at least three, one for each of {', '.join(SPLITS)}; give more"
-            " papers, one per line"
+            f"{source}: {len(given_P)} papers; expected at least {len(names)}, one for each of {', '.join(names)}; give"
+            " more papers, one per line"
         )
-    test = min(papers - 2, max(1, round(test_fraction * papers)))
-    valid = min(papers - test - 1, max(1, round(validation_fraction * (papers - test))))
-    split = np.zeros(papers, np.int8)
-    order = np.random.default_rng(seed).permutation(papers)
-    split[order[:test]] = SPLITS.index("test")
-    split[order[test : test + valid]] = SPLITS.index("valid")
+    split = np.zeros(len(given_P), np.int8)
+    for own_P, key in ((given_P >= 2, seed), (given_P < 2, [seed, 3])):
+        order = np.random.default_rng(key).permutation(np.flatnonzero(own_P))
+        rest = max(int((1 - test_fraction) * len(order)), min(len(order), len(names) - 1))
+        valid = min(rest - 1, max(1, round(validation_fraction * rest))) if validation_fraction and rest else 0
+        split[order[rest - valid : rest]] = SPLITS.index("valid")
+        split[order[rest:]] = SPLITS.index("test")
     return split
 
 
-def _check_pairs(count_P: np.ndarray, split_P: np.ndarray, source: str) -> None:
+def _check_pairs(count_P: np.ndarray, split_P: np.ndarray, paths: Sequence[Path | None]) -> None:
     used, pairs = int((split_P >= 0).sum()), int((count_P[split_P >= 0] >= 2).sum())
     for number, name in enumerate(SPLITS):
         if not np.any(count_P[split_P == number] >= 2):
             raise DataError(
-                f"{source}: {pairs} of {used} papers have two or more statements that no other paper has, and none of"
-                f" them is in {name}; expected one in each split, since statements of a paper are matched with each"
-                " other; give more papers, or set prepare_papers.seed, .test_fraction or .validation_fraction"
+                f"{paths[number] or paths[0]}: {pairs} of {used} papers have two or more statements that no other paper"
+                f" has, and none of them is in {name}; expected one in each split, since statements of a paper are"
+                " matched with each other; give more papers, or set prepare_papers.seed, .test_fraction or"
+                " .validation_fraction"
             )
 
 

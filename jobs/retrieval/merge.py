@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +10,8 @@ from annotated_types import Ge, Gt
 
 from ratchet.jobs import needs
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Unit
+from ratchet.models.model_kind import read_object
+from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,26 @@ class Inputs:
     """A LoRA adapter of this base."""
     corpus: Path
     """Shards of texts from which the probes are taken."""
+    projection: Path | None = None
+    """A file of `torch.save` with the state dict of a linear layer after the pooling, as the theorem scripts of CITER
+    write it beside an adapter. The merged model embeds as they do."""
 
 
 def check(config: Config, inputs: Inputs) -> None:
     if inputs.base is not None:
         check_folder(inputs.base)
+    if inputs.base is not None and inputs.adapter is not None:
+        from ratchet.models.adapters.merging import check_inputs
+
+        check_inputs(inputs.base, inputs.adapter, inputs.projection)
+
+
+def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+    """Name the base that the adapter says it was trained on: an adapter fits all models of one shape."""
+    about = {} if inputs.adapter is None else read_object(inputs.adapter / "adapter_config.json")
+    base = about.get("base_model_name_or_path")
+    found = needs.predict_model(config, inputs, parents)
+    return replace(found, note=f"the adapter was trained on {base}" if base else "")
 
 
 def list_metrics(config: Config) -> list[str]:
@@ -57,7 +73,7 @@ JOB = Job(
     resources=("cpus", "memory", "accelerator", "labels", "retries"),
     check=check,
     needs=estimate_needs,
-    predict=needs.predict_model,
+    predict=predict,
     single_process=True,
     outputs=("model",),
     metrics=list_metrics,

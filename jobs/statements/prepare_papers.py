@@ -18,11 +18,12 @@ from ratchet.orchestrator.job_interface import Job, Parents, Result, Seed, Unit
 @dataclass(frozen=True)
 class Config:
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.2
-    """Fraction of the papers that is held out for the final metrics."""
+    """Fraction of the papers that is held out for the final metrics. Not used if `test` is given."""
     validation_fraction: Annotated[float, Gt(0), Lt(1)] = 0.02
-    """Fraction of the remaining papers that selects checkpoints, so that nothing is selected on the test split."""
+    """Fraction of the remaining papers that selects checkpoints, so that nothing is selected on the test split. Not
+    used if `valid` is given."""
     max_papers: Annotated[int, Ge(3)] | None = None
-    """Size of a sample of the papers, drawn before the split. None: all papers."""
+    """Size of a sample of `papers`, drawn before the split. None: all papers."""
     max_statements: Annotated[int, Ge(2)] | None = None
     """Maximum number of statements per paper; longer papers are sampled. None: all statements."""
     seed: Seed = 42
@@ -35,6 +36,10 @@ class Config:
 class Inputs:
     papers: Path
     """A .jsonl file, or a folder of such files, with one paper per line: `lemmas`, `theorems` and `arxiv_id`."""
+    valid: Path | None = None
+    """Papers for `valid` only, instead of a part of `papers`."""
+    test: Path | None = None
+    """Papers for `test` only, instead of a part of `papers`."""
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
@@ -45,7 +50,8 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     from ratchet.data.pair_batches import count_pairs
 
     fractions = config.test_fraction, config.validation_fraction
-    found = select_statements(inputs.papers, config.max_papers, *fractions, config.seed)
+    paths = inputs.papers, inputs.valid, inputs.test
+    found = select_statements(paths, config.max_papers, *fractions, config.seed)
     train = found.count_P[found.split_P == SPLITS.index("train")]
     pairs = count_pairs(np.minimum(train, config.max_statements or train))
     tested = found.count_P[found.split_P == SPLITS.index("test")]

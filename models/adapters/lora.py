@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import SafetensorError
 
 from ratchet.errors import ModelError
 
@@ -96,7 +97,7 @@ def fitting(folder: Path) -> Iterator[None]:
             # PEFT keeps the initial weights of layers that the file lacks, such as all of another kind of model.
             warnings.filterwarnings("error", message="Found missing adapter keys")
             yield
-    except (AttributeError, RuntimeError, ValueError, UserWarning) as error:
+    except (AttributeError, KeyError, RuntimeError, SafetensorError, ValueError, UserWarning) as error:
         first = str(error).strip().splitlines()[0][:200]
         raise ModelError(
             f"adapter {folder}: does not fit the model ({first}); expected an adapter of this base"

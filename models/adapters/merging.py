@@ -17,12 +17,13 @@ from torch.nn.functional import linear
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
-from ratchet.models.adapters.shard_merge import merge_shards, read_changes, read_main_dtype
+from ratchet.models.adapters.shard_merge import match_adapter, merge_shards, read_changes, read_main_dtype
 from ratchet.models.embedder import encoder, projection
-from ratchet.models.embedder.encoding_config import read_encoding_config
+from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.embedder.sentence_transformers_layout import write_layout
 from ratchet.models.engine import configure_malloc
 from ratchet.models.model_files import RERANKER_CONFIG_FILE, copy_tokenizer, find_config_folder
+from ratchet.models.model_kind import describe_kind, read_config
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
 
@@ -43,9 +44,27 @@ def is_reranker(base: Path, adapter: Path) -> bool:
     return (find_config_folder(base, adapter) / RERANKER_CONFIG_FILE).is_file()
 
 
-def merge(base: Path, adapter: Path, target: Path) -> str:
+def check_inputs(base: Path, adapter: Path, projection_file: Path | None) -> None:
+    """Raise ModelError for an adapter or a projection that does not fit the base. Reads no weights of the base."""
+    match_adapter(base, adapter)
+    if projection_file is not None:
+        projection.load(projection_file, transformers.AutoConfig.from_pretrained(base).hidden_size)
+
+
+def _read_config(base: Path, adapter: Path, projection_file: Path | None) -> EncodingConfig:
+    """Return the encoding config of a merged embedder.
+
+    A projection in a file is one of the theorem scripts of https://github.com/ajoudaki/CITER. Their encoders take the
+    plain text; decoders are pooled at its last token, encoders at the first one, and vectors are normalized."""
+    if projection_file is None:
+        return read_encoding_config(find_config_folder(base, adapter))
+    pooling: Any = "cls" if describe_kind(read_config(base)) == "an encoder" else "last_token"
+    return EncodingConfig(pooling, max_length=read_encoding_config(base).max_length, projection=projection.FOLDER)
+
+
+def merge(base: Path, adapter: Path, target: Path, projection_file: Path | None = None) -> str:
     """Write base plus adapter into the empty folder `target`: weights in the dtypes and shards of the base,
-    tokenizer, config file, and for embedders the layout of sentence-transformers.
+    tokenizer, config file, and for embedders the layout of sentence-transformers. projection_file: see `_read_config`.
 
     Return why the layout is missing, if sentence-transformers would embed differently with it, else an empty string.
     Raises ModelError for an adapter that does not fit.
@@ -55,9 +74,11 @@ def merge(base: Path, adapter: Path, target: Path) -> str:
         reranker_config.write(target)
         _write_config(base, target, reranker_config)
     else:
-        encoding_config = read_encoding_config(find_config_folder(base, adapter))
+        encoding_config = _read_config(base, adapter, projection_file)
         if encoding_config.projection:
-            shutil.copytree(projection.find(encoding_config.projection, adapter, base), target / projection.FOLDER)
+            given = projection_file or projection.find(encoding_config.projection, adapter, base)
+            layer = projection.load(given, transformers.AutoConfig.from_pretrained(base).hidden_size)
+            projection.save(layer, target / projection.FOLDER)
             encoding_config = replace(encoding_config, projection=projection.FOLDER)
         encoding_config.write(target)
         shutil.copyfile(base / "config.json", target / "config.json")

@@ -18,6 +18,7 @@ from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+Changes = dict[str, dict[str, Tensor]]
 INDEX = "model.safetensors.index.json"
 PLAIN = "base_model.model."
 PIECE = 16 * 2**20
@@ -76,16 +77,7 @@ def merge_shards(base: Path, adapter: Path, target: Path) -> None:
     Layers that only the adapter has, such as a new head, are added to the last file. Raises ModelError for an adapter
     that does not fit, and for variants of LoRA other than the plain one.
     """
-    config = json.loads((adapter / lora.CONFIG).read_text())
-    _check_variant(adapter, config)
-    changes = read_changes(adapter)
-    stored = list_tensors(base)
-    prefix, changed = _match(adapter, changes, [tensor.name for tensor in stored])
-    tied = json.loads((base / "config.json").read_text()).get("tie_word_embeddings", False)
-    shared = [name for name in changes if tied and name.split(".")[-2] in TIED]
-    if shared:
-        raise ModelError(f"adapter {adapter}: it changes {shared[0]}, which is tied; expected other layers; train anew")
-    scaling = config["lora_alpha"] / config["r"]
+    scaling, transposed, changes, stored, prefix, changed = match_adapter(base, adapter)
     main = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}[read_main_dtype(base)]
     files = sorted({tensor.file for tensor in stored})
     weight_map: dict[str, str] = {}
@@ -110,8 +102,7 @@ def merge_shards(base: Path, adapter: Path, target: Path) -> None:
             for tensor in own:
                 source.seek(tensor.start)
                 if tensor.name in changed:
-                    change = changes[changed[tensor.name]]
-                    merged = _apply(adapter, source, tensor, change, scaling, bool(config.get("fan_in_fan_out")))
+                    merged = _apply(adapter, source, tensor, changes[changed[tensor.name]], scaling, transposed)
                     out.write(_to_bytes(merged))
                 else:
                     _copy(source, out, tensor.size)
@@ -125,15 +116,39 @@ def merge_shards(base: Path, adapter: Path, target: Path) -> None:
         (target / INDEX).write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
 
 
+def match_adapter(base: Path, adapter: Path) -> tuple[float, bool, Changes, list[StoredTensor], str, dict[str, str]]:
+    """Return an adapter's scaling, whether its changes are transposed, these, the tensors of its base, and the result
+    of `_match`. Reads no weights of the base. Raises ModelError as `merge_shards` does."""
+    with lora.fitting(adapter):
+        config = json.loads((adapter / lora.CONFIG).read_text())
+        _check_variant(adapter, config)
+        changes, scaling = read_changes(adapter), config["lora_alpha"] / config["r"]
+    stored, transposed = list_tensors(base), bool(config.get("fan_in_fan_out"))
+    prefix, changed = _match(adapter, changes, [tensor.name for tensor in stored])
+    tied = json.loads((base / "config.json").read_text()).get("tie_word_embeddings", False)
+    shared = [name for name in changes if tied and name.split(".")[-2] in TIED]
+    if shared:
+        raise ModelError(f"adapter {adapter}: it changes {shared[0]}, which is tied; expected other layers; train anew")
+    for tensor in [one for one in stored if one.name in changed]:
+        parts = changes[changed[tensor.name]]
+        shape = list(parts["whole"].shape) if "whole" in parts else [len(parts["B"]), parts["A"].shape[1]]
+        if tensor.shape != (shape[::-1] if transposed and "B" in parts else shape):
+            raise ModelError(
+                f"adapter {adapter}: does not fit the model ({tensor.name} is {tensor.shape}, not {shape}); expected an"
+                " adapter of this base"
+            )
+    return scaling, transposed, changes, stored, prefix, changed
+
+
 def _check_variant(adapter: Path, config: Mapping[str, Any]) -> None:
     for name, expected in REFUSED.items():
         if (config.get(name) or expected) != expected:
             raise ModelError(f"adapter {adapter}: {name}={config[name]}; expected {expected}; train another adapter")
 
 
-def read_changes(adapter: Path) -> dict[str, dict[str, Tensor]]:
+def read_changes(adapter: Path) -> Changes:
     """Return, by the name of a weight in PEFT's plain model, its parts `A` and `B`, or `whole`."""
-    changes: dict[str, dict[str, Tensor]] = {}
+    changes: Changes = {}
     for name, value in load_file(adapter / lora.WEIGHTS).items():
         module, _, part = name.removeprefix(PLAIN).partition(".lora_")
         if part not in ("", "A.weight", "B.weight"):
@@ -179,19 +194,11 @@ def _apply(
     dtype = DTYPES[tensor.dtype]
     if "whole" in change:
         source.seek(tensor.size, os.SEEK_CUR)
-        merged = change["whole"].to(dtype)
-        fits = list(merged.shape) == tensor.shape
-    else:
-        delta = (change["B"].float() @ change["A"].float()).mul_(scaling)
-        delta = delta.T if transposed else delta
-        fits = list(delta.shape) == tensor.shape
-        if fits:
-            plain = torch.empty(tensor.shape, dtype=dtype)
-            source.readinto(_to_bytes(plain))  # type: ignore[attr-defined]  # files have it, BinaryIO does not say so
-            merged = delta.add_(plain).to(dtype)
-    if not fits:
-        raise ModelError(f"adapter {adapter}: does not fit the model ({tensor.name} is {tensor.shape}); expected it to")
-    return merged
+        return change["whole"].to(dtype)
+    delta = (change["B"].float() @ change["A"].float()).mul_(scaling)
+    plain = torch.empty(tensor.shape, dtype=dtype)
+    source.readinto(_to_bytes(plain))  # type: ignore[attr-defined]  # files have it, BinaryIO does not say so
+    return (delta.T if transposed else delta).add_(plain).to(dtype)
 
 
 def _copy(source: BinaryIO, out: BinaryIO, size: int) -> None:

@@ -83,12 +83,12 @@ class Encoder:
         tasks: Sequence[str] | None = None,
         *,
         batch_tokens: int = 16_384,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[np.ndarray], None] | None = None,
     ) -> np.ndarray:
         """Return vectors [N, D], float32, in the order of `texts`. Deterministic on the same machine.
 
         tasks: those of queries; None, or an empty one: the encoding config's. batch_tokens: padded tokens per forward
-        pass, at most CPU_BATCH_TOKENS on CPUs. progress(texts done, tokens done) is called after each batch. Raises
+        pass, at most CPU_BATCH_TOKENS on CPUs. progress(tokens of each text) is called after each batch. Raises
         ModelError for a vector that is not finite.
         """
         # CPUs save work with exact lengths; GPU kernels prefer multiples.
@@ -96,7 +96,6 @@ class Encoder:
         if self.device.type == "cpu":
             batch_tokens = min(batch_tokens, CPU_BATCH_TOKENS)
         out_ND = np.empty((len(texts), self.dim), dtype=np.float32)
-        texts_done = tokens_done = 0
         with eval_mode(self.model):
             for places, rows in self._windows(texts, role, tasks):
                 lengths = np.array([len(row) for row in rows])
@@ -105,9 +104,8 @@ class Encoder:
                     ids_BL, mask_BL = pad([rows[i] for i in batch], filler, side, multiple)
                     vectors_BD = self.embed(ids_BL.to(self.device), mask_BL.to(self.device))
                     out_ND[places[batch]] = vectors_BD.cpu().numpy()
-                    texts_done, tokens_done = texts_done + len(batch), tokens_done + int(lengths[batch].sum())
                     if progress:
-                        progress(texts_done, tokens_done)
+                        progress(lengths[batch])
         check_finite(out_ND)
         return out_ND
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -57,19 +58,29 @@ def read_dim(folder: Path) -> int:
 
 
 def load(folder: Path, in_features: int) -> nn.Linear:
-    """Load a projection, frozen, in float32. Raises ModelError for an unreadable folder, an activation function or
-    another input dimension."""
+    """Load a projection, frozen, in float32: a folder, or the state dict of a linear layer in a file of `torch.save`,
+    of which no code is run. Raises ModelError for an unreadable one, an activation function or another input
+    dimension."""
     try:
-        about = json.loads((folder / "config.json").read_text())
-        weights = load_file(folder / "model.safetensors")
-    except (OSError, ValueError) as error:
-        raise ModelError(f"projection {folder}: cannot be read ({error}); expected a Dense layer; check it") from None
+        if folder.is_file():
+            state = torch.load(folder, map_location="cpu", weights_only=True)
+            about: dict[str, Any] = dict(zip(("out_features", "in_features"), state["weight"].shape, strict=True))
+            weights = {f"linear.{name}": weight for name, weight in state.items()}
+        else:
+            about = json.loads((folder / "config.json").read_text())
+            weights = load_file(folder / "model.safetensors")
+        bias = "linear.bias" in weights
+        layer = nn.Linear(int(about["in_features"]), int(about["out_features"]), bias=bias)
+        layer.load_state_dict({name.removeprefix("linear."): weight for name, weight in weights.items()})
+    except Exception as error:  # a damaged file raises errors of many types
+        raise ModelError(
+            f"projection {folder}: cannot be read ({' '.join(str(error).split())[:200]}); expected a Dense layer, or a"
+            " file of torch.save with the state dict of one linear layer; check it"
+        ) from None
     given = about.get("in_features"), about.get("activation_function", IDENTITY)
     if given != (in_features, IDENTITY):
         raise ModelError(
             f"projection {folder}: from {given[0]} dimensions, {given[1]}; expected from {in_features}, {IDENTITY};"
             " other Dense layers are not supported"
         )
-    layer = nn.Linear(in_features, int(about["out_features"]), bias="linear.bias" in weights)
-    layer.load_state_dict({name.removeprefix("linear."): weight for name, weight in weights.items()})
     return layer.requires_grad_(False)

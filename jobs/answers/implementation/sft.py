@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ratchet.data.rankings import summarize_tokens
 from ratchet.data.tables import read_shards
 from ratchet.data.tasks import read_task
 from ratchet.data.tasks.answers import TEACHER_LOGPROBS
@@ -82,15 +83,9 @@ class TrainTask:
         self.teacher = self._read_teacher(inputs.teacher, ids) if inputs.teacher is not None else None
         if worker.rank == 0:
             prompt_N, target_N = np.array([(len(one.ids) - one.labels, one.labels) for one in self.train]).T
-            names = ("mean", "P95", "max")
             found = {"samples": len(self.train), "too_long": too_long, "longest": int(max(prompt_N + target_N))}
-            tokens = [
-                {
-                    "tokens of": name,
-                    **dict(zip(names, np.round([n.mean(), np.quantile(n, 0.95), max(n)], 1).tolist(), strict=True)),
-                }
-                for name, n in {"prompt": prompt_N, "target": target_N, "sample": prompt_N + target_N}.items()
-            ]
+            parts = {"prompt": prompt_N, "target": target_N, "sample": prompt_N + target_N}
+            tokens = [summarize_tokens(name, length_N) for name, length_N in parts.items()]
             lengths.write_text(json.dumps([found, tokens]))
         per_epoch = -(-len(self.train) // config.batch_size)
         self.steps = steps_of_epochs("sft", len(self.train), per_epoch, config.epochs, worker)

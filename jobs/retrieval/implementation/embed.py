@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import transformers
 
+from ratchet.data.rankings import summarize_tokens
 from ratchet.data.tables import embeddings_schema, list_shards, read_queries, write_table
 from ratchet.errors import ArtifactError
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
@@ -40,17 +42,16 @@ class Worker:
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         texts = read_queries(source, ("id", "text"))
-        tokens = 0
+        lengths: Counter[int] = Counter()
 
-        def count(embedded: int, done: int) -> None:
-            nonlocal tokens
-            tokens = done
-            report(embedded, done)
+        def count(length_B: np.ndarray) -> None:
+            lengths.update(length_B.tolist())
+            report(lengths.total(), _sum(lengths))
 
         rows, own = texts["text"].to_pylist(), list_instructions(self.config, texts)
         vectors_ND = self.encoder.encode(rows, self.config.role, own, batch_tokens=self.batch_tokens, progress=count)
         _write(target, texts["id"], vectors_ND)
-        return {"rows": len(texts), "tokens": tokens}
+        return _count(lengths)
 
 
 class ShardClient:
@@ -64,17 +65,30 @@ class ShardClient:
         self.tokens = TextTokenizer(encoder.load_tokenizer(inputs.model, encoding_config), encoding_config)
         self.engine_args = make_pooler_args(encoding_config.pooling)
         self.how = {"use_activation": encoding_config.normalize}
+        self.lengths: dict[Path, Counter[int]] = {}
 
     def requests(self, source: Path) -> list[Request]:
         texts = read_queries(source, ("text",))
         rows = self.tokens(texts["text"].to_pylist(), self.config.role, tasks=list_instructions(self.config, texts))
+        self.lengths[source] = Counter(map(len, rows))
         return [(np.array(ids, np.int32), self.how) for ids in rows]
 
     def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
         vectors_ND = np.array(answers, np.float32).reshape(-1, self.dim)
         encoder.check_finite(vectors_ND)
         _write(target, pq.read_table(source, columns=["id"])["id"], vectors_ND)
-        return {"rows": len(answers), "tokens": tokens}
+        return _count(self.lengths[source])
+
+
+def _count(lengths: Counter[int]) -> dict[str, int]:
+    """Return the counts of a shard: texts, tokens, and the number of texts of each length. The sums over all shards are
+    the exact distribution, and as large as a text is long, whatever the number of texts."""
+    texts = {f"length/{length}": number for length, number in sorted(lengths.items())}
+    return {"rows": lengths.total(), "tokens": _sum(lengths), **texts}
+
+
+def _sum(lengths: Counter[int]) -> int:
+    return sum(length * number for length, number in lengths.items())
 
 
 def _write(target: Path, ids: pa.ChunkedArray, vectors_ND: np.ndarray) -> None:
@@ -95,7 +109,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     dim = dims.pop()
     if config.npy:
         _write_npy(context.out, rows, dim)
-    return Result({"rows": rows, "dim": dim, "tokens": counts.get("tokens", 0), "dtype": config.dtype})
+    lengths = {int(name.removeprefix("length/")): number for name, number in counts.items() if "/" in name}
+    table = [summarize_tokens(config.role, list(lengths), list(lengths.values()))]
+    metrics = {"rows": rows, "dim": dim, "tokens": counts.get("tokens", 0), "dtype": config.dtype}
+    return Result(metrics, {"tokens per text": table})
 
 
 def _write_npy(folder: Path, rows: int, dim: int) -> None:

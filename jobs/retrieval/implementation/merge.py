@@ -17,7 +17,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     context.progress(Progress(0, 2, "stages", "merging"))
     target = context.out / "model"
     target.mkdir()
-    missing = merging.merge(inputs.base, inputs.adapter, target)
+    missing = merging.merge(inputs.base, inputs.adapter, target, inputs.projection)
     context.progress(Progress(1, 2, "stages", "comparing"))
     texts = pq.read_table(list_shards(inputs.corpus)[0], columns=["text"])["text"].to_pylist()[: config.probes]
     compared = merging.check(inputs.base, inputs.adapter, target, texts)

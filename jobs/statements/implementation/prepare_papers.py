@@ -19,12 +19,13 @@ from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     fractions = config.test_fraction, config.validation_fraction
-    found = select_statements(inputs.papers, config.max_papers, *fractions, config.seed)
+    paths = inputs.papers, inputs.valid, inputs.test
+    found = select_statements(paths, config.max_papers, *fractions, config.seed)
     split, ends_P = found.split_P, found.ends_P
     total = len(split)
     writers = {name: SplitWriter(context.out / name, config.shard_rows, mapped=name == "train") for name in SPLITS}
     empty = repeated = 0
-    for number, paper in enumerate(read_papers(inputs.papers)):
+    for number, paper in enumerate(read_papers(*paths)):
         if split[number] < 0:
             continue
         empty, repeated = empty + paper.empty, repeated + paper.repeated

@@ -67,8 +67,11 @@ def test_vectors_are_those_of_sentence_transformers(model: Path, texts: Path, co
     assert sorted(path.name for path in ctx.out.iterdir()) == sorted(path.name for path in texts.iterdir())
     assert pq.read_schema(ctx.out / "shard-00000.parquet").field("embedding").type == pa.list_(pa.float32(), 384)
     tokenizer = SentenceTransformer(str(model), device="cpu").tokenizer
-    tokens = sum(len(tokenizer(text, truncation=True, max_length=256)["input_ids"]) for text in TEXTS)
-    assert dict(result.metrics) == {"rows": len(TEXTS), "dim": 384, "tokens": tokens, "dtype": "float32"}
+    lengths = [len(tokenizer(text, truncation=True, max_length=256)["input_ids"]) for text in TEXTS]
+    assert dict(result.metrics) == {"rows": len(TEXTS), "dim": 384, "tokens": sum(lengths), "dtype": "float32"}
+    mean, p95 = np.round([np.mean(lengths), np.percentile(lengths, 95)], 1)  # over three shards
+    expected_row = {"tokens of": "passage", "mean": mean, "P95": p95, "max": 256}
+    assert result.tables == {"tokens per text": [expected_row]}
 
 
 def test_the_same_bytes_twice_and_a_length_limit(model: Path, texts: Path, context: MakeContext) -> None:

@@ -100,14 +100,88 @@ def test_what_cannot_be_paired_is_named() -> None:
 
 @given(st.integers(3, 400), st.floats(0.01, 0.99), st.floats(0.01, 0.99), st.integers(0, 9))
 def test_every_split_has_papers_and_the_share_asked_for(papers: int, test: float, valid: float, seed: int) -> None:
-    count = np.bincount(assign_splits(papers, test, valid, seed), minlength=3)
+    count = np.bincount(assign_splits(np.full(papers, 2), test, valid, seed), minlength=3)
     assert count.sum() == papers
     assert count.min() >= 1
     assert abs(count[2] - test * papers) <= 2
     assert abs(count[1] - valid * (papers - count[2])) <= 2
 
 
+def split_as_citer(rows: list[dict[str, Any]], train_ratio: float = 0.8, seed: int = 42) -> tuple[set[str], set[str]]:
+    """The papers of train and of eval in theorem_contrastive_training.py of CITER: those with two or more statements,
+    as they stand, in the order of their shuffled places."""
+    usable = [row["arxiv_id"] for row in rows if len(row.get("lemmas", []) + row.get("theorems", [])) > 1]
+    places = np.arange(len(usable))
+    np.random.default_rng(seed).shuffle(places)
+    names = [usable[place] for place in places]
+    cut = int(len(names) * train_ratio)
+    return set(names[:cut]), set(names[cut:])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=3, max_size=120), st.sampled_from([42, 7]))
+def test_the_test_papers_are_those_of_citer(sizes: list[tuple[int, int]], seed: int) -> None:
+    """Also where texts are repeated or blank: the statements count as they stand."""
+    rows = [
+        {"arxiv_id": f"p{n}", "lemmas": ["same"] * lemmas, "theorems": [f"{n} {k}" for k in range(theorems)]}
+        for n, (lemmas, theorems) in enumerate(sizes)
+    ]
+    train, tested = split_as_citer(rows, 0.8, seed)
+    given_P = np.array([lemmas + theorems for lemmas, theorems in sizes])
+    split = assign_splits(given_P, 0.2, 0.02, seed)
+    names = np.array([row["arxiv_id"] for row in rows])
+    if len(train) + len(tested) >= 3:
+        assert set(names[(split == 2) & (given_P >= 2)].tolist()) == tested
+        assert set(names[(split < 2) & (given_P >= 2)].tolist()) == train
+        assert (split[given_P >= 2] == 1).sum() == 1
+    single = (given_P < 2).sum()
+    assert (split[given_P < 2] == 2).sum() == single - max(int(single * 0.8), min(single, 2)), "candidates"
+
+
+def test_the_test_papers_of_a_file_are_those_of_citer(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    rows = []
+    for n in range(500):
+        lemmas = [f"lemma {n} {k}" for k in range(random.integers(0, 4))]
+        theorems = [f"theorem {n} {k}" for k in range(random.integers(0, 3))]
+        lemmas += [" "] * (n % 17 == 0) + lemmas[:1] * (n % 5 == 0) + ["We have a = b."] * (n % 7 == 0)
+        rows.append({"arxiv_id": f"p{n}", "lemmas": lemmas, "theorems": theorems})
+    found = select_statements((write(tmp_path / "papers.jsonl", rows), None, None), None, 0.2, 0.02, 42)
+    train, tested = split_as_citer(rows)
+    usable = {row["arxiv_id"] for row in rows if len(row["lemmas"] + row["theorems"]) > 1}
+    for names, ours in ((tested, {"test"}), (train, {"train", "valid"})):
+        assert {f"p{n}" for n, split in enumerate(found.split_P) if SPLITS[split] in ours} & usable == names
+    assert len(tested) > 50
+
+
+def test_given_files_are_their_splits(tmp_path: Path) -> None:
+    """Files of one name, without ids; a text of two files is kept in test."""
+    parts = {
+        name: write(
+            tmp_path / name / "papers.jsonl", [{"lemmas": [f"{name} {n} {k}" for k in range(3)]} for n in range(4)]
+        )
+        for name in ("data", "valid", "test")
+    }
+    papers = list(read_papers(parts["data"], None, parts["test"]))
+    assert [paper.split for paper in papers] == [0] * 4 + [2] * 4
+    assert [papers[0].id, papers[4].id] == ["papers.jsonl:1", "test/papers.jsonl:1"]
+    found = select_statements((parts["data"], parts["valid"], parts["test"]), None, 0.2, 0.02, 42)
+    assert found.split_P.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    found = select_statements((parts["data"], None, parts["test"]), 3, 0.2, 0.02, 42)
+    assert np.bincount(found.split_P[:4] + 1, minlength=4).tolist() == [1, 2, 1, 0]
+    assert found.split_P[4:].tolist() == [2] * 4
+    found = select_statements((parts["data"], parts["valid"], None), None, 0.5, 0.02, 42)
+    assert np.bincount(found.split_P).tolist() == [2, 4, 2]
+    same = write(tmp_path / "same.jsonl", [{"lemmas": ["data 0 0", "x", "y"]}])
+    found = select_statements((parts["data"], parts["valid"], same), None, 0.2, 0.02, 42)
+    assert found.count_P.tolist() == [2, *[3] * 8]
+    alone = write(tmp_path / "alone.jsonl", [{"lemmas": ["data 0 0"]}])
+    with pytest.raises(DataError, match=r"alone\.jsonl: 8 of 9 papers have .* none of them is in test"):
+        select_statements((parts["data"], parts["valid"], alone), None, 0.2, 0.02, 42)
+
+
 def write(path: Path, rows: list[Any]) -> Path:
+    path.parent.mkdir(exist_ok=True)
     path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
     return path
 
@@ -139,8 +213,10 @@ def test_bad_lines_are_named(tmp_path: Path, row: Any, said: str) -> None:
 def test_missing_files_and_too_few_papers_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no \.jsonl file"):
         list(read_papers(tmp_path))
-    with pytest.raises(DataError, match="2 papers; expected at least three"):
-        assign_splits(2, 0.2, 0.1, 0)
+    with pytest.raises(DataError, match="2 papers; expected at least 3"):
+        assign_splits(np.array([2, 2]), 0.2, 0.1, 0)
+    with pytest.raises(DataError, match="1 papers; expected at least 2, one for each of train, valid"):
+        assign_splits(np.array([2]), 0, 0.1, 0)
 
 
 @needs_public_data
@@ -161,7 +237,7 @@ def test_a_text_of_several_papers_is_kept_in_one(papers: list[list[str]], seed: 
     own = [[f"{n} {k}" for k in range(2)] + texts for n, texts in enumerate(papers)]
     with tempfile.TemporaryDirectory() as folder:
         rows = [{"arxiv_id": str(n), "lemmas": texts} for n, texts in enumerate(own)]
-        found = select_statements(write(Path(folder) / "papers.jsonl", rows), 10, 0.3, 0.3, seed)
+        found = select_statements((write(Path(folder) / "papers.jsonl", rows), None, None), 10, 0.3, 0.3, seed)
     kept: dict[str, list[tuple[int, int]]] = {}
     given_in: dict[str, set[int]] = {}
     for n, texts in enumerate(own):

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ratchet.data.rankings import summarize_counts
+from ratchet.data.rankings import summarize_counts, summarize_tokens
 from ratchet.data.tables import CORPUS, QUERIES, list_shards, read_shards
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval.implementation.prepare import run
@@ -202,4 +202,11 @@ def test_the_folds_hold_every_query_once_and_zero_makes_no_split(tmp_path: Path,
 
 def test_statistics_of_no_queries_are_zero_and_queries_without_relevant_documents_are_counted() -> None:
     assert set(summarize_counts([]).values()) == {0}
+    assert summarize_tokens("x", []) == {"tokens of": "x", "mean": 0.0, "P95": 0.0, "max": 0.0}
+    lengths = np.random.default_rng(0).integers(1, 60, 500)
+    row = summarize_tokens("x", *map(list, np.unique(lengths, return_counts=True)))
+    assert row == summarize_tokens("x", lengths.tolist())
+    assert [row["mean"], row["P95"], row["max"]] == np.round(
+        [lengths.mean(), np.percentile(lengths, 95), 59], 1
+    ).tolist()
     assert summarize_counts([0, 2, 0, 4]) == {"mean": 1.5, "std": 1.6583, "P75": 2.5, "P95": 3.7, "max": 4, "none": 2}

@@ -206,7 +206,7 @@ def papers(name: str, answer: str, *rows: Any) -> Mistake:
 PAPERS_TABLE = [
     papers(
         "two papers",
-        r": 2 papers; expected at least three, one for each of .*; give more .*",
+        r": 2 papers; expected at least 3, one for each of .*; give more .*",
         *[{"lemmas": ["a", "b"]}] * 2,
     ),
     papers(
@@ -216,7 +216,7 @@ PAPERS_TABLE = [
     ),
     papers("a statement each", r": 0 of 9 papers have two .*none of them is in train; .*", *[{"theorems": ["a"]}] * 9),
     papers("the same twice", r": 0 of 9 papers have two or more .*", *[{"theorems": ["a", "a "]}] * 9),
-    papers("one pair", r": 1 of 9 papers have two or more .*", {"lemmas": ["a", "b"]}, *[{"theorems": ["a"]}] * 8),
+    papers("one pair", r": 1 of 9 papers have two or more .*", {"lemmas": ["a", "b"]}, *[{"theorems": ["c"]}] * 8),
     papers(
         "no lists", r":1: no lemmas or theorems; expected an object with lists of statements; add one", {"title": "t"}
     ),
@@ -232,7 +232,7 @@ PAPERS_TABLE = [
     ),
     papers(
         "an id twice",
-        r":2: paper 'a' is also p\.jsonl:1; expected each paper once; put the two together",
+        r":2: paper 'a' is also p\.jsonl:1; expected each paper once; put the two together, or remove one",
         *[{"arxiv_id": "a", "lemmas": []}] * 2,
     ),
 ]

@@ -11,6 +11,7 @@ from mistakes import MODEL, Mistake
 PAPERS = "".join(
     f'{{"arxiv_id": "a{i}", "theorems": ["x {i} y", "z {i} w"], "lemmas": ["q {i}"]}}\n' for i in range(40)
 )
+OTHERS = "".join(f'{{"arxiv_id": "a{i}", "theorems": ["x {i} u", "z {i} v"]}}\n' for i in (40, 3))
 
 
 def quickstart(line: str, answer: str) -> Mistake:
@@ -184,6 +185,13 @@ SIZES = [
         r"batch_size: 1024 given, for \d+ pairs in an epoch, .*",
         {"papers.jsonl": PAPERS, **MODEL},
     ),
+    Mistake(
+        "papers_in_two_files",
+        "plan theorems --set data=papers.jsonl --set test=test.jsonl --set base=base",
+        r"test\.jsonl:2: paper 'a3' is also papers\.jsonl:4; expected each paper once; .*",
+        {"papers.jsonl": PAPERS, "test.jsonl": OTHERS, **MODEL},
+    ),
+    theorems("valid=missing.jsonl", r"valid: missing\.jsonl given; .*"),
     Mistake("nul", "plan ./r.py", r"r\.py:1: a NUL byte given; expected UTF-8 text; .*", {"r.py": b"a\0b"}),
     Mistake("utf-16", "plan ./r.py", r"r\.py: UTF-16 given; .*", {"r.py": "def r(): pass".encode("utf-16")}),
     Mistake("empty", "plan ./r.py", r"r\.py: the file is empty; expected text; .*", {"r.py": b""}),

@@ -77,13 +77,13 @@ def test_order_does_not_depend_on_batches_or_windows(
 ) -> None:
     one = encoder.load(tiny["bert"], dtype="float32")
     expected = one.encode(texts, "query")
-    calls: list[tuple[int, int]] = []
+    calls: list[np.ndarray] = []
     monkeypatch.setattr(encoder, "WINDOW", 7)
     for batch_tokens in (1, 64, 4096):
         calls.clear()
-        found = one.encode(texts, "query", batch_tokens=batch_tokens, progress=lambda *done: calls.append(done))
+        found = one.encode(texts, "query", batch_tokens=batch_tokens, progress=calls.append)
         np.testing.assert_allclose(found, expected, atol=1e-5)
-        assert calls[-1] == (len(texts), sum(map(len, one.tokenize(texts, "query"))))
+        assert sorted(np.concatenate(calls)) == sorted(map(len, one.tokenize(texts, "query")))
     assert one.encode([], "query").shape == (0, 32)
 
 
