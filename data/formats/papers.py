@@ -51,8 +51,7 @@ def find_files(path: Path) -> list[Path]:
 
 
 def read_papers(*paths: Path | None) -> Iterator[Paper]:
-    """Yield the papers of the paths, which are in the order of SPLITS, one at a time. Raises DataError naming file and
-    line."""
+    """Yield the papers of the paths (in the order of SPLITS) one at a time. Raises DataError naming file and line."""
     seen: dict[str, str] = {}
     for split, path in enumerate(paths):
         for file in find_files(path) if path is not None else ():

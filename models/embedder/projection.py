@@ -58,12 +58,11 @@ def read_dim(folder: Path) -> int:
 
 
 def load(folder: Path, in_features: int) -> nn.Linear:
-    """Load a projection, frozen, in float32: a folder, or the state dict of a linear layer in a file of `torch.save`,
-    of which no code is run. Raises ModelError for an unreadable one, an activation function or another input
-    dimension."""
+    """Load a projection, frozen, in float32: a folder, or a file of `torch.save` with the state dict of a linear layer.
+    Raises ModelError for an unreadable one, an activation function or another input dimension."""
     try:
         if folder.is_file():
-            state = torch.load(folder, map_location="cpu", weights_only=True)
+            state = torch.load(folder, map_location="cpu", weights_only=True)  # which runs no code
             about: dict[str, Any] = dict(zip(("out_features", "in_features"), state["weight"].shape, strict=True))
             weights = {f"linear.{name}": weight for name, weight in state.items()}
         else:

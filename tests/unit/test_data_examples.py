@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.data.formats.detection import load_queries, load_retrieval
+from ratchet.data.formats.papers import read_papers
 from ratchet.jobs.retrieval.datasets import find_datasets
 from ratchet.jobs.retrieval.prepare import Config, Inputs
 from ratchet.jobs.retrieval.splits import load_data
@@ -26,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_all_examples_are_found() -> None:
-    assert len(FILES) == 9
+    assert len(FILES) == 10
 
 
 @pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.csv", "flag.jsonl", "beir"])
@@ -36,6 +37,11 @@ def test_the_formats_say_the_same(name: str, folder: Path) -> None:
     assert {text[query.positives[0]] for query in data.queries} == ANSWERS
     assert [query.text for query in load_queries(folder / name)] == [query.text for query in data.queries]
     assert [query.text for query in load_queries(folder / "queries.txt")] == [query.text for query in data.queries]
+
+
+def test_the_papers_are_read(folder: Path) -> None:
+    papers = list(read_papers(folder / "papers.jsonl"))
+    assert [(paper.id, len(paper.statements)) for paper in papers] == [("2101.00001", 3), ("2101.00002", 2)]
 
 
 def test_columns_and_the_list(folder: Path) -> None:

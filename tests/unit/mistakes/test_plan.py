@@ -191,7 +191,7 @@ SIZES = [
         r"test\.jsonl:2: paper 'a3' is also papers\.jsonl:4; expected each paper once; .*",
         {"papers.jsonl": PAPERS, "test.jsonl": OTHERS, **MODEL},
     ),
-    theorems("valid=missing.jsonl", r"valid: missing\.jsonl given; .*"),
+    theorems("valid=missing.jsonl", r"missing\.jsonl: not found; expected a file or folder .*"),
     Mistake("nul", "plan ./r.py", r"r\.py:1: a NUL byte given; expected UTF-8 text; .*", {"r.py": b"a\0b"}),
     Mistake("utf-16", "plan ./r.py", r"r\.py: UTF-16 given; .*", {"r.py": "def r(): pass".encode("utf-16")}),
     Mistake("empty", "plan ./r.py", r"r\.py: the file is empty; expected text; .*", {"r.py": b""}),
