@@ -70,7 +70,8 @@ def load(folder: Path, in_features: int) -> nn.Linear:
             weights = load_file(folder / "model.safetensors")
         bias = "linear.bias" in weights
         layer = nn.Linear(int(about["in_features"]), int(about["out_features"]), bias=bias)
-        layer.load_state_dict({name.removeprefix("linear."): weight for name, weight in weights.items()})
+        if layer.in_features == in_features:
+            layer.load_state_dict({name.removeprefix("linear."): weight for name, weight in weights.items()})
     except Exception as error:  # a damaged file raises errors of many types
         raise ModelError(
             f"projection {folder}: cannot be read ({' '.join(str(error).split())[:200]}); expected a Dense layer, or a"
