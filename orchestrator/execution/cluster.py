@@ -147,7 +147,9 @@ class Cluster:
         context = replace(context, code=required, progress=ProgressReporter(self.progress_actor, context.step))
         # Outside the placement group of a trial, which has no resources for what the step starts.
         free = PlacementGroupSchedulingStrategy(placement_group=None)  # type: ignore[arg-type]
-        options = compute_task_options(context.resources) if job.single_process else {"num_cpus": 0}
+        options: dict[str, Any] = {"num_cpus": 0}
+        if job.single_process:
+            options = {"num_cpus": context.resources.cpus, **make_ray_options(context.resources)}
         task = ray.remote(max_retries=0)(run_job).options(name=context.step, scheduling_strategy=free, **options)
         running = task.remote(job, context, config, inputs, find_existing_paths(context.work, inputs))
         try:
@@ -204,11 +206,6 @@ def resolve_step(step: Step, machines: Sequence[Machine]) -> Resources:
         if asked.workers is not None and asked.workers > most:
             return resolve_resources(replace(step.resources, workers=most), machines)
     return asked
-
-
-def compute_task_options(resources: Resources) -> dict[str, Any]:
-    """Return the options of a Ray task that is one worker with these resources."""
-    return {"num_cpus": resources.cpus, **make_ray_options(resources)}
 
 
 def compute_demand(resources: Resources) -> Demand:

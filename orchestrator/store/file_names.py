@@ -21,7 +21,8 @@ RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{device}{n}" for device in ("COM", "
 def check_safe(name: str, reserved: str) -> None:
     """Raises StoreError if a relative posix path leaves its folder, is `reserved`, or has control characters."""
     parts = PurePosixPath(name).parts
-    unsafe = name.startswith("/") or ".." in parts or "\\" in name or any(map(_is_control, name))
+    has_control = any(unicodedata.category(character) == "Cc" for character in name)
+    unsafe = name.startswith("/") or ".." in parts or "\\" in name or has_control
     if unsafe or name in ("", ".", reserved):
         raise StoreError(
             f"artifact file {name!r}: a path that leaves its folder or is reserved; expected a plain relative path"
@@ -62,7 +63,3 @@ def _find_fault(part: str) -> str | None:
     if part.split(".")[0].rstrip(" ").upper() in RESERVED:
         return f"{part.split('.')[0]} is the name of a device on Windows"
     return None
-
-
-def _is_control(character: str) -> bool:
-    return unicodedata.category(character) == "Cc"

@@ -112,7 +112,7 @@ class TrialActor(tune.Trainable):
         known = self.spec.known.get(compute_key(self.settings))
         if known is not None:
             for number, value in enumerate(known.curve, 1):
-                self._report(number, value)
+                self.reports.put({"checkpoint": number, "value": value})
             return {} if known.value is None else {"checkpoint": max(1, len(known.curve)), "value": known.value}
         values: list[float] = []
         curve: list[float] = []
@@ -156,9 +156,6 @@ class TrialActor(tune.Trainable):
             listener.report_checkpoints(points)
         return objective.read_value(deciding.numbers), points
 
-    def _report(self, checkpoint: int, value: float) -> None:
-        self.reports.put({"checkpoint": checkpoint, "value": value})
-
 
 class TrialListener(RunListener):
     """The listener of a trial's run: sends progress to the driver and the objective at checkpoints to Tune."""
@@ -177,7 +174,7 @@ class TrialListener(RunListener):
         """Report the values that are new."""
         for value in values[self.reported :]:
             self.reported += 1
-            self.trial._report(self.reported, value)
+            self.trial.reports.put({"checkpoint": self.reported, "value": value})
 
     def started(self, name: str, attempt: int) -> None:
         self.send(Progress(0, stage=f"{name} starting"))

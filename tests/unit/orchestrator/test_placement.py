@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from ratchet.errors import InputError, RecipeError
 from ratchet.jobs.answers import sft
 from ratchet.jobs.retrieval import embed, merge, mine, prepare
-from ratchet.orchestrator.execution.cluster import Cluster, compute_task_options, resolve_step
+from ratchet.orchestrator.execution.cluster import Cluster, resolve_step
 from ratchet.orchestrator.job_interface import Job, Resources
 from ratchet.orchestrator.job_interface.placement import (
     Machine,
     choose_workers,
     count_fitting,
+    make_ray_options,
     resolve_resources,
 )
 from ratchet.orchestrator.recipe import Settings, apply_setting, build, find
@@ -112,7 +113,7 @@ def test_a_job_of_a_single_process_has_the_resources_of_one_worker() -> None:
     cluster.__dict__["file_machines"] = [Machine(8.0, 0.0, 2), Machine(32.0, 8.0, 4, memory=200.0)]
     found = cluster.place(made)
     assert (found.workers, found.gpus, found.memory) == (1, 0.0, 40)
-    assert compute_task_options(found) == {"num_cpus": found.cpus, "memory": 40 * 10**9}
+    assert make_ray_options(found) == {"memory": 40 * 10**9}
     with pytest.raises(InputError, match="1 workers of"):
         cluster.place(replace(made, resources=Resources(memory=300, cpus=64)))
 
