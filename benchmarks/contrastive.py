@@ -133,10 +133,11 @@ def loss(way: str, batch: int) -> dict[str, float]:
         left.requires_grad_()
         right.requires_grad_()
         if peer is not None:
-            value = peer.calculate_loss([[left], [right]], with_backward=True)
+            value = torch.as_tensor(peer.calculate_loss([[left], [right]], with_backward=True))
         else:
             logits, own = left @ right.T / TEMPERATURE, torch.arange(batch)
-            value = sum(torch.nn.functional.cross_entropy(one, own) for one in (logits, logits.T)) / 2
+            cross_entropy = torch.nn.functional.cross_entropy
+            value = (cross_entropy(logits, own) + cross_entropy(logits.T, own)) / 2
             value.backward()
     seconds = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -202,7 +203,7 @@ def our_step(given: argparse.Namespace, way: str) -> dict[str, float]:
         write_table(folder / "valid/shard-00000.parquet", table.slice(0, 4))
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         inputs = Inputs(resolve(MINILM), folder / "train", folder / "valid")
-        resources = Resources(1, float(given.threads), 0.0, micro_batch_size=given.micro_batch_size)
+        resources = Resources(1, cpus=float(given.threads), gpus=0.0, micro_batch_size=given.micro_batch_size)
         return steps(TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, resources), tokens_of(rows))
 
 

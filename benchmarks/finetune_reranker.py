@@ -73,7 +73,7 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         shards = (folder / kind for kind in ("mined", "corpus", "valid", "ranking"))
         inputs = Inputs(resolve(MINILM), *shards)
-        task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, float(given.threads), 0.0))
+        task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=float(given.threads), gpus=0.0))
         return steps(task, tokens_of(rows))
 
 

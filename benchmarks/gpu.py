@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import transformers
 
-from benchmarks.scoring import RetrievalFinetuneConfig, load_lists, save_tokenizer
+from benchmarks.scoring import Lists, load_lists, save_tokenizer
 from ratchet.models.embedder import encoder
 from ratchet.models.presets import PROMPT
 from ratchet.models.reranker import reranker
@@ -84,7 +84,7 @@ def row(label: str, tokens: float, seconds: float, flops_per_token: float, more:
         torch.cuda.reset_peak_memory_stats()
 
 
-def save_model(folder: Path, shape: dict[str, int], lists: RetrievalFinetuneConfig, device: str) -> Path:
+def save_model(folder: Path, shape: dict[str, Any], lists: Lists, device: str) -> Path:
     """Random weights, drawn where they are fast to draw."""
     config = transformers.Qwen2Config(**shape, max_position_embeddings=4096, pad_token_id=0)
     torch.manual_seed(0)
@@ -123,9 +123,7 @@ def weights_of(shape: dict[str, int]) -> int:
     return shape["num_hidden_layers"] * (2 * d * d + 2 * d * keys + 3 * d * shape["intermediate_size"])
 
 
-def embedding(
-    base: Path, lists: RetrievalFinetuneConfig, device: str, batch_tokens: int
-) -> tuple[float, float, float, str]:
+def embedding(base: Path, lists: Lists, device: str, batch_tokens: int) -> tuple[float, float, float, str]:
     ours = encoder.load(base, dtype="bfloat16", device=device)
     texts = [*lists[0], *(text for own in lists[1] for text in own)]
     tokens = sum(len(ids) for ids in ours.tokenize(texts, "passage"))
@@ -133,9 +131,7 @@ def embedding(
     return tokens, seconds, 2 * layer_weights(ours.model), f"{len(texts) / seconds:,.0f} texts/s"
 
 
-def scoring(
-    base: Path, lists: RetrievalFinetuneConfig, device: str, batch_tokens: int
-) -> tuple[float, float, float, str]:
+def scoring(base: Path, lists: Lists, device: str, batch_tokens: int) -> tuple[float, float, float, str]:
     ours = reranker.load(base, dtype="bfloat16", device=device)
     tokens = sum(len(one.ids) for one in ours.tokenize(*lists))
     seconds = timed(lambda: ours.score(*lists, batch_tokens=batch_tokens), device)
@@ -143,7 +139,7 @@ def scoring(
 
 
 def finetuning(
-    base: Path, folder: Path, lists: RetrievalFinetuneConfig, device: str, quantization: Any, steps: int
+    base: Path, folder: Path, lists: Lists, device: str, quantization: Any, steps: int
 ) -> tuple[float, float, float, str]:
     """The reranker's training loop on groups of 1 + 7, without DeepSpeed."""
     from ratchet.data.tables import CORPUS, MINED, QUERIES, RANKED, write_shards
@@ -166,7 +162,9 @@ def finetuning(
     ranking = {"documents": rows[0]["positives"], "scores": [1.0], "ranks": [1]}
     write_shards(folder / "ranking", [rows[0] | ranking], RANKED, 100_000)
     inputs = Inputs(base, folder / "mined", folder / "corpus", folder / "valid", folder / "ranking")
-    task = TrainTask(WorkerInfo(0, 1, device), config, inputs, Resources(1, 1.0, 1.0 if device == "cuda" else 0.0))
+    task = TrainTask(
+        WorkerInfo(0, 1, device), config, inputs, Resources(1, cpus=1.0, gpus=1.0 if device == "cuda" else 0.0)
+    )
     trained = [p for p in task.model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=config.learning_rate)
     tokens, start = 0, time.perf_counter()

@@ -84,7 +84,7 @@ def step(given: argparse.Namespace, device: str, peak: float) -> None:
         write_table(folder / "valid/shard-00000.parquet", table.slice(0, 4))
         backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
         torch.distributed.init_process_group(backend, init_method=f"file://{folder}/group", rank=0, world_size=1)
-        resources = Resources(1, 1.0, 1.0 if device == "cuda" else 0.0, batch_tokens=given.batch_tokens)
+        resources = Resources(1, cpus=1.0, gpus=1.0 if device == "cuda" else 0.0, batch_tokens=given.batch_tokens)
         inputs = Inputs(base, folder / "train", folder / "valid")
         task = TrainTask(WorkerInfo(0, 1, device), config, inputs, resources)
         optimizer = torch.optim.AdamW([p for p in task.model.parameters() if p.requires_grad], lr=1e-3)

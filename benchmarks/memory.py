@@ -120,7 +120,7 @@ def embed(base: Path, data: Path, out: Path, settings: dict[str, Any], given: An
     inputs = job.Inputs(base, data / "corpus")
 
     def work() -> None:
-        worker = Worker(base, None, config, given.batch_tokens, "cpu")
+        worker = Worker(inputs, config, given.batch_tokens, "cpu")
         worker(next((data / "corpus").glob("*.parquet")), out.with_suffix(".parquet"), lambda *_: None)
 
     return nothing, work, lambda: job.estimate_needs(config, inputs, given, {})
@@ -139,7 +139,7 @@ def rerank(base: Path, data: Path, out: Path, settings: dict[str, Any], given: A
 
     def work() -> None:
         limits = replace(read_reranker_config(base), max_length=length)
-        options = {"dtype": config.dtype, "quantization": config.quantization}
+        options: dict[str, Any] = {"dtype": config.dtype, "quantization": config.quantization}
         one = reranker.load(base, None, device="cpu", reranker_config=limits, **options)
         one.score([TEXT] * 2, [[TEXT] * 12] * 2, batch_tokens=given.batch_tokens)
 
@@ -217,7 +217,7 @@ WORK: dict[str, Callable[..., Parts]] = {
 }
 
 
-def save(base: Path, data: Path, shape: dict[str, int]) -> None:
+def save(base: Path, data: Path, shape: dict[str, Any]) -> None:
     """The model with random weights, an adapter of rank 32 that changes it, and rows of texts."""
     import torch
     import transformers

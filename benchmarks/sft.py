@@ -94,7 +94,7 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
         config = Config(batch_size=given.batch, epochs=1, dtype=kind, max_length=LONGEST, packing=given.packing)  # type: ignore[arg-type]
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         inputs = Inputs(folder / "base", folder / "train", folder / "valid")
-        worker, resources = WorkerInfo(0, 1, "cpu"), Resources(1, float(given.threads), 0.0)
+        worker, resources = WorkerInfo(0, 1, "cpu"), Resources(1, cpus=float(given.threads), gpus=0.0)
         task = TrainTask(worker, config, inputs, resources, folder / "lengths.json")
         return steps(task, tokens_of(folder, samples))
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
+from ratchet.errors import InputError
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import embed, merge
 from ratchet.jobs.statements import evaluate_papers, finetune_embedder_pairs, prepare_papers
@@ -45,6 +46,8 @@ def theorems(
     model: Source | Output = pretrained(base)
     if not projection and "_lora_adapters" in (folder := Path(adapter)).name:
         projection = str(folder.with_name(folder.name.replace("_lora_adapters", "_projection") + ".pt"))
+    if projection and not adapter:
+        raise InputError(f"projection: {projection} given, without adapter; expected both; set adapter=FOLDER too")
     if start := find_given(adapter=adapter, projection=projection):
         model = step("start/merge", merge.JOB, base=model, corpus=prepared["test"], **start)["model"]
     sampled: dict[str, Any] = {"statements": prepared["test"], "max_queries": 5000, "seed": seed}

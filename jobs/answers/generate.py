@@ -18,7 +18,7 @@ from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.inference import EngineConfig, check_engine
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Seed, Unit
+from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Result, Seed, Unit
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,32 @@ def check(config: Config, inputs: Inputs) -> None:
         decoder.check(inputs.model)
 
 
+def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+    """Check the arguments of the chat template, and that model and samples are of one task."""
+    from ratchet.data.tasks.task import read_task_name
+
+    made = parents["samples"].metrics.get("task") if "samples" in parents else None
+    task = read_task_name(inputs.samples) if inputs.samples is not None else made
+    if task is not None:
+        check_same_task(config, inputs, str(task))
+    return check_chat(config, inputs, parents)
+
+
+def check_same_task(config: Config, inputs: Inputs, task: str) -> None:
+    """Raise InputError for an adapter or a model that was trained on the format of another task than the samples'."""
+    from ratchet.data.tasks.task import TASK_FILE, read_task_name
+
+    for kind, folder in (("adapter", inputs.adapter), ("model", inputs.model)):
+        if folder is None or config.allow_other_task or not (folder / TASK_FILE).exists():
+            continue
+        if (trained := read_task_name(folder)) != task:
+            raise InputError(
+                f"generate.{kind}: {folder} was trained on task {trained}, the samples are of task {task}; expected the"
+                f" same, since answers are verified in the format of the samples; prepare the samples as {trained},"
+                " or set generate.allow_other_task=true"
+            )
+
+
 def check_vllm(config: Config, inputs: Inputs) -> None:
     """Raise InputError for what engine `vllm` cannot do. Samples that do not exist yet are not checked."""
     check_engine("generate", config)
@@ -108,6 +134,6 @@ JOB = Job(
     inputs=Inputs,
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
-    predict=check_chat,
+    predict=predict,
     needs=estimate_needs,
 )

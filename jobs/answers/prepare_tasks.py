@@ -65,10 +65,10 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read, verify and split all samples, so that a bad row is an error before anything starts."""
     from ratchet.data.tasks.splits import describe_repeated
 
-    chat = describe_chat(config, make_task(config, inputs).stop)
+    known = {"task": config.task, **describe_chat(config, make_task(config, inputs).stop)}
     if inputs.data is None:  # another step makes it
         made = parents["data"].metrics.get("tasks") if "data" in parents else None
-        return Result(chat if made is None else {"train": int(made), **chat})
+        return Result(known if made is None else {"train": int(made), **known})
     if inputs.test is not None and inputs.test.exists() and inputs.data.exists() and inputs.test.samefile(inputs.data):
         raise InputError(
             f"{inputs.data}: given as data and as test; expected test rows that are not trained on; give the test file,"
@@ -76,7 +76,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
         )
     splits = split_samples(config, inputs)
     train = sum(map(len, splits.groups["train"]))
-    return Result({"train": train, **chat}, note=describe_repeated(splits))
+    return Result({"train": train, **known}, note=describe_repeated(splits))
 
 
 def make_task(config: Config, inputs: Inputs) -> Task:

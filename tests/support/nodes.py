@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
-RAY = Path(sys.executable).parent / "ray"
+RAY = str(Path(sys.executable).parent / "ray")
 
 
 def free_port() -> int:

@@ -18,7 +18,6 @@ from ratchet.data.tasks import get_task
 from ratchet.data.tasks.answers import COMPLETIONS
 from ratchet.data.tasks.task import (
     SAMPLES,
-    TASK_FILE,
     Sample,
     read_task_file,
     read_task_name,
@@ -26,9 +25,8 @@ from ratchet.data.tasks.task import (
     sample_to_row,
     write_task_name,
 )
-from ratchet.errors import InputError
 from ratchet.jobs.answers.chat_options import read_chat
-from ratchet.jobs.answers.generate import Config, Inputs, check_vllm
+from ratchet.jobs.answers.generate import Config, Inputs, check_same_task, check_vllm
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows
 from ratchet.jobs.distributed.vllm_shards import Request, Task, run_engine
@@ -170,10 +168,7 @@ def count_shared_tokens(sample: Sample, tokenizer: Any) -> int:
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    task = read_task_name(inputs.samples)
-    if not config.allow_other_task:
-        _check_same_task("adapter", inputs.adapter, task)
-        _check_same_task("model", inputs.model, task)
+    check_same_task(config, inputs, read_task_name(inputs.samples))  # at plan time the model may not have existed
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
     config = resolve_dtype(context, config)
@@ -183,16 +178,3 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     (context.out / "sampling.json").write_text(json.dumps(asdict(config), indent=2, sort_keys=True) + "\n")
     numbers = {"samples": counts["rows"], "num_completions": config.num_completions, "tokens": counts.get("tokens", 0)}
     return Result({**numbers, "dtype": config.dtype})
-
-
-def _check_same_task(kind: str, folder: Path | None, task: str) -> None:
-    """Raise InputError for an adapter or model that was trained on the format of another task."""
-    if folder is None or not (folder / TASK_FILE).exists():
-        return
-    trained = read_task_name(folder)
-    if trained != task:
-        raise InputError(
-            f"generate.{kind}: {folder} was trained on task {trained}, the samples are of task {task}; expected the"
-            f" same, since answers are verified in the format of the samples; prepare the samples as {trained},"
-            " or set generate.allow_other_task=true"
-        )

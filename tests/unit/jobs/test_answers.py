@@ -169,6 +169,12 @@ def test_an_adapter_of_another_task_does_not_answer(made: Path, tmp_path: Path, 
     given = generate.Inputs(tmp_path / "model", made / "prepared/test")
     with pytest.raises(InputError, match=r"generate.model: .* was trained on task gsm8k"):
         generate.JOB.load()(context(), generate.Config(), given)
+    with pytest.raises(InputError, match=r"generate.model: .* was trained on task gsm8k"):
+        generate.predict(generate.Config(), given, {})
+    planned = generate.Inputs(tmp_path / "model", None)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"the samples are of task countdown"):
+        generate.predict(generate.Config(), planned, {"samples": Result({"task": "countdown"})})
+    generate.predict(generate.Config(allow_other_task=True), planned, {"samples": Result({"task": "countdown"})})
 
 
 @pytest.mark.parametrize(
