@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -186,6 +187,17 @@ def split_queries(
                 " prepare.validation_fraction"
             )
     return sides
+
+
+def leave_out_labels(train: Sequence[Query], held_out: Sequence[Query], fraction: float) -> list[Query]:
+    """Return the training queries without those of some labels, so that at least this fraction of the held-out queries
+    has no positive of a training query. Labels of few training queries are left out first: they cost the least."""
+    trained = Counter(name for query in train for name in query.positives)
+    seen = [query for query in held_out if any(name in trained for name in query.positives)]
+    seen.sort(key=lambda query: sum(trained[name] for name in query.positives))
+    missing = math.ceil(fraction * len(held_out)) - (len(held_out) - len(seen))
+    left_out = {name for query in seen[: max(0, missing)] for name in query.positives}
+    return [query for query in train if left_out.isdisjoint(query.positives)]
 
 
 def _connect(queries: Sequence[Query]) -> dict[str, str]:

@@ -25,6 +25,10 @@ CORPUS = pa.schema({"id": pa.string(), "text": pa.string()})
 QUERIES = pa.schema([*CORPUS, ("positives", IDS), ("grades", pa.list_(pa.int32())), ("negatives", IDS)])
 """Queries. positives, negatives: ids in the corpus; grades: the relevance of each positive, 1 or more."""
 
+HELD_OUT = pa.schema({"group": pa.string(), "seen": pa.bool_()})
+"""Further columns of queries that are held out. group: queries of a group are not independent of each other; seen:
+whether a positive of the query is a positive of a training query. Tables of other queries do not have them."""
+
 MINED = pa.schema(
     [*CORPUS, ("positives", IDS), ("negatives", IDS), ("positive_scores", SCORES), ("negative_scores", SCORES)]
 )

@@ -29,11 +29,16 @@ class Config:
     """Name of the system in `run.trec` and in the report."""
 
 
+WITH_INTERVAL = ("map@25", "r@25", "ndcg@10", "mrr", "map")
+"""Metrics that are reported with the half width of their 95 % confidence interval: `map@25/interval`."""
+
+
 @dataclass(frozen=True)
 class Inputs:
     queries: Path
-    """Shards of queries with their positives. With a column `seen`, as `prepare` writes it, queries with a positive of
-    a training query and those without have metrics of their own too: `seen/map@25`, `unseen/map@25`."""
+    """Shards of queries with their positives. With the columns of `ratchet.data.tables.HELD_OUT`, queries with a
+    positive of a training query and those without have metrics of their own too (`seen/map@25`, `unseen/map@25`), and
+    the intervals are those of groups."""
     corpus: Path
     """Shards of documents."""
     query_embeddings: Path | None = None
@@ -64,7 +69,17 @@ def check(config: Config, inputs: Inputs) -> None:
 def list_metrics(config: Config) -> list[str]:
     by_rank = [f"{kind}@{k}" for kind in ("map", "r", "ndcg", "p", "hit") for k in config.k]
     groups = [f"{group}/{name}" for group in ("seen", "unseen") for name in (*by_rank, "mrr", "map", "queries")]
-    return [*by_rank, "mrr", "map", *groups, "queries", "queries_without_relevant", "first_rank/*", "merging_cost"]
+    return [
+        *by_rank,
+        "mrr",
+        "map",
+        *groups,
+        "queries",
+        "queries_without_relevant",
+        "first_rank/*",
+        "*/interval",
+        "merging_cost",
+    ]
 
 
 JOB = Job(

@@ -2,8 +2,8 @@
 
 The folders hold Parquet shards. `train` also has the negatives that the data brings, and a teacher's scores if all
 passages have them (FlagEmbedding's `pos_scores` and `neg_scores`), in the columns of
-`ratchet.data.tables.TEACHER_SCORES`. Finetuning can start from these. `valid` and `test` have a column `seen`: whether
-a positive of the query is a positive of a training query.
+`ratchet.data.tables.TEACHER_SCORES`. Finetuning can start from these. `valid` and `test` have the columns of
+`ratchet.data.tables.HELD_OUT`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ class Config:
     validation_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.1
     """Fraction of the rest that selects checkpoints, so that nothing is selected on the test split. 0: no valid
     split."""
+    unseen_fraction: Annotated[float, Interval(ge=0, le=1)] = 0.0
+    """Least fraction of `valid` whose positives are positives of no training query, as expected in use: models that
+    only learn labels by heart are then not selected. Training queries of the rarest such labels are left out."""
     folds: Annotated[int, Interval(ge=1, le=1000)] = 1
     """Parts of a cross-validation, one of which is the test split instead of `test_fraction`. 1: none."""
     fold: Annotated[int, Ge(0)] = 0
@@ -59,6 +62,11 @@ class Inputs:
 def check(config: Config, inputs: Inputs) -> None:
     if config.fold >= config.folds:
         raise InputError(f"prepare.fold: {config.fold} given; expected less than folds, which is {config.folds}")
+    if config.unseen_fraction and not config.validation_fraction:
+        raise InputError(
+            f"prepare.unseen_fraction: {config.unseen_fraction} given, with validation_fraction=0; expected held-out"
+            " queries; raise validation_fraction, or leave it out"
+        )
 
 
 def list_outputs(config: Config) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from ratchet.data.formats.detection import load_retrieval
 from ratchet.data.formats.pairs import parse_options
 from ratchet.data.mixtures import unite, weigh
-from ratchet.data.retrieval import Document, Query, RetrievalData, check_data, split_queries
+from ratchet.data.retrieval import Document, Query, RetrievalData, check_data, leave_out_labels, split_queries
 from ratchet.data.tables import INSTRUCTIONS
 from ratchet.errors import InputError
 from ratchet.examples.misconceptions import RULES, format_query, generate_questions
@@ -51,7 +51,15 @@ def split_data(data: RetrievalData, config: Config) -> dict[str, list[Query]]:
     fractions = config.test_fraction, config.validation_fraction
     options: dict[str, Any] = {"split_by": config.split_by, "folds": config.folds, "fold": config.fold}
     splits = split_queries(data.queries, *fractions, config.seed, source, **options)
-    return splits | {"train": weigh(splits["train"], data.weights, config.seed)}
+    train = splits["train"]
+    if config.unseen_fraction:
+        train = leave_out_labels(train, splits["valid"], config.unseen_fraction)
+        if not train:
+            raise InputError(
+                f"prepare.unseen_fraction: {config.unseen_fraction} given; expected a fraction that leaves queries to"
+                " train on; lower it"
+            )
+    return splits | {"train": weigh(train, data.weights, config.seed)}
 
 
 def describe_repeated(splits: dict[str, list[Query]]) -> str:

@@ -46,6 +46,7 @@ def list_metrics(config: Config) -> list[str]:
         *(f"{kind}@{k}" for kind in ("p", "r") for k in config.k),
         "statements",
         "queries",
+        "*/interval",
         "merging_cost",
     ]
 

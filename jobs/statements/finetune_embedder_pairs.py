@@ -13,7 +13,7 @@ from ratchet.jobs import needs
 from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
 from ratchet.jobs.training.config import (
     WARM_START,
-    FinetuneConfig,
+    RankFinetuneConfig,
     check_config,
     check_retrieval_metric,
     count_feedable_workers,
@@ -25,7 +25,7 @@ from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, R
 
 
 @dataclass(frozen=True)
-class Config(EncodingSettings, FinetuneConfig):
+class Config(EncodingSettings, RankFinetuneConfig):
     batch_size: Annotated[tuple[Annotated[int, Ge(2)], ...], MinLen(1), Unit("pairs")] = (1024,)
     """Pairs per training step, over all workers: one number per epoch, the last one for all epochs that follow."""
     drop_last: bool = True

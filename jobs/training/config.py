@@ -86,7 +86,16 @@ class FinetuneConfig:
 
 
 @dataclass(frozen=True)
-class RetrievalFinetuneConfig(FinetuneConfig):
+class RankFinetuneConfig(FinetuneConfig):
+    """Settings of finetuning that selects the model by the ranks of held-out rows."""
+
+    significance_level: Annotated[float, Interval(gt=0, le=1)] = 0.05
+    """Largest p-value at which the best model replaces the current best: a paired test over groups of held-out rows,
+    corrected for the choice of the best. 1: any improvement is enough."""
+
+
+@dataclass(frozen=True)
+class RetrievalFinetuneConfig(RankFinetuneConfig):
     """Settings of finetuning on queries with positives and negatives."""
 
     batch_size: Annotated[int, Ge(1), Unit("queries")] = 64
@@ -167,7 +176,7 @@ def list_training_metrics(config: FinetuneConfig) -> list[str]:
     """Return the names of the metrics that every finetuning job reports."""
     held_out = [f"valid/{config.metric}{end}" for end in ("", "_start", "_best")]
     counts = ("trainable_weights", "weights", "trainable_percent")
-    return [*held_out, *counts, "loss", "best_epoch", "best_step", "improved"]
+    return [*held_out, *counts, "p_value", "loss", "best_epoch", "best_step", "improved"]
 
 
 def epochs_blocked_by(config: FinetuneConfig) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ratchet.jobs.model_settings import resolve_encoding_config
+from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.finetuning import CPU_TOKENS, attach_adapter
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.models.adapters import lora
@@ -67,21 +68,21 @@ class EmbedderTask:
         """Return the few-shot examples that are saved for inference; None for queries without examples."""
         return None
 
-    def compute_metrics(self, model: encoder.Encoder) -> dict[str, float]:
-        """Return the metrics of a model on `valid`. Collective."""
+    def evaluate_model(self, model: encoder.Encoder) -> Evaluation:
+        """Evaluate a model on `valid`. Collective."""
         raise NotImplementedError
 
-    def evaluate_start(self) -> dict[str, float]:
+    def evaluate_start(self) -> Evaluation:
         base, current_best = self.inputs.base, self.inputs.current_best
         if current_best is None or self.config.start_from == "current_best":
             return self.evaluate()  # training starts from the current best
         folder = find_config_folder(base, current_best)
         with other_adapter(self.model, current_best), eval_mode(self.model):
-            return self.compute_metrics(self.encoder.with_config(read_encoding_config(folder), base, folder))
+            return self.evaluate_model(self.encoder.with_config(read_encoding_config(folder), base, folder))
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self) -> Evaluation:
         with eval_mode(self.model):
-            return self.compute_metrics(self.encoder)
+            return self.evaluate_model(self.encoder)
 
     def save(self, folder: Path) -> None:
         lora.save(self.model, folder)

@@ -17,14 +17,14 @@ from ratchet.errors import InputError
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.training.checkpoints import checkpoint_folder
 from ratchet.jobs.training.config import FinetuneConfig
+from ratchet.jobs.training.evaluation import decide
 from ratchet.jobs.training.ray_train import train
-from ratchet.jobs.training.schedule import TrainHistory, is_better
+from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.selection import write_selection
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models.adapters import lora
 from ratchet.models.dropout import DropoutMasks
 from ratchet.models.loading import add_other_adapter, train_in_float32
-from ratchet.models.search.rank_metrics import RankMetrics
 from ratchet.orchestrator.job_interface import Context, Result, digests
 
 CPU_TOKENS = 2048
@@ -72,16 +72,6 @@ def attach_adapter(
     return with_adapter
 
 
-def select_metrics(
-    config: FinetuneConfig, metrics_at: Callable[[list[int]], RankMetrics], *names: str
-) -> dict[str, float]:
-    """Return the metric that selects the best model, and those named. metrics_at(ks): all metrics for these K."""
-    wanted = list(dict.fromkeys((config.metric, *names)))
-    ks = sorted({int(name.partition("@")[2]) for name in wanted if "@" in name})
-    values = metrics_at(ks or [1]).values
-    return {name: round(values[name], 6) for name in wanted}
-
-
 def run_finetuning(
     context: Context,
     config: FinetuneConfig,
@@ -92,7 +82,7 @@ def run_finetuning(
     base_is_usable: bool = True,
     folder: str = "adapter",
     keep_start: Callable[[Path | None, Path], None] | None = None,
-) -> Result:
+) -> tuple[Result, TrainHistory]:
     """Train, and keep the best model on held-out rows in `context.out/folder`, with its metric in `selection.json`;
     those of other evaluations too (`config.keeps_all`), in `checkpoint-STEP` or `checkpoint-epoch-N`. Without the
     metric (nothing is held out) the last model is kept.
@@ -113,23 +103,24 @@ def run_finetuning(
             shutil.copytree(checkpoint_folder(context, step), made, ignore=shutil.ignore_patterns(digests.NAME))
     assert history.best is not None
     before, after = (found.get(config.metric, 0.0) for found in (history.start, history.evaluations[history.best]))
-    improved = is_better(config.metric, history.evaluations[history.best], history.start)
+    decision = decide(config, history, unit)
     best = history.best + 1 if unit == "epoch" else history.evaluated_at[history.best]
     kept = f"{unit} {best}"
     chosen = config.allow_regression or config.epoch is not None
-    if not improved and not chosen and (current_best is not None or base_is_usable):
+    if not decision.improved and not chosen and (current_best is not None or base_is_usable):
         kept = "current_best" if current_best else "base"
         (keep_start or _keep_start)(current_best, best_folder)
     value = after if kept == f"{unit} {best}" else before
     compared = {f"valid/{config.metric}{end}": one for end, one in (("", value), ("_start", before), ("_best", after))}
-    compared["improved"] = improved
-    note = f"kept the {kept.replace('_', ' ')}: no {unit} was better" if kept in ("base", "current_best") else ""
+    compared["improved"] = decision.improved
+    compared |= {} if decision.p_value is None else {"p_value": _rounded(decision.p_value)}
+    note = f"kept the {kept.replace('_', ' ')}: {decision.reason}" if kept in ("base", "current_best") else ""
     if config.metric in history.start:
         write_selection(context.out, config.metric, value)
     else:
         compared = {}
         note = f"kept the last {unit}: nothing is held out, nothing was compared"
-    return Result(
+    result = Result(
         {
             "loss": _rounded(history.evaluations[-1]["loss"]),
             **compared,
@@ -143,6 +134,7 @@ def run_finetuning(
         _curves(history),
         note=note,
     )
+    return result, history
 
 
 def _table(history: TrainHistory, unit: str, kept: str) -> list[dict[str, Any]]:

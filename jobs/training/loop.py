@@ -117,7 +117,8 @@ class TrainingLoop:
         history.weights = history.weights or list(PeftModel.get_nb_trainable_parameters(self.task.model))
         if not history.start:
             self._report("evaluating the start", 0.0)
-            history.start = self.task.evaluate_start()
+            found = self.task.evaluate_start()
+            history.start, history.start_sums = found.metrics, found.sums
             self.tracker.log(0, {f"valid/{name}": value for name, value in history.start.items()})
         self.task.model.train()
         self.saved_at = self.reported_at = time.monotonic()
@@ -144,10 +145,12 @@ class TrainingLoop:
         """Evaluate the model as it is, and keep it if it is the best so far."""
         history, done = self.history, len(self.history.loss)
         self._report(f"evaluating after training step {done}", history.loss[-1])
-        metrics = self.task.evaluate()
+        found = self.task.evaluate()
+        metrics = found.metrics
         since = history.loss[history.evaluated_at[-1] if history.evaluated_at else 0 :]
         history.evaluations.append({"loss": sum(since) / len(since), **metrics})
         history.evaluated_at.append(done)
+        history.sums.append(found.sums)
         self.tracker.log(done, {f"valid/{name}": value for name, value in metrics.items()})
         best = None if history.best is None else history.evaluations[history.best]
         is_best = best is None or is_better(self.options.metric, metrics, best)

@@ -19,10 +19,14 @@ class TrainHistory:
     """Training steps of the current epoch that are done."""
     start: dict[str, float] = field(default_factory=dict)
     """Metrics before training."""
+    start_sums: dict[str, list[float]] = field(default_factory=dict)
+    """`Evaluation.sums` before training."""
     evaluations: list[dict[str, float]] = field(default_factory=list)
     """`loss` (mean over the training steps since the evaluation before) and the metrics."""
     evaluated_at: list[int] = field(default_factory=list)
     """Total training steps at each evaluation."""
+    sums: list[dict[str, list[float]]] = field(default_factory=list)
+    """`Evaluation.sums` of each evaluation."""
     best: int | None = None
     """Index into `evaluations`."""
     loss: list[float] = field(default_factory=list)

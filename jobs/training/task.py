@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import torch.distributed as dist
 from torch import Tensor
 
+from ratchet.jobs.training.evaluation import Evaluation
+
 
 @dataclass(frozen=True)
 class WorkerInfo:
@@ -30,8 +32,8 @@ class TrainTask(Protocol):
     steps: Sequence[int]
     """Training steps of each epoch."""
 
-    def evaluate_start(self) -> dict[str, float]:
-        """Return the metrics of the current best model. Called on every worker before training, not after a resume."""
+    def evaluate_start(self) -> Evaluation:
+        """Evaluate the current best model. Called on every worker before training, not after a resume."""
         ...
 
     def parts(self, epoch: int, step: int) -> Sequence[Callable[[], tuple[Tensor, int]]]:
@@ -40,8 +42,8 @@ class TrainTask(Protocol):
         same number of parts."""
         ...
 
-    def evaluate(self) -> dict[str, float]:
-        """Return the metrics of the model as it is. All workers take part and return the same."""
+    def evaluate(self) -> Evaluation:
+        """Evaluate the model as it is. All workers take part and return the same."""
         ...
 
     def save(self, folder: Path) -> None:

@@ -18,20 +18,26 @@ NOTHING = "–"
 _TIMES = re.compile(r"(^|[_ ])(time|duration|seconds|secs?)$|(?<!per)[_ ]s$", re.IGNORECASE)
 
 
-class Mean(float):
-    """The mean of repetitions, such as seeds or folds, with their standard deviation (None for a single one)."""
+class Estimate(float):
+    """A number with what may be added and subtracted: the standard deviation of repetitions, or the half width of a
+    confidence interval. None: not known."""
 
     deviation: float | None
 
-    def __new__(cls, values: Sequence[float]) -> Mean:
-        mean = super().__new__(cls, statistics.fmean(values))
-        mean.deviation = statistics.stdev(values) if len(values) > 1 else None
-        return mean
+    def __new__(cls, value: float, deviation: float | None) -> Estimate:
+        estimate = super().__new__(cls, value)
+        estimate.deviation = deviation
+        return estimate
+
+    @classmethod
+    def of_mean(cls, values: Sequence[float]) -> Estimate:
+        """Return the mean of repetitions, such as seeds or folds, with their standard deviation (None for one)."""
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
 
 
 def format_with_deviation(value: Any, format_one: Callable[[Any], str]) -> str:
-    """Format a value, and a `Mean` as `0.412 ± 0.003`."""
-    deviation = value.deviation if isinstance(value, Mean) else None
+    """Format a value, and an `Estimate` as `0.412 ± 0.003`."""
+    deviation = value.deviation if isinstance(value, Estimate) else None
     return format_one(value) + ("" if deviation is None else f" ± {format_one(deviation)}")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ratchet.orchestrator.execution.schedule import Status
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.plan import Plan, describe_inputs
-from ratchet.orchestrator.reporting.formatting import Mean
+from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
 from ratchet.orchestrator.step import Metric, Output, Row, Summary
 
@@ -127,12 +127,15 @@ def _list_inputs(plan: Plan, name: str) -> list[tuple[str, str, str]]:
 
 
 def _read_cell(plan: Plan, cell: Metric | Sequence[Metric]) -> float | None:
-    """Return a metric, or the mean of several once all their steps are done."""
+    """Return a metric, with its interval if the step reports `NAME/interval`; or the mean of several once all their
+    steps are done."""
     if isinstance(cell, Metric):
-        return plan.steps[cell.step.name].numbers.get(cell.name)
+        numbers = plan.steps[cell.step.name].numbers
+        value, interval = numbers.get(cell.name), numbers.get(f"{cell.name}/interval")
+        return value if value is None or interval is None else Estimate(value, interval)
     planned = [(plan.steps[metric.step.name], metric.name) for metric in cell]
     values = [step.numbers[name] for step, name in planned if name in step.numbers]
-    return Mean(values) if values and all(step.manifest for step, _ in planned) else None
+    return Estimate.of_mean(values) if values and all(step.manifest for step, _ in planned) else None
 
 
 def _sum_seconds(plan: Plan, row: Row) -> float | None:

@@ -16,7 +16,7 @@ import yaml
 
 from ratchet.orchestrator.atomic_file import make_folder, sync, write_atomically
 from ratchet.orchestrator.execution.executor import versions
-from ratchet.orchestrator.reporting.formatting import Mean
+from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.sweep_data import SweepReport, TrialReport
 from ratchet.orchestrator.store import Store, audit_log
 from ratchet.orchestrator.sweeps.plan import SweepPlan
@@ -33,7 +33,7 @@ def build_sweep_report(sweep: SweepPlan, store: Store, command: str) -> SweepRep
     trials = []
     for number, trial in enumerate(trial_log.trials.values(), 1):
         found: dict[str, Any] = {**vars(trial), "settings": trial.settings or sweep.defaults, "number": number}
-        deviation = Mean(trial.values).deviation if trial.values else None
+        deviation = Estimate.of_mean(trial.values).deviation if trial.values else None
         trials.append(TrialReport(**found, deviation=deviation, note=read_note(sweep, trial, store)))
     best = find_winner(list(trial_log.trials.values()), objective.maximize)
     note = "" if best is None else read_note(sweep, best, store)

@@ -23,6 +23,7 @@ from ratchet.data.triplets import distribute
 from ratchet.errors import InputError
 from ratchet.jobs.answers.chat_options import read_chat
 from ratchet.jobs.answers.sft import DEFAULT_MAX_LENGTH, LEARNING_RATES, Config, Inputs
+from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.finetuning import attach_adapter, run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.models.adapters import lora
@@ -125,7 +126,7 @@ class TrainTask:
             found.append(TeacherLogprobs(token_ids.reshape(shape), logprobs.reshape(shape)))
         return found
 
-    def evaluate_start(self) -> dict[str, float]:
+    def evaluate_start(self) -> Evaluation:
         current_best = self.inputs.current_best
         if current_best is None or self.config.start_from == "current_best":
             return self.evaluate()  # training starts from the model to improve on
@@ -195,7 +196,7 @@ class TrainTask:
             position_BL[b, :used] = torch.cat([torch.arange(n) for n in lengths[b]])
         return sample_BL, position_BL
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self) -> Evaluation:
         rank, workers = self.worker.rank, self.worker.world_size
         own = [self.valid[i] for i in np.arange(len(self.valid))[rank::workers]]
         total = 0.0
@@ -210,7 +211,7 @@ class TrainTask:
         found = {"eval_loss": round(sum(gather_objects(total)) / labels, 6)}
         if self.valid_samples:
             found["accuracy"] = round(sum(gather_objects(correct)) / sum(gather_objects(questions)), 6)
-        return found
+        return Evaluation(found)
 
     def _verify_answers(self, rank: int, workers: int) -> tuple[int, int]:
         """Answer this worker's part of the held-out samples greedily. Return (correct answers, questions)."""
@@ -231,7 +232,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     arguments = {"inputs": inputs, "resources": context.resources, "lengths": lengths}
     full = config.method == "full"
     config = replace(config, learning_rate=config.learning_rate or LEARNING_RATES[config.method])
-    result = run_finetuning(
+    result, _ = run_finetuning(
         context,
         config,
         TrainTask,

@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 from ratchet.data.formats.trec import write_qrels, write_run
 from ratchet.data.lexical_baselines import score_bm25
 from ratchet.data.rankings import reorder
+from ratchet.data.significance import list_half_widths, number_groups
 from ratchet.data.tables import RANKED, add_instructions, list_shards, read_queries, read_shards, write_table
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
 from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
-from ratchet.jobs.retrieval.evaluate_retrieval import Config, Inputs
+from ratchet.jobs.retrieval.evaluate_retrieval import WITH_INTERVAL, Config, Inputs
 from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
 from ratchet.models.search.ranks import Relevant, rank_by_scores, rank_relevant
@@ -127,11 +128,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     columns = {"id": names, "first_rank": pa.array(first, pa.int64()), "top": shown}
     columns |= {"seen": queries["seen"]} if "seen" in queries.column_names else {}
     write_table(context.out / "per_query.parquet", pa.table(columns | dict(metrics.per_query.items())))
-    groups = compute_by_seen(metrics, columns["seen"].to_numpy()) if "seen" in columns else {}
+    group_Q = number_groups(queries["group" if "group" in queries.column_names else "id"].to_pylist())
+    groups = compute_by_seen(metrics, columns["seen"].to_numpy(), group_Q) if "seen" in columns else {}
+    intervals = list_half_widths(metrics.per_query, WITH_INTERVAL, group_Q)
     if metrics.empty == metrics.queries:  # new queries, whose labels are not known
         return Result({"queries": metrics.queries, "queries_without_relevant": metrics.empty})
     return Result(
-        {**_scalars(metrics), **groups, **compute_merging_cost(inputs.selection, metrics.values)},
+        {**_scalars(metrics), **intervals, **groups, **compute_merging_cost(inputs.selection, metrics.values)},
         {f"{config.tag}: metrics by cut-off": _by_cutoff(metrics, config.k)},
         cases=_cases(config, inputs, queries, corpus, first, shown),
     )
@@ -170,15 +173,16 @@ def _scalars(metrics: RankMetrics) -> dict[str, float | int | str]:
     return {**first, **rounded, **about, **{f"first_rank/{k}": round(v, 2) for k, v in metrics.ranks.items()}}
 
 
-def compute_by_seen(metrics: RankMetrics, seen_Q: np.ndarray) -> dict[str, float | int | str]:
+def compute_by_seen(metrics: RankMetrics, seen_Q: np.ndarray, group_Q: np.ndarray) -> dict[str, float | int | str]:
     """Return the metrics of the queries with a positive of a training query, and of those without: `seen/map@25`. A
     group without queries has none; queries without a relevant document are left out, as in the other metrics."""
     found: dict[str, float | int | str] = {}
     for group, own_Q in (("seen", seen_Q), ("unseen", ~seen_Q)):
         if (own_Q := own_Q & ~np.isnan(metrics.per_query["mrr"])).any():
-            means = {name: float(value_Q[own_Q].mean()) for name, value_Q in metrics.per_query.items()}
+            values = {name: value_Q[own_Q] for name, value_Q in metrics.per_query.items()}
             found |= {f"{group}/queries": int(own_Q.sum())}
-            found |= {f"{group}/{name}": round(value, 6) for name, value in means.items()}
+            found |= {f"{group}/{name}": round(float(value_q.mean()), 6) for name, value_q in values.items()}
+            found |= list_half_widths(values, WITH_INTERVAL, group_Q[own_Q], f"{group}/")
     return found
 
 

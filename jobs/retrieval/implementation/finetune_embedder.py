@@ -25,14 +25,14 @@ from ratchet.data.triplets import Triplets, find_corpus_rows, find_own_rows, pad
 from ratchet.jobs.model_settings import list_instructions
 from ratchet.jobs.retrieval.finetune_embedder import CPU_GRAPH, Config, Inputs, list_examples
 from ratchet.jobs.training.embedder_task import EmbedderTask
-from ratchet.jobs.training.finetuning import run_finetuning, select_metrics, steps_of_epochs
+from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
+from ratchet.jobs.training.finetuning import run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.jobs.training.teacher_gate import resolve_distillation
 from ratchet.models.embedder.encoder import Encoder
 from ratchet.models.embedder.encoding_config import Example
 from ratchet.models.losses.contrastive import false_negative_mask, gather_with_gradient, scale_for_workers
 from ratchet.models.losses.distillation import distillation_loss
-from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 
@@ -193,10 +193,10 @@ class TrainTask(EmbedderTask):
         drawn = [self.triplets.draw_examples(config.seed, epoch, int(query), config.num_examples) for query in query_Q]
         return [[self._get_example(*pair) for pair in own] for own in drawn]
 
-    def compute_metrics(self, model: Encoder) -> dict[str, float]:
+    def evaluate_model(self, model: Encoder) -> Evaluation:
         """Exact metrics on `valid`; none without it. Each worker embeds a part of the queries and of the corpus."""
         if self.valid is None:
-            return {}
+            return Evaluation({})
         asked, own = self.split_rows(len(self.valid)), self.split_rows(len(self.corpus))
         budget = self.resources.batch_tokens
         tasks = [self.valid_tasks[row] for row in asked]
@@ -206,10 +206,10 @@ class TrainTask(EmbedderTask):
         relevant = Relevant(*find_corpus_rows(self.valid, "positives", self.corpus))
         query_QD, exclude_Q = np.concatenate(gather_objects(own_QD)), find_own_rows(self.valid, self.corpus)
         ranks_R = self.count_ranks(query_QD, relevant, own, own_ND, exclude_Q=exclude_Q)
-        return select_metrics(self.config, partial(compute_rank_metrics, ranks_R, relevant), "map@25", "r@25")
+        return HeldOutRows(self.valid).evaluate(self.config, ranks_R, relevant, "map@25", "r@25")
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     config = resolve_distillation(config, inputs.mined)
     arguments = {"inputs": inputs, "resources": context.resources}
-    return run_finetuning(context, config, TrainTask, arguments, inputs.current_best)
+    return run_finetuning(context, config, TrainTask, arguments, inputs.current_best)[0]

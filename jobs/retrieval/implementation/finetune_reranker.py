@@ -5,26 +5,26 @@ Legend: Q queries of a batch, G members of a group (the positive first).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
-from scipy.stats import ttest_rel
 from torch import Tensor
 
 from ratchet.data.rankings import reorder
+from ratchet.data.significance import compute_p_value
 from ratchet.data.tables import RANKED, read_shards
 from ratchet.data.triplets import TripletBatch, Triplets, pad_rows
 from ratchet.errors import InputError
 from ratchet.jobs.model_settings import list_instructions, resolve_reranker_config
 from ratchet.jobs.retrieval.finetune_reranker import MICRO_BATCH_SIZE, Config, Inputs
-from ratchet.jobs.training.finetuning import CPU_TOKENS, attach_adapter, run_finetuning, select_metrics, steps_of_epochs
+from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
+from ratchet.jobs.training.finetuning import CPU_TOKENS, attach_adapter, run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.jobs.training.teacher_gate import TeacherGate, resolve_distillation
 from ratchet.models.adapters import lora
@@ -38,7 +38,6 @@ from ratchet.models.model_files import find_config_folder
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.prefix_sharing import PrefixRow, index_pairs, make_pair_row, padded_length
 from ratchet.models.reranker.reranker_config import read_reranker_config
-from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
 from ratchet.models.zero3_sync import Zero3Sync
 from ratchet.orchestrator.job_interface import Context, Resources, Result
@@ -93,17 +92,17 @@ class TrainTask:
         self.reranker.model = self.model
         self.zero3_sync = Zero3Sync(self.reranker.backbone, self.device, needed=config.zero_stage == 3)
 
-    def evaluate_start(self) -> dict[str, float]:
+    def evaluate_start(self) -> Evaluation:
         current_best = self.inputs.current_best
         if self.lists and current_best is None and not reranker.can_score(self.inputs.base):
-            return self._measure([row["ranks"] for row in self.lists])
+            return evaluate_lists(self.config, self.inputs.valid, [row["ranks"] for row in self.lists])
         if current_best is None or self.config.start_from == "current_best":
             return self.evaluate()  # training starts from the current best
         config = read_reranker_config(find_config_folder(self.inputs.base, current_best))
         with other_adapter(self.model, current_best), eval_mode(self.model):
             return self._evaluate_reranked(self.reranker.with_config(config))
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self) -> Evaluation:
         with eval_mode(self.model):
             return self._evaluate_reranked(self.reranker)
 
@@ -170,10 +169,10 @@ class TrainTask:
         with self.dropout.tokens(torch.from_numpy(row_ids)[:, None], positions[None]):
             return self.reranker.forward(rows, multiple)
 
-    def _evaluate_reranked(self, model: Any) -> dict[str, float]:
-        """Metrics of the held-out lists, if any, in the order of `model`. Each worker scores a part of them."""
+    def _evaluate_reranked(self, model: Any) -> Evaluation:
+        """Evaluate the held-out lists, if any, in the order of `model`. Each worker scores a part of them."""
         if not self.valid:
-            return {}
+            return Evaluation({})
         depth = self.config.depth
         mine = np.array_split(np.arange(len(self.valid)), self.worker.world_size)[self.worker.rank]
         lists = [self.lists[q]["documents"][:depth] for q in mine]
@@ -187,39 +186,16 @@ class TrainTask:
             reorder(documents, own, self.valid[q]["positives"], self.lists[q]["ranks"])[1]
             for q, documents, own in zip(mine, lists, scores, strict=True)
         ]
-        return self._measure([own for part in gather_objects(ranks) for own in part])
-
-    def _measure(self, ranks: list[list[int]]) -> dict[str, float]:
-        """Metrics of all held-out lists, with the p-value of the improvement over the original lists."""
-        p_value = paired_t_test(self._before, self._compute_each(ranks))
-        return {**_compute_metrics(self.config, ranks), "p_value": float(f"{p_value:.4g}")}
-
-    @cached_property
-    def _before(self) -> list[float]:
-        """The selecting metric of each original list. It is the same at every evaluation."""
-        return self._compute_each([row["ranks"] for row in self.lists])
-
-    def _compute_each(self, ranks: Sequence[Sequence[int]]) -> list[float]:
-        return [_compute_metrics(self.config, [own])[self.config.metric] for own in ranks]
+        return evaluate_lists(self.config, self.inputs.valid, [own for part in gather_objects(ranks) for own in part])
 
 
-def _compute_metrics(config: Config, ranks: Sequence[Sequence[int]]) -> dict[str, float]:
-    """Metrics of lists, given the ranks of each list's positives."""
+def evaluate_lists(config: Config, valid: Path | None, ranks: Sequence[Sequence[int]]) -> Evaluation:
+    """Evaluate the lists of the queries in `valid`, given the ranks of each list's positives."""
+    assert valid is not None
     # Which rows are relevant does not matter here: only how many, and their ranks.
     relevant = Relevant.from_lists([list(range(len(own))) for own in ranks])
     flat_R = np.array([rank for own in ranks for rank in own], np.int64)
-    return select_metrics(config, partial(compute_rank_metrics, flat_R, relevant), "map@25", "r@25")
-
-
-def paired_t_test(before: Sequence[float], after: Sequence[float]) -> float:
-    """Return the p-value of a one-sided paired t-test that `after` is larger, 1 if nothing differs.
-
-    For metrics per query it is as good as a randomization test (Smucker, Allan and Carterette, CIKM 2007).
-    """
-    if len(before) < 2 or list(before) == list(after):
-        return 1.0
-    p_value = float(ttest_rel(after, before, alternative="greater").pvalue)
-    return 1.0 if math.isnan(p_value) else p_value  # differences that are only rounding
+    return HeldOutRows(read_shards(valid)).evaluate(config, flat_R, relevant, "map@25", "r@25")
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -227,12 +203,16 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         raise InputError("finetune_reranker: one of valid and ranking given; expected both or none; give the other")
     config = resolve_distillation(config, inputs.mined)
     arguments = {"inputs": inputs, "resources": context.resources}
-    can_score = reranker.can_score(inputs.base)
-    result = run_finetuning(context, config, TrainTask, arguments, inputs.current_best, base_is_usable=can_score)
+    usable = reranker.can_score(inputs.base)
+    result, history = run_finetuning(context, config, TrainTask, arguments, inputs.current_best, base_is_usable=usable)
     gate = TeacherGate(config.metric, None, None, 1.0)
     if inputs.ranking is not None:
-        before = _compute_metrics(config, read_shards(inputs.ranking, ["ranks"])["ranks"].to_pylist())[config.metric]
-        (kept,) = (row for row in result.tables[next(iter(result.tables))] if row["best"])
-        gate = TeacherGate(config.metric, before, kept[f"valid/{config.metric}"], kept["valid/p_value"])
+        ranks = read_shards(inputs.ranking, ["ranks"])["ranks"].to_pylist()
+        before = evaluate_lists(config, inputs.valid, ranks)
+        is_new = str(result.metrics["kept"]) not in ("base", "current_best")
+        tried = [one["all"] for one in (history.sums if is_new else [history.start_sums])]
+        p_value = compute_p_value(np.array(before.sums["all"]), np.array(tried))
+        after = float(result.metrics[f"valid/{config.metric}"])
+        gate = TeacherGate(config.metric, before.metrics[config.metric], after, p_value)
     gate.write(context.out / "teacher_gate")
     return replace(result, metrics={**result.metrics, "teacher_gate": str(gate)})

@@ -6,7 +6,16 @@ import pyarrow as pa
 
 from ratchet.data.rankings import summarize_counts
 from ratchet.data.retrieval import Query
-from ratchet.data.tables import CORPUS, INSTRUCTIONS, QUERIES, SCORES, TEACHER_SCORES, add_instructions, write_shards
+from ratchet.data.tables import (
+    CORPUS,
+    HELD_OUT,
+    INSTRUCTIONS,
+    QUERIES,
+    SCORES,
+    TEACHER_SCORES,
+    add_instructions,
+    write_shards,
+)
 from ratchet.jobs.retrieval.prepare import Config, Inputs
 from ratchet.jobs.retrieval.splits import describe_repeated, load_data, split_data
 from ratchet.orchestrator.job_interface import Context, Progress, Result
@@ -30,7 +39,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             }
             for query in queries
         ]
-        own = schema if name == "train" else schema.append(pa.field("seen", pa.bool_()))
+        own = schema if name == "train" else pa.schema([*schema, *HELD_OUT])
         write_shards(context.out / name, rows, own, config.shard_rows)
         statistics.append(_statistics(name, queries, sum(row["seen"] is True for row in rows)))
     context.progress(Progress(len(data.queries), len(data.queries), "queries"))

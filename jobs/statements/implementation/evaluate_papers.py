@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from ratchet.data import lexical_baselines as lexical
 from ratchet.data.formats.papers import number_papers, other_statements
 from ratchet.data.rankings import summarize_counts
+from ratchet.data.significance import list_half_widths
 from ratchet.data.tables import list_shards, read_shards, write_table
 from ratchet.data.vectors import read_blocks
 from ratchet.errors import ArtifactError, InputError
@@ -87,8 +88,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         raise ArtifactError(f"step {context.step}: ranks of {len(ranks)} statements; expected one row per query")
     relevant = Relevant(*other_statements(paper_S, row_Q))
     metrics = compute_rank_metrics(flat_R, relevant, list_cutoffs(inputs.selection, config.k))
+    names = ["mrr", "map", *(f"{kind}@{k}" for kind in ("p", "r") for k in config.k)]
+    shown = {name: round(metrics.values[name], 6) for name in names}
+    shown |= list_half_widths(metrics.per_query, names, paper_S[row_Q])
+    counts = {"statements": total, "queries": metrics.queries}
     return Result(
-        {**_scalars(metrics, config.k, total), **compute_merging_cost(inputs.selection, metrics.values)},
+        {**shown, **counts, **compute_merging_cost(inputs.selection, metrics.values)},
         {
             "metrics by cut-off": _by_cutoff(metrics, config.k),
             "true positives in the top k": _true_positives(metrics, config.k),
@@ -138,12 +143,6 @@ def _collect_vectors(context: Context, config: Config, inputs: Inputs) -> Path |
     del all_SD
     fresh.replace(target)
     return target
-
-
-def _scalars(metrics: RankMetrics, ks: tuple[int, ...], statements: int) -> dict[str, float | int | str]:
-    names = ["mrr", "map", *(f"p@{k}" for k in ks), *(f"r@{k}" for k in ks)]
-    found = {name: round(metrics.values[name], 6) for name in names}
-    return {**found, "statements": statements, "queries": metrics.queries}
 
 
 def _by_cutoff(metrics: RankMetrics, ks: tuple[int, ...]) -> list[dict[str, Any]]:

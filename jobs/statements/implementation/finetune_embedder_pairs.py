@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,13 @@ from ratchet.data.tables import open_mapped, read_shards
 from ratchet.errors import InputError
 from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs
 from ratchet.jobs.training.embedder_task import EmbedderTask
-from ratchet.jobs.training.finetuning import run_finetuning, select_metrics
+from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
+from ratchet.jobs.training.finetuning import run_finetuning
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.models.embedder import projection
 from ratchet.models.embedder.encoder import Encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.losses.tiled_contrastive_loss import symmetric_info_nce_gradient
-from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 
@@ -65,7 +64,7 @@ class TrainTask(EmbedderTask):
         if self.projects and one.projection is not None:
             self.model.projection = one.projection.float().requires_grad_()  # the model contains all trained parameters
 
-    def evaluate_start(self) -> dict[str, float]:
+    def evaluate_start(self) -> Evaluation:
         if self.inputs.current_best is not None or not self.is_new:
             return super().evaluate_start()
         new, self.encoder.projection = self.encoder.projection, None
@@ -98,7 +97,7 @@ class TrainTask(EmbedderTask):
 
         return self.make_parts(ids_R, row_ids, gradient)
 
-    def compute_metrics(self, model: Encoder) -> dict[str, float]:
+    def evaluate_model(self, model: Encoder) -> Evaluation:
         """Exact metrics on `valid`, each statement against all others. Each worker embeds a part."""
         own = self.split_rows(len(self.valid))
         texts = self.valid["text"].take(own).to_pylist()
@@ -108,12 +107,11 @@ class TrainTask(EmbedderTask):
         every = np.arange(len(all_ND))
         relevant = Relevant(*other_statements(number_papers(self.valid), every))
         ranks_R = self.count_ranks(all_ND, relevant, own, own_ND, exclude_Q=every)
-        return select_metrics(
-            self.config, partial(compute_rank_metrics, ranks_R, relevant), "mrr", "p@1", "r@10", "r@100"
-        )
+        rows = HeldOutRows(self.valid, "paper")
+        return rows.evaluate(self.config, ranks_R, relevant, "mrr", "p@1", "r@10", "r@100")
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     arguments = {"inputs": inputs, "resources": context.resources}
     is_usable = config.projection is None or bool(read_encoding_config(inputs.base).projection)
-    return run_finetuning(context, config, TrainTask, arguments, inputs.current_best, base_is_usable=is_usable)
+    return run_finetuning(context, config, TrainTask, arguments, inputs.current_best, base_is_usable=is_usable)[0]

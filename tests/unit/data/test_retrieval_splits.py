@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratchet.data.retrieval import Query, split_queries
+from ratchet.data.retrieval import Query, leave_out_labels, split_queries
 from ratchet.errors import DataError
 
 
@@ -24,6 +24,22 @@ def make_queries(labels: list[list[int]], per_question: int = 2) -> list[Query]:
 
 LABELS = st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=2, unique=True), min_size=12, max_size=60)
 SPLIT_BY = st.sampled_from(["question", "document", "query"])
+
+
+@given(LABELS, st.integers(0, 40), st.floats(0, 1))
+def test_labels_are_left_out_of_training_until_enough_are_unseen(
+    labels: list[list[int]], held_out: int, fraction: float
+) -> None:
+    queries = make_queries(labels)
+    tested, train = queries[:held_out], queries[held_out:]
+    kept = leave_out_labels(train, tested, fraction)
+    known = {name for query in kept for name in query.positives}
+    unseen = sum(known.isdisjoint(query.positives) for query in tested)
+    assert unseen >= fraction * len(tested)
+    assert kept == [query for query in train if query in kept]
+    trained = {name for query in train for name in query.positives}
+    if sum(trained.isdisjoint(query.positives) for query in tested) >= fraction * len(tested):
+        assert kept == train
 
 
 def find_components(queries: list[Query]) -> list[set[str]]:

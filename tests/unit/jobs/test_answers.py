@@ -285,16 +285,16 @@ def test_the_current_best_is_measured_over_the_base_that_is_trained(
             if "lora_B" in name:
                 weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) / 5)
     best.save(tmp_path)
-    expected = best.evaluate()
+    expected = best.evaluate().metrics
     loaded: list[str] = []
     open_model = loading.open_model
     monkeypatch.setattr(decoder, "open_model", lambda *a, **k: loaded.append("base") or open_model(*a, **k))
     current = dataclasses.replace(inputs(made), current_best=tmp_path)
     config = dataclasses.replace(FAST, method="lora", lora_r=4)
     task = TrainTask(where, config, current, resources, tmp_path / "l.json")
-    own = task.evaluate()
-    assert task.evaluate_start() == pytest.approx(expected, abs=1e-6)
-    assert task.evaluate() == own != expected
+    own = task.evaluate().metrics
+    assert task.evaluate_start().metrics == pytest.approx(expected, abs=1e-6)
+    assert task.evaluate().metrics == own != expected
     assert loaded == ["base"]
 
 

@@ -27,7 +27,8 @@ def test_each_group_has_the_metrics_of_its_queries_alone(data: Any, queries: int
     positives = [random.choice(DOCUMENTS, random.integers(0, 4), replace=False).tolist() for _ in range(queries)]
     ranks = [rankings[q].index(row) + 1 for q, rows in enumerate(positives) for row in rows]
     metrics = compute_rank_metrics(np.array(ranks, np.int64), Relevant.from_lists(positives), (5, 25))
-    found = compute_by_seen(metrics, seen_Q)
+    group_Q = random.integers(0, 4, queries)
+    found = compute_by_seen(metrics, seen_Q, group_Q)
 
     names = {"map": "map", "mrr": "recip_rank", "map@25": "map_cut_25", "r@25": "recall_25", "ndcg@5": "ndcg_cut_5"}
     measures = {"map", "recip_rank", "map_cut.25", "recall.25", "ndcg_cut.5"}
@@ -41,7 +42,8 @@ def test_each_group_has_the_metrics_of_its_queries_alone(data: Any, queries: int
         run = {f"q{q}": {f"d{row}": -float(rank) for rank, row in enumerate(rankings[q])} for q in own}
         qrels = {f"q{q}": {f"d{row}": 1 for row in positives[q]} for q in own}
         theirs = pytrec_eval.RelevanceEvaluator(qrels, measures).evaluate(run).values()
+        assert (f"{group}/map@25/interval" in keys) == (len(set(group_Q[own])) > 1)
         for ours, their in names.items():
             assert found[f"{group}/{ours}"] == pytest.approx(np.mean([one[their] for one in theirs]), abs=1e-6)
     assert all(np.isfinite(float(value)) for value in found.values())
-    assert set(found) <= set(list_metrics(Config(k=(5, 25))))
+    assert {name.removesuffix("/interval") for name in found} <= set(list_metrics(Config(k=(5, 25))))

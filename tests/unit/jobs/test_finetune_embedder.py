@@ -153,16 +153,16 @@ def test_the_current_best_is_measured_over_the_base_that_is_trained(
             if "lora_B" in name:
                 weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) / 3)
     best.save(tmp_path)
-    expected, own = best.evaluate(), None
+    expected, own = best.evaluate().metrics, None
     loaded: list[str] = []
     open_model = loading.open_model
     monkeypatch.setattr(encoder, "open_model", lambda *a, **k: loaded.append("base") or open_model(*a, **k))
     task = TrainTask(WorkerInfo(0, 1, "cpu"), config, dataclasses.replace(inputs, current_best=tmp_path), resources)
     before = {name: (weight.requires_grad, weight.clone()) for name, weight in task.model.named_parameters()}
-    own = task.evaluate()
-    assert task.evaluate_start() == pytest.approx(expected, abs=1e-6)
+    own = task.evaluate().metrics
+    assert task.evaluate_start().metrics == pytest.approx(expected, abs=1e-6)
     assert expected != own
-    assert task.evaluate() == own
+    assert task.evaluate().metrics == own
     assert loaded == ["base"]
     after = dict(task.model.named_parameters())
     assert before.keys() == after.keys()

@@ -100,13 +100,13 @@ def test_the_current_best_is_measured_over_the_base_that_is_trained(
             if weight.requires_grad:
                 weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) / 5)
     best.save(tmp_path)
-    expected = best.evaluate()
+    expected = best.evaluate().metrics
     loaded: list[str] = []
     open_model = loading.open_model
     monkeypatch.setattr(reranker, "open_model", lambda *a, **k: loaded.append("base") or open_model(*a, **k))
     current = dataclasses.replace(inputs, current_best=tmp_path)
     task = TrainTask(WorkerInfo(0, 1, "cpu"), FAST, current, resources)
-    own = task.evaluate()
-    assert task.evaluate_start() == pytest.approx(expected, abs=1e-6)
-    assert task.evaluate() == own != expected
+    own = task.evaluate().metrics
+    assert task.evaluate_start().metrics == pytest.approx(expected, abs=1e-6)
+    assert task.evaluate().metrics == own != expected
     assert loaded == ["base"]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from ratchet.data.rankings import summarize_counts, summarize_tokens
-from ratchet.data.tables import CORPUS, QUERIES, list_shards, read_shards
+from ratchet.data.tables import CORPUS, HELD_OUT, QUERIES, list_shards, read_shards
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval.implementation.prepare import run
 from ratchet.jobs.retrieval.prepare import Config, Inputs, check, list_outputs, predict
@@ -41,12 +41,13 @@ def test_splits_share_no_question_and_name_documents_that_are_there(context: Mak
     groups, texts = {}, {}
     for name in SPLITS:
         table = read_shards(out / name)
-        assert table.schema == (QUERIES if name == "train" else QUERIES.append(pa.field("seen", pa.bool_())))
+        assert table.schema == (QUERIES if name == "train" else pa.schema([*QUERIES, *HELD_OUT]))
         assert table.num_rows == result.metrics[f"{name}/queries"] > 0
         assert all(len(p) == len(g) > 0 for p, g in zip(table["positives"], table["grades"], strict=True))
         assert {p for row in table["positives"].to_pylist() for p in row} <= set(documents)
         groups[name] = {query.rpartition("_")[0] for query in table["id"].to_pylist()}
         texts[name] = set(table["text"].to_pylist())
+        assert name == "train" or {*table["group"].to_pylist()} == groups[name]
     for one, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
         assert not groups[one] & groups[other]
         assert not texts[one] & texts[other]
@@ -54,6 +55,21 @@ def test_splits_share_no_question_and_name_documents_that_are_there(context: Mak
     assert len(groups["test"]) == pytest.approx(24, abs=1)
     assert len(groups["valid"]) == pytest.approx(9.6, abs=1)
     assert len(list_shards(out / "train")) == -(-int(result.metrics["train/queries"]) // 50)
+
+
+def test_unseen_labels_are_held_out_as_often_as_asked(context: MakeContext, tmp_path: Path) -> None:
+    plain, before = made(context, Config(questions=120))
+    out, result = made(context, Config(questions=120, unseen_fraction=0.5))
+    seen = read_shards(out / "valid")["seen"].to_pylist()
+    assert sum(seen) <= len(seen) / 2 < sum(read_shards(plain / "valid")["seen"].to_pylist())
+    assert contents(out / "test").keys() == contents(plain / "test").keys()
+    assert 0 < result.metrics["train/queries"] < before.metrics["train/queries"]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(f'{{"query": "question {n}", "pos": ["yes"], "neg": ["no"]}}\n' for n in range(20)))
+    with pytest.raises(InputError, match="leaves queries to train on"):
+        predict(Config(unseen_fraction=0.1), Inputs((file,)), {})
+    with pytest.raises(InputError, match="validation_fraction=0"):
+        check(Config(unseen_fraction=0.5, validation_fraction=0.0), Inputs())
 
 
 def test_the_seed_decides_every_byte(context: MakeContext) -> None:

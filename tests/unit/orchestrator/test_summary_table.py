@@ -14,7 +14,7 @@ from ratchet.errors import RecipeError
 from ratchet.orchestrator.cli.console import _print_summary
 from ratchet.orchestrator.job_interface import Job, Result
 from ratchet.orchestrator.plan import Plan
-from ratchet.orchestrator.reporting.formatting import Mean, format_cells
+from ratchet.orchestrator.reporting.formatting import Estimate, format_cells
 from ratchet.orchestrator.reporting.report import render
 from ratchet.orchestrator.reporting.run_data import RunReport, list_headlines
 from ratchet.orchestrator.reporting.run_summary import build_summary_table, list_unreported_metrics
@@ -69,7 +69,7 @@ def test_several_metrics_are_shown_as_mean_and_deviation(tmp_path: Path, capsys:
     rows = [Row("BM25", {"MAP@25": list_metrics(folds, "map@25")}, folds)]
     table = build_summary_table(make_plan(tmp_path, rows, fold_results()), Summary(rows))
     value = table["BM25"]["MAP@25"]
-    assert isinstance(value, Mean)
+    assert isinstance(value, Estimate)
     assert (value, value.deviation) == (statistics.mean(FOLDS), statistics.stdev(FOLDS))
     assert format_cells([value], "MAP@25") == ["0.458 ± 0.191"]
     report = RunReport("a", "b", "finished", 0.0, 1.0, "", [], rows=table)
@@ -86,6 +86,14 @@ def test_a_mean_waits_for_all_its_steps_and_one_repetition_has_no_deviation(tmp_
     table = build_summary_table(make_plan(tmp_path, rows, {**fold_results(), "fold2": None}), Summary(rows))
     assert table["all"]["x"] is None
     assert format_cells([table["one"]["x"]], "x") == ["0.250"]
+
+
+def test_a_metric_with_an_interval_is_shown_with_it(tmp_path: Path) -> None:
+    rows = [Row("one", {"MAP@25": (one := step("one", JOB)).metric("map@25"), "rows": one.metric("rows")})]
+    metrics = {"map@25": 0.25, "map@25/interval": 0.0312, "rows": 7}
+    table = build_summary_table(make_plan(tmp_path, rows, {"one": {"metrics": metrics}}), Summary(rows))
+    assert format_cells([table["one"]["MAP@25"]], "MAP@25") == ["0.250 ± 0.031"]
+    assert not isinstance(table["one"]["rows"], Estimate)
 
 
 def test_the_note_of_some_folds_says_of_how_many(tmp_path: Path) -> None:

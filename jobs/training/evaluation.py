@@ -1,0 +1,81 @@
+"""Evaluations on held-out rows, and the decision whether the best model of a training run replaces the current best.
+
+The decision is a paired test over groups of rows, corrected for the choice of the best evaluation on the same rows
+(`ratchet.data.significance.compute_p_value`). A model must also not lose on queries whose labels training has not seen:
+labels can be learned by heart, and the metric over all held-out rows would rise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from ratchet.data.significance import compute_p_value, loses, number_groups, sum_by_group
+from ratchet.jobs.training.config import FinetuneConfig, RankFinetuneConfig
+from ratchet.jobs.training.schedule import TrainHistory, is_better
+from ratchet.models.search.rank_metrics import compute_rank_metrics
+from ratchet.models.search.ranks import Relevant
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics of a model on held-out rows."""
+
+    metrics: dict[str, float]
+    sums: dict[str, list[float]] = field(default_factory=dict)
+    """The selecting metric, summed over the rows of each group: of `all` rows, and of those with `unseen` labels. Empty
+    where models are compared by the metric itself."""
+
+
+class HeldOutRows:
+    """The groups of held-out rows, and which have labels that training has not seen."""
+
+    def __init__(self, table: pa.Table, group: str = "group") -> None:
+        """group: the column that names a row's group; without it each row is a group."""
+        names = table[group if group in table.column_names else "id"].to_pylist()
+        self.group_Q = number_groups(names)
+        self.unseen_Q: np.ndarray | None = None
+        if "seen" in table.column_names:
+            self.unseen_Q = ~table["seen"].to_numpy(zero_copy_only=False).astype(bool)
+
+    def evaluate(self, config: FinetuneConfig, ranks_R: np.ndarray, relevant: Relevant, *names: str) -> Evaluation:
+        """Return the selecting metric and those named, given the ranks of all relevant documents."""
+        wanted = list(dict.fromkeys((config.metric, *names)))
+        ks = sorted({int(name.partition("@")[2]) for name in wanted if "@" in name})
+        found = compute_rank_metrics(ranks_R, relevant, ks or [1])
+        metrics = {name: round(found.values[name], 6) for name in wanted}
+        value_Q = found.per_query[config.metric]
+        sums = {"all": value_Q}
+        if self.unseen_Q is not None and 0 < self.unseen_Q.sum() < len(value_Q):
+            metrics[f"unseen/{config.metric}"] = round(float(np.nanmean(value_Q[self.unseen_Q])), 6)
+            sums["unseen"] = np.where(self.unseen_Q, value_Q, np.nan)
+        return Evaluation(
+            metrics, {name: sum_by_group(one, self.group_Q).round(6).tolist() for name, one in sums.items()}
+        )
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether the best evaluation replaces what training started from. reason: why not. p_value: None if not tested."""
+
+    improved: bool
+    reason: str = ""
+    p_value: float | None = None
+
+
+def decide(config: FinetuneConfig, history: TrainHistory, unit: str) -> Decision:
+    """Compare the best evaluation of a training run with the start. unit: `epoch` or `step`, for the reason."""
+    assert history.best is not None
+    if not is_better(config.metric, history.evaluations[history.best], history.start):
+        return Decision(False, f"no {unit} was better")
+    before, after = history.start_sums, history.sums
+    if not isinstance(config, RankFinetuneConfig) or not before:
+        return Decision(True)
+    p_value = compute_p_value(np.array(before["all"]), np.array([one["all"] for one in after]))
+    if p_value > config.significance_level:
+        return Decision(False, f"no {unit} was significantly better, p {p_value:.2g}", p_value)
+    if "unseen" in before and loses(np.array(before["unseen"]), np.array(after[history.best]["unseen"])):
+        return Decision(False, f"the best {unit} is worse on unseen labels", p_value)
+    return Decision(True, "", p_value)

@@ -1,0 +1,75 @@
+"""Whether a trained model replaces the current best."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ratchet.jobs.answers.sft import Config as SftConfig
+from ratchet.jobs.retrieval.finetune_embedder import Config
+from ratchet.jobs.training.evaluation import Decision, HeldOutRows, decide
+from ratchet.jobs.training.schedule import TrainHistory
+from ratchet.models.search.rank_metrics import compute_rank_metrics
+from ratchet.models.search.ranks import Relevant
+
+GROUPS = 40
+
+
+def make_history(*gains: float, unseen: float = 0.0) -> TrainHistory:
+    """Evaluations whose metric per group differs from the start by these gains and some noise; on unseen labels by
+    `unseen`."""
+    random = np.random.default_rng(0)
+    start = random.random(GROUPS)
+    history = TrainHistory(start={"map@25": float(start.mean())}, start_sums={"all": start.tolist()})
+    history.start_sums["unseen"] = [0.3] * GROUPS
+    for gain in gains:
+        after = start + gain + random.normal(0, 0.1, GROUPS)
+        history.evaluations.append({"loss": 1.0, "map@25": float(after.mean())})
+        history.sums.append({"all": after.tolist(), "unseen": [0.3 + unseen] * GROUPS})
+    history.best = int(np.argmax([one["map@25"] for one in history.evaluations]))
+    return history
+
+
+def test_a_gain_must_be_more_than_chance() -> None:
+    assert decide(Config(), make_history(0.0, 0.2), "epoch").improved
+    small = decide(Config(), make_history(0.0, 0.012), "epoch")
+    assert not small.improved
+    assert small.reason.startswith("no epoch was significantly better, p 0.")
+    assert decide(Config(significance_level=1.0), make_history(0.0, 0.012), "epoch").improved
+    assert decide(Config(), make_history(-0.2), "step") == Decision(False, "no step was better")
+
+
+def test_a_gain_on_seen_labels_does_not_pay_for_a_loss_on_unseen_ones() -> None:
+    found = decide(Config(), make_history(0.2, unseen=-0.1), "epoch")
+    assert (found.improved, found.reason) == (False, "the best epoch is worse on unseen labels")
+    assert decide(Config(), make_history(0.2, unseen=0.1), "epoch").improved
+
+
+def test_without_sums_the_metric_decides_alone() -> None:
+    history = TrainHistory(start={"accuracy": 0.5}, evaluations=[{"loss": 1.0, "accuracy": 0.51}], sums=[{}], best=0)
+    assert decide(SftConfig(metric="accuracy"), history, "epoch") == Decision(True)
+    assert decide(Config(), TrainHistory(evaluations=[{"loss": 1.0}], sums=[{}], best=0), "epoch") == Decision(True)
+
+
+@pytest.mark.parametrize("column", ["group", "paper"])
+def test_sums_are_those_of_each_group_and_of_unseen_labels(column: str) -> None:
+    seen_Q = np.array([True, True, False, False, True])
+    rows: dict[str, Any] = {"id": list("abcde"), column: ["y", "x", "y", "z", "z"]}
+    ranks_R = np.array([1, 4, 2, 30, 5])
+    relevant = Relevant.from_lists([[0]] * 5)
+    table = pa.table(rows | ({"seen": seen_Q} if column == "group" else {}))
+    found = HeldOutRows(table, column).evaluate(Config(), ranks_R, relevant, "r@25")
+    value_Q = compute_rank_metrics(ranks_R, relevant, (25,)).per_query["map@25"]
+    assert found.metrics["map@25"] == pytest.approx(value_Q.mean(), abs=1e-6)
+    assert found.metrics["r@25"] == 0.8
+    assert found.sums["all"] == pytest.approx([0.25, 1.5, 0.2], abs=1e-6)
+    if column == "group":
+        assert found.metrics["unseen/map@25"] == pytest.approx(value_Q[~seen_Q].mean(), abs=1e-6)
+        assert found.sums["unseen"] == pytest.approx([0.0, 0.5, 0.0], abs=1e-6)
+    else:
+        assert set(found.sums) == {"all"}
+    alone = HeldOutRows(table.drop_columns([column]), column).evaluate(Config(), ranks_R, relevant)
+    assert alone.sums["all"] == pytest.approx(value_Q.tolist(), abs=1e-6)
