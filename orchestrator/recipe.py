@@ -34,6 +34,7 @@ from ratchet.orchestrator.secrets import contains_secret
 from ratchet.orchestrator.step import (
     Step,
     Summary,
+    average,
     check_metrics,
     check_outputs,
     check_resources,
@@ -75,9 +76,11 @@ class Settings:
     """Parameters of the recipe -> text."""
     steps: Sequence[tuple[str, str, str]] = ()
     """(pattern, field, text) for steps."""
+    seeds: int = 1
+    """Seeds that the recipe is run with, from its parameter `seed` on. The table has their means."""
 
     @classmethod
-    def read(cls, lines: Sequence[str]) -> Settings:
+    def read(cls, lines: Sequence[str], seeds: int = 1) -> Settings:
         """Parse lines. Raises RecipeError for one that is not `name=value` or `steps.field=value`."""
         parameters: dict[str, str] = {}
         steps: list[tuple[str, str, str]] = []
@@ -97,7 +100,7 @@ class Settings:
                 steps.append((pattern, name, value))
             else:
                 parameters[name] = value
-        return cls(parameters, steps)
+        return cls(parameters, steps, seeds)
 
 
 def find_settings(name: str) -> Path:
@@ -201,10 +204,15 @@ def build(recipe: Recipe, settings: Settings, store: Store | None = None) -> tup
     one) and for a value of the wrong type.
     """
     parameters = _parameters(recipe, settings.parameters)
-    with record_names() as made, use_store(store):
-        summary = recipe.function(**parameters)
-    if not isinstance(summary, Summary):
-        raise RecipeError(f"recipe {recipe.name}: returned {type(summary).__name__}; expected a Summary")
+    summaries, made = [], list[str]()
+    for values in _list_seeds(recipe, parameters, settings.seeds):
+        prefix = f"seed{values['seed']}/" if settings.seeds > 1 else ""
+        with record_names(prefix) as names, use_store(store):
+            summaries.append(recipe.function(**values))
+        made += names
+        if not isinstance(summaries[-1], Summary):
+            raise RecipeError(f"recipe {recipe.name}: returned {type(summaries[-1]).__name__}; expected a Summary")
+    summary = average(summaries) if len(summaries) > 1 else summaries[0]
     steps = reachable(list_goals(summary))
     for pattern, name, text in settings.steps:
         steps = _apply(steps, pattern, name, text)
@@ -240,8 +248,22 @@ def list_modules(recipe: Recipe, steps: Iterable[Step]) -> list[str]:
 
 
 def match_steps(steps: Sequence[Step], pattern: str) -> list[Step]:
-    """Return the steps that the left side of `--set pattern.field=value` selects, by step name or job name."""
-    return [s for s in steps if fnmatch.fnmatchcase(s.name, pattern) or s.job.name == pattern]
+    """Return the steps that the left side of `--set pattern.field=value` selects, by step name or job name. Of several
+    seeds, a step's name selects those of all."""
+    names = [(s, (s.name, re.sub(r"^seed\d+/", "", s.name))) for s in steps]
+    return [s for s, own in names if s.job.name == pattern or any(fnmatch.fnmatchcase(n, pattern) for n in own)]
+
+
+def _list_seeds(recipe: Recipe, parameters: Mapping[str, Any], seeds: int) -> list[dict[str, Any]]:
+    """Return the recipe's parameters for each seed."""
+    if seeds == 1:
+        return [dict(parameters)]
+    if not isinstance(parameters.get("seed"), int):
+        raise RecipeError(
+            f"--seeds {seeds}: recipe {recipe.name} has no parameter seed; expected one, such as seed: Seed = 42; leave"
+            " --seeds out"
+        )
+    return [{**parameters, "seed": parameters["seed"] + number} for number in range(seeds)]
 
 
 def _parameters(recipe: Recipe, given: Mapping[str, str]) -> dict[str, Any]:

@@ -151,7 +151,19 @@ class Summary:
                 )
 
 
-_names_made: ContextVar[list[str] | None] = ContextVar("names_made", default=None)
+def average(summaries: Sequence[Summary]) -> Summary:
+    """Return the table of repetitions, such as seeds or folds: the mean and the standard deviation of each number. The
+    files are those of the first."""
+    rows = []
+    for same in zip(*(one.rows for one in summaries), strict=True):
+        columns: dict[str, list[Metric]] = {title: [] for title in same[0].columns}
+        for title, metric in (pair for row in same for pair in row.metrics):
+            columns[title].append(metric)
+        rows.append(Row(same[0].label, columns, steps=[step for row in same for step in row.steps]))
+    return Summary(rows, goals=[goal for one in summaries for goal in one.goals], files=summaries[0].files)
+
+
+_names_made: ContextVar[tuple[str, list[str]] | None] = ContextVar("names_made", default=None)
 
 
 def step(name: str, job: Job, *, resources: Resources | None = None, **values: Any) -> Step:
@@ -183,17 +195,16 @@ def step(name: str, job: Job, *, resources: Resources | None = None, **values: A
         required = input_field.default is MISSING and "None" not in str(input_field.type)
         if required and inputs[key] is None:
             raise RecipeError(f"{where}step {name}: input '{key}' not given; expected a step's output or a Source")
-    made = Step(name, job, config, inputs, resources or Resources())
-    if (names := _names_made.get()) is not None:
-        names.append(name)
-    return made
+    prefix, names = _names_made.get() or ("", [])
+    names.append(prefix + name)
+    return Step(prefix + name, job, config, inputs, resources or Resources())
 
 
 @contextmanager
-def record_names() -> Iterator[list[str]]:
-    """Yield a list that gets the name of each step that is made in the block."""
+def record_names(prefix: str = "") -> Iterator[list[str]]:
+    """Yield a list that gets the name of each step that is made in the block. All names begin with the prefix."""
     names: list[str] = []
-    token = _names_made.set(names)
+    token = _names_made.set((prefix, names))
     try:
         yield names
     finally:

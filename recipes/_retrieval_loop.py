@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -280,15 +280,6 @@ def make_row(
     if finetuned and "valid" in evaluations:
         columns["merging cost"] = evaluations["valid"].metric("merging_cost")
     return Row(label, columns, steps=[s for s in (mined, finetuned, last) if isinstance(s, Step)])
-
-
-def average(folds: Sequence[Summary]) -> Summary:
-    """Return the table of a cross-validation: a row per system, with the mean and the standard deviation over folds."""
-    rows = []
-    for same in zip(*(fold.rows for fold in folds), strict=True):
-        columns = {title: [row.columns[title] for row in same] for title in same[0].columns}
-        rows.append(Row(same[0].label, columns, steps=[step for row in same for step in row.steps]))
-    return Summary(rows)
 
 
 def choose_reranker(name: str) -> Source | Literal["embedder"] | None:

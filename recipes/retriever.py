@@ -11,8 +11,8 @@ from ratchet.errors import InputError
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import prepare
 from ratchet.jobs.retrieval.datasets import find_datasets
-from ratchet.orchestrator.step import Seed, Source, Summary, step
-from ratchet.recipes._retrieval_loop import Distillation, Mining, RetrievalLoop, average, choose_reranker
+from ratchet.orchestrator.step import Seed, Source, Summary, average, step
+from ratchet.recipes._retrieval_loop import Distillation, Mining, RetrievalLoop, choose_reranker
 
 
 def retriever(

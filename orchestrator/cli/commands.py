@@ -47,7 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     store = Store.open(arguments.store)
     found = recipe.find(arguments.recipe)
-    steps, summary, parameters = recipe.build(found, recipe.Settings.read(_lines(arguments)), store)
+    steps, summary, parameters = recipe.build(found, _settings(arguments), store)
     cluster = Cluster(arguments.address, recipe.list_modules(found, steps))
     argv = ["ratchet", *sys.argv[1:]]
     try:
@@ -80,7 +80,8 @@ def _submit(arguments: argparse.Namespace) -> int:
 
     if not arguments.store:
         raise InputError("submit --store: not given; expected a folder that all machines of the cluster share")
-    options = ["--store", arguments.store, *(part for line in arguments.set for part in ("--set", line))]
+    options = ["--store", arguments.store, "--seeds", str(arguments.seeds)]
+    options += [part for line in arguments.set for part in ("--set", line)]
     if arguments.settings is not None:
         options += ["--settings", arguments.settings.name]
     missing = [name for name in arguments.env if name not in os.environ]
@@ -109,7 +110,7 @@ def _plan(arguments: argparse.Namespace) -> int:
 
     store = Store.view(arguments.store, missing_ok=True)
     found = recipe.find(arguments.recipe)
-    steps, summary, _ = recipe.build(found, recipe.Settings.read(_lines(arguments)), store)
+    steps, summary, _ = recipe.build(found, _settings(arguments), store)
     plan = Plan(steps, store)
     plan.check()
     console.print_warnings(plan, summary)
@@ -168,6 +169,10 @@ def _verify(arguments: argparse.Namespace) -> int:
 def _lines(arguments: argparse.Namespace) -> list[str]:
     """Return the `name=value` settings: those of the file, then those of the command line, which take precedence."""
     return [*(recipe.read_settings(arguments.settings) if arguments.settings else ()), *arguments.set]
+
+
+def _settings(arguments: argparse.Namespace) -> recipe.Settings:
+    return recipe.Settings.read(_lines(arguments), arguments.seeds)
 
 
 COMMANDS = {

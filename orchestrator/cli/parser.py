@@ -137,12 +137,20 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             " published/NAME, those of a published run; --set takes precedence")
         return sub
 
-    _add_run(add_recipe(add_command("run", "run a recipe, or continue a run", epilog=RUN + SETTINGS)))
+    def add_seeds(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        sub.add_argument("--seeds", type=number(int, 1), default=1, metavar="N",
+            help="repeat the recipe with N values of its parameter seed, in one table of means and standard deviations"
+            " (default: 1)")
+        return sub
+
+    _add_run(add_seeds(add_recipe(add_command("run", "run a recipe, or continue a run", epilog=RUN + SETTINGS))))
     _add_sweep(
         add_recipe(add_command("sweep", "search for good settings of a recipe with Ray Tune", epilog=SWEEP + SETTINGS))
     )
-    _add_submit(add_recipe(add_command("submit", "run a recipe on a cluster, as a Ray job", epilog=SUBMIT + SETTINGS)))
-    sub = add_recipe(add_command("plan", "show which steps would run; start nothing", epilog=PLAN + SETTINGS))
+    sub = add_command("submit", "run a recipe on a cluster, as a Ray job", epilog=SUBMIT + SETTINGS)
+    _add_submit(add_seeds(add_recipe(sub)))
+    sub = add_command("plan", "show which steps would run; start nothing", epilog=PLAN + SETTINGS)
+    add_seeds(add_recipe(sub))
     sub.add_argument("--explain", action="store_true",
         help="for each step that would run, show which setting, input or function changed since the last run")
     sub.add_argument("--gpu", action="append", default=[], metavar="NAME:GB[:COUNT]",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.errors import RecipeError
-from ratchet.orchestrator.recipe import Settings, build, find, names
+from ratchet.orchestrator.recipe import Recipe, Settings, build, find, names
 from ratchet.orchestrator.step import Row, Summary, reachable, step
 
 
@@ -143,3 +143,22 @@ def test_two_steps_of_one_name_are_refused_wherever_they_are() -> None:
     with pytest.raises(RecipeError, match="step embed: two different steps"):
         reachable([other, step("last", embed.JOB, model=other, texts=passages)])
     assert [s.name for s in reachable([other])] == ["prepare", "embed", "other"]
+
+
+def test_several_seeds_are_one_table_of_means() -> None:
+    lines = ["iterations=1", "reranker=false", "seed=7", "iter0/mine.num_negatives=3", "prepare.seed=1"]
+    _, alone, _ = build(find("quickstart"), Settings.read(lines))
+    steps, summary, _ = build(find("quickstart"), Settings.read(lines, seeds=3))
+    by_name = {step.name: step for step in steps}
+    for seed in (7, 8, 9):
+        assert by_name[f"seed{seed}/iter0/mine"].config.num_negatives == 3
+        assert by_name[f"seed{seed}/iter0/finetune_embedder"].config.seed == seed
+        assert by_name[f"seed{seed}/prepare"].config.seed == 1
+    assert [row.label for row in summary.rows] == [row.label for row in alone.rows]
+    for row, one in zip(summary.rows, alone.rows, strict=True):
+        assert list(row.columns) == list(one.columns)
+        for title, metric in one.metrics:
+            names = [cell.step.name for cell in row.columns[title]]  # type: ignore[union-attr]
+            assert names == [f"seed{seed}/{metric.step.name}" for seed in (7, 8, 9)]
+    with pytest.raises(RecipeError, match="has no parameter seed"):
+        build(Recipe("one", lambda *, a=1: Summary([])), Settings.read([], seeds=2))
