@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ratchet.errors import InputError, ModelError
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import embed, evaluate_retrieval, finetune_embedder, finetune_reranker, merge, mine, rerank
+from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Job, Output, Row, Source, Step, Summary, step
 from ratchet.recipes._predictions import (
     System,
@@ -25,8 +26,6 @@ Model = Source | Output
 
 Mining = Literal["each", "given", "given_scored"]
 """The source of negatives: mined in each iteration, given by the data, or given with a teacher's scores."""
-
-Distillation = Literal["none", "kl_div", "m3_kd_loss"]
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from ratchet.errors import InputError
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import prepare
 from ratchet.jobs.retrieval.datasets import find_datasets
+from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Seed, Source, Summary, average, step
-from ratchet.recipes._retrieval_loop import Distillation, Mining, RetrievalLoop, choose_reranker
+from ratchet.recipes._retrieval_loop import Mining, RetrievalLoop, choose_reranker
 
 
 def retriever(

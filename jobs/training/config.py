@@ -14,6 +14,9 @@ from ratchet.errors import InputError
 from ratchet.models.model_files import check_folder, read_weight_names
 from ratchet.orchestrator.job_interface import Seed, Unit, WarmStart
 
+Distillation = Literal["none", "kl_div", "m3_kd_loss", "margin_mse"]
+"""How a teacher's scores are used; see `ratchet.models.losses.distillation`. The first names are FlagEmbedding's."""
+
 
 @dataclass(frozen=True)
 class FinetuneConfig:
@@ -104,9 +107,12 @@ class RetrievalFinetuneConfig(RankFinetuneConfig):
     """Mined negatives per query and training step, sampled anew in each epoch."""
     label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """Fraction of the target that is spread evenly over all passages. It applies to labels, never to a teacher."""
-    distillation: Literal["none", "kl_div", "m3_kd_loss"] = "none"
+    distillation: Distillation = "none"
     """Learn from a reranker's scores (see `rerank`). `kl_div` adds the KL divergence over each query's own passages to
-    the loss on the labels; `m3_kd_loss` weights the loss on all passages by them, instead of the labels."""
+    the loss on the labels, `margin_mse` the squared difference of margins; `m3_kd_loss` weights the loss on all
+    passages by them, instead of the labels."""
+    distillation_weight: Annotated[float, Gt(0)] = 1.0
+    """Weight of `kl_div` or `margin_mse` beside the loss on the labels."""
     teacher_temperature: Annotated[float, Gt(0)] = 1.0
     """Softmax temperature of the teacher's scores. Higher is softer."""
 

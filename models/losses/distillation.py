@@ -16,9 +16,6 @@ from torch import Tensor
 from ratchet.errors import ModelError
 from ratchet.models.losses.contrastive import cross_entropy
 
-KINDS = ("kl_div", "m3_kd_loss")
-"""Names as in FlagEmbedding."""
-
 
 def distillation_loss(
     distillation: str,
@@ -29,9 +26,10 @@ def distillation_loss(
     mask_QP: Tensor | None = None,
     label_smoothing: float = 0.0,
     teacher_temperature: float = 1.0,
+    weight: float = 1.0,
 ) -> Tensor:
     """Return the training loss, summed over queries, in float32: cross-entropy with the labels over all passages
-    (`none`), plus `kl_div` with the teacher over the group (`kl_div`), or `m3_kd_loss` alone (`m3_kd_loss`).
+    (`none`), plus `weight` times `kl_div` or `margin_mse` over the group, or `m3_kd_loss` alone.
 
     member_QG: int64, index of each member in P, the positive first; -1 where a group has fewer. Other arguments: see
     the functions below.
@@ -40,20 +38,27 @@ def distillation_loss(
     total = score_QP.new_zeros(())
     if distillation != "m3_kd_loss":
         total = cross_entropy(score_QP, member_QG[:, 0], mask_QP=mask_QP, label_smoothing=label_smoothing).sum()
-    if teacher_QG is None:
+    if teacher_QG is None or distillation == "none":
         return total
     options: dict[str, Any] = {
         "mask_QG": gap_QG if bool(gap_QG.any()) else None,
         "teacher_temperature": teacher_temperature,
     }
-    if distillation == "kl_div":
-        return total + kl_div(score_QP.gather(1, member_QG.clamp(min=0)), teacher_QG, **options).sum()
+    if distillation != "m3_kd_loss":
+        on_group = kl_div if distillation == "kl_div" else margin_mse
+        return total + weight * on_group(score_QP.gather(1, member_QG.clamp(min=0)), teacher_QG, **options).sum()
     return m3_kd_loss(score_QP, member_QG, teacher_QG, mask_QP=mask_QP, **options).sum()
 
 
 def teacher_targets(teacher_QG: Tensor, mask_QG: Tensor | None = None, temperature: float = 1.0) -> Tensor:
-    """Return the teacher's distribution over each group, float32: softmax(teacher / temperature). Raises ModelError for
-    a score that is not finite and a temperature <= 0."""
+    """Return the teacher's distribution over each group, float32: softmax(teacher / temperature). Raises ModelError as
+    `scale_teacher` does."""
+    return torch.softmax(scale_teacher(teacher_QG, mask_QG, temperature), dim=1)
+
+
+def scale_teacher(teacher_QG: Tensor, mask_QG: Tensor | None, temperature: float) -> Tensor:
+    """Return the teacher's scores divided by the temperature, float32, -inf where the mask is True. Raises ModelError
+    for a score that is not finite and a temperature <= 0."""
     if not temperature > 0:
         raise ModelError(f"teacher_temperature: {temperature} given; expected more than 0; 1 leaves the scores alone")
     scores_QG = teacher_QG.float() / temperature
@@ -65,7 +70,7 @@ def teacher_targets(teacher_QG: Tensor, mask_QG: Tensor | None = None, temperatu
         raise ModelError(
             f"teacher's scores of query {row} of the batch: not finite; expected numbers; score them again"
         )
-    return torch.softmax(scores_QG, dim=1)
+    return scores_QG
 
 
 def kl_div(
@@ -88,6 +93,21 @@ def kl_div(
     if mask_QG is not None:
         log_QG = log_QG.masked_fill(mask_QG, 0.0)  # 0 log 0 is 0
     return -(target_QG * log_QG).sum(1)
+
+
+def margin_mse(
+    score_QG: Tensor, teacher_QG: Tensor, *, mask_QG: Tensor | None = None, teacher_temperature: float = 1.0
+) -> Tensor:
+    """Return the mean squared difference of margins between the positive and each negative, float32 [Q] (Hofstätter et
+    al. 2020, "Improving efficient neural ranking models with cross-architecture knowledge distillation"):
+
+        loss_q = mean_g (score_q0 - score_qg - (teacher_q0 - teacher_qg) / teacher_temperature)^2
+    """
+    _check("margin_mse", score_QG, teacher_QG, mask_QG)
+    off_QG = score_QG.float() - scale_teacher(teacher_QG, mask_QG, teacher_temperature)
+    there_QG = torch.ones_like(off_QG, dtype=torch.bool) if mask_QG is None else ~mask_QG
+    error_QG = (off_QG[:, :1] - off_QG.where(there_QG, off_QG[:, :1])) ** 2
+    return error_QG.sum(1) / (there_QG.sum(1) - 1).clamp(min=1)
 
 
 def m3_kd_loss(

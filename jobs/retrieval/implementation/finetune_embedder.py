@@ -130,6 +130,7 @@ class TrainTask(EmbedderTask):
             mask_QP=None if batch.mask_QP is None else batch.mask_QP.to(self.device),
             label_smoothing=config.label_smoothing,
             teacher_temperature=config.teacher_temperature,
+            weight=config.distillation_weight,
         )
         return scale_for_workers(total, batch.queries, self.worker.world_size)
 

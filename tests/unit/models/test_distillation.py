@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ratchet.errors import ModelError
 from ratchet.models.losses.contrastive import cross_entropy, scale_for_workers
-from ratchet.models.losses.distillation import kl_div, m3_kd_loss, teacher_targets
+from ratchet.models.losses.distillation import distillation_loss, kl_div, m3_kd_loss, margin_mse, teacher_targets
 
 Q, G = 5, 4
 
@@ -34,6 +34,30 @@ def test_kl_div_is_the_formula(groups: tuple[Tensor, Tensor, Tensor]) -> None:
     entropy = -(torch.softmax(teacher_QG, -1) * torch.log_softmax(teacher_QG, -1)).sum(-1).mean()
     torch.testing.assert_close(kl_div(teacher_QG, teacher_QG).mean(), entropy)
     assert kl_div(own_QG, teacher_QG).mean() > entropy
+
+
+def test_margin_mse_is_that_of_sentence_transformers(groups: tuple[Tensor, Tensor, Tensor]) -> None:
+    from sentence_transformers.losses import MarginMSELoss
+
+    score_QP, member_QG, teacher_QG = groups
+    own_QG = score_QP.gather(1, member_QG)
+    theirs = MarginMSELoss.__new__(MarginMSELoss)
+    torch.nn.Module.__init__(theirs)
+    theirs.loss_fct = torch.nn.MSELoss()
+    theirs.similarity_fct = lambda one, other: (one * other).sum(-1)
+    unit = torch.ones(Q, 1)
+    passages = [own_QG[:, [g]] for g in range(G)]
+    expected = theirs.compute_loss_from_embeddings([unit, *passages], (teacher_QG[:, :1] - teacher_QG[:, 1:]) / 2)
+    torch.testing.assert_close(margin_mse(own_QG, teacher_QG, teacher_temperature=2.0).mean(), expected)
+
+
+def test_the_weight_scales_the_teachers_part(groups: tuple[Tensor, Tensor, Tensor]) -> None:
+    labels, one, four = (
+        distillation_loss(kind, *groups, weight=weight)
+        for kind, weight in (("none", 1.0), ("margin_mse", 1.0), ("margin_mse", 4.0))
+    )
+    torch.testing.assert_close(four - labels, 4 * (one - labels))
+    torch.testing.assert_close(one - labels, margin_mse(groups[0].gather(1, groups[1]), groups[2]).sum())
 
 
 def by_masks(score_QP: Tensor, teacher_QG: Tensor) -> Tensor:
@@ -65,12 +89,14 @@ def test_groups_of_fewer_members_are_those_groups(groups: tuple[Tensor, Tensor, 
     wrong = teacher_QG.masked_fill(mask_QG, torch.nan)
     soft = kl_div(score_QP.gather(1, member_QG), wrong, mask_QG=mask_QG)
     hard = m3_kd_loss(score_QP, member_QG, wrong, mask_QG=mask_QG)
+    margins = margin_mse(score_QP.gather(1, member_QG), wrong, mask_QG=mask_QG)
     for q in range(Q):
         there = ~mask_QG[q]
         own, teacher = member_QG[q, there][None], teacher_QG[q, there][None]
+        torch.testing.assert_close(margins[q], margin_mse(score_QP[q : q + 1].gather(1, own), teacher)[0])
         torch.testing.assert_close(soft[q], kl_div(score_QP[q : q + 1].gather(1, own), teacher)[0])
         torch.testing.assert_close(hard[q], m3_kd_loss(score_QP[q : q + 1], own, teacher)[0])
-    (gradient,) = torch.autograd.grad(soft.sum() + hard.sum(), score_QP)
+    (gradient,) = torch.autograd.grad(soft.sum() + hard.sum() + margins.sum(), score_QP)
     assert bool(torch.isfinite(gradient).all())
 
 
