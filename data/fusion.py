@@ -1,4 +1,4 @@
-"""Fusion of rankings: reciprocal ranks (Cormack, Clarke and Büttcher, 2009) or scaled scores, with a weight each."""
+"""Fusion of rankings: reciprocal ranks (Cormack, Clarke and Büttcher, 2009) or scores, with a weight each."""
 
 from __future__ import annotations
 
@@ -11,15 +11,23 @@ GRID = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Weights that are tried for a system, relative to the others."""
 
 
-def compute_points(ranking: pa.Table, method: str, rank_constant: float) -> list[dict[str, float]]:
-    """Return what each document of each query's list gets from one system, before its weight."""
+def compute_spread(ranking: pa.Table) -> float:
+    """Return the mean difference between the highest and the lowest score of a query's list; 1 for equal scores."""
+    lists = [scores for scores in ranking["scores"].to_pylist() if scores]
+    return float(np.mean([max(scores) - min(scores) for scores in lists])) or 1.0 if lists else 1.0
+
+
+def compute_points(ranking: pa.Table, method: str, rank_constant: float, spread: float = 1.0) -> list[dict[str, float]]:
+    """Return what each document of each query's list gets from one system, before its weight.
+
+    spread: that of the system's scores (`compute_spread`). It is the same for all queries, so that lists whose scores
+    hardly differ weigh less."""
     points = []
     for names, scores in zip(ranking["documents"].to_pylist(), ranking["scores"].to_pylist(), strict=True):
         if method == "rrf":
             points.append({name: 1.0 / (rank_constant + rank) for rank, name in enumerate(names, 1)})
             continue
-        low, high = min(scores, default=0.0), max(scores, default=0.0)
-        spread = (high - low) or 1.0  # of equal scores each counts 0
+        low = min(scores, default=0.0)
         points.append({name: (score - low) / spread for name, score in zip(names, scores, strict=True)})
     return points
 

@@ -9,7 +9,16 @@ from typing import Any, Literal
 
 from ratchet.errors import InputError, ModelError
 from ratchet.jobs.pretrained import pretrained
-from ratchet.jobs.retrieval import embed, evaluate_retrieval, finetune_embedder, finetune_reranker, merge, mine, rerank
+from ratchet.jobs.retrieval import (
+    embed,
+    evaluate_retrieval,
+    finetune_embedder,
+    finetune_reranker,
+    fuse,
+    merge,
+    mine,
+    rerank,
+)
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Job, Output, Row, Source, Step, Summary, step
 from ratchet.recipes._predictions import (
@@ -96,7 +105,7 @@ class RetrievalLoop:
         if not self.new_queries:
             return Summary(rows)
         valid = self.prepared["valid"] if "valid" in self.splits else None
-        ranking, _ = fuse_rankings(self.systems, valid, "rrf")
+        ranking, _ = fuse_rankings(self.systems, valid, "scores")
         return Summary(rows, files=write_files(ranking, self.prepared["corpus"]))
 
     @property
@@ -170,9 +179,17 @@ class RetrievalLoop:
             teacher = self.merge(f"{name}/merge_reranker", reranker_base, reranker["adapter"])
             shown = dict(list(evaluations.items())[:1])
             reranked = {
-                split: self.evaluate_reranked(name, split, lists, teacher, **compare(split, shown, reranker))
+                split: self.evaluate_order(
+                    name,
+                    split,
+                    "reranked",
+                    self.rerank(f"{name}/rerank_{split}", lists["ranking"], teacher, depth=self.depth),
+                    **compare(split, shown, reranker),
+                )
                 for split, lists in evaluations.items()
             }
+            if valid:
+                reranked = self.blend(name, evaluations, reranked)
             rows.append(make_row(f"iteration {i}, reranked{suffix}", reranked, reranker, hard, teacher))
         if self.new_queries and not self.variant:
             new, vectors = prepare_new_queries(self.new_queries), self.embed(miner_name, miner, "corpus")
@@ -197,17 +214,35 @@ class RetrievalLoop:
             **inputs,
         )
 
-    def evaluate_reranked(self, name: str, split: str, evaluation: Step, reranker: Model, **inputs: Any) -> Step:
-        """Rerank the first documents of an evaluation's rankings, and evaluate the result."""
+    def evaluate_order(self, name: str, split: str, tag: str, scored: Step | Output, **inputs: Any) -> Step:
+        """Order the first documents of rankings by other scores, and evaluate the result."""
         return step(
-            f"{name}/evaluate_reranked" if split == "test" else f"{name}/evaluate_reranked_{split}",
+            f"{name}/evaluate_{tag}" if split == "test" else f"{name}/evaluate_{tag}_{split}",
             evaluate_retrieval.JOB,
             **self._queries(split),
-            scored=self.rerank(f"{name}/rerank_{split}", evaluation["ranking"], reranker, depth=self.depth),
+            scored=scored,
             system="reranked",
-            tag=f"{name}_reranked",
+            tag=f"{name}_{tag}",
             **inputs,
         )
+
+    def blend(self, name: str, embedder: Mapping[str, Step], reranker: Mapping[str, Step]) -> dict[str, Step]:
+        """Order the documents by the scores of both, with the weights that are best on the held-out queries."""
+        rankings = {split: [one[split]["ranking"] for one in (embedder, reranker)] for split in self.splits}
+        blended = step(
+            f"{name}/blend",
+            fuse.JOB,
+            valid=self.prepared["valid"],
+            valid_rankings=rankings["valid"],
+            rankings=rankings[self.splits[0]],
+            names=("embedder", "reranker"),
+            method="scores",
+        )
+        parts = {split: blended["valid_ranking" if split == "valid" else "ranking"] for split in self.splits}
+        return {
+            split: self.evaluate_order(name, split, "blended", scored, before=embedder[split])
+            for split, scored in parts.items()
+        }
 
     def mine(self, name: str, miner_name: str, miner: Model, window: tuple[int, int], i: int) -> Step | Output:
         """Return the training queries with negatives: mined from the ranking of `miner`, or those of the data."""

@@ -39,7 +39,7 @@ def predict(
     queries     Eedi's test.csv, BEIR, FlagEmbedding JSONL, JSONL with `query`, or text with a query per line; labels
                 are not needed. Empty: the test queries of the runs, on which the fused ranking is evaluated
     bm25        fuse with BM25 too
-    fusion      rrf: by reciprocal ranks. scores: by scores, scaled per query
+    fusion      rrf: by reciprocal ranks. scores: by scores
 
     The format is set by the job: --set write_predictions.columns=QuestionId_Answer,MisconceptionId and
     --set write_predictions.top=25.

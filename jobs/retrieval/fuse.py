@@ -16,7 +16,8 @@ from ratchet.orchestrator.job_interface import Job
 class Config:
     method: Literal["rrf", "scores"] = "rrf"
     """`rrf`: reciprocal rank fusion, the sum of weight / (rank_constant + rank) (Cormack et al., 2009). `scores`: the
-    weighted sum of the scores, each system's scaled to [0, 1] per query; a document that a list lacks has 0."""
+    weighted sum of the scores above the lowest of the query's list, divided by their mean spread on the held-out
+    queries; a document that a list lacks has 0."""
     names: Annotated[tuple[str, ...], MinLen(2)] = ("first", "second")
     """Names of the systems, for the report."""
     weights: tuple[Annotated[float, Ge(0)], ...] = ()

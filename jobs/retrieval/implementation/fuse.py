@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ratchet.data.fusion import choose_weights, compute_points, fuse
+from ratchet.data.fusion import choose_weights, compute_points, compute_spread, fuse
 from ratchet.data.tables import RANKED, SCORES, TEACHER_SCORES, read_shards, write_shards
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval.fuse import Config, Inputs
@@ -26,7 +26,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if positives["id"].to_pylist() != held_out[0]["id"].to_pylist():
         raise InputError(f"{inputs.valid_rankings[0]}: ranks other queries; expected those of {inputs.valid}, in order")
     labels = positives["positives"].to_pylist()
-    points = [compute_points(table, config.method, config.rank_constant) for table in held_out]
+    spreads = [compute_spread(table) for table in held_out]
+
+    def score(systems: Sequence[pa.Table]) -> list[list[dict[str, float]]]:
+        with_spread = zip(systems, spreads, strict=True)
+        return [compute_points(one, config.method, config.rank_constant, spread) for one, spread in with_spread]
+
+    points = score(held_out)
 
     @cache
     def measure(weights: tuple[float, ...]) -> float:
@@ -38,8 +44,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     weights = list(config.weights) or choose_weights(len(names), lambda found: measure(tuple(found)))
     _write(context.out / "valid_ranking", held_out, fuse(points, weights))
     systems = _read(inputs.rankings)
-    points_of_all = [compute_points(table, config.method, config.rank_constant) for table in systems]
-    _write(context.out / "ranking", systems, fuse(points_of_all, weights))
+    _write(context.out / "ranking", systems, fuse(score(systems), weights))
     metric = f"valid/map@{config.k}"
     alone = [measure(tuple(row)) for row in np.eye(len(names)).tolist()]
     rows = [

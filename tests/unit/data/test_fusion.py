@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ratchet.data.fusion import GRID, choose_weights, compute_points, fuse
+from ratchet.data.fusion import GRID, choose_weights, compute_points, compute_spread, fuse
 
 LISTS = [["a", "b", "c"], ["d", "a"]]
 SCORES = [[0.9, 0.5, 0.1], [3.0, 1.0]]
@@ -34,11 +34,18 @@ def test_reciprocal_ranks_are_added() -> None:
     assert [name for name, _ in fused] == sorted(expected, key=lambda name: -expected[name])
 
 
-def test_scores_are_scaled_per_query_and_a_missing_document_counts_nothing() -> None:
-    points = [compute_points(ranking(*one), "scores", 60) for one in zip(LISTS, SCORES, strict=True)]
+def test_scores_are_scaled_alike_for_all_queries_and_a_missing_document_counts_nothing() -> None:
+    tables = [ranking(*one) for one in zip(LISTS, SCORES, strict=True)]
+    points = [compute_points(table, "scores", 60, compute_spread(table)) for table in tables]
     [fused] = fuse(points, [1, 0.5])
     assert dict(fused) == pytest.approx({"a": 1.0, "b": 0.5, "c": 0.0, "d": 0.5})
     assert [name for name, _ in fused] == ["a", "b", "d", "c"]
+
+
+def test_the_spread_is_the_mean_over_queries() -> None:
+    table = pa.table({"scores": [[1.0, 5.0], [2.0, 2.0], [], [7.0]]})
+    assert compute_spread(table) == pytest.approx(4 / 3)
+    assert compute_spread(pa.table({"scores": [[2.0], []]})) == 1.0
 
 
 def test_a_system_of_weight_0_brings_no_documents() -> None:
