@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 FLIPS = 9_999
 """Random sign flips of a test. The standard error of a p-value of 0.05 is 0.002."""
@@ -45,7 +45,7 @@ def compute_half_width(value_Q: np.ndarray, group_Q: np.ndarray, level: float = 
         return float("nan")
     off_C = sum_by_group(value_Q - value_Q.mean(), group_Q)
     error = np.sqrt(groups / (groups - 1) * (off_C**2).sum()) / len(value_Q)
-    return float(student_t.ppf((1 + level) / 2, groups - 1) * error)
+    return float(stdtrit(groups - 1, (1 + level) / 2) * error)
 
 
 def list_half_widths(

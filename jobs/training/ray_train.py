@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ray import cloudpickle
 from ray.train import ControllerError, FailureConfig, LoggingConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -26,7 +27,6 @@ from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
 from ratchet.jobs.distributed.resolve_dtype import check_dtype
 from ratchet.jobs.training.checkpoints import find_model_damage, list_checkpoints, read_history, run_folder
 from ratchet.jobs.training.config import FinetuneConfig
-from ratchet.jobs.training.loop import TrainingLoop
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.train_cleanup import install_cleanup
 from ratchet.orchestrator.job_interface import Context, Resources
@@ -117,7 +117,8 @@ def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments:
     trainer = TorchTrainer(
         _run_worker,
         train_loop_config={
-            "spec": (context, options, task_class, dict(arguments), str(failure)),
+            # As bytes: Ray Train's controller reads this too, and need not import the model libraries for it.
+            "spec": cloudpickle.dumps((context, options, task_class, dict(arguments), str(failure))),
             "paths": find_existing_paths(context.work, arguments),
         },
         torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=int(resources.timeout)),
@@ -154,7 +155,9 @@ def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments:
 def _run_worker(config: dict[str, Any]) -> None:
     """Run the training loop of one worker. An error that would be raised again is written to a file, and a restarted
     worker returns at once."""
-    context, options, task_class, arguments, failure = config["spec"]
+    from ratchet.jobs.training.loop import TrainingLoop  # only workers need it: seconds of imports
+
+    context, options, task_class, arguments, failure = cloudpickle.loads(config["spec"])
     if Path(failure).exists():
         return
     check_worker(context, config["paths"])

@@ -16,7 +16,7 @@ from reranker_finetuning import DECODER, FAST, context, losses, make_inputs
 from ratchet.data.tables import CORPUS, RANKED, read_shards, write_shards
 from ratchet.data.triplets import Triplets
 from ratchet.jobs.retrieval.finetune_reranker import Inputs, check
-from ratchet.jobs.retrieval.implementation.finetune_reranker import paired_t_test, run
+from ratchet.jobs.retrieval.implementation.finetune_reranker import run
 from ratchet.jobs.training import teacher_gate
 from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.orchestrator.job_interface import Result
@@ -94,7 +94,10 @@ def test_it_learns_and_the_kept_adapter_is_what_the_table_says(tuned: tuple[Resu
         np.mean([n / rank if rank <= 25 else 0 for n, rank in enumerate(sorted(row["ranks"]), 1)]) for row in lists
     ]
     gate = teacher_gate.read(adapter.parent / "teacher_gate")
-    assert gate.p_value == pytest.approx(paired_t_test(before, found), rel=0.2)
+    lead = np.array(found) - np.array(before)
+    flips = np.random.default_rng(1).choice([-1, 1], (10_000, len(lead)))
+    alone = float(((flips @ lead) >= lead.sum() - 1e-9).mean())  # not corrected for the choice of the epoch
+    assert alone - 0.01 <= gate.p_value <= 0.05
     assert (gate.before, gate.after) == pytest.approx((np.mean(before), result.metrics["valid/map@25"]), abs=1e-6)
     assert result.metrics["valid/map@25"] > result.metrics["valid/map@25_start"] + 0.05
     with pytest.raises(Exception, match="weights are missing"):
