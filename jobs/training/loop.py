@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from peft import PeftModel
-from ray import train as ray_train
-from ray.train import get_preemption_info
-from ray.train.torch import get_device
 
 from ratchet.errors import ArtifactError
 from ratchet.jobs.training.checkpoints import Checkpoints
@@ -49,9 +47,10 @@ def seed_generators(*numbers: int) -> None:
 
 class PreemptionWatcher:
     """Polls for preemption notices of spot machines: time for a checkpoint before the machine is taken away. Every
-    worker of a training run has one."""
+    worker of a training run has one. find_notice: returns the notice, or something false."""
 
-    def __init__(self) -> None:
+    def __init__(self, find_notice: Callable[[], Any]) -> None:
+        self.find_notice = find_notice
         self.polled_at = time.monotonic()
         self.known = False
 
@@ -62,21 +61,29 @@ class PreemptionWatcher:
     def poll(self) -> bool:
         """Return whether a new notice came. All workers must call it at the same training step."""
         self.polled_at = time.monotonic()
-        known, self.known = self.known, get_preemption_info() is not None
+        known, self.known = self.known, bool(self.find_notice())
         return self.known and not known
 
 
 class TrainingLoop:
-    def __init__(self, context: Context, options: FinetuneConfig, task_class: type, arguments: dict[str, Any]) -> None:
+    """worker: this worker of the training run. find_notice: see `PreemptionWatcher`."""
+
+    def __init__(
+        self,
+        context: Context,
+        options: FinetuneConfig,
+        task_class: type,
+        arguments: dict[str, Any],
+        worker: WorkerInfo,
+        find_notice: Callable[[], Any],
+    ) -> None:
         engine.silence_libraries()
-        # Ray shows GPUs to workers without any, and get_device would return the first one.
-        device = get_device() if context.resources.gpus else torch.device("cpu")
+        device = torch.device(worker.device)
         if device.type == "cpu":
             torch.set_num_threads(max(1, int(context.resources.cpus or 1)))
         else:
             torch.cuda.set_device(device)
-        worker_context = ray_train.get_context()
-        self.worker = WorkerInfo(worker_context.get_world_rank(), worker_context.get_world_size(), str(device))
+        self.worker = worker
         self.context, self.options, self.device = context, options, device
         seed_generators(options.seed)
         self.task: TrainTask = task_class(worker=self.worker, **arguments)
@@ -98,7 +105,7 @@ class TrainingLoop:
         self.checkpoints = Checkpoints(context, options, self.worker, self.task, self.engine)
         self.saved_at = self.reported_at = time.monotonic()
         self.tokens = 0.0
-        self.preemption = PreemptionWatcher()
+        self.preemption = PreemptionWatcher(find_notice)
         self.work_tracker = WorkTracker(context, context.work / "training.progress", "training", "steps")
 
     def run(self) -> None:

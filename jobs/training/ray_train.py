@@ -1,6 +1,6 @@
 """Training on several workers: Ray Train starts and restarts them, DeepSpeed holds the optimizer state.
 
-    train (driver)               one Ray Train run, named after the step: a new driver finds it again
+    train (driver)               one Ray Train run, named after the step; a single worker is a task of Ray instead
       └ TrainingLoop (workers)   task -> engine -> last checkpoint -> training steps -> report
           └ task                 what is trained: a class of the job, which knows nothing of these files
 
@@ -13,14 +13,25 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ray
+import torch
 from ray import cloudpickle
-from ray.train import ControllerError, FailureConfig, LoggingConfig, RunConfig, ScalingConfig, WorkerGroupError
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train import (
+    ControllerError,
+    FailureConfig,
+    LoggingConfig,
+    RunConfig,
+    ScalingConfig,
+    WorkerGroupError,
+    get_context,
+    get_preemption_info,
+)
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
 from ratchet.errors import ArtifactError, InputError, RatchetError
 from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
@@ -28,10 +39,11 @@ from ratchet.jobs.distributed.resolve_dtype import check_dtype
 from ratchet.jobs.training.checkpoints import find_model_damage, list_checkpoints, read_history, run_folder
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.schedule import TrainHistory
+from ratchet.jobs.training.task import WorkerInfo
 from ratchet.jobs.training.train_cleanup import install_cleanup
 from ratchet.orchestrator.job_interface import Context, Resources
 from ratchet.orchestrator.job_interface.digests import find_damage
-from ratchet.orchestrator.job_interface.placement import choose_workers, list_machines
+from ratchet.orchestrator.job_interface.placement import choose_workers, list_machines, make_ray_options
 from ratchet.orchestrator.job_interface.worker import check_worker, find_existing_paths
 
 START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
@@ -114,13 +126,15 @@ def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments:
     os.environ[START_TIMEOUT] = WAIT_FOR_SOME_SECONDS if elastic else WAIT_FOR_ALL_SECONDS
     per_worker = {"CPU": resources.cpus or 1.0, "GPU": gpus, "memory": resources.memory * 1e9}
     failure = context.work / f"failure-{context.attempt}.json"
+    # As bytes: Ray Train's controller reads this too, and need not import the model libraries for it.
+    spec = cloudpickle.dumps((context, options, task_class, dict(arguments), str(failure)))
+    loop_config = {"spec": spec, "paths": find_existing_paths(context.work, arguments)}
+    if workers == 1 and not elastic:
+        _run_alone(loop_config, resources, failure)
+        return
     trainer = TorchTrainer(
         _run_worker,
-        train_loop_config={
-            # As bytes: Ray Train's controller reads this too, and need not import the model libraries for it.
-            "spec": cloudpickle.dumps((context, options, task_class, dict(arguments), str(failure))),
-            "paths": find_existing_paths(context.work, arguments),
-        },
+        train_loop_config=loop_config,
         torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=int(resources.timeout)),
         scaling_config=ScalingConfig(  # type: ignore[call-arg]  # mypy sees that of ray.air
             num_workers=workers,
@@ -146,15 +160,61 @@ def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments:
         raised = [getattr(failure, "_base_exc", failure) for failure in group.worker_failures.values()]
         raise next((one for one in raised if isinstance(one, InputError)), group) from None
     finally:
-        if failure.exists():
-            error = error_from_json(failure.read_text())
-            failure.unlink()
-            raise error from None
+        _raise_failure(failure)
+
+
+def _raise_failure(failure: Path) -> None:
+    """Raise the error that a worker has written down, if any."""
+    if failure.exists():
+        error = error_from_json(failure.read_text())
+        failure.unlink()
+        raise error from None
+
+
+def _run_alone(config: dict[str, Any], resources: Resources, failure: Path) -> None:
+    """Run a single worker as a task of Ray. Ray Train starts six more processes, which takes 15 to 20 s on two cores.
+
+    The task is started again as Ray Train would. Its process ends with it, and leaves no state of DeepSpeed behind."""
+    options: dict[str, Any] = {
+        "num_cpus": resources.cpus or 1.0,
+        "num_gpus": resources.gpus or 0.0,
+        "max_retries": resources.retries,
+        "retry_exceptions": [RuntimeError, OSError, EOFError],
+        **make_ray_options(resources),
+    }
+    task = ray.remote(max_calls=1, **options)(_run_single_worker)
+    try:
+        ray.get(task.remote(config))
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None
+    finally:
+        _raise_failure(failure)
+
+
+def _run_single_worker(config: dict[str, Any]) -> None:
+    gpu = bool(ray.get_gpu_ids())
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}  # DeepSpeed reads them
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    torch.distributed.init_process_group("nccl" if gpu else "gloo", store=store, rank=0, world_size=1)
+    _run_loop(config, WorkerInfo(0, 1, "cuda:0" if gpu else "cpu"), _is_node_draining)
+
+
+def _is_node_draining() -> bool:
+    """Return whether this machine is about to be taken away, as Ray Train finds it out."""
+    return ray.get_runtime_context().get_node_id() in (ray._private.state.state.get_draining_nodes() or {})
 
 
 def _run_worker(config: dict[str, Any]) -> None:
-    """Run the training loop of one worker. An error that would be raised again is written to a file, and a restarted
-    worker returns at once."""
+    """Run the training loop of one of several workers."""
+    worker = get_context()
+    # Ray shows GPUs to workers without any, and get_device would return the first one.
+    device = str(get_device()) if ray.get_gpu_ids() else "cpu"
+    _run_loop(config, WorkerInfo(worker.get_world_rank(), worker.get_world_size(), device), get_preemption_info)
+
+
+def _run_loop(config: dict[str, Any], worker: WorkerInfo, find_notice: Callable[[], Any]) -> None:
+    """Run the training loop. An error that would be raised again is written to a file, and a restarted worker returns
+    at once."""
     from ratchet.jobs.training.loop import TrainingLoop  # only workers need it: seconds of imports
 
     context, options, task_class, arguments, failure = cloudpickle.loads(config["spec"])
@@ -163,7 +223,7 @@ def _run_worker(config: dict[str, Any]) -> None:
     check_worker(context, config["paths"])
     check_dtype(context)
     try:
-        TrainingLoop(context, options, task_class, arguments).run()
+        TrainingLoop(context, options, task_class, arguments, worker, find_notice).run()
     except Exception as error:
         if not _write_failure(error, Path(failure)) or (context.resources.workers or 1) > 1:
             raise  # others may wait for this worker: Ray ends them

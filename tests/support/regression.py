@@ -11,6 +11,7 @@ import torch
 
 from ratchet.errors import InputError
 from ratchet.jobs.training.config import FinetuneConfig
+from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.schedule import TrainHistory, learning_rate_at
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.orchestrator.job_interface import Context, Resources
@@ -48,10 +49,10 @@ class Regression:
     def __init__(self, worker: WorkerInfo, fail: str = "", cut: int = 1) -> None:
         self.worker, self.fail, self.cut, self.steps, self.model = worker, fail, cut, [STEPS] * 9, fresh()
 
-    def evaluate_start(self) -> dict[str, float]:
+    def evaluate_start(self) -> Evaluation:
         if self.fail == "input":
             raise InputError("rows: none given; expected some; give some")
-        return {"goodness": 0.0}
+        return Evaluation({"goodness": 0.0})
 
     def parts(self, epoch: int, step: int) -> list[Any]:
         return [functools.partial(self.loss, epoch, step, part) for part in range(self.cut)]
@@ -61,10 +62,10 @@ class Regression:
         loss = ((self.model(x) - y) ** 2).sum() * self.worker.world_size / 24
         return (loss * float("nan") if self.fail == "nan" and step == 2 else loss), x.numel()
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self) -> Evaluation:
         with torch.no_grad():
             x, y = rows(9, 9)
-            return {"goodness": -float(((self.model(x) - y) ** 2).mean())}
+            return Evaluation({"goodness": -float(((self.model(x) - y) ** 2).mean())})
 
     def save(self, folder: Path) -> None:
         torch.save(self.model.state_dict(), folder / "weights.pt")

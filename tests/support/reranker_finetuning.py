@@ -12,7 +12,15 @@ from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 FAST = Config(
-    epochs=8, batch_size=16, num_negatives=3, lora_r=16, lora_alpha=32.0, learning_rate=1e-2, dtype="float32", seed=3
+    epochs=8,
+    batch_size=16,
+    num_negatives=3,
+    lora_r=16,
+    lora_alpha=32.0,
+    learning_rate=1e-2,
+    dtype="float32",
+    seed=3,
+    significance_level=1.0,  # few queries are held out
 )
 
 DECODER = Config(

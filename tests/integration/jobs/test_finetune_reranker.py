@@ -97,7 +97,7 @@ def test_it_learns_and_the_kept_adapter_is_what_the_table_says(tuned: tuple[Resu
     lead = np.array(found) - np.array(before)
     flips = np.random.default_rng(1).choice([-1, 1], (10_000, len(lead)))
     alone = float(((flips @ lead) >= lead.sum() - 1e-9).mean())  # not corrected for the choice of the epoch
-    assert alone - 0.01 <= gate.p_value <= 0.05
+    assert alone - 0.01 <= gate.p_value <= 8 * alone + 0.01
     assert (gate.before, gate.after) == pytest.approx((np.mean(before), result.metrics["valid/map@25"]), abs=1e-6)
     assert result.metrics["valid/map@25"] > result.metrics["valid/map@25_start"] + 0.05
     with pytest.raises(Exception, match="weights are missing"):

@@ -13,6 +13,7 @@ from regression import OPTIONS, STEPS, Regression, check_equal, context, fresh, 
 
 from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.training.config import FinetuneConfig
+from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.ray_train import train
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.orchestrator.job_interface.lost_work import read_lost_work
@@ -129,8 +130,8 @@ class Half(Regression):
         x, y = (part[self.worker.rank :: self.worker.world_size].bfloat16() for part in rows(epoch, step))
         return ((self.model(x) - y).float() ** 2).sum() * self.worker.world_size / 24, x.numel()
 
-    def evaluate(self) -> dict[str, float]:
-        return {"goodness": float(next(self.model.parameters()).float().abs().sum())}
+    def evaluate(self) -> Evaluation:
+        return Evaluation({"goodness": float(next(self.model.parameters()).float().abs().sum())})
 
 
 @pytest.mark.parametrize("stage", [2])
