@@ -54,6 +54,8 @@ class RetrievalLoop:
     mining: Mining = "each"
     distillation: Distillation = "kl_div"
     """The use of the reranker of one iteration as a teacher in the next."""
+    teacher: Source | None = None
+    """A reranker that is the teacher in all iterations, without a gate. None: that of the iteration before."""
     window: tuple[int, int] = (2, 200)
     """Ranks from which the embedder's negatives are drawn."""
     reranker_window: tuple[int, int] = (2, 100)
@@ -83,7 +85,12 @@ class RetrievalLoop:
 
         `bootstrap` mines first. It is also the zero-shot baseline.
         """
-        distills = self.reranker and self.distillation != "none" and self.mining != "given_scored"
+        if self.teacher and (self.distillation == "none" or self.mining == "given_scored"):
+            unused = "distillation=none" if self.distillation == "none" else "mining=given_scored"
+            raise InputError(
+                f"teacher: {self.teacher} given, with {unused}, which does not use it; leave one of them out"
+            )
+        distills = self.reranker and not self.teacher and self.distillation != "none" and self.mining != "given_scored"
         if distills and iterations > 1 and "valid" not in self.splits:
             raise InputError(
                 f"validation_fraction: 0 given, with distillation={self.distillation}; expected held-out queries, since"
@@ -92,8 +99,8 @@ class RetrievalLoop:
         variants = [self]
         if ablations:
             variants += [
-                replace(self, variant="no teacher", reranker=None),
-                replace(self, variant="no mining", reranker=None, mining="given"),
+                replace(self, variant="no teacher", reranker=None, teacher=None),
+                replace(self, variant="no mining", reranker=None, teacher=None, mining="given"),
             ]
         rows = []
         for split in self.splits[:1]:
@@ -124,7 +131,8 @@ class RetrievalLoop:
         adapter: Output | None = None
         reranker_base: Model | None = None
         reranker: Step | None = None
-        teacher: Output | None = None
+        teacher: Model | None = self.teacher
+        merged: Output | None = None
         evaluations: dict[str, Step] = {}
         reranked: dict[str, Step] = {}
         for i in range(iterations):
@@ -152,7 +160,8 @@ class RetrievalLoop:
                 split: self.evaluate(name, miner, split, **compare(split, zero_shot, finetuned))
                 for split in self.splits
             }
-            rows.append(make_row(f"iteration {i}{suffix}", evaluations, finetuned, mined, miner))
+            judged = evaluations.get("valid")
+            rows.append(make_row(f"iteration {i}{suffix}", evaluations, finetuned, mined, miner, judged))
             if self.reranker is None:
                 continue
             reranker_base = reranker_base or (miner if self.reranker == "embedder" else self.reranker)
@@ -176,24 +185,26 @@ class RetrievalLoop:
                 seed=self.seed + i,
                 **self.reranker_settings,
             )
-            teacher = self.merge(f"{name}/merge_reranker", reranker_base, reranker["adapter"])
+            merged = self.merge(f"{name}/merge_reranker", reranker_base, reranker["adapter"])
+            teacher = self.teacher or merged
             shown = dict(list(evaluations.items())[:1])
             reranked = {
                 split: self.evaluate_order(
                     name,
                     split,
                     "reranked",
-                    self.rerank(f"{name}/rerank_{split}", lists["ranking"], teacher, depth=self.depth),
+                    self.rerank(f"{name}/rerank_{split}", lists["ranking"], merged, depth=self.depth),
                     **compare(split, shown, reranker),
                 )
                 for split, lists in evaluations.items()
             }
-            if valid:
-                reranked = self.blend(name, evaluations, reranked)
-            rows.append(make_row(f"iteration {i}, reranked{suffix}", reranked, reranker, hard, teacher))
+            final = {self.splits[0]: self.blend(name, evaluations, reranked)} if valid else reranked
+            rows.append(
+                make_row(f"iteration {i}, reranked{suffix}", final, reranker, hard, merged, reranked.get("valid"))
+            )
         if self.new_queries and not self.variant:
             new, vectors = prepare_new_queries(self.new_queries), self.embed(miner_name, miner, "corpus")
-            ranked = rank_queries("model", new, self.prepared["corpus"], miner, vectors, teacher, self.depth)
+            ranked = rank_queries("model", new, self.prepared["corpus"], miner, vectors, merged, self.depth)
             self.systems.extend(list_systems("model", ranked, [evaluations.get("valid"), reranked.get("valid")]))
         return rows
 
@@ -226,23 +237,21 @@ class RetrievalLoop:
             **inputs,
         )
 
-    def blend(self, name: str, embedder: Mapping[str, Step], reranker: Mapping[str, Step]) -> dict[str, Step]:
-        """Order the documents by the scores of both, with the weights that are best on the held-out queries."""
+    def blend(self, name: str, embedder: Mapping[str, Step], reranker: Mapping[str, Step]) -> Step:
+        """Order the documents of the split that is shown by the scores of both, with the weights that are best on the
+        held-out queries, and evaluate the result."""
+        shown = self.splits[0]
         rankings = {split: [one[split]["ranking"] for one in (embedder, reranker)] for split in self.splits}
         blended = step(
             f"{name}/blend",
             fuse.JOB,
             valid=self.prepared["valid"],
             valid_rankings=rankings["valid"],
-            rankings=rankings[self.splits[0]],
+            rankings=rankings[shown],
             names=("embedder", "reranker"),
             method="scores",
         )
-        parts = {split: blended["valid_ranking" if split == "valid" else "ranking"] for split in self.splits}
-        return {
-            split: self.evaluate_order(name, split, "blended", scored, before=embedder[split])
-            for split, scored in parts.items()
-        }
+        return self.evaluate_order(name, shown, "blended", blended["ranking"], before=embedder[shown])
 
     def mine(self, name: str, miner_name: str, miner: Model, window: tuple[int, int], i: int) -> Step | Output:
         """Return the training queries with negatives: mined from the ranking of `miner`, or those of the data."""
@@ -263,20 +272,21 @@ class RetrievalLoop:
         return step(name, rerank.JOB, model=reranker, lists=lists, corpus=self.prepared["corpus"], **values)
 
     def score_with_teacher(
-        self, name: str, mined: Step | Output, teacher: Output | None, reranker: Step | None
+        self, name: str, mined: Step | Output, teacher: Model | None, reranker: Step | None
     ) -> Step | Output:
         """Add the teacher's scores to mined negatives, if there is a teacher and its scores are used. `reranker` is the
-        finetune that the teacher comes from."""
-        if not teacher or not reranker or self.distillation == "none" or self.mining == "given_scored":
+        finetune that the teacher comes from, unless it is given."""
+        if not teacher or self.distillation == "none" or self.mining == "given_scored":
             return mined
-        return self.rerank(name, mined, teacher, teacher_gate=reranker["teacher_gate"])
+        gate = reranker["teacher_gate"] if reranker and not self.teacher else None
+        return self.rerank(name, mined, teacher, teacher_gate=gate)
 
     def merge(self, name: str, base: Model, adapter: Output) -> Output:
         """Merge an adapter into its base. A finetune without improvement keeps the base (an empty adapter)."""
         corpus = self.prepared["corpus"]
         return step(name, merge.JOB, base=base, adapter=adapter, corpus=corpus, allow_unchanged=True)["model"]
 
-    def _distillation(self, teacher: Output | None) -> Distillation:
+    def _distillation(self, teacher: Model | None) -> Distillation:
         """Return the distillation of a finetune: none without a teacher's scores."""
         return self.distillation if teacher or self.mining == "given_scored" else "none"
 
@@ -301,9 +311,10 @@ def make_row(
     finetuned: Step | None = None,
     mined: Step | Output | None = None,
     merged: Output | None = None,
+    judged: Step | None = None,
 ) -> Row:
-    """Return a row of the final table. evaluations: by split, of which the first is shown, and `valid` tells what
-    merging cost. Without any, the row has the merged model among its steps."""
+    """Return a row of the final table. evaluations: by split, of which the first is shown. Without any, the row has the
+    merged model among its steps. judged: the evaluation that tells what merging cost."""
     columns = {"loss": finetuned.metric("loss")} if finetuned else {}
     last: Step | None = merged.step if merged else None
     for split, last in list(evaluations.items())[:1]:
@@ -311,8 +322,8 @@ def make_row(
         columns |= {f"{name.upper()}{end}": last.metric(name) for name in ("map@25", "r@25")}
         for group in ("seen", "unseen"):
             columns[f"{group} MAP@25{end}"] = last.metric(f"{group}/map@25", count=f"{group}/queries")
-    if finetuned and "valid" in evaluations:
-        columns["merging cost"] = evaluations["valid"].metric("merging_cost")
+    if judged:
+        columns["merging cost"] = judged.metric("merging_cost")
     return Row(label, columns, steps=[s for s in (mined, finetuned, last) if isinstance(s, Step)])
 
 

@@ -27,6 +27,7 @@ def retriever(
     iterations: Annotated[int, Interval(ge=0, le=1000)] = 2,
     mining: Mining = "each",
     distillation: Distillation = "kl_div",
+    teacher: str = "",
     examples: str = "",
     ablations: bool = False,
     predict: str = "",
@@ -52,6 +53,8 @@ def retriever(
     mining      where negatives come from: mined in each iteration (each), given by the data (given), or given with a
                 teacher's scores (given_scored)
     distillation  how the reranker of one iteration teaches the finetunes of the next
+    teacher     a reranker that scores the mined negatives from the first iteration on, a folder or a hub id; empty: the
+                reranker of the iteration before
     examples    few-shot examples in front of every query: JSON Lines with `query` and `answer`
     ablations   also iterate without a teacher and without mining, in the same table
     predict     new queries without labels, for which the last models rank documents; the best are written as
@@ -70,6 +73,7 @@ def retriever(
         reranker=choose_reranker(reranker),
         mining=mining,
         distillation=distillation,
+        teacher=pretrained(teacher) if teacher else None,
         examples=Source.find(examples, "examples") if examples else None,
         new_queries=Source.find(predict, "predict") if predict else None,
         seed=seed,

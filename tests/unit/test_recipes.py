@@ -148,6 +148,35 @@ def test_a_teacher_of_the_data_needs_no_held_out_queries(data: str) -> None:
     build_retriever(data, "validation_fraction=0", "reranker=embedder", "mining=given_scored")
 
 
+def test_a_given_teacher_scores_from_the_first_iteration_on(data: str) -> None:
+    steps, _ = build_retriever(data, "teacher=sentence-transformers/all-MiniLM-L6-v2", "validation_fraction=0")
+    by_name = {step.name: step for step in steps}
+    for i in range(2):
+        scored = by_name[f"iter{i}/rerank_mined"]
+        assert (str(scored.inputs["model"]), scored.inputs["teacher_gate"]) == (
+            str(by_name["iter0/rerank_mined"].inputs["model"]),
+            None,
+        )
+        assert by_name[f"iter{i}/finetune_embedder"].config.distillation == "kl_div"
+    for other in ("distillation=none", "mining=given_scored"):
+        with pytest.raises(InputError, match=f"with {other}, which does not use it"):
+            build_retriever(data, "teacher=sentence-transformers/all-MiniLM-L6-v2", other)
+
+
+def test_the_reranked_row_is_that_of_both_scores(data: str) -> None:
+    steps, summary = build_retriever(data, "reranker=embedder", "iterations=1")
+    by_name = {step.name: step for step in steps}
+    shown = {title: metric.step.name for title, metric in summary.rows[-1].metrics}
+    assert shown["MAP@25"] == "iter0/evaluate_blended"
+    assert shown["merging cost"] == "iter0/evaluate_reranked_valid"
+    blended = by_name["iter0/blend"]
+    assert [str(one) for one in blended.inputs["valid_rankings"]] == [
+        "iter0/evaluate_valid[ranking]",
+        "iter0/evaluate_reranked_valid[ranking]",
+    ]
+    assert str(by_name["iter0/evaluate_blended"].inputs["scored"]) == "iter0/blend[ranking]"
+
+
 def test_a_sweep_cannot_use_a_metric_of_queries_that_are_not_held_out(data: str) -> None:
     steps, summary = build_retriever(data, "validation_fraction=0", "test_fraction=0")
     touched = {step.name for step in steps if step.job.name == "finetune_embedder"}
