@@ -39,14 +39,20 @@ def by_value(local_ray: None) -> None:
 class Square:
     """Squares a column; leaves a trace, and misbehaves on the shard it is told to."""
 
-    def __init__(self, trace: Path, fault: str = "", at: str = "shard-00001", seconds: float = 0.0) -> None:
-        self.trace, self.fault, self.at, self.seconds = trace, fault, at, seconds
+    def __init__(
+        self, trace: Path, fault: str = "", at: str = "shard-00001", seconds: float = 0.0, workers: int = 1
+    ) -> None:
+        self.trace, self.fault, self.at, self.seconds, self.workers = trace, fault, at, seconds, workers
         if fault == "constructor":
             raise InputError("model /m: no config.json; expected a model folder; check the path")
 
     def __call__(self, source: Path, target: Path, tell: ReportProgress) -> dict[str, int]:
         with self.trace.open("a") as file:
             file.write(f"{source.stem} {os.getpid()}\n")
+        end = time.monotonic() + 200
+        while len({line.split()[1] for line in self.trace.read_text().splitlines()}) < self.workers:
+            assert time.monotonic() < end, "the other workers did not start"
+            time.sleep(0.05)
         x = pq.read_table(source)["x"].to_pylist()
         for row in range(len(x)):
             tell(row + 1, 10 * (row + 1))
@@ -134,7 +140,7 @@ def test_it_works_inside_a_task_with_workers_that_take_all_cpus(tmp_path: Path, 
 def test_two_workers_share_the_shards_and_give_the_same_bytes(tmp_path: Path, context: MakeContext) -> None:
     shards, one, two = inputs(tmp_path, 4), context(name="one"), context(name="two", workers=2, cpus=1.0)
     map_shards(one, shards, Square, {"trace": tmp_path / "trace-1"}, one.out)
-    map_shards(two, shards, Square, {"trace": tmp_path / "trace-2", "seconds": 0.1}, two.out)
+    map_shards(two, shards, Square, {"trace": tmp_path / "trace-2", "workers": 2}, two.out)
     assert contents(one.out) == contents(two.out)
     assert len({line.split()[1] for line in (tmp_path / "trace-2").read_text().splitlines()}) == 2
 
