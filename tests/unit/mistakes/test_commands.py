@@ -91,7 +91,10 @@ OPTIONS = answers(
             "verify --sample",
         )
     ),
-    ("plan quickstart --s x", r"plan --s: begins several options; expected one of --store, --set, --settings; .*"),
+    (
+        "plan quickstart --s x",
+        r"plan --s: begins several options; expected one of --store, --set, --settings, --seeds; .*",
+    ),
     ("plan quickstart --explain=3", r"plan --explain=3: a value given; expected none; write --explain alone"),
     ("gc --yes=no", r"gc --yes=no: a value given; expected none; write --yes alone"),
     *(

@@ -155,4 +155,4 @@ def test_the_plan_takes_an_adapter_and_the_projection_beside_it(
     assert "from 16 dimensions" in said
     status, said = plan(f"projection={saved / 'demo_projection.pt'}")
     assert status == 2
-    assert "step start/merge: input 'adapter' not given" in said
+    assert "given, without adapter; expected both; set adapter=FOLDER too" in said
