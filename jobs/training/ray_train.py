@@ -21,6 +21,7 @@ from typing import Any
 import ray
 import torch
 from ray import cloudpickle
+from ray.exceptions import NodeDiedError, OutOfMemoryError, RayTaskError, WorkerCrashedError
 from ray.train import (
     ControllerError,
     FailureConfig,
@@ -56,6 +57,8 @@ RETRYABLE = frozenset(
     ["RuntimeError", "DistBackendError", "DistNetworkError", "OSError", "ConnectionError", "TimeoutError", "EOFError"]
 )
 """Errors that a worker may raise because another one was lost."""
+LOST = (WorkerCrashedError, NodeDiedError, OutOfMemoryError, RayTaskError)
+"""Errors of Ray for a task that is lost, or raised one of `RETRYABLE`. Other errors of the task are written down."""
 
 
 def train(
@@ -172,23 +175,24 @@ def _raise_failure(failure: Path) -> None:
 
 
 def _run_alone(config: dict[str, Any], resources: Resources, failure: Path) -> None:
-    """Run a single worker as a task of Ray. Ray Train starts six more processes, which takes 15 to 20 s on two cores.
+    """Run a single worker as a task of Ray, which is started again if it is lost, as Ray Train would. Ray Train starts
+    six more processes, which takes 15 to 20 s on two cores.
 
-    The task is started again as Ray Train would. Its process ends with it, and leaves no state of DeepSpeed behind."""
+    The process of the task ends with it, and leaves no state of DeepSpeed behind."""
     options: dict[str, Any] = {
         "num_cpus": resources.cpus or 1.0,
         "num_gpus": resources.gpus or 0.0,
-        "max_retries": resources.retries,
-        "retry_exceptions": [RuntimeError, OSError, EOFError],
+        "max_retries": 0,  # Ray retries without end what it kills for want of memory
         **make_ray_options(resources),
     }
     task = ray.remote(max_calls=1, **options)(_run_single_worker)
-    try:
-        ray.get(task.remote(config))
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause from None
-    finally:
-        _raise_failure(failure)
+    for left in range(resources.retries, -1, -1):
+        try:
+            ray.get(task.remote(config))
+            return _raise_failure(failure)
+        except LOST as error:
+            if not left:
+                raise error.cause if isinstance(error, RayTaskError) else error from None
 
 
 def _run_single_worker(config: dict[str, Any]) -> None:

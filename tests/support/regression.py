@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,9 @@ class Regression:
 
     def loss(self, epoch: int, step: int, part: int = 0) -> tuple[torch.Tensor, int]:
         x, y = (side[self.worker.rank :: self.worker.world_size][part :: self.cut] for side in rows(epoch, step))
+        if self.fail.startswith("/") and epoch == 1 and not Path(self.fail).exists():
+            Path(self.fail).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         loss = ((self.model(x) - y) ** 2).sum() * self.worker.world_size / 24
         return (loss * float("nan") if self.fail == "nan" and step == 2 else loss), x.numel()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from ray.exceptions import WorkerCrashedError
 from regression import OPTIONS, STEPS, Regression, check_equal, context, fresh, rows
 
 from ratchet.errors import ArtifactError, InputError
@@ -64,6 +65,18 @@ def test_a_checkpoint_with_a_changed_byte_is_not_used(cluster: None, tmp_path: P
     assert lost["what"] == (
         f"training: checkpoint {last.name} was not used: engine/{file.name} does not match its digest"
     )
+
+
+def test_a_single_worker_that_is_killed_goes_on_at_its_checkpoint(cluster: None, tmp_path: Path) -> None:
+    killed = {"fail": str(tmp_path / "killed")}
+    history = train(context(tmp_path / "one", 1), OPTIONS, Regression, killed, tmp_path / "best")
+    assert (tmp_path / "killed").exists()
+    assert history.resumed == [STEPS]
+    check_equal(history, tmp_path / "best")
+    given = context(tmp_path / "two", 1)
+    fragile = replace(given, resources=replace(given.resources, retries=0))
+    with pytest.raises(WorkerCrashedError):
+        train(fragile, OPTIONS, Regression, {"fail": str(tmp_path / "again")}, tmp_path / "best")
 
 
 LOSES = """
