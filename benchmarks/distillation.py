@@ -1,6 +1,6 @@
 """What a strong teacher's scores are worth: an embedder finetuned on the same lists with and without them.
 
-    python -m benchmarks.distillation --data eedi/ [--lists teacher14b_iter1_scored.jsonl] [--seeds 3] [--only T5 ...]
+    python -m benchmarks.distillation --data eedi/ [--lists teacher14b_iter1_scored.jsonl] [--seeds 3]
 
 The lists are those of a trained Qwen2.5-14B reranker (FlagEmbedding JSONL with `pos_scores` and `neg_scores`). All
 other pairs of `hn_mine_input.jsonl` are the test, against all documents of `misconception_mapping.csv`. MiniLM, LoRA,
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=1200, help="test queries")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="further settings of all variants")
-    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--only", nargs="*", default=[], metavar="VARIANT", help=f"of: {'; '.join(VARIANTS)}")
     parser.add_argument("--out", type=Path, default=Path("distillation.jsonl"))
     given = parser.parse_args()
     known = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []

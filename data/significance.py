@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pyarrow as pa
 from scipy.special import stdtrit
 
 FLIPS = 9_999
@@ -25,8 +26,10 @@ def sum_by_group(value_Q: np.ndarray, group_Q: np.ndarray) -> np.ndarray:
     return total_C
 
 
-def number_groups(names: Sequence[str]) -> np.ndarray:
-    """Return the number of each row's group, int64 [Q], given its name."""
+def number_groups(table: pa.Table, column: str = "group") -> np.ndarray:
+    """Return the number of each row's group, int64 [Q]. column: has the group's name; without it each row, by its `id`,
+    is a group."""
+    names = table[column if column in table.column_names else "id"].to_pylist()
     number_Q: np.ndarray = np.unique(np.asarray(names, object).astype(str), return_inverse=True)[1]
     return number_Q
 

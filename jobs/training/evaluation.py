@@ -33,9 +33,8 @@ class HeldOutRows:
     """The groups of held-out rows, and which have labels that training has not seen."""
 
     def __init__(self, table: pa.Table, group: str = "group") -> None:
-        """group: the column that names a row's group; without it each row is a group."""
-        names = table[group if group in table.column_names else "id"].to_pylist()
-        self.group_Q = number_groups(names)
+        """group: the column that names a row's group; see `number_groups`."""
+        self.group_Q = number_groups(table, group)
         self.unseen_Q: np.ndarray | None = None
         if "seen" in table.column_names:
             self.unseen_Q = ~table["seen"].to_numpy(zero_copy_only=False).astype(bool)

@@ -116,7 +116,6 @@ def _find_finished(context: Context, options: FinetuneConfig) -> Path | None:
 
 
 def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any]) -> None:
-    install_cleanup()
     resources = context.resources
     workers, gpus = resources.workers or 1, resources.gpus or 0
     if gpus not in (0, 1):
@@ -124,10 +123,7 @@ def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments:
             f"step {context.step}: gpus={gpus:g} per worker given; expected 0 or 1, since a training worker uses one"
             " GPU; set gpus=1 and raise workers"
         )
-    folder = run_folder(context, options, workers)
     elastic = resources.min_workers is not None
-    os.environ[START_TIMEOUT] = WAIT_FOR_SOME_SECONDS if elastic else WAIT_FOR_ALL_SECONDS
-    per_worker = {"CPU": resources.cpus or 1.0, "GPU": gpus, "memory": resources.memory * 1e9}
     failure = context.work / f"failure-{context.attempt}.json"
     # As bytes: Ray Train's controller reads this too, and need not import the model libraries for it.
     spec = cloudpickle.dumps((context, options, task_class, dict(arguments), str(failure)))
@@ -135,6 +131,10 @@ def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments:
     if workers == 1 and not elastic:
         _run_alone(loop_config, resources, failure)
         return
+    install_cleanup()
+    folder = run_folder(context, options, workers)
+    os.environ[START_TIMEOUT] = WAIT_FOR_SOME_SECONDS if elastic else WAIT_FOR_ALL_SECONDS
+    per_worker = {"CPU": resources.cpus or 1.0, "GPU": gpus, "memory": resources.memory * 1e9}
     trainer = TorchTrainer(
         _run_worker,
         train_loop_config=loop_config,

@@ -31,7 +31,7 @@ class TeacherGate:
     after: float | None
     """The metric of the same lists, reranked."""
     p_value: float
-    """The p-value of the improvement: a one-sided paired t-test over the queries."""
+    """The p-value of the improvement; see `ratchet.data.significance.compute_p_value`."""
 
     @property
     def is_open(self) -> bool:

@@ -91,9 +91,11 @@ class Nodes:
 
         def launch() -> subprocess.Popen[bytes]:
             with told.open("wb") as log:
-                return subprocess.Popen(
+                node = subprocess.Popen(
                     [*command, *options], env=self.environment, stdout=log, stderr=log, start_new_session=True
                 )
+            self.all[number - 1 :] = [node]  # `end` kills it, started or not
+            return node
 
         node, tries, until = launch(), 1, time.monotonic() + 180
         while "Ray runtime started" not in told.read_text():
@@ -104,7 +106,6 @@ class Nodes:
                 kill(node)
                 node, tries = launch(), tries + 1
             time.sleep(0.2)
-        self.all.append(node)
         return node
 
     def end(self) -> None:

@@ -128,7 +128,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     columns = {"id": names, "first_rank": pa.array(first, pa.int64()), "top": shown}
     columns |= {"seen": queries["seen"]} if "seen" in queries.column_names else {}
     write_table(context.out / "per_query.parquet", pa.table(columns | dict(metrics.per_query.items())))
-    group_Q = number_groups(queries["group" if "group" in queries.column_names else "id"].to_pylist())
+    group_Q = number_groups(queries)
     groups = compute_by_seen(metrics, columns["seen"].to_numpy(), group_Q) if "seen" in columns else {}
     intervals = list_half_widths(metrics.per_query, WITH_INTERVAL, group_Q)
     if metrics.empty == metrics.queries:  # new queries, whose labels are not known

@@ -50,8 +50,8 @@ class TrainTask:
         self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
         corpus = read_shards(inputs.corpus, ["id", "text"])
         self.text_of = dict(zip(corpus["id"].to_pylist(), corpus["text"].to_pylist(), strict=True))
-        valid = read_shards(inputs.valid) if inputs.valid else pa.table({})
-        self.valid, self.valid_prompts = valid.to_pylist(), list_instructions(config, valid)
+        self.valid_table = read_shards(inputs.valid) if inputs.valid else pa.table({})
+        self.valid, self.valid_prompts = self.valid_table.to_pylist(), list_instructions(config, self.valid_table)
         self.lists = read_shards(inputs.ranking, RANKED.names).to_pylist() if inputs.ranking else []
         if [row["id"] for row in self.lists] != [row["id"] for row in self.valid]:
             raise InputError(
@@ -95,7 +95,7 @@ class TrainTask:
     def evaluate_start(self) -> Evaluation:
         current_best = self.inputs.current_best
         if self.lists and current_best is None and not reranker.can_score(self.inputs.base):
-            return evaluate_lists(self.config, self.inputs.valid, [row["ranks"] for row in self.lists])
+            return evaluate_lists(self.config, self.valid_table, [row["ranks"] for row in self.lists])
         if current_best is None or self.config.start_from == "current_best":
             return self.evaluate()  # training starts from the current best
         config = read_reranker_config(find_config_folder(self.inputs.base, current_best))
@@ -187,16 +187,15 @@ class TrainTask:
             reorder(documents, own, self.valid[q]["positives"], self.lists[q]["ranks"])[1]
             for q, documents, own in zip(mine, lists, scores, strict=True)
         ]
-        return evaluate_lists(self.config, self.inputs.valid, [own for part in gather_objects(ranks) for own in part])
+        return evaluate_lists(self.config, self.valid_table, [own for part in gather_objects(ranks) for own in part])
 
 
-def evaluate_lists(config: Config, valid: Path | None, ranks: Sequence[Sequence[int]]) -> Evaluation:
+def evaluate_lists(config: Config, valid: pa.Table, ranks: Sequence[Sequence[int]]) -> Evaluation:
     """Evaluate the lists of the queries in `valid`, given the ranks of each list's positives."""
-    assert valid is not None
     # Which rows are relevant does not matter here: only how many, and their ranks.
     relevant = Relevant.from_lists([list(range(len(own))) for own in ranks])
     flat_R = np.array([rank for own in ranks for rank in own], np.int64)
-    return HeldOutRows(read_shards(valid)).evaluate(config, flat_R, relevant, "map@25", "r@25")
+    return HeldOutRows(valid).evaluate(config, flat_R, relevant, "map@25", "r@25")
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -207,9 +206,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     usable = reranker.can_score(inputs.base)
     result, history = run_finetuning(context, config, TrainTask, arguments, inputs.current_best, base_is_usable=usable)
     gate = TeacherGate(config.metric, None, None, 1.0)
-    if inputs.ranking is not None:
+    if inputs.valid is not None and inputs.ranking is not None:
         ranks = read_shards(inputs.ranking, ["ranks"])["ranks"].to_pylist()
-        before = evaluate_lists(config, inputs.valid, ranks)
+        before = evaluate_lists(config, read_shards(inputs.valid), ranks)
         is_new = str(result.metrics["kept"]) not in ("base", "current_best")
         tried = [one["all"] for one in (history.sums if is_new else [history.start_sums])]
         p_value = compute_p_value(np.array(before.sums["all"]), np.array(tried))

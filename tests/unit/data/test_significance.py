@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,5 +108,7 @@ def test_a_fall_by_more_than_its_error_is_a_loss() -> None:
 
 
 def test_groups_are_numbered_by_name() -> None:
-    assert number_groups(["b", "a", "b", "c"]).tolist() == [1, 0, 1, 2]
+    table = pa.table({"id": ["4", "2", "3", "1"], "paper": ["b", "a", "b", "c"]})
+    assert number_groups(table, "paper").tolist() == [1, 0, 1, 2]
+    assert number_groups(table).tolist() == [3, 1, 2, 0], "each row is a group"
     assert sum_by_group(np.array([1.0, np.nan, 2.0, 4.0]), np.array([1, 0, 1, 2])).tolist() == [0.0, 3.0, 4.0]
