@@ -51,6 +51,9 @@ class Triplets:
         self.corpus_text: pa.ChunkedArray = corpus["text"]
         self._positive_ends, self._positive_rows = find_corpus_rows(mined, "positives", corpus, "mined")
         self._negative_ends, self._negative_rows = find_corpus_rows(mined, "negatives", corpus, "mined")
+        # `mine` writes them; tables of given negatives have none.
+        has_suspects = "suspects" in mined.column_names
+        self._suspects = find_corpus_rows(mined, "suspects", corpus, "mined") if has_suspects else None
         self._teacher = [_read_teacher_scores(mined, name) for name in ("positives", "negatives")] if teacher else None
         texts = pc.unique(self.corpus_text)
         self.text_of_row: np.ndarray = _number_texts(self.corpus_text, texts)
@@ -73,6 +76,17 @@ class Triplets:
     def positives(self, query: int) -> np.ndarray:
         """Return the corpus rows of a query's positives."""
         return self._positive_rows[self._positive_ends[query] : self._positive_ends[query + 1]]
+
+    def list_no_negatives(self, query: int) -> np.ndarray:
+        """Return the corpus rows that are no negatives of a query: its positives, what mining suspects to be unlabelled
+        positives, and the query itself where it is a document."""
+        found = [self.positives(query)]
+        if self._suspects is not None:
+            ends, rows = self._suspects
+            found.append(rows[ends[query] : ends[query + 1]])
+        if self.own_row[query] >= 0:
+            found.append(self.own_row[query : query + 1])
+        return np.concatenate(found)
 
     def num_batches(self, batch_size: int) -> int:
         """Return the number of batches per epoch."""

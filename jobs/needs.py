@@ -8,6 +8,7 @@ was measured (`benchmarks/memory.py`).
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +41,13 @@ LESS = {
 
 def predict_model(config: Any, inputs: Any, parents: Parents) -> Result:
     """Predict, for a job that makes a model of its input `base`, the folder with the architecture."""
+    return add_architecture(Result(), inputs, parents)
+
+
+def add_architecture(result: Result, inputs: Any, parents: Parents) -> Result:
+    """Add what `predict_model` predicts."""
     folder = find_model("base", inputs, parents)
-    return Result({} if folder is None else {"architecture": str(folder)})
+    return result if folder is None else replace(result, metrics={**result.metrics, "architecture": str(folder)})
 
 
 def find_model(field: str, inputs: Any, parents: Parents) -> Path | None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import os
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,11 +17,15 @@ from typing import Any
 
 import torch
 
+EMBEDDINGS = re.compile(r"embed|\bwte\b|\bwpe\b")
+"""In the names of embeddings' weights."""
+
 
 def start_engine(
     model: Any,
     *,
     learning_rate: float,
+    layer_decay: float = 1.0,
     weight_decay: float,
     max_grad_norm: float,
     zero_stage: int,
@@ -29,9 +35,10 @@ def start_engine(
     """Start DeepSpeed with AdamW over the parameters that require a gradient, all float32 or all bfloat16.
 
     Master weights and moments are float32 in both cases. max_grad_norm: 0 turns clipping off. zero_stage: 0 to 3;
-    with 3, workers must run equally many forward passes (`ratchet.models.zero3_sync`). The caller sets the learning
-    rate in `engine.optimizer.param_groups`. torch.distributed must be initialised, and LOCAL_RANK set. offload: what is
-    kept in the memory of the host, see `FinetuneConfig.offload`.
+    with 3, workers must run equally many forward passes (`ratchet.models.zero3_sync`). layer_decay: see
+    `group_by_layer`. The caller sets the learning rate in `engine.optimizer.param_groups`, times their `lr_scale`.
+    torch.distributed must be initialised, and LOCAL_RANK set. offload: what is kept in the memory of the host, see
+    `FinetuneConfig.offload`.
     """
     deepspeed = _import_deepspeed(device)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -40,7 +47,7 @@ def start_engine(
     adam = {"lr": learning_rate, "weight_decay": weight_decay, "torch_adam": True, "adam_w_mode": True}
     engine, *_ = deepspeed.initialize(
         model=model,
-        model_parameters=trained,
+        model_parameters=group_by_layer(model, layer_decay) if layer_decay < 1 else trained,
         config={
             # Required but unused: the caller splits the batches.
             "train_micro_batch_size_per_gpu": 1,
@@ -64,6 +71,24 @@ def start_engine(
         },
     )
     return engine
+
+
+def group_by_layer(model: Any, layer_decay: float) -> list[dict[str, Any]]:
+    """Return the weights that require a gradient as groups of an optimizer, from the embeddings up, each with the
+    factor `lr_scale` on its learning rate: layer_decay to the power of the number of layers above it (Clark et al.
+    2020, "ELECTRA: Pre-training text encoders as discriminators rather than generators").
+
+    A weight is of the layer whose number its name has first. What has none is of the embeddings where its name says
+    so, else on top of all layers (a head)."""
+    depths: dict[float, list[Any]] = {}
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            number = next((int(part) for part in name.split(".") if part.isdecimal()), None)
+            unnumbered = -1 if EMBEDDINGS.search(name) else math.inf
+            depths.setdefault(unnumbered if number is None else number, []).append(weight)
+    last = max((depth for depth in depths if depth < math.inf), default=-1)
+    top = last + 1 if math.inf in depths else last
+    return [{"params": own, "lr_scale": layer_decay ** (top - min(n, top))} for n, own in sorted(depths.items())]
 
 
 def start_part(engine: Any) -> None:

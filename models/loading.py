@@ -20,7 +20,7 @@ from ratchet.models.adapters import lora
 from ratchet.models.adapters.shard_merge import read_main_dtype
 from ratchet.models.devices import BALANCED, resolve_device, resolve_dtype
 from ratchet.models.engine import is_partitioned
-from ratchet.models.model_files import check_folder
+from ratchet.models.model_files import check_folder, copy_tokenizer
 
 
 def open_model(
@@ -143,6 +143,17 @@ def spread_model(model: Any, room: dict[Any, int] | None = None) -> Any:
         )
     first = next(iter(places.values()))
     return dispatch_model(model, places, main_device=first, skip_keys=model._skip_keys_device_placement)
+
+
+def save_weights(model: Any, base: Path, folder: Path) -> None:
+    """Write a model's weights and config, and the tokenizer of its base, as a Hugging Face folder. Raises ModelError
+    for weights that are not finite."""
+    for name, weight in model.named_parameters():
+        if not bool(torch.isfinite(weight).all()):
+            raise ModelError(f"model: {name} is not finite; nothing was saved; lower the learning rate")
+    with silence_transformers():
+        model.save_pretrained(str(folder), safe_serialization=True)
+    copy_tokenizer(base, folder)
 
 
 def train_in_float32(model: Any) -> None:

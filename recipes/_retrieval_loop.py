@@ -33,6 +33,9 @@ from ratchet.recipes._predictions import (
 Model = Source | Output
 """A model folder: a published model, or an output of `merge`."""
 
+LEARNING_RATES = {"lora": 1e-3, "full": 2e-4}
+"""Of small encoders, by what is trained: an adapter, or all weights."""
+
 Mining = Literal["each", "given", "given_scored"]
 """The source of negatives: mined in each iteration, given by the data, or given with a teacher's scores."""
 
@@ -56,6 +59,8 @@ class RetrievalLoop:
     """The use of the reranker of one iteration as a teacher in the next."""
     teacher: Source | None = None
     """A reranker that is the teacher in all iterations, without a gate. None: that of the iteration before."""
+    method: Literal["lora", "full"] = "lora"
+    """What finetunes train: an adapter, or all weights."""
     window: tuple[int, int] = (2, 200)
     """Ranks from which the embedder's negatives are drawn."""
     reranker_window: tuple[int, int] = (2, 100)
@@ -128,9 +133,10 @@ class RetrievalLoop:
         valid = self.prepared["valid"] if "valid" in self.splits else None
         zero_shot = {split: self.evaluate(miner_name, bootstrap, split) for split in self.splits[:1]}
         miner: Model = bootstrap
-        adapter: Output | None = None
+        best: Output | None = None
         reranker_base: Model | None = None
         reranker: Step | None = None
+        best_reranker: Output | None = None
         teacher: Model | None = self.teacher
         merged: Output | None = None
         evaluations: dict[str, Step] = {}
@@ -145,17 +151,18 @@ class RetrievalLoop:
                 mined=self.score_with_teacher(f"{name}/rerank_mined", mined, teacher, reranker),
                 corpus=self.prepared["corpus"],
                 valid=valid,
-                current_best=adapter,
+                current_best=best,
                 examples=self.examples,
                 start_from="current_best",
                 distillation=self._distillation(teacher),
                 seed=self.seed + i,
                 epochs=2,
-                learning_rate=1e-3,
+                method=self.method,
+                learning_rate=LEARNING_RATES[self.method],
                 temperature=0.05,
             )
-            adapter = finetuned["adapter"]
-            miner_name, miner = name, self.merge(f"{name}/merge_embedder", self.embedder, adapter)
+            best, miner = self.take_model(f"{name}/merge_embedder", self.embedder, finetuned)
+            miner_name = name
             evaluations = {
                 split: self.evaluate(name, miner, split, **compare(split, zero_shot, finetuned))
                 for split in self.splits
@@ -175,17 +182,18 @@ class RetrievalLoop:
                 corpus=self.prepared["corpus"],
                 valid=valid,
                 ranking=evaluations["valid"]["ranking"] if valid else None,
-                current_best=reranker and reranker["adapter"],
+                current_best=best_reranker,
                 start_from="current_best",
                 distillation=self._distillation(teacher),
                 epochs=1 if i else 3,  # a new head needs more
-                learning_rate=1e-3,
+                method=self.method,
+                learning_rate=LEARNING_RATES[self.method],
                 label_smoothing=0.2,
                 depth=self.depth,
                 seed=self.seed + i,
                 **self.reranker_settings,
             )
-            merged = self.merge(f"{name}/merge_reranker", reranker_base, reranker["adapter"])
+            best_reranker, merged = self.take_model(f"{name}/merge_reranker", reranker_base, reranker)
             teacher = self.teacher or merged
             shown = dict(list(evaluations.items())[:1])
             reranked = {
@@ -281,10 +289,20 @@ class RetrievalLoop:
         gate = reranker["teacher_gate"] if reranker and not self.teacher else None
         return self.rerank(name, mined, teacher, teacher_gate=gate)
 
-    def merge(self, name: str, base: Model, adapter: Output) -> Output:
-        """Merge an adapter into its base. A finetune without improvement keeps the base (an empty adapter)."""
-        corpus = self.prepared["corpus"]
-        return step(name, merge.JOB, base=base, adapter=adapter, corpus=corpus, allow_unchanged=True)["model"]
+    def take_model(self, name: str, base: Model, finetuned: Step) -> tuple[Output, Output]:
+        """Return what a finetune made, and the model that it is: the same, or an adapter merged into its base (an empty
+        adapter, where the base was kept)."""
+        method = finetuned.config.method
+        if method != self.method:
+            raise InputError(
+                f"{finetuned.job.name}.method: {method} given; expected that of the recipe, {self.method}, which sets"
+                f" the learning rate too; set method={method} for the recipe"
+            )
+        if self.method == "full":
+            return finetuned["model"], finetuned["model"]
+        adapter, corpus = finetuned["adapter"], self.prepared["corpus"]
+        merged = step(name, merge.JOB, base=base, adapter=adapter, corpus=corpus, allow_unchanged=True)
+        return adapter, merged["model"]
 
     def _distillation(self, teacher: Model | None) -> Distillation:
         """Return the distillation of a finetune: none without a teacher's scores."""

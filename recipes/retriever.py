@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 
@@ -24,6 +24,7 @@ def retriever(
     base: str = "sentence-transformers/all-MiniLM-L6-v2",
     bootstrap: str = "",
     reranker: str = "none",
+    method: Literal["lora", "full"] = "lora",
     iterations: Annotated[int, Interval(ge=0, le=1000)] = 2,
     mining: Mining = "each",
     distillation: Distillation = "kl_div",
@@ -49,6 +50,7 @@ def retriever(
     bootstrap   the model that mines first; empty: the base
     reranker    none, or the model to finetune as a reranker (a decoder answers Yes or No, an encoder becomes a
                 cross-encoder); `embedder`: the embedder of the first iteration; quick if that is a small encoder
+    method      what is finetuned: lora, an adapter, or full, all weights, at a lower learning rate
     iterations  number of iterations
     mining      where negatives come from: mined in each iteration (each), given by the data (given), or given with a
                 teacher's scores (given_scored)
@@ -71,6 +73,7 @@ def retriever(
         RetrievalLoop,
         embedder=model,
         reranker=choose_reranker(reranker),
+        method=method,
         mining=mining,
         distillation=distillation,
         teacher=pretrained(teacher) if teacher else None,

@@ -41,8 +41,6 @@ class Config(FinetuneConfig):
     """Samples per training step, over all workers."""
     learning_rate: Annotated[float, Gt(0)] | None = None  # type: ignore[assignment]
     """Peak learning rate, reached after the warm-up. None: 2e-4 with LoRA, and 2e-5 for all weights."""
-    method: Literal["lora", "full"] = "lora"
-    """`full` trains all weights and writes a model instead of an adapter."""
     lora_r: Annotated[int, Ge(1)] = 16
     """LoRA rank."""
     lora_alpha: Annotated[float, Gt(0)] = 32.0
@@ -85,7 +83,6 @@ def check(config: Config, inputs: Inputs) -> None:
     increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
     full = config.method == "full"
     rules: list[tuple[str, bool, str]] = [
-        ("method", not full or config.quantization == "none", "lora with nf4, whose weights cannot be trained"),
         ("method", not full or config.start_from == "base", "lora to start from an adapter"),
         ("checkpoints", increasing, "increasing training steps"),
         ("checkpoints", not config.checkpoints or config.eval_steps is None, "none together with eval_steps"),

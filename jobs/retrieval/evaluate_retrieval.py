@@ -21,6 +21,11 @@ class Config:
     """Cut-offs of the metrics. Ranks are exact over the whole corpus."""
     top: Annotated[int, Ge(1), Unit("documents")] = 100
     """Documents per query in `run.trec` and in `ranking/`, the input of `rerank`."""
+    dims: tuple[Annotated[int, Ge(1)], ...] = ()
+    """For `dense`: also rank by the first so many dimensions alone (see `matryoshka_dims` of `finetune_embedder`), and
+    by the whole vectors among the `rescore` documents that these find. The table compares them."""
+    rescore: Annotated[int, Ge(1), Unit("documents")] = 200
+    """Documents of a search in few dimensions that are ordered again by the whole vectors."""
     num_cases: Annotated[int, Ge(0)] = 6
     """Queries shown in the report with the documents retrieved for them, if there is a `before`."""
     case_documents: Annotated[int, Ge(0)] = 5
@@ -59,6 +64,15 @@ def check(config: Config, inputs: Inputs) -> None:
         raise InputError(
             f"evaluate_retrieval.case_documents: {config.case_documents} given; expected at most top, which is"
             f" {config.top}"
+        )
+    if list(config.dims) != sorted(set(config.dims)):
+        raise InputError(
+            f"evaluate_retrieval.dims: {','.join(map(str, config.dims))} given; expected rising numbers; sort them"
+        )
+    if config.dims and config.system != "dense":
+        raise InputError(
+            f"evaluate_retrieval.dims: {','.join(map(str, config.dims))} given, with system={config.system}; expected"
+            " none, since it has no vectors; leave it out"
         )
     if not config.tag or any(letter.isspace() for letter in config.tag):
         raise InputError(

@@ -1,4 +1,4 @@
-"""finetune_embedder: train a LoRA adapter for an embedder with in-batch and mined negatives."""
+"""finetune_embedder: train an embedder, by LoRA or all its weights, with in-batch and mined negatives."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ratchet.jobs.training.config import (
     check_config,
     check_retrieval_metric,
     count_feedable_workers,
+    find_start,
     list_training_metrics,
     require,
 )
@@ -38,10 +39,17 @@ class Config(EncodingSettings, RetrievalFinetuneConfig):
     """Largest number of queries per training step, over all workers. The steps of an epoch are of nearly equal size."""
     temperature: Annotated[float, Gt(0)] = 0.02
     """Softmax temperature of the similarities."""
+    final_temperature: Annotated[float, Gt(0)] | None = None
+    """Temperature of the last training step, approached by the same factor in each step. None: `temperature`
+    throughout."""
+    matryoshka_dims: tuple[Annotated[int, Ge(1)], ...] = ()
+    """Also train the first so many dimensions to be vectors of their own, such as 64,128: the loss is the mean over all
+    of them and the whole vectors (Kusupati et al. 2022, "Matryoshka representation learning")."""
     in_batch_negatives: bool = True
     """Use the passages of all other queries of the batch, on all workers, as negatives too."""
     false_negative_mask: bool = True
-    """Mask negatives that are known positives of the query, or have the text of its positive or of the query."""
+    """Mask negatives that are known positives of the query, that mining suspects to be unlabelled ones (see the margins
+    of `mine`), or that have the text of its positive or of the query."""
     num_examples: Annotated[int, Ge(0)] = 0
     """Largest number of few-shot examples before a query in training. Each query gets 0 to so many, sampled from other
     training queries anew in each epoch."""
@@ -60,7 +68,8 @@ class Inputs:
     valid: Path | None = None
     """Held-out queries with positives. None: the model of the last epoch is kept, whatever came before."""
     current_best: Path | None = None
-    """The current best adapter, which is kept if training does not improve on it. None: the base."""
+    """The current best adapter (or model, with method=full), which is kept if training does not improve on it. None:
+    the base."""
     examples: Path | None = None
     """Few-shot examples that are saved with the adapter for inference, instead of `num_fixed_examples` drawn ones:
     JSON Lines with `query` and `answer`."""
@@ -68,7 +77,7 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs) -> None:
     job = "finetune_embedder"
-    check_config(job, config, inputs.base)
+    check_config(job, config, inputs.base, inputs.current_best)
     check_retrieval_metric(job, config)
     has_negatives = config.num_negatives > 0 or config.in_batch_negatives
     require(
@@ -87,11 +96,12 @@ def check(config: Config, inputs: Inputs) -> None:
     if inputs.base is None:
         return
     check_embedder(inputs.base)
+    check_dims(job, config, inputs.base)
     fixed = read_examples(inputs.examples)
-    adapter = inputs.current_best if config.start_from == "current_best" else None
-    known = config.start_from == "base" or adapter is not None  # else the adapter may yet bring a template along
+    start, adapter = find_start(config, inputs)
+    known = config.start_from == "base" or inputs.current_best is not None  # else it may yet bring a template along
     examples = list_examples(config, fixed)
-    found = resolve_encoding_config(job, config, inputs.base, adapter, examples, uses_task=known)
+    found = resolve_encoding_config(job, config, start, adapter, examples, uses_task=known)
     each = found.example_query_max_length + found.example_answer_max_length
     left = found.max_length - config.num_examples * (each + TEMPLATE_TOKENS) - TEMPLATE_TOKENS
     if config.num_examples and left < (config.query_max_length or 1):
@@ -102,12 +112,28 @@ def check(config: Config, inputs: Inputs) -> None:
         )
 
 
+def check_dims(job: str, config: Config, base: Path) -> None:
+    """Raise InputError for dimensions that do not rise, or that the vectors of the base do not have."""
+    if not (dims := config.matryoshka_dims):
+        return
+    size = int(read_config(base).get("hidden_size", 0))
+    if folder := read_encoding_config(base).projection:
+        from ratchet.models.embedder.projection import read_dim
+
+        size = read_dim(base / folder)
+    if list(dims) != sorted(set(dims)) or (size and dims[-1] >= size):
+        raise InputError(
+            f"{job}.matryoshka_dims: {','.join(map(str, dims))} given; expected rising numbers below the {size}"
+            " dimensions of the vectors, which are always trained; change them"
+        )
+
+
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Say which prompts are used. Raises DataError where the data is only evaluated."""
+    """Say which prompts are used, and the architecture. Raises DataError where the data is only evaluated."""
     if "valid" in parents and parents["valid"].metrics.get("train/queries") == 0:
         said = "the data has queries for test only; expected some to train on; add train.tsv or --set data=PATH"
         raise DataError(f"finetune_embedder: {said}, or evaluate only: --set iterations=0")
-    return predict_prompts(config, inputs, parents)
+    return needs.add_architecture(predict_prompts(config, inputs, parents), inputs, parents)
 
 
 def list_examples(config: Config, fixed: Sequence[Example]) -> Sequence[Example] | None:
@@ -141,6 +167,6 @@ JOB = Job(
     needs=estimate_needs,
     warm_start=WARM_START,
     max_workers=lambda config: count_feedable_workers(config.batch_size),
-    outputs=("adapter", "checkpoint-*", "selection.json"),
+    outputs=("adapter", "model", "checkpoint-*", "selection.json"),
     metrics=list_training_metrics,
 )

@@ -1,4 +1,4 @@
-"""finetune_reranker: train a LoRA adapter for a reranker on groups of one positive and mined negatives.
+"""finetune_reranker: train a reranker, by LoRA or all its weights, on groups of one positive and mined negatives.
 
 The model with the best metric of reranked held-out lists is kept.
 """
@@ -21,7 +21,7 @@ from ratchet.jobs.training.config import (
     count_feedable_workers,
     list_training_metrics,
 )
-from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Unit
+from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
 
 MICRO_BATCH_SIZE = 8
 """Queries whose groups are in memory at once if the resources do not set micro_batch_size."""
@@ -48,15 +48,20 @@ class Inputs:
     ranking: Path | None = None
     """Rankings of `valid`, as written by `evaluate_retrieval`: the lists that are reranked."""
     current_best: Path | None = None
-    """The current best adapter, which is kept if training does not improve on it. None: the base, or the original lists
-    if the base is no reranker yet."""
+    """The current best adapter (or model, with method=full), which is kept if training does not improve on it. None:
+    the base, or the original lists if the base is no reranker yet."""
 
 
 def check(config: Config, inputs: Inputs) -> None:
-    check_config("finetune_reranker", config, inputs.base)
+    check_config("finetune_reranker", config, inputs.base, inputs.current_best)
     check_retrieval_metric("finetune_reranker", config)
     if inputs.base is not None:
         resolve_reranker_config(config, inputs.base)
+
+
+def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+    """Say which prompts are used, and the architecture."""
+    return needs.add_architecture(predict_prompts(config, inputs, parents), inputs, parents)
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
@@ -80,10 +85,10 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     check=check,
-    predict=predict_prompts,
+    predict=predict,
     needs=estimate_needs,
     warm_start=WARM_START,
     max_workers=lambda config: count_feedable_workers(config.batch_size),
-    outputs=("adapter", "checkpoint-*", "selection.json", "teacher_gate"),
+    outputs=("adapter", "model", "checkpoint-*", "selection.json", "teacher_gate"),
     metrics=list_training_metrics,
 )

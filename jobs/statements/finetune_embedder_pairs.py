@@ -18,6 +18,7 @@ from ratchet.jobs.training.config import (
     check_retrieval_metric,
     count_feedable_workers,
     list_training_metrics,
+    require,
 )
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_kind import check_embedder
@@ -56,7 +57,8 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs) -> None:
     job = "finetune_embedder_pairs"
-    check_config(job, config, inputs.base)
+    require(job, config, [("method", config.method == "lora", "lora, since the theorem recipe merges an adapter")])
+    check_config(job, config, inputs.base, inputs.current_best)
     check_retrieval_metric(job, config)
     if inputs.base is None:
         return

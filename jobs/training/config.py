@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval
 
@@ -26,6 +26,11 @@ class FinetuneConfig:
     """Passes over the training data. The model with the best `metric` is kept."""
     learning_rate: Annotated[float, Gt(0)] = 2e-4
     """Peak learning rate, reached after the warm-up."""
+    method: Literal["lora", "full"] = "lora"
+    """`full` trains all weights of the model, and writes a model instead of an adapter."""
+    layer_decay: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    """Factor on the learning rate from each layer to the one below it, down to the embeddings; with `method=full`. 1:
+    all layers learn at the same rate."""
     lora_r: Annotated[int, Ge(1)] = 32
     """LoRA rank."""
     lora_alpha: Annotated[float, Gt(0)] = 64.0
@@ -52,7 +57,7 @@ class FinetuneConfig:
     quantization: Literal["none", "nf4"] = "none"
     """`nf4` trains over a base in 4 bits with double quantization (QLoRA): a quarter of the memory, and slower."""
     start_from: Literal["base", "current_best"] = "base"
-    """Where training starts: a new adapter on the base, or the current best adapter if there is one."""
+    """Where training starts: the base, with a new adapter, or the current best adapter or model if there is one."""
     metric: str = "map@25"
     """Metric on `valid` that selects the model to keep: map@K, r@K, ndcg@K, p@K, hit@K, mrr or map."""
     keep: Literal["best", "all"] = "best"
@@ -117,8 +122,29 @@ class RetrievalFinetuneConfig(RankFinetuneConfig):
     """Softmax temperature of the teacher's scores. Higher is softer."""
 
 
-def check_config(job: str, config: FinetuneConfig, base: Path | None) -> None:
-    """Raise InputError for settings that exclude each other and an unusable base."""
+def find_start(config: FinetuneConfig, inputs: Any) -> tuple[Path, Path | None]:
+    """Return where training starts: (the folder of a model, an adapter of it or None for a new one).
+
+    inputs: `base` and `current_best`, as every finetuning job has."""
+    current_best = inputs.current_best if config.start_from == "current_best" else None
+    return (current_best or inputs.base, None) if config.method == "full" else (inputs.base, current_best)
+
+
+def check_config(job: str, config: FinetuneConfig, base: Path | None, current_best: Path | None = None) -> None:
+    """Raise InputError for settings that exclude each other, and for an unusable base or current best."""
+    full = config.method == "full"
+    one_rate = "1 with method=lora, whose adapter has no layers of its own below others"
+    rules = [
+        ("method", not full or config.quantization == "none", "lora with nf4, whose weights cannot be trained"),
+        ("layer_decay", full or config.layer_decay == 1, one_rate),
+    ]
+    require(job, config, rules)
+    if current_best is not None and full == (current_best / "adapter_config.json").is_file():
+        given, wanted = ("an adapter", "a whole model") if full else ("no adapter", "an adapter of the base")
+        raise InputError(
+            f"{job}.current_best: {current_best} is {given}; expected {wanted} with method={config.method}; give one,"
+            " or change the method"
+        )
     last = 0 if config.eval_steps or config.kept_steps else config.epochs
     expected = f"at most epochs, which is {config.epochs}, and none with eval_steps or checkpoints; lower it"
     require(job, config, [("epoch", config.epoch is None or config.epoch <= last, expected)])

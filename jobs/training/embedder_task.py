@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from ratchet.jobs.model_settings import resolve_encoding_config
+from ratchet.jobs.training.config import find_start
 from ratchet.jobs.training.evaluation import Evaluation
-from ratchet.jobs.training.finetuning import CPU_TOKENS, attach_adapter
+from ratchet.jobs.training.finetuning import CPU_TOKENS, make_trainable
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.models.adapters import lora
 from ratchet.models.batching import group_by_length, pad
@@ -43,26 +44,27 @@ class EmbedderTask:
     def __init__(self, worker: WorkerInfo, config: Any, inputs: Any, resources: Resources) -> None:
         self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
         self.device = "cpu" if worker.device == "cpu" else "cuda"
-        initial_adapter = inputs.current_best if config.start_from == "current_best" else None
-        encoding_config = self.make_encoding_config(initial_adapter)
+        start, adapter = find_start(config, inputs)
+        encoding_config = self.make_encoding_config(start, adapter)
         with load_partitioned(config.dtype, self.device, zero_stage=config.zero_stage, offload=config.offload):
             self.encoder = encoder.load(
-                inputs.base,
+                start,
                 dtype=config.dtype,
                 device=self.device,
                 encoding_config=encoding_config,
                 training=True,
                 quantization=config.quantization,
-                config_folder=find_config_folder(inputs.base, initial_adapter),
+                config_folder=find_config_folder(start, adapter),
             )
         self.dropout = DropoutMasks(config.seed)
-        self.model = self.encoder.model = attach_adapter(self.encoder.model, config, inputs.current_best, self.dropout)
+        self.model = make_trainable(self.encoder.model, config, inputs.current_best, self.dropout)
+        self.encoder.model = self.model
         self.zero3_sync = Zero3Sync(self.model, self.device, needed=config.zero_stage == 3)
 
-    def make_encoding_config(self, adapter: Path | None) -> EncodingConfig:
-        """Return the encoding config of the adapter or the base, with the settings. It is saved with the new
-        adapter."""
-        return resolve_encoding_config(self.job, self.config, self.inputs.base, adapter, self.list_examples())
+    def make_encoding_config(self, base: Path, adapter: Path | None) -> EncodingConfig:
+        """Return the encoding config of the adapter or its base, with the settings. It is saved with what is
+        trained."""
+        return resolve_encoding_config(self.job, self.config, base, adapter, self.list_examples())
 
     def list_examples(self) -> Sequence[Example] | None:
         """Return the few-shot examples that are saved for inference; None for queries without examples."""
@@ -76,6 +78,8 @@ class EmbedderTask:
         base, current_best = self.inputs.base, self.inputs.current_best
         if current_best is None or self.config.start_from == "current_best":
             return self.evaluate()  # training starts from the current best
+        if self.config.method == "full":
+            return self.evaluate_model(encoder.load(current_best, dtype=self.config.dtype, device=self.device))
         folder = find_config_folder(base, current_best)
         with other_adapter(self.model, current_best), eval_mode(self.model):
             return self.evaluate_model(self.encoder.with_config(read_encoding_config(folder), base, folder))
@@ -85,8 +89,11 @@ class EmbedderTask:
             return self.evaluate_model(self.encoder)
 
     def save(self, folder: Path) -> None:
-        lora.save(self.model, folder)
-        self.encoder.encoding_config.write(folder)
+        if self.config.method == "full":
+            self.encoder.save(find_start(self.config, self.inputs)[0], folder)
+        else:
+            lora.save(self.model, folder)
+            self.encoder.encoding_config.write(folder)
 
     def embed_batch(self, rows: list[list[int]], row_ids: np.ndarray, multiple: int) -> Tensor:
         """Return the vectors of one forward pass, float32 [rows, D] with gradient. Padded lengths are multiples.

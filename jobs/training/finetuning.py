@@ -7,7 +7,6 @@ best adapter (or the base) is kept instead.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +41,18 @@ def steps_of_epochs(job: str, rows: int, steps: int, epochs: int, worker: Worker
     return [steps] * epochs
 
 
-def attach_adapter(
+def make_trainable(
     model: Any, config: FinetuneConfig, current_best: Path | None, dropout: DropoutMasks, **options: Any
 ) -> Any:
-    """Return the model with the adapter that is trained: a new one, or the current best where training starts from it.
+    """Return the model with the weights that are trained: all, or those of an adapter. That is a new one, or the
+    current best where training starts from it.
 
     dropout: the masks of the adapter's dropout layers. options: `modules_to_save` and `task` of
     `ratchet.models.adapters.lora.attach`."""
+    if config.method == "full":
+        if config.gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        return model
     names, resumes = config.target_modules, config.start_from == "current_best"
     if current_best is not None and resumes:
         with_adapter = lora.load(model, current_best, trainable=True)
@@ -76,24 +80,23 @@ def run_finetuning(
     context: Context,
     config: FinetuneConfig,
     task_class: type,
-    arguments: dict[str, Any],
-    current_best: Path | None,
+    inputs: Any,
     *,
     base_is_usable: bool = True,
-    folder: str = "adapter",
-    keep_start: Callable[[Path | None, Path], None] | None = None,
+    **arguments: Any,
 ) -> tuple[Result, TrainHistory]:
-    """Train, and keep the best model on held-out rows in `context.out/folder`, with its metric in `selection.json`;
-    those of other evaluations too (`config.keeps_all`), in `checkpoint-STEP` or `checkpoint-epoch-N`. Without the
-    metric (nothing is held out) the last model is kept.
+    """Train, and keep the best model on held-out rows in `context.out`, as `adapter` or `model`, with its metric in
+    `selection.json`; those of other evaluations too (`config.keeps_all`), in `checkpoint-STEP` or
+    `checkpoint-epoch-N`. Without the metric (nothing is held out) the last model is kept.
 
-    arguments: those of `task_class` beside `config`.
-    base_is_usable: whether the base without an adapter can be kept; one with a new head cannot.
-    keep_start(current_best, folder): put what training started from into the folder; by default, an adapter.
+    inputs: `base` and `current_best`, as every finetuning job has.
+    base_is_usable: whether the base as it is can be kept; one with a new head cannot.
+    arguments: those of `task_class` beside `config`, `inputs` and `resources`.
     """
+    current_best: Path | None = inputs.current_best
     config = resolve_dtype(context, config)
-    arguments = {**arguments, "config": config}
-    best_folder = context.out / folder
+    arguments |= {"config": config, "inputs": inputs, "resources": context.resources}
+    best_folder = context.out / ("model" if config.method == "full" else "adapter")
     history = train(context, config, task_class, arguments, best_folder)
     unit = "step" if config.eval_steps or config.kept_steps else "epoch"
     for number, step in enumerate(history.evaluated_at if config.keeps_all else [], 1):
@@ -109,7 +112,7 @@ def run_finetuning(
     chosen = config.allow_regression or config.epoch is not None
     if not decision.improved and not chosen and (current_best is not None or base_is_usable):
         kept = "current_best" if current_best else "base"
-        (keep_start or _keep_start)(current_best, best_folder)
+        _keep_start(config, inputs, best_folder)
     value = after if kept == f"{unit} {best}" else before
     compared = {f"valid/{config.metric}{end}": one for end, one in (("", value), ("_start", before), ("_best", after))}
     compared["improved"] = decision.improved
@@ -159,15 +162,21 @@ def _curves(history: TrainHistory) -> dict[str, dict[str, list[float]]]:
     }
 
 
-def _keep_start(current_best: Path | None, adapter: Path) -> None:
-    """Put the current best adapter into the folder, or for a bare base an adapter that changes nothing (B is 0)."""
-    if current_best is not None:
-        shutil.rmtree(adapter)
-        shutil.copytree(current_best, adapter)
-        return
-    weights = load_file(adapter / "adapter_model.safetensors")
-    unchanged = {name: value * 0 if "lora_B" in name else value for name, value in weights.items()}
-    save_file(unchanged, adapter / "adapter_model.safetensors", metadata={"format": "pt"})
+def _keep_start(config: FinetuneConfig, inputs: Any, folder: Path) -> None:
+    """Put the current best into the folder, or for a bare base its weights: as they are, or as an adapter that changes
+    nothing (B is 0). The other files, with what the settings say of texts, stay as training wrote them."""
+    if inputs.current_best is not None:
+        shutil.rmtree(folder)
+        shutil.copytree(inputs.current_best, folder)
+    elif config.method == "full":
+        for path in folder.glob("model*.safetensors*"):
+            path.unlink()
+        for path in [inputs.base / "config.json", *inputs.base.glob("model*.safetensors*")]:
+            shutil.copyfile(path, folder / path.name)
+    else:
+        weights = load_file(folder / "adapter_model.safetensors")
+        unchanged = {name: value * 0 if "lora_B" in name else value for name, value in weights.items()}
+        save_file(unchanged, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 
 
 def _rounded(value: float) -> float:

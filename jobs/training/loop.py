@@ -92,6 +92,7 @@ class TrainingLoop:
         self.engine = engine.start_engine(
             self.task.model,
             learning_rate=options.learning_rate,
+            layer_decay=options.layer_decay,
             weight_decay=options.weight_decay,
             max_grad_norm=options.max_grad_norm,
             zero_stage=options.zero_stage,
@@ -199,7 +200,7 @@ class TrainingLoop:
             )
         learning_rate = learning_rate_at(number, self.total, options)
         for group in self.engine.optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group.get("lr_scale", 1.0)
         own_norm = self._gradient_norm() if options.zero_stage == 0 else None
         self.engine.step()
         norm = self.engine.get_global_grad_norm()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from ratchet.models.batching import MULTIPLE, batch_by_tokens, pad
 from ratchet.models.devices import resolve_device, resolve_dtype
 from ratchet.models.embedder import projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, Role, read_encoding_config
+from ratchet.models.embedder.sentence_transformers_layout import write_layout
 from ratchet.models.embedder.tokenization import TextTokenizer
-from ratchet.models.loading import eval_mode, open_model
+from ratchet.models.loading import eval_mode, open_model, save_weights
 from ratchet.models.model_files import find_config_folder
 
 OWN_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "distilbert", "modernbert", "t5", "bloom", "mpt")
@@ -58,6 +60,17 @@ class Encoder:
     def with_config(self, encoding_config: EncodingConfig, base: Path, folder: Path) -> Encoder:
         """Return an encoder of the same model with another encoding config, which lies in `folder`."""
         return _assemble(self.model, base, encoding_config, folder, self.device, self.dtype)
+
+    def save(self, base: Path, folder: Path) -> None:
+        """Write a model folder, with the tokenizer of its base, and with the layout of sentence-transformers where that
+        embeds the same."""
+        save_weights(self.model, base, folder)
+        encoding_config = self.encoding_config
+        if self.projection is not None:
+            projection.save(self.projection, folder / projection.FOLDER)
+            encoding_config = replace(encoding_config, projection=projection.FOLDER)
+        encoding_config.write(folder)
+        write_layout(encoding_config, self.model.config.hidden_size, folder)
 
     def embed(self, input_ids_BL: Tensor, attention_mask_BL: Tensor) -> Tensor:
         """Return pooled (and normalised) vectors [B, D], float32, with gradients for weights that require them.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,7 +23,7 @@ from ratchet.errors import InputError
 from ratchet.jobs.answers.chat_options import read_chat
 from ratchet.jobs.answers.sft import DEFAULT_MAX_LENGTH, LEARNING_RATES, Config, Inputs
 from ratchet.jobs.training.evaluation import Evaluation
-from ratchet.jobs.training.finetuning import attach_adapter, run_finetuning, steps_of_epochs
+from ratchet.jobs.training.finetuning import make_trainable, run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.models.adapters import lora
 from ratchet.models.batching import group_by_length
@@ -34,10 +33,9 @@ from ratchet.models.decoder.multi_turn import ConversationState, converse
 from ratchet.models.decoder.sampling import Sampling
 from ratchet.models.dropout import DropoutMasks
 from ratchet.models.engine import load_partitioned
-from ratchet.models.loading import eval_mode, other_adapter, silence_transformers
+from ratchet.models.loading import eval_mode, other_adapter, save_weights
 from ratchet.models.losses import causal_lm_loss
 from ratchet.models.losses.causal_lm_loss import TeacherLogprobs, pack_rows
-from ratchet.models.model_files import copy_tokenizer
 from ratchet.models.zero3_sync import Zero3Sync
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 
@@ -68,13 +66,8 @@ class TrainTask:
             options: dict[str, Any] = {"quantization": config.quantization, "template_arguments": arguments}
             self.decoder = decoder.load(inputs.base, dtype=config.dtype, device=self.device, training=True, **options)
         self.dropout = DropoutMasks(config.seed)
-        if config.method == "lora":
-            self.model = attach_adapter(self.decoder.model, config, inputs.current_best, self.dropout, task="CAUSAL_LM")
-            self.decoder.model = self.model
-        else:
-            self.model = self.decoder.model
-            if config.gradient_checkpointing:
-                self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.model = make_trainable(self.decoder.model, config, inputs.current_best, self.dropout, task="CAUSAL_LM")
+        self.decoder.model = self.model
         self.zero3_sync = Zero3Sync(self.decoder.causal.base_model, self.device, needed=config.zero_stage == 3)
         self.max_length = config.max_length or DEFAULT_MAX_LENGTH
         ids, self.train, too_long = self._tokenize(inputs.train, _read_samples(inputs.train))
@@ -137,9 +130,7 @@ class TrainTask:
         if self.config.method == "lora":
             lora.save(self.model, folder)
         else:
-            with silence_transformers():
-                self.model.save_pretrained(str(folder), safe_serialization=True)
-            copy_tokenizer(self.inputs.base, folder)
+            save_weights(self.model, self.inputs.base, folder)
         write_task_name(folder, self.task.name, **self.task.source)
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
@@ -229,18 +220,8 @@ class TrainTask:
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     lengths = context.work / "lengths.json"
-    arguments = {"inputs": inputs, "resources": context.resources, "lengths": lengths}
-    full = config.method == "full"
     config = replace(config, learning_rate=config.learning_rate or LEARNING_RATES[config.method])
-    result, _ = run_finetuning(
-        context,
-        config,
-        TrainTask,
-        arguments,
-        inputs.current_best,
-        folder="model" if full else "adapter",
-        keep_start=partial(_keep_base, inputs.base) if full else None,
-    )
+    result, _ = run_finetuning(context, config, TrainTask, inputs, lengths=lengths)
     counts, tokens = json.loads(lengths.read_text())
     history = {"metric": config.metric, "tables": result.tables, "curves": result.curves}
     (context.out / "history.json").write_text(json.dumps(history) + "\n")
@@ -250,9 +231,3 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 def _read_samples(folder: Path) -> list[Sample]:
     return [row_to_sample(row) for row in read_shards(folder, SAMPLES.names).to_pylist()]
-
-
-def _keep_base(base: Path, current_best: Path | None, folder: Path) -> None:
-    """Keep the base's own files where all weights were trained and nothing was better."""
-    shutil.rmtree(folder)
-    shutil.copytree(base, folder)

@@ -20,6 +20,7 @@ from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
 from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.retrieval.evaluate_retrieval import WITH_INTERVAL, Config, Inputs
+from ratchet.jobs.retrieval.implementation.truncated_search import rank_truncated
 from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
 from ratchet.models.search.ranks import Relevant, rank_by_scores, rank_relevant
@@ -28,6 +29,10 @@ from ratchet.orchestrator.job_interface import Context, Result
 
 BYTES_AT_ONCE = 1 << 30
 """Bytes of corpus vectors, or of scores, that a worker holds at a time."""
+
+
+TRUNCATED = ("map@25", "r@25", "ndcg@10")
+"""Metrics of the table by dimensions."""
 
 
 class Worker:
@@ -55,7 +60,10 @@ class Worker:
             {**query, "documents": [self.ids[row] for row in rows[at].tolist()], "scores": scores[at], "ranks": ranks}
             for query, rows, scores, at, ranks in zip(queries, rows_QK, scores_QK, kept, ranks_of, strict=True)
         ]
-        write_table(target, pa.Table.from_pylist(ranked, schema=add_instructions(RANKED, shard.column_names)))
+        table = pa.Table.from_pylist(ranked, schema=add_instructions(RANKED, shard.column_names))
+        for name, own_R in self._rank_truncated(source, queries, relevant, own_Q).items():
+            table = table.append_column(name, pa.ListArray.from_arrays(relevant.indptr.astype(np.int32), own_R))
+        write_table(target, table)
         return {"rows": len(queries)}
 
     def _dense(
@@ -72,6 +80,26 @@ class Worker:
         most = self.config.top + 1  # the query itself may be among them
         best = [top_k(query_QD, group, most, device=self.device) for group in groups]
         return ranks_R, *merge_top_k(best, most)
+
+    def _rank_truncated(
+        self, source: Path, queries: list[dict[str, Any]], relevant: Relevant, own_Q: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Return, by column, the ranks of the relevant documents by the first dimensions [R]; see `rank_truncated`."""
+        config, found = self.config, dict[str, np.ndarray]()
+        query_folder, folder = self.inputs.query_embeddings, self.inputs.corpus_embeddings
+        if not config.dims or query_folder is None or folder is None:
+            return found
+        query_QD = read_vectors(query_folder / source.name, [query["id"] for query in queries])
+        if config.dims[-1] >= query_QD.shape[1]:
+            raise InputError(
+                f"evaluate_retrieval.dims: {config.dims[-1]} given, for vectors of {query_QD.shape[1]} dimensions;"
+                " expected fewer; lower it"
+            )
+        blocks = partial(read_blocks, folder, self.ids)
+        for dim in config.dims:
+            ranks = rank_truncated(query_QD, relevant, blocks, dim, config.rescore, own_Q, self.device)
+            found |= dict(zip(_name_columns(dim), ranks, strict=True))
+        return found
 
     def _bm25(
         self, source: Path, queries: list[dict[str, Any]], relevant: Relevant, own_Q: np.ndarray, report: ReportProgress
@@ -135,7 +163,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         return Result({"queries": metrics.queries, "queries_without_relevant": metrics.empty})
     return Result(
         {**_scalars(metrics), **intervals, **groups, **compute_merging_cost(inputs.selection, metrics.values)},
-        {f"{config.tag}: metrics by cut-off": _by_cutoff(metrics, config.k)},
+        {
+            f"{config.tag}: metrics by cut-off": _by_cutoff(metrics, config.k),
+            **_by_dim(config, ranked, relevant, metrics),
+        },
         cases=_cases(config, inputs, queries, corpus, first, shown),
     )
 
@@ -189,6 +220,26 @@ def compute_by_seen(metrics: RankMetrics, seen_Q: np.ndarray, group_Q: np.ndarra
 def _by_cutoff(metrics: RankMetrics, ks: tuple[int, ...]) -> list[dict[str, Any]]:
     kinds = ("map", "ndcg", "r", "p", "hit")
     return [{"k": k, **{kind.upper(): round(float(metrics.values[f"{kind}@{k}"]), 6) for kind in kinds}} for k in ks]
+
+
+def _name_columns(dim: int) -> tuple[str, str]:
+    return f"ranks_{dim}", f"ranks_{dim}_rescored"
+
+
+def _by_dim(
+    config: Config, ranked: pa.Table, relevant: Relevant, whole: RankMetrics
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the table of the metrics by fewer dimensions, alone and rescored, and by all; none without `dims`."""
+    rows = []
+    for dim in config.dims:
+        row: dict[str, Any] = {"dimensions": str(dim)}
+        for name, end in zip(_name_columns(dim), ("", ", rescored"), strict=True):
+            ranks_R = ranked[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+            found = compute_rank_metrics(ranks_R, relevant, config.k)
+            row |= {f"{one.upper()}{end}": round(found.values[one], 6) for one in TRUNCATED if one in found.values}
+        rows.append(row)
+    every = {one.upper(): round(whole.values[one], 6) for one in TRUNCATED if one in whole.values}
+    return {f"{config.tag}: metrics by dimensions": [*rows, {"dimensions": "all", **every}]} if rows else {}
 
 
 def _cases(

@@ -51,6 +51,7 @@ class WorkerBatch:
     mask_QP: Tensor | None
     queries: int
     """Number of queries of all workers."""
+    temperature: float
     query_rows: np.ndarray
     passage_rows: np.ndarray
     """Row ids for `DropoutMasks`, int64: which query or document a text is, whichever worker computes it."""
@@ -118,13 +119,22 @@ class TrainTask(EmbedderTask):
 
     def _compute_loss(self, batch: WorkerBatch, vector_RD: Tensor) -> Tensor:
         """Return this worker's share of the loss. vector_RD: queries, then passages."""
-        config = self.config
         query_QD, own_PD = vector_RD.split([len(batch.query_ids), len(batch.passage_ids)])
         passage_PD = gather_with_gradient(own_PD, offsets=batch.offsets)
-        logits_QP = query_QD @ passage_PD.T / config.temperature
-        total = distillation_loss(
+        losses = [self._compare(batch, query_QD, passage_PD)]
+        for dim in self.config.matryoshka_dims:
+            cut = [vectors[:, :dim] for vectors in (query_QD, passage_PD)]
+            if self.encoder.encoding_config.normalize:
+                cut = [torch.nn.functional.normalize(vectors, dim=-1) for vectors in cut]
+            losses.append(self._compare(batch, *cut))
+        return scale_for_workers(sum(losses[1:], losses[0]) / len(losses), batch.queries, self.worker.world_size)
+
+    def _compare(self, batch: WorkerBatch, query_QD: Tensor, passage_PD: Tensor) -> Tensor:
+        """Return the loss of this worker's queries against all passages of the batch, summed over queries."""
+        config = self.config
+        return distillation_loss(
             config.distillation,
-            logits_QP,
+            query_QD @ passage_PD.T / batch.temperature,
             batch.member_QG.to(self.device),
             None if batch.teacher_QG is None else batch.teacher_QG.to(self.device),
             mask_QP=None if batch.mask_QP is None else batch.mask_QP.to(self.device),
@@ -132,7 +142,11 @@ class TrainTask(EmbedderTask):
             teacher_temperature=config.teacher_temperature,
             weight=config.distillation_weight,
         )
-        return scale_for_workers(total, batch.queries, self.worker.world_size)
+
+    def _temperature_at(self, epoch: int, step: int) -> float:
+        first, last = self.config.temperature, self.config.final_temperature
+        done = (sum(self.steps[:epoch]) + step) / max(1, sum(self.steps) - 1)
+        return first if last is None else first * (last / first) ** done
 
     def _take_batch(self, epoch: int, step: int) -> WorkerBatch:
         """Return the batch of a training step, and start to prepare the next one in a thread."""
@@ -150,7 +164,7 @@ class TrainTask(EmbedderTask):
         member_QG = torch.from_numpy(pad_rows(batch.own_Q, -1))
         mask_QP = None
         if config.false_negative_mask:
-            never = [self._list_no_negatives(int(query)) for query in batch.query_Q]
+            never = [data.list_no_negatives(int(query)) for query in batch.query_Q]
             known = [data.text_of_row[rows] for rows in never]
             mask_QP = false_negative_mask(
                 torch.from_numpy(data.text_of_row[batch.passage_P]),
@@ -177,14 +191,10 @@ class TrainTask(EmbedderTask):
             None if batch.teacher_Q is None else torch.from_numpy(pad_rows(batch.teacher_Q, 0.0)),
             mask_QP,
             batch.queries,
+            self._temperature_at(epoch, step),
             2 * batch.query_Q,
             2 * mine + 1,
         )
-
-    def _list_no_negatives(self, query: int) -> np.ndarray:
-        """Return the corpus rows that are no negatives of a query: its positives, and itself where it is a document."""
-        own = self.triplets.own_row[query]
-        return np.append(self.triplets.positives(query), own) if own >= 0 else self.triplets.positives(query)
 
     def _sample_examples(self, epoch: int, query_Q: np.ndarray) -> list[list[tuple[str, str]]] | None:
         """Sample the in-context examples of each query. None if training uses none."""
@@ -212,5 +222,4 @@ class TrainTask(EmbedderTask):
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     config = resolve_distillation(config, inputs.mined)
-    arguments = {"inputs": inputs, "resources": context.resources}
-    return run_finetuning(context, config, TrainTask, arguments, inputs.current_best)[0]
+    return run_finetuning(context, config, TrainTask, inputs)[0]

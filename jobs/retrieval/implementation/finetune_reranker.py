@@ -23,15 +23,16 @@ from ratchet.data.triplets import TripletBatch, Triplets, pad_rows
 from ratchet.errors import InputError
 from ratchet.jobs.model_settings import list_instructions, resolve_reranker_config
 from ratchet.jobs.retrieval.finetune_reranker import MICRO_BATCH_SIZE, Config, Inputs
+from ratchet.jobs.training.config import find_start
 from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
-from ratchet.jobs.training.finetuning import CPU_TOKENS, attach_adapter, run_finetuning, steps_of_epochs
+from ratchet.jobs.training.finetuning import CPU_TOKENS, make_trainable, run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.jobs.training.teacher_gate import TeacherGate, resolve_distillation
 from ratchet.models.adapters import lora
 from ratchet.models.batching import group_by_length
 from ratchet.models.dropout import DropoutMasks
 from ratchet.models.engine import load_partitioned
-from ratchet.models.loading import eval_mode, other_adapter
+from ratchet.models.loading import eval_mode, other_adapter, save_weights
 from ratchet.models.losses.contrastive import scale_for_workers
 from ratchet.models.losses.distillation import distillation_loss
 from ratchet.models.model_files import find_config_folder
@@ -44,7 +45,7 @@ from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 
 class TrainTask:
-    """A reranker with LoRA; see ratchet.jobs.training.task.TrainTask."""
+    """A reranker, trained by LoRA or whole; see ratchet.jobs.training.task.TrainTask."""
 
     def __init__(self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources) -> None:
         self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
@@ -66,13 +67,13 @@ class TrainTask:
         batches = self.triplets.num_batches(config.batch_size)
         self.steps = steps_of_epochs("finetune_reranker", len(self.triplets), batches, config.epochs, worker)
         self.device = "cpu" if worker.device == "cpu" else "cuda"
-        initial_adapter = inputs.current_best if config.start_from == "current_best" else None
-        self.reranker_config = resolve_reranker_config(config, inputs.base, initial_adapter)
+        start, adapter = find_start(config, inputs)
+        self.reranker_config = resolve_reranker_config(config, start, adapter)
         # PEFT copies a head that is trained, which works for whole weights only.
         stage = config.zero_stage if self.reranker_config.kind == "yes_no" else 0
         with load_partitioned(config.dtype, self.device, zero_stage=stage, offload=config.offload):
             self.reranker = reranker.load(
-                inputs.base,
+                start,
                 dtype=config.dtype,
                 device=self.device,
                 reranker_config=self.reranker_config,
@@ -81,7 +82,7 @@ class TrainTask:
                 seed=config.seed,
             )
         self.dropout = DropoutMasks(config.seed)
-        self.model = attach_adapter(
+        self.model = make_trainable(
             self.reranker.model,
             config,
             inputs.current_best,
@@ -98,6 +99,9 @@ class TrainTask:
             return evaluate_lists(self.config, self.valid_table, [row["ranks"] for row in self.lists])
         if current_best is None or self.config.start_from == "current_best":
             return self.evaluate()  # training starts from the current best
+        if self.config.method == "full":
+            model = reranker.load(current_best, dtype=self.config.dtype, device=self.device)
+            return self._evaluate_reranked(model)
         config = read_reranker_config(find_config_folder(self.inputs.base, current_best))
         with other_adapter(self.model, current_best), eval_mode(self.model):
             return self._evaluate_reranked(self.reranker.with_config(config))
@@ -107,7 +111,10 @@ class TrainTask:
             return self._evaluate_reranked(self.reranker)
 
     def save(self, folder: Path) -> None:
-        lora.save(self.model, folder)
+        if self.config.method == "full":
+            save_weights(self.model, find_start(self.config, self.inputs)[0], folder)
+        else:
+            lora.save(self.model, folder)
         self.reranker_config.write(folder)
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
@@ -202,9 +209,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if (inputs.valid is None) != (inputs.ranking is None):
         raise InputError("finetune_reranker: one of valid and ranking given; expected both or none; give the other")
     config = resolve_distillation(config, inputs.mined)
-    arguments = {"inputs": inputs, "resources": context.resources}
     usable = reranker.can_score(inputs.base)
-    result, history = run_finetuning(context, config, TrainTask, arguments, inputs.current_best, base_is_usable=usable)
+    result, history = run_finetuning(context, config, TrainTask, inputs, base_is_usable=usable)
     gate = TeacherGate(config.metric, None, None, 1.0)
     if inputs.valid is not None and inputs.ranking is not None:
         ranks = read_shards(inputs.ranking, ["ranks"])["ranks"].to_pylist()

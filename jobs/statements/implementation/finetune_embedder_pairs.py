@@ -112,6 +112,5 @@ class TrainTask(EmbedderTask):
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    arguments = {"inputs": inputs, "resources": context.resources}
     is_usable = config.projection is None or bool(read_encoding_config(inputs.base).projection)
-    return run_finetuning(context, config, TrainTask, arguments, inputs.current_best, base_is_usable=is_usable)[0]
+    return run_finetuning(context, config, TrainTask, inputs, base_is_usable=is_usable)[0]

@@ -1,4 +1,5 @@
-"""Metrics of queries with seen and with unseen labels, against trec_eval on each of them alone."""
+"""Metrics of queries with seen and with unseen labels, against trec_eval on each of them alone; ranks by the first
+dimensions, against sorting."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from ratchet.jobs.retrieval.evaluate_retrieval import Config, list_metrics
 from ratchet.jobs.retrieval.implementation.evaluate_retrieval import compute_by_seen
+from ratchet.jobs.retrieval.implementation.truncated_search import rank_truncated
 from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
 
@@ -47,3 +49,32 @@ def test_each_group_has_the_metrics_of_its_queries_alone(data: Any, queries: int
             assert found[f"{group}/{ours}"] == pytest.approx(np.mean([one[their] for one in theirs]), abs=1e-6)
     assert all(np.isfinite(float(value)) for value in found.values())
     assert {name.removesuffix("/interval") for name in found} <= set(list_metrics(Config(k=(5, 25))))
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 999), dim=st.integers(1, 7), depth=st.integers(1, 40), unit=st.booleans())
+def test_ranks_by_the_first_dimensions_are_those_of_sorting(seed: int, dim: int, depth: int, unit: bool) -> None:
+    """The corpus has duplicates, and some queries are documents, which are not ranked."""
+    random = np.random.default_rng(seed)
+    corpus_ND, query_QD = random.standard_normal((DOCUMENTS, 8)), random.standard_normal((6, 8))
+    corpus_ND[-4:] = corpus_ND[:4]
+    if unit:
+        corpus_ND, query_QD = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (corpus_ND, query_QD))
+    corpus_ND, query_QD = corpus_ND.astype(np.float32), query_QD.astype(np.float32)
+    own_Q = random.choice(DOCUMENTS, 6, replace=False) * random.integers(0, 2, 6) - 1
+    lists = [[row for row in random.choice(DOCUMENTS, 3, replace=False).tolist() if row != own] for own in own_Q]
+    relevant = Relevant.from_lists([sorted(rows) for rows in lists])
+    blocks = [(0, corpus_ND[:11]), (11, corpus_ND[11:])]
+    few_R, again_R = rank_truncated(query_QD, relevant, lambda: blocks, dim, depth, own_Q, "cpu")
+    few_Nd, few_Qd = corpus_ND[:, :dim].astype(float), query_QD[:, :dim].astype(float)
+    if unit:
+        few_Nd, few_Qd = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (few_Nd, few_Qd))
+    at = 0
+    for q, rows in enumerate(sorted(one) for one in lists):
+        score_N, whole_N = few_Nd @ few_Qd[q], corpus_ND @ query_QD[q]
+        order = sorted(set(range(DOCUMENTS)) - {own_Q[q]}, key=lambda row: (-round(score_N[row], 6), row))
+        again = sorted(order[:depth], key=lambda row: -round(float(whole_N[row]), 5)) + order[depth:]
+        for row in rows:
+            assert few_R[at] == order.index(row) + 1
+            assert again_R[at] == again.index(row) + 1
+            at += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from embedder_finetuning import FAST, SHOWN
 from torch import Tensor
 
+from ratchet.data.tables import read_shards, write_table
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs, check
 from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
@@ -67,6 +69,10 @@ def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inp
         ({"num_negatives": 0, "in_batch_negatives": False}, "1 or more where in_batch_negatives is off"),
         ({"metric": "accuracy"}, "metric: accuracy given"),
         ({"epochs": 0}, "epochs: 0 given"),
+        ({"layer_decay": 0.9}, "layer_decay: 0.9 given; expected 1 with method=lora"),
+        ({"method": "full", "quantization": "nf4"}, "method: full given; expected lora with nf4"),
+        ({"matryoshka_dims": (16, 8)}, "16,8 given; expected rising numbers below the 32 dimensions"),
+        ({"matryoshka_dims": (8, 32)}, "8,32 given; expected rising numbers below the 32 dimensions"),
         ({"lora_dropout": 1.0}, "lora_dropout: 1.0 given"),
         ({"task": "Find it."}, "task: 'Find it.' given, but no template has {task}; expected query_template with it"),
         ({"task": "Find it.", "query_template": "Q: {text}"}, "task: 'Find it.' given, but no template has {task}"),
@@ -120,6 +126,7 @@ def collect_gradients(config: Config, inputs: Inputs, micro_batch_size: int | No
         {"num_negatives": 0},
         {"in_batch_negatives": False, "label_smoothing": 0.1},
         {"lora_dropout": 0.3},
+        {"method": "full", "matryoshka_dims": (4, 16)},
         {"distillation": "kl_div"},
         {"distillation": "m3_kd_loss", "gradient_checkpointing": True},
     ],
@@ -138,6 +145,69 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(
     assert len(found) == len(expected) > 0
     for mine, whole in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, whole, rtol=0, atol=1e-6 * largest)
+
+
+def test_an_adapter_is_no_model_to_start_from_and_a_model_is_no_adapter(inputs: Inputs, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(InputError, match="is an adapter; expected a whole model with method=full"):
+        check(Config(method="full"), dataclasses.replace(inputs, current_best=tmp_path))
+    with pytest.raises(InputError, match="is no adapter; expected an adapter of the base with method=lora"):
+        check(Config(), dataclasses.replace(inputs, current_best=inputs.base))
+
+
+def test_few_dimensions_are_trained_as_vectors_of_their_own(inputs: Inputs) -> None:
+    """Against the loss of each number of dimensions by itself."""
+    config = dataclasses.replace(FAST, matryoshka_dims=(4, 16))
+    task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=1.0, gpus=0.0))
+    loss = float(task.parts(0, 0)[0]()[0].detach())
+    data, expected = task.triplets, []
+    queries = data.split_epoch(config.seed, 0, config.batch_size)[0]
+    drawn = [data.draw(config.seed, 0, int(query), config.num_negatives) for query in queries]
+    texts = data.corpus_text.to_pylist()
+    passages = sorted({texts[row] for right, wrong in drawn for row in [right, *wrong]})
+    with torch.no_grad():
+        query_QD = torch.from_numpy(task.encoder.encode(data.query_text.take(queries).to_pylist(), "query"))
+        passage_PD = torch.from_numpy(task.encoder.encode(passages, "passage"))
+    for dim in (4, 16, 32):
+        cut = [torch.nn.functional.normalize(vectors[:, :dim], dim=1) for vectors in (query_QD, passage_PD)]
+        score_QP = cut[0] @ cut[1].T / config.temperature
+        for i, query in enumerate(queries):
+            known = {texts[row] for row in data.positives(int(query))}
+            right = texts[drawn[i][0]]
+            columns = [j for j, text in enumerate(passages) if text == right or text not in known]
+            expected.append(-torch.log_softmax(score_QP[i, columns], 0)[columns.index(passages.index(right))])
+    assert loss == pytest.approx(float(torch.stack(expected).mean()), rel=1e-5)
+
+
+def test_the_temperature_changes_by_the_same_factor_in_each_step(inputs: Inputs) -> None:
+    config = dataclasses.replace(FAST, temperature=0.1, final_temperature=0.02, epochs=2)
+    task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=1.0, gpus=0.0))
+    found = [task._take_batch(epoch, step).temperature for epoch in range(2) for step in range(task.steps[epoch])]
+    assert (found[0], found[-1]) == pytest.approx((0.1, 0.02))
+    ratios = [later / earlier for earlier, later in itertools.pairwise(found)]
+    assert ratios == pytest.approx([ratios[0]] * len(ratios))
+
+
+def test_what_mining_suspects_is_no_negative_of_the_query(inputs: Inputs, tmp_path: Path) -> None:
+    mined = read_shards(inputs.mined)
+    ids = read_shards(inputs.corpus)["id"].to_pylist()
+    suspects = [[ids[(q + 3) % len(ids)], ids[(q + 5) % len(ids)]] for q in range(len(mined))]
+    write_table(tmp_path / "shard-00000.parquet", mined.append_column("suspects", [suspects]))
+    config = dataclasses.replace(FAST, num_negatives=1)
+    task = TrainTask(
+        WorkerInfo(0, 1, "cpu"), config, dataclasses.replace(inputs, mined=tmp_path), Resources(1, cpus=1.0, gpus=0.0)
+    )
+    batch, data, masked = task._prepare(0, 0), task.triplets, 0
+    made = data.make_batch(config.seed, 0, 0, config.batch_size, config.num_negatives, 0, 1)
+    assert batch.mask_QP is not None
+    for i, query in enumerate(made.query_Q.tolist()):
+        never = {*data.positives(query).tolist(), *(ids.index(name) for name in suspects[query])}
+        texts = {data.text_of_row[row] for row in never}
+        for p, row in enumerate(made.passage_P.tolist()):
+            expected = data.text_of_row[row] in texts and p != made.own_Q[i][0]
+            assert bool(batch.mask_QP[i, p]) == expected
+            masked += expected
+    assert masked > len(made.query_Q) / 2
 
 
 @pytest.mark.parametrize("quantization", ["none", "nf4"])

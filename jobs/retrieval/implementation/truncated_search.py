@@ -1,0 +1,63 @@
+"""Search by the first dimensions of vectors, alone and with its best documents ordered again by the whole vectors.
+
+Shapes: Q queries, R relevant documents of all queries, N documents, D dimensions, K documents that are ordered again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from ratchet.models.search.ranks import Relevant, rank_relevant
+from ratchet.models.search.top_k import merge_top_k, top_k
+
+Blocks = Iterable[tuple[int, np.ndarray]]
+
+
+def rank_truncated(
+    query_QD: np.ndarray,
+    relevant: Relevant,
+    read_blocks: Callable[[], Blocks],
+    dim: int,
+    depth: int,
+    own_Q: np.ndarray,
+    device: str,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the exact ranks of the relevant documents by the first `dim` dimensions, and those where the best `depth`
+    of that search are ordered again by all dimensions; int64 [R] both.
+
+    Vectors of length 1 are scaled to length 1 again. own_Q: see `RankCounter.exclude_Q`.
+    """
+    unit = bool(np.allclose(np.linalg.norm(query_QD, axis=1), 1, atol=1e-3))
+
+    def truncate(vectors_ND: np.ndarray) -> np.ndarray:
+        few_Nd = np.ascontiguousarray(vectors_ND[:, :dim])
+        return few_Nd / np.maximum(np.linalg.norm(few_Nd, axis=1, keepdims=True), 1e-12) if unit else few_Nd
+
+    def blocks() -> Iterator[tuple[int, np.ndarray]]:
+        return ((first, truncate(block_ND)) for first, block_ND in read_blocks())
+
+    few_Qd = truncate(query_QD)
+    rank_R = rank_relevant(few_Qd, relevant, blocks, exclude_Q=own_Q, device=device)
+    most = depth + 1  # the query itself may be among them
+    _, row_QK = merge_top_k([top_k(few_Qd, [block], most, device=device) for block in blocks()], most)
+    score_QK = _score_rows(query_QD, row_QK, read_blocks())
+    other_QK = row_QK != own_Q[:, None]
+    score_QK[~other_QK | (other_QK.cumsum(1) > depth)] = -np.inf
+    again_R = rank_R.copy()
+    for r in np.flatnonzero(rank_R <= depth):
+        row_K, score_K = row_QK[relevant.query_R[r]], score_QK[relevant.query_R[r]]
+        place = int(np.flatnonzero(row_K == relevant.indices[r])[0])
+        # The order is stable: of equal scores, the earlier in the search comes first.
+        again_R[r] = 1 + np.sum(score_K > score_K[place]) + np.sum(score_K[:place] == score_K[place])
+    return rank_R, again_R
+
+
+def _score_rows(query_QD: np.ndarray, row_QK: np.ndarray, blocks: Blocks) -> np.ndarray:
+    """Return the inner products of each query with some rows of the corpus, float32 [Q, K]."""
+    score_QK = np.full(row_QK.shape, -np.inf, np.float32)
+    for first, block_ND in blocks:
+        q, k = np.nonzero((row_QK >= first) & (row_QK < first + len(block_ND)))
+        score_QK[q, k] = np.einsum("pd,pd->p", query_QD[q], block_ND[row_QK[q, k] - first])
+    return score_QK

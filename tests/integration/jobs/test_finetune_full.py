@@ -1,0 +1,146 @@
+"""Finetuning of all weights: against plain torch with a rate per layer, loaded by others, and kept or not."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reranker_finetuning
+import torch
+from embedder_finetuning import FAST, context, losses
+from safetensors.torch import load_file
+
+from ratchet.data.tables import read_shards
+from ratchet.jobs.retrieval import finetune_reranker
+from ratchet.jobs.retrieval.finetune_embedder import Inputs
+from ratchet.jobs.retrieval.implementation import finetune_reranker as reranker_work
+from ratchet.jobs.retrieval.implementation.finetune_embedder import run
+from ratchet.jobs.training.schedule import learning_rate_at
+from ratchet.models.embedder import encoder
+from ratchet.models.reranker import reranker
+from ratchet.orchestrator.job_interface import Result
+
+FULL = dataclasses.replace(FAST, method="full", learning_rate=2e-3, layer_decay=0.5, epochs=3)
+
+
+@pytest.fixture(scope="module")
+def inputs(concepts: Path) -> Inputs:
+    return Inputs(concepts / "base", concepts / "mined", concepts / "corpus", concepts / "valid")
+
+
+@pytest.fixture(scope="module")
+def tuned(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    folder = tmp_path_factory.mktemp("full")
+    return run(context(folder), FULL, inputs), folder / "out/model"
+
+
+def test_training_is_what_plain_torch_does_with_a_rate_per_layer(tuned: tuple[Result, Path], inputs: Inputs) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    from ratchet.data.triplets import Triplets
+
+    data = Triplets(read_shards(inputs.mined), read_shards(inputs.corpus))
+    tokenizer = AutoTokenizer.from_pretrained(inputs.base)
+    model = AutoModel.from_pretrained(inputs.base, add_pooling_layer=False).eval()
+    rates = [(one, 0.5**n) for n, one in enumerate([*reversed(model.encoder.layer), model.embeddings])]
+    optimizer = torch.optim.AdamW([{"params": part.parameters()} for part, _ in rates], weight_decay=0.01)
+    assert sum(p.numel() for p in model.parameters()) == tuned[0].metrics["trainable_weights"]
+
+    def embed(texts: list[str]) -> torch.Tensor:
+        batch = tokenizer(texts, padding=True, return_tensors="pt")
+        hidden = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
+        mask = batch["attention_mask"].unsqueeze(-1)
+        return torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
+
+    texts = read_shards(inputs.corpus)["text"].to_pylist()
+    found: list[float] = []
+    for queries in data.split_epoch(FULL.seed, 0, FULL.batch_size):
+        drawn = [data.draw(FULL.seed, 0, int(q), FULL.num_negatives) for q in queries]
+        passages = sorted({texts[row] for positive, negatives in drawn for row in [positive, *negatives]})
+        score_QP = embed([data.query_text[int(q)].as_py() for q in queries]) @ embed(passages).T / FULL.temperature
+        total = torch.zeros(())
+        for i, q in enumerate(queries):
+            right, known = texts[drawn[i][0]], {texts[row] for row in data.positives(int(q))}
+            columns = [j for j, text in enumerate(passages) if text == right or text not in known]
+            total = total - torch.log_softmax(score_QP[i, columns], 0)[columns.index(passages.index(right))]
+        rate = learning_rate_at(len(found), len(losses(tuned[0])), FULL)
+        for group, (_, scale) in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * scale
+        optimizer.zero_grad()
+        (total / len(queries)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        found.append(float(total.detach()) / len(queries))
+    assert losses(tuned[0])[: len(found)] == pytest.approx(found, rel=1e-4)
+
+
+def test_sentence_transformers_loads_the_model_that_was_measured(tuned: tuple[Result, Path], inputs: Inputs) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    result, folder = tuned
+    assert result.metrics["improved"]
+    assert result.metrics["kept"] == f"epoch {result.metrics['best_epoch']}"
+    valid, corpus = read_shards(inputs.valid), read_shards(inputs.corpus)
+    ours = encoder.load(folder, dtype="float32", device="cpu")
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    query_QD, corpus_ND = (ours.encode(table["text"].to_pylist(), "query") for table in (valid, corpus))
+    np.testing.assert_allclose(theirs.encode(valid["text"].to_pylist()), query_QD, atol=1e-5)
+    score_QN, ids = query_QD @ corpus_ND.T, corpus["id"].to_pylist()
+    total = 0.0
+    for row, own in zip(valid.to_pylist(), score_QN, strict=True):
+        order = [ids[i] for i in np.argsort(-own, kind="stable")][:25]
+        places = sorted(order.index(name) + 1 for name in row["positives"] if name in order)
+        total += sum((n + 1) / place for n, place in enumerate(places)) / len(row["positives"])
+    assert result.metrics["valid/map@25"] == pytest.approx(total / len(valid), abs=2e-3)
+
+
+@pytest.mark.parametrize("start_from", ["base", "current_best"])
+def test_a_current_best_that_is_not_beaten_stays(
+    start_from: str, tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
+) -> None:
+    spoiled = dataclasses.replace(FULL, start_from=start_from, epochs=1, learning_rate=0.1)
+    result = run(context(tmp_path), spoiled, dataclasses.replace(inputs, current_best=tuned[1]))
+    assert (result.metrics["kept"], result.metrics["improved"]) == ("current_best", False)
+    assert result.metrics["valid/map@25_start"] == pytest.approx(tuned[0].metrics["valid/map@25"], abs=1e-5)
+    for path in tuned[1].rglob("*"):
+        assert path.is_dir() or (tmp_path / "out/model" / path.relative_to(tuned[1])).read_bytes() == path.read_bytes()
+
+
+def test_a_base_that_is_not_beaten_stays_with_the_settings_of_its_texts(
+    local_ray: None, inputs: Inputs, tmp_path: Path
+) -> None:
+    spoiled = dataclasses.replace(FULL, epochs=1, learning_rate=0.1, max_length=16)
+    result = run(context(tmp_path), spoiled, inputs)
+    made = tmp_path / "out/model"
+    assert result.metrics["kept"] == "base"
+    before, after = (load_file(folder / "model.safetensors") for folder in (inputs.base, made))
+    assert before.keys() == after.keys()
+    assert all(after[name].equal(weight) for name, weight in before.items())
+    assert encoder.load(made, dtype="float32", device="cpu").encoding_config.max_length == 16
+
+
+def test_a_reranker_is_trained_whole_and_stays_if_it_is_not_beaten(
+    local_ray: None, concepts: Path, tmp_path: Path
+) -> None:
+    inputs = reranker_finetuning.make_inputs(concepts, tmp_path)
+    config = dataclasses.replace(reranker_finetuning.FAST, method="full", learning_rate=2e-3, epochs=4)
+    first = reranker_work.run(reranker_finetuning.context(tmp_path / "a"), config, inputs)
+    made = tmp_path / "a/out/model"
+    assert first.metrics["improved"]
+    spoiled = dataclasses.replace(config, start_from="current_best", epochs=1, learning_rate=0.5)
+    best = dataclasses.replace(inputs, current_best=made)
+    second = reranker_work.run(reranker_finetuning.context(tmp_path / "b"), spoiled, best)
+    assert second.metrics["kept"] == "current_best"
+    assert second.metrics["valid/map@25_start"] == pytest.approx(first.metrics["valid/map@25"], abs=1e-5)
+    pairs = ["q1x1 q1x2"], [["t1x0 t1x1 t1x2", "t2x0 t2x1"]]
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    scores = reranker.load(made, dtype="float32", device="cpu").score(*pairs)[0]
+    tokenizer = AutoTokenizer.from_pretrained(made)
+    model = AutoModelForSequenceClassification.from_pretrained(made).eval()
+    batch = tokenizer([pairs[0][0]] * 2, pairs[1][0], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        np.testing.assert_allclose(scores, model(**batch).logits[:, 0].numpy(), atol=1e-5)
+    assert finetune_reranker.JOB.outputs[:2] == ("adapter", "model")
