@@ -32,10 +32,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     rows = [*train.to_pylist(), *(queries[number] for number in kept)]
     write_shards(context.out, rows, train.schema, config.shard_rows)
     counts["duplicates"] += len(passed) - len(kept)
-    counts |= {
+    metrics: dict[str, float | int | str] = {
+        "kept": len(kept),
         "failed_round_trip": found.count(False),
         "failed_reranker": sum(one and not other for one, other in zip(found, confirmed, strict=True)),
-        "kept": len(kept),
+        **counts,
         "queries": len(rows),
         "documents_with_queries": len({queries[number]["positives"][0] for number in kept}),
     }
@@ -45,7 +46,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         for title, numbers in (("kept queries", kept), ("queries that failed", failed))
         if numbers[: config.num_cases]
     }
-    return Result(dict(counts), cases=cases)
+    return Result(metrics, cases=cases)
 
 
 def _read_ranks(ranking: Path, names: Sequence[str]) -> list[int]:
