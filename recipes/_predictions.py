@@ -38,14 +38,16 @@ def rank_queries(
     corpus: Output,
     embedder: Source | Output,
     vectors: Step,
-    reranker: Output | None = None,
+    reranker: Source | Output | None = None,
     depth: int = 25,
+    examples: Source | None = None,
 ) -> list[Step]:
     """Rank the corpus, whose vectors are given, by an embedder; with a reranker also order the first documents by it.
-    Return the evaluations."""
+    Return the evaluations. examples: few-shot examples of an embedder that does not bring them along."""
     inputs: dict[str, Any] = {"queries": queries, "corpus": corpus}
+    asked: dict[str, Any] = {"model": embedder, "texts": queries, "examples": examples}
     dense: dict[str, Any] = {
-        "query_embeddings": step(f"{name}/embed_queries", embed.JOB, model=embedder, texts=queries, role="query"),
+        "query_embeddings": step(f"{name}/embed_queries", embed.JOB, **asked, role="query"),
         "corpus_embeddings": vectors,
     }
     ranked = step(f"{name}/rank", evaluate_retrieval.JOB, **inputs, **dense, tag="embedder")

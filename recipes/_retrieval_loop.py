@@ -78,6 +78,8 @@ class RetrievalLoop:
     """What the names of steps begin with, such as `fold0/`."""
     variant: str = ""
     """Part of the names of steps and rows."""
+    train: Output | Step | None = None
+    """Training queries. None: those of `prepared`."""
     new_queries: Source | None = None
     """Queries for which the last models rank the corpus."""
     shared_steps: dict[str, Step] = field(default_factory=dict)
@@ -220,7 +222,7 @@ class RetrievalLoop:
         values: dict[str, Any] = {"role": "passage" if texts == "corpus" else "query"}
         if isinstance(model, Source) and texts != "corpus":
             values["examples"] = self.examples  # finetuned models bring theirs along
-        return self._step_once(f"{name}/embed_{texts}", embed.JOB, model=model, texts=self.prepared[texts], **values)
+        return self._step_once(f"{name}/embed_{texts}", embed.JOB, model=model, texts=self._texts(texts), **values)
 
     def evaluate(self, name: str, model: Model, split: str, **inputs: Any) -> Step:
         return self._step_once(
@@ -264,7 +266,7 @@ class RetrievalLoop:
     def mine(self, name: str, miner_name: str, miner: Model, window: tuple[int, int], i: int) -> Step | Output:
         """Return the training queries with negatives: mined from the ranking of `miner`, or those of the data."""
         if self.mining != "each":
-            return self.prepared["train"]
+            return self._texts("train")
         return step(
             name,
             mine.JOB,
@@ -309,7 +311,10 @@ class RetrievalLoop:
         return self.distillation if teacher or self.mining == "given_scored" else "none"
 
     def _queries(self, split: str) -> dict[str, Any]:
-        return {"queries": self.prepared[split], "corpus": self.prepared["corpus"]}
+        return {"queries": self._texts(split), "corpus": self.prepared["corpus"]}
+
+    def _texts(self, name: str) -> Step | Output:
+        return self.train if self.train and name == "train" else self.prepared[name]
 
     def _step_once(self, name: str, job: Job, **values: Any) -> Step:
         if name not in self.shared_steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ from ratchet.jobs.retrieval.datasets import find_datasets
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Seed, Source, Summary, average, step
 from ratchet.recipes._retrieval_loop import Mining, RetrievalLoop, choose_reranker
+from ratchet.recipes._synthetic_queries import add_synthetic_queries
 
 
 def retriever(
@@ -30,6 +32,8 @@ def retriever(
     distillation: Distillation = "kl_div",
     teacher: str = "",
     examples: str = "",
+    generator: str = "",
+    queries_per_document: Annotated[int, Interval(ge=1, le=1000)] = 4,
     ablations: bool = False,
     predict: str = "",
     split_by: prepare.SplitBy = "question",
@@ -58,6 +62,9 @@ def retriever(
     teacher     a reranker that scores the mined negatives from the first iteration on, a folder or a hub id; empty: the
                 reranker of the iteration before
     examples    few-shot examples in front of every query: JSON Lines with `query` and `answer`
+    generator   a causal language model that writes training queries for documents without any; those that find their
+                document again (and pass the teacher, if there is one) are added; empty: none
+    queries_per_document  queries that the generator writes for each of these documents
     ablations   also iterate without a teacher and without mining, in the same table
     predict     new queries without labels, for which the last models rank documents; the best are written as
                 predictions.csv, .jsonl and .trec (settings: write_predictions.top and .columns)
@@ -81,6 +88,11 @@ def retriever(
         new_queries=Source.find(predict, "predict") if predict else None,
         seed=seed,
     )
+    if generator and mining != "each":
+        raise InputError(
+            f"generator: {generator} given, with mining={mining}; expected mining=each, since generated queries have no"
+            " negatives; leave one of them out"
+        )
     if predict and folds > 1:
         raise InputError(f"predict: {predict} given, with {folds} folds; expected one model; set folds=1")
     split: dict[str, Any] = {"split_by": split_by, "test_fraction": test_fraction, "folds": folds}
@@ -89,5 +101,8 @@ def retriever(
     for fold in range(folds):
         folder = f"fold{fold}/" if folds > 1 else ""
         prepared = step(f"{folder}prepare", prepare.JOB, **datasets, fold=fold, **split)
-        summaries.append(loop(prepared, folder=folder).build_summary(miner, iterations, ablations=ablations))
+        one = loop(prepared, folder=folder)
+        if generator:
+            one = replace(one, train=add_synthetic_queries(one, miner, pretrained(generator), queries_per_document))
+        summaries.append(one.build_summary(miner, iterations, ablations=ablations))
     return average(summaries) if folds > 1 else summaries[0]

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ratchet.data.tasks import chat, countdown, gsm8k, squad
+from ratchet.data.tasks import chat, countdown, gsm8k, query_generation, squad
 from ratchet.data.tasks.task import Sample, Task, read_task_file, verify_samples
 from ratchet.errors import DataError
 
 TASKS: dict[str, Task] = {
-    task.name: task for task in (countdown.TASK, gsm8k.TASK, gsm8k.BOXED, squad.BATCH, squad.SEQUENTIAL, chat.TASK)
+    task.name: task
+    for task in (
+        countdown.TASK,
+        gsm8k.TASK,
+        gsm8k.BOXED,
+        squad.BATCH,
+        squad.SEQUENTIAL,
+        chat.TASK,
+        query_generation.TASK,
+    )
 }
 
 

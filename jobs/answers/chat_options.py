@@ -17,16 +17,17 @@ from ratchet.orchestrator.job_interface import Parents, Result
 CHAT_FILE = "chat.json"
 
 
-def describe_chat(config: Any, stop: Sequence[str]) -> dict[str, str]:
+def describe_chat(config: Any, stop: Sequence[str], job: str = "prepare_tasks") -> dict[str, str]:
     """Return the content of `chat.json` as the metric `chat`, by which plans know it; nothing without settings.
 
-    stop: those of the task and of the settings. Raises InputError for arguments that are not `name=value`."""
+    stop: those of the task and of the settings. job: has the settings. Raises InputError for arguments that are not
+    `name=value`."""
     arguments = config.chat_template_kwargs
     try:
         found = {name: json.loads(text) for name, _, text in (item.partition("=") for item in arguments)}
     except ValueError:
         raise InputError(
-            f"prepare_tasks.chat_template_kwargs: '{','.join(arguments)}' given; expected name=value, such as"
+            f"{job}.chat_template_kwargs: '{','.join(arguments)}' given; expected name=value, such as"
             " enable_thinking=false, with values in JSON"
         ) from None
     parts = {"template_arguments": found, "stop": list(stop) if config.stop else []}

@@ -26,8 +26,8 @@ if TYPE_CHECKING:  # they import numpy and pyarrow
 @dataclass(frozen=True)
 class Config:
     task: str
-    """Task: chat, countdown, gsm8k, gsm8k-boxed, squad-batch or squad-sequential. It defines prompt, target
-    and verifier."""
+    """Task: chat, countdown, gsm8k, gsm8k-boxed, query-generation, squad-batch or squad-sequential. It defines prompt,
+    target and verifier."""
     system: str | None = None
     """The system prompt; empty: none. None: the task's."""
     stop: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class Config:
 class Inputs:
     data: Path
     """The official file: SQuAD's JSON, GSM8K's JSONL, JSONL or Parquet with `nums` and `target`, or JSONL with
-    `messages`."""
+    `messages`, or with `document` and `query`."""
     test: Path | None = None
     """The official test file."""
     verifier_file: Path | None = None

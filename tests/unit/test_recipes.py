@@ -9,14 +9,13 @@ import pytest
 from ratchet.errors import InputError, RecipeError
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.recipe import Settings, build, find
-from ratchet.orchestrator.step import Step, Summary
+from ratchet.orchestrator.step import Output, Step, Summary
 from ratchet.orchestrator.sweeps.objective import find_objective
 
 
 def test_ablations_share_what_they_have_in_common(tmp_path: Path) -> None:
     """Steps of the same job, settings and inputs are one step: the first iteration has no teacher in any case."""
     from ratchet.orchestrator.recipe import Settings, build, find
-    from ratchet.orchestrator.step import Output
 
     file = tmp_path / "train.jsonl"
     file.write_text('{"query": "q", "pos": ["p"], "neg": []}\n')
@@ -193,3 +192,41 @@ def test_misconceptions_has_the_parameters_of_retriever(data: str) -> None:
     steps, _, parameters = build(ours, Settings.read([data, "iterations=1", "split_by=document"]))
     assert (parameters["iterations"], parameters["split_by"]) == (1, "document")
     assert steps[0].config.split_by == "document"
+
+
+GENERATED = ("prepare", "generate", "clean", "embed_queries", "rank", "filter")
+
+
+def test_generated_queries_are_trained_on_and_never_held_out(data: str, tmp_path: Path) -> None:
+    plain, _ = build_retriever(data, "iterations=1", "reranker=embedder")
+    steps, _ = build_retriever(data, "iterations=1", "reranker=embedder", f"generator={tmp_path}")
+    by_name = {step.name: step for step in steps}
+    assert by_name.keys() - {step.name for step in plain} == {f"synthetic/{name}" for name in GENERATED}
+    union = by_name["synthetic/filter"]
+    for step in steps:
+        given = [reference for _, reference in step.references() if isinstance(reference, Output)]
+        if step.job.name == "mine" or step.name.endswith("/embed_train"):
+            assert union in [output.step for output in given], step.name
+        elif not step.name.startswith("synthetic/"):
+            assert union not in [output.step for output in given], step.name
+        if not step.name.startswith("synthetic/"):
+            assert "train" not in [output.part for output in given], step.name
+    assert by_name["synthetic/generate"].config.num_completions == 4
+    assert by_name["synthetic/rank"].inputs["corpus_embeddings"].step is by_name["zero_shot/embed_corpus"]  # type: ignore[union-attr]
+    assert union.inputs.get("reranked") is None
+
+
+def test_a_teacher_judges_generated_queries_in_each_fold(data: str, tmp_path: Path) -> None:
+    given = ("iterations=1", f"generator={tmp_path}", "queries_per_document=2", f"teacher={tmp_path}", "folds=2")
+    steps, _ = build_retriever(data, *given)
+    by_name = {step.name: step for step in steps}
+    for fold in ("fold0", "fold1"):
+        assert {f"{fold}/synthetic/{name}" for name in (*GENERATED, "rerank", "rank_reranked")} <= set(by_name)
+        reranked = by_name[f"{fold}/synthetic/filter"].inputs["reranked"]
+        assert str(reranked) == f"{fold}/synthetic/rank_reranked[ranking]"
+        assert by_name[f"{fold}/synthetic/generate"].config.num_completions == 2
+
+
+def test_generated_queries_need_mined_negatives(data: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"generator: .* given, with mining=given; expected mining=each, since gen"):
+        build_retriever(data, f"generator={tmp_path}", "mining=given")

@@ -71,6 +71,17 @@ FOLDERS = [
         r"model lora: this is a LoRA adapter of its base; .*",
         {"lora/adapter_config.json": "{"},
     ),
+    Mistake(
+        "generator is an encoder",
+        "plan retriever --set data=data.jsonl --set base=base --set generator=base",
+        r"model base: this is an encoder \(BertModel\); expected a decoder .*",
+        {"data.jsonl": JSONL, **MODEL},
+    ),
+    retriever(
+        "no template",
+        "base --set generator=base --set prepare_query_generation.prompt_template=Ask",
+        r"prepare_query_generation\.prompt_template: 'Ask' given, with no {document} in it; expected .*",
+    ),
     retriever("gguf_folder", "g", r"model g: holds GGUF \(m\.gguf\), which is not read; .*", {"g/m.gguf": "GGUF"}),
     retriever(
         "empty_folder",

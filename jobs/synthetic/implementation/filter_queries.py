@@ -1,0 +1,62 @@
+"""Keeps generated queries by the ranks of their documents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ratchet.data.tables import read_shards, read_texts, write_shards
+from ratchet.errors import InputError
+from ratchet.jobs.synthetic.clean_queries import COUNTS_FILE
+from ratchet.jobs.synthetic.filter_queries import Config, Inputs
+from ratchet.orchestrator.job_interface import Context, Result
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    counts: dict[str, int] = json.loads((inputs.queries / COUNTS_FILE).read_text())
+    train, queries = read_shards(inputs.train), read_shards(inputs.queries).to_pylist()
+    names = [query["id"] for query in queries]
+    ranks = _read_ranks(inputs.ranking, names)
+    found = [rank <= config.round_trip_rank for rank in ranks]
+    confirmed = [True] * len(queries)
+    if inputs.reranked is not None:
+        confirmed = [rank <= config.reranker_rank for rank in _read_ranks(inputs.reranked, names)]
+    passed = [number for number in range(len(queries)) if found[number] and confirmed[number]]
+    first: dict[str, int] = {}
+    for number in sorted(passed, key=lambda number: ranks[number]):
+        # Documents may share a query, which then belongs to the one that it finds first.
+        first.setdefault(queries[number]["text"].casefold(), number)
+    kept = sorted(first.values())
+    rows = [*train.to_pylist(), *(queries[number] for number in kept)]
+    write_shards(context.out, rows, train.schema, config.shard_rows)
+    counts["duplicates"] += len(passed) - len(kept)
+    metrics: dict[str, float | int | str] = {
+        "kept": len(kept),
+        "failed_round_trip": found.count(False),
+        "failed_reranker": sum(one and not other for one, other in zip(found, confirmed, strict=True)),
+        **counts,
+        "queries": len(rows),
+        "documents_with_queries": len({queries[number]["positives"][0] for number in kept}),
+    }
+    text_of, failed = read_texts(inputs.corpus), sorted({*range(len(queries))} - {*passed})
+    cases = {
+        title: [_make_case(queries[number], ranks[number], text_of) for number in numbers[: config.num_cases]]
+        for title, numbers in (("kept queries", kept), ("queries that failed", failed))
+        if numbers[: config.num_cases]
+    }
+    return Result(metrics, cases=cases)
+
+
+def _read_ranks(ranking: Path, names: Sequence[str]) -> list[int]:
+    """Return the rank of each query's document. Raises InputError for the ranking of other queries."""
+    table = read_shards(ranking, ["id", "ranks"])
+    if table["id"].to_pylist() != names:
+        raise InputError(f"{ranking}: ranks other queries; expected those of filter_queries.queries in the same order")
+    return [int(ranks[0]) for ranks in table["ranks"].to_pylist()]
+
+
+def _make_case(query: dict[str, Any], rank: int, text_of: dict[str, str]) -> dict[str, Any]:
+    text = text_of[query["positives"][0]]
+    return {"title": query["text"], "columns": {f"document, at rank {rank}": [{"text": text, "good": rank == 1}]}}

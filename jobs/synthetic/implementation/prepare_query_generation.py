@@ -1,0 +1,62 @@
+"""Writes prompts for documents as samples."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from ratchet.data.tables import read_shards, read_texts, write_shards
+from ratchet.data.tasks.query_generation import NAME, make_prompt
+from ratchet.data.tasks.task import SAMPLES, Sample, sample_to_row, write_task_name
+from ratchet.errors import InputError
+from ratchet.jobs.answers.chat_options import CHAT_FILE
+from ratchet.jobs.synthetic.prepare_query_generation import Config, Inputs, find_chat, find_template
+from ratchet.orchestrator.job_interface import Context, Result
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    text_of, template = read_texts(inputs.corpus), find_template(config)
+    train = read_shards(inputs.train, ["id", "text", "positives"]).to_pylist()
+    labelled = {name for query in train for name in query["positives"]}
+    wanted = [name for name in text_of if config.documents == "all" or name not in labelled]
+    if not wanted:
+        raise InputError(
+            f"prepare_query_generation.documents: {config.documents} given, and all {len(text_of)} documents have a"
+            " training query; expected some without one; set prepare_query_generation.documents=all"
+        )
+    if config.max_documents is not None and len(wanted) > config.max_documents:
+        kept = set(sorted(wanted, key=lambda name: _draw(config.seed, name))[: config.max_documents])
+        wanted = [name for name in wanted if name in kept]
+    examples = _draw_examples(train, config)
+    rows = []
+    for name in wanted:
+        shown = [(text_of[other][: config.max_characters], query) for other, query in examples if other != name]
+        turn = make_prompt(template, text_of[name][: config.max_characters], shown), ""
+        rows.append(sample_to_row(Sample(name, name, "", (turn,), {"document": text_of[name]})))
+    write_shards(context.out, rows, SAMPLES, config.shard_rows)
+    write_task_name(context.out, NAME)
+    if chat := find_chat(config):
+        (context.out / CHAT_FILE).write_text(chat["chat"] + "\n")
+    unlabelled = len(text_of.keys() - labelled)
+    counts = {"documents": len(text_of), "unlabelled": unlabelled, "prompts": len(rows), "examples": len(examples)}
+    column = [{"text": rows[0]["questions"][0], "good": False}]
+    return Result(
+        {"task": NAME, **counts, **chat},
+        cases={"prompts": [{"title": f"document {wanted[0]}", "columns": {"prompt": column}}]},
+    )
+
+
+def _draw(seed: int, name: str) -> bytes:
+    """Return a random place in the order. Others join without moving it, so a changed corpus changes few prompts."""
+    return hashlib.sha256(f"{seed}/{name}".encode()).digest()
+
+
+def _draw_examples(train: list[dict[str, Any]], config: Config) -> list[tuple[str, str]]:
+    """Draw pairs (document, text of one of its queries), of different documents."""
+    drawn: dict[str, str] = {}
+    for query in sorted(train, key=lambda query: _draw(config.seed, query["id"])):
+        if len(drawn) == config.num_examples:
+            break
+        if query["positives"]:
+            drawn.setdefault(query["positives"][0], query["text"])
+    return list(drawn.items())

@@ -1,0 +1,34 @@
+"""Synthetic queries: a causal language model writes them, and those that find their document again are trained on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ratchet.jobs.answers import generate
+from ratchet.jobs.synthetic import clean_queries, filter_queries, prepare_query_generation
+from ratchet.orchestrator.step import Source, Step, step
+from ratchet.recipes._predictions import rank_queries
+from ratchet.recipes._retrieval_loop import RetrievalLoop
+
+
+def add_synthetic_queries(loop: RetrievalLoop, embedder: Source, generator: Source, queries_per_document: int) -> Step:
+    """Return the training queries of a loop with generated ones behind them. The embedder, and the loop's teacher if it
+    has one, decide which of these are kept."""
+    name, corpus, train = f"{loop.folder}synthetic", loop.prepared["corpus"], loop.prepared["train"]
+    samples = step(f"{name}/prepare", prepare_query_generation.JOB, corpus=corpus, train=train, seed=loop.seed)
+    completions = step(
+        f"{name}/generate",
+        generate.JOB,
+        model=generator,
+        samples=samples,
+        num_completions=queries_per_document,
+        temperature=0.7,  # as in Promptagator (Dai et al. 2023)
+        max_new_tokens=64,
+        seed=loop.seed,
+    )
+    queries = step(f"{name}/clean", clean_queries.JOB, completions=completions, train=train)
+    vectors = loop.embed(f"{loop.folder}zero_shot", embedder, "corpus")
+    ranked = rank_queries(name, queries, corpus, embedder, vectors, loop.teacher, loop.depth, loop.examples)
+    rankings = zip(("ranking", "reranked"), (one["ranking"] for one in ranked), strict=False)
+    inputs: dict[str, Any] = {"train": train, "corpus": corpus, "queries": queries, **dict(rankings)}
+    return step(f"{name}/filter", filter_queries.JOB, **inputs)
