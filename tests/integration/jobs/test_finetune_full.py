@@ -111,7 +111,7 @@ def test_a_current_best_that_is_not_beaten_stays(
 def test_a_base_that_is_not_beaten_stays_with_the_settings_of_its_texts(
     local_ray: None, inputs: Inputs, tmp_path: Path
 ) -> None:
-    spoiled = dataclasses.replace(FULL, epochs=1, learning_rate=0.1, max_length=16)
+    spoiled = dataclasses.replace(FULL, epochs=1, learning_rate=1e-12, max_length=16)
     result = run(context(tmp_path), spoiled, inputs)
     made = tmp_path / "out/model"
     assert result.metrics["kept"] == "base"
@@ -125,7 +125,7 @@ def test_a_reranker_is_trained_whole_and_stays_if_it_is_not_beaten(
     local_ray: None, concepts: Path, tmp_path: Path
 ) -> None:
     inputs = reranker_finetuning.make_inputs(concepts, tmp_path)
-    config = dataclasses.replace(reranker_finetuning.FAST, method="full", learning_rate=2e-3, epochs=4)
+    config = dataclasses.replace(reranker_finetuning.FAST, method="full", learning_rate=2e-3)
     first = reranker_work.run(reranker_finetuning.context(tmp_path / "a"), config, inputs)
     made = tmp_path / "a/out/model"
     assert first.metrics["improved"]
