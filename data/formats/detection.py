@@ -30,14 +30,16 @@ def _read(path: Path, options: pairs.Options, *, labelled: bool) -> RetrievalDat
         raise DataError(f"{path}: no such file or folder; expected data; check the path")
     if not path.is_dir():
         open_regular(path).close()
-    named = [key for key in options if key in pairs.COLUMNS]
+    named = [key for key in options if key in (*pairs.COLUMNS, "template")]
     files = [path / name for name in ("test.csv", "train.csv")[labelled:] if (path / name).exists()]
     if not labelled and path.suffix == ".csv" and "QuestionText" in next(read_csv(path, ()))[1]:
         files = [path]
     jsonl = [path] if path.suffix in (".jsonl", ".json") else sorted(path.glob("*.jsonl"))
     jsonl = [file for file in jsonl if file.name != flag_embedding.POOL]
     if files or (path / eedi.MAPPING).exists():
-        kind, data = "Eedi", eedi.read(path if labelled else (*files, path / "test.csv")[0], labelled=labelled)
+        where = path if labelled else (*files, path / "test.csv")[0]
+        kind, data = "Eedi", eedi.read(where, labelled=labelled, template="".join(options.get("template", ())))
+        named = [key for key in named if key != "template"]
     elif (path / "corpus.jsonl").exists() or (path / "queries.jsonl").exists():
         kind, data = "BEIR", beir.read(path, labelled=labelled)
     elif len(jsonl) == 1:
@@ -54,5 +56,5 @@ def _read(path: Path, options: pairs.Options, *, labelled: bool) -> RetrievalDat
             " file of pairs, or a folder of .parquet files; see docs/data.md"
         )
     if named:
-        raise DataError(f"{path}: a column for the {named[0]} given; expected none for {kind}; leave '?...' out")
+        raise DataError(f"{path}: '?{named[0]}=' given; expected no columns for {kind}; leave it out")
     return data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ratchet.data.formats.text_files import read_csv, show
+from ratchet.data.formats.text_files import fill_template, read_csv, show
 from ratchet.data.retrieval import Document, Query, RetrievalData
 from ratchet.errors import DataError
 
@@ -25,9 +25,10 @@ def format_query(question: str, hint: str, correct: str, wrong: str) -> str:
     return f"Question: {question}\nHint: {hint}\nCorrect answer: {correct}\nWrong answer: {wrong}"
 
 
-def read(path: Path, *, labelled: bool = True) -> RetrievalData:
+def read(path: Path, *, labelled: bool = True, template: str = "") -> RetrievalData:
     """Read a folder: queries `{QuestionId}_{letter}`, grouped by question. Without `labelled`, read every wrong answer
-    of a CSV file such as Eedi's `test.csv`. Raises DataError naming file and line."""
+    of a CSV file such as Eedi's `test.csv`. template: the text of a query, with columns of the file and
+    {CorrectAnswerText} and {WrongAnswerText}; empty: `format_query`. Raises DataError naming file and line."""
     corpus = [
         Document(row["MisconceptionId"], row["MisconceptionName"], where)
         for where, row in (read_csv(path / MAPPING, ("MisconceptionId", "MisconceptionName")) if labelled else ())
@@ -54,9 +55,11 @@ def read(path: Path, *, labelled: bool = True) -> RetrievalData:
                 raise DataError(
                     f"{where}: Answer{letter}Text is empty, but is a wrong answer; expected its text; fill it"
                 )
-            text = format_query(
-                row["QuestionText"], row["ConstructName"], row[f"Answer{correct}Text"], row[f"Answer{letter}Text"]
-            )
+            right, wrong = row[f"Answer{correct}Text"], row[f"Answer{letter}Text"]
+            if template:
+                text = fill_template(where, template, {**row, "CorrectAnswerText": right, "WrongAnswerText": wrong})
+            else:
+                text = format_query(row["QuestionText"], row["ConstructName"], right, wrong)
             labels, name = (label,) * labelled, f"{row['QuestionId']}_{letter}"
             queries.append(Query(name, text, labels, (1,) * labelled, group=row["QuestionId"], where=where))
     return RetrievalData(corpus, queries, {"wrong answers without a label, left out": unlabelled})

@@ -13,7 +13,15 @@ from urllib.parse import parse_qs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ratchet.data.formats.text_files import BLANK, read_csv, read_field, read_json_objects, show
+from ratchet.data.formats.text_files import (
+    BLANK,
+    fill_template,
+    list_fields,
+    read_csv,
+    read_field,
+    read_json_objects,
+    show,
+)
 from ratchet.data.retrieval import Document, Query, RetrievalData
 from ratchet.errors import DataError
 from ratchet.files import iterate_lines, open_regular
@@ -28,9 +36,9 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     "id": ("id", "_id"),
 }
 """Option -> the names of the column without it; the first that exists. Negatives also have `negative_1`, ..."""
-OTHERS = ("instruction", "name", "split", "weight")
+OTHERS = ("instruction", "name", "split", "weight", "template")
 """Options of any format: the task of all queries; what stands in front of ids; which files of a folder; how many of the
-training queries are drawn."""
+training queries are drawn; the text of queries, made of several columns."""
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 
 Options = Mapping[str, Sequence[str]]
@@ -42,10 +50,12 @@ def parse_options(text: str, where: str) -> Options:
     given = parse_qs(text, keep_blank_values=True)
     for key, values in given.items() if given or not text else [(text, [""])]:
         wrong = key not in (*COLUMNS, *OTHERS) or "" in values or (len(values) > 1 and key != "negative")
+        wrong = wrong or (key == "template" and "query" in given)
         if wrong or (key == "weight" and not re.fullmatch(r"\d{1,3}(\.\d+)?|\.\d+", values[0])):
             raise DataError(
                 f"{where}: '{key}={'&'.join(values)}' given behind the path; expected some of"
-                f" {', '.join((*COLUMNS, *OTHERS))}, each with one value (weight: 0 to 999); correct it"
+                f" {', '.join((*COLUMNS, *OTHERS))}, each with one value (weight: 0 to 999; template: without query);"
+                " correct it"
             )
     return given
 
@@ -71,7 +81,8 @@ def read(path: Path, options: Options, *, labelled: bool = True) -> RetrievalDat
         if (names := tuple(row)) not in seen:
             seen[names] = _find_columns(where, names, options, labelled)
         columns = seen[names]
-        text = read_field(where, row, columns["query"][0], str)
+        template = options.get("template")
+        text = fill_template(where, template[0], row) if template else read_field(where, row, columns["query"][0], str)
         id, group, task, prompt = (_read_name(where, row, columns[r], r) for r in ("id", "group", "task", "prompt"))
         key = (id, text, task, prompt) if labelled else (rows,)
         first = queries.get(key) or Query(id or f"q{len(queries)}", text, (), (), (), group or text, where=where)
@@ -128,10 +139,11 @@ def _find_columns(where: str, names: Sequence[str], options: Options, labelled: 
     found: dict[str, Sequence[str]] = {}
     for role, defaults in COLUMNS.items():
         read = labelled or role not in ("positive", "negative")
-        known = options.get(role) or (*defaults, *(["text"] if role == "query" and not labelled else []))
-        own = [name for name in known if name in names][: None if role in options else 1]
+        fields = list_fields(options["template"][0]) if role == "query" and "template" in options else ()
+        known = fields or options.get(role) or (*defaults, *(["text"] if role == "query" and not labelled else []))
+        own = [name for name in known if name in names][: None if role in options or fields else 1]
         own += [name for name in names if role == "negative" and re.fullmatch(r"negative_\d+", name)]
-        if read and len(own) < (len(known) if role in options else role in ("query", "positive")):
+        if read and len(own) < (len(known) if role in options or fields else role in ("query", "positive")):
             raise DataError(
                 f"{where}: no column for the {role}; found {show(', '.join(names))}; expected {' or '.join(known)};"
                 f" rename one, or name it behind the path as '?{role}=NAME'"

@@ -6,7 +6,7 @@ import csv
 import json
 import re
 import reprlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,31 @@ MAX_SCORE = 3e38
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 60
+
+
+FIELD = re.compile(r"\{([^{}]+)\}")
+
+
+def list_fields(template: str) -> list[str]:
+    """Return the names in braces of a template such as `{title}: {body}`."""
+    return FIELD.findall(template)
+
+
+def fill_template(where: str, template: str, row: Mapping[str, Any]) -> str:
+    """Return a template with the columns of a row in place of their names in braces. `\\n` is a line break. Raises
+    DataError for a column that the row does not have."""
+    missing = [name for name in list_fields(template) if name not in row]
+    if missing or not FIELD.search(template):
+        raise DataError(
+            f"{where}: template {show(template)} given, with {show(missing[0]) if missing else 'no column'}; expected"
+            f" some of {', '.join(map(str, row))} in braces; correct it"
+        )
+
+    def fill(match: re.Match[str]) -> str:
+        value = row[match[1]]
+        return "" if value is None else str(value)
+
+    return FIELD.sub(fill, template.replace("\\n", "\n"))
 
 
 def show(value: Any) -> str:

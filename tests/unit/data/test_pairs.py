@@ -202,6 +202,9 @@ OPTIONS = [
     ("query=a&query=b", r"'query=a&b' given"),
     ("weight=-1", r"'weight=-1' given .*\(weight: 0 to 999\); correct it"),
     ("weight=nan", r"'weight=nan' given"),
+    ("query=query&template={query}", r"'query=query' given behind the path; .*template: without query"),
+    ("template={titel}", r"x\.jsonl:1: no column for the query; found .*; expected titel; rename one, or name it"),
+    ("template=title", r"x\.jsonl:1: template 'title' given, with no column; expected some of .* in braces"),
     ("query=titel", r"x\.jsonl:1: no column for the query; found .*; expected titel; rename one, or name it"),
 ]
 
@@ -212,12 +215,23 @@ def test_options_that_mean_nothing_are_refused(options: str, said: str, tmp_path
         load_retrieval(write_jsonl(tmp_path / "x.jsonl", ROWS), options)
 
 
+def test_a_template_makes_queries_of_several_columns(tmp_path: Path) -> None:
+    rows = [{"title": "Rome", "year": 1871, "body": "A capital."}, {"title": "Faust", "year": None, "body": "A play."}]
+    expected = ["Rome\n(1871) of {Rome}", "Faust\n() of {Faust}"]
+    table = pa.table({name: [row[name] for row in rows] for name in rows[0]})
+    pq.write_table(table, tmp_path / "x.parquet")
+    for path in (write_jsonl(tmp_path / "x.jsonl", rows), tmp_path / "x.parquet"):
+        data = load_retrieval(path, r"template={title}\n({year}) of {{title}}&positive=body")
+        assert [query.text for query in data.queries] == expected
+        assert [document.text for document in data.corpus] == ["A capital.", "A play."]
+
+
 def test_columns_of_formats_that_have_their_own_are_refused(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "corpus.jsonl", [{"_id": "a", "text": "x"}, {"_id": "b", "text": "y"}])
     write_jsonl(tmp_path / "queries.jsonl", [{"_id": "q", "text": "z"}])
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels/train.tsv").write_text("q\ta\t1\n")
-    with pytest.raises(DataError, match=r"a column for the query given; expected none for BEIR; leave '\?\.\.\.' out"):
+    with pytest.raises(DataError, match=r"'\?query=' given; expected no columns for BEIR; leave it out"):
         load_retrieval(tmp_path, "query=title")
     assert load_retrieval(tmp_path, "weight=0.5").queries[0].id == "q"
 
