@@ -36,9 +36,9 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     "id": ("id", "_id"),
 }
 """Option -> the names of the column without it; the first that exists. Negatives also have `negative_1`, ..."""
-OTHERS = ("instruction", "name", "split", "weight", "template")
-"""Options of any format: the task of all queries; what stands in front of ids; which files of a folder; how many of the
-training queries are drawn; the text of queries, made of several columns."""
+OTHERS = ("instruction", "name", "split", "template", "weight")
+"""Options of any format: the task of all queries; what stands in front of ids; which files of a folder; the text of
+queries, made of several columns; how many of the training queries are drawn."""
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 
 Options = Mapping[str, Sequence[str]]
@@ -50,13 +50,13 @@ def parse_options(text: str, where: str) -> Options:
     given = parse_qs(text, keep_blank_values=True)
     for key, values in given.items() if given or not text else [(text, [""])]:
         wrong = key not in (*COLUMNS, *OTHERS) or "" in values or (len(values) > 1 and key != "negative")
-        wrong = wrong or (key == "template" and "query" in given)
         if wrong or (key == "weight" and not re.fullmatch(r"\d{1,3}(\.\d+)?|\.\d+", values[0])):
             raise DataError(
                 f"{where}: '{key}={'&'.join(values)}' given behind the path; expected some of"
-                f" {', '.join((*COLUMNS, *OTHERS))}, each with one value (weight: 0 to 999; template: without query);"
-                " correct it"
+                f" {', '.join((*COLUMNS, *OTHERS))}, each with one value (weight: 0 to 999); correct it"
             )
+    if {"query", "template"} <= given.keys():
+        raise DataError(f"{where}: query and template given behind the path; expected one of the two; leave one out")
     return given
 
 

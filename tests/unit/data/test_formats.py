@@ -70,7 +70,7 @@ def test_eedi_queries_have_the_columns_of_a_template(tmp_path: Path) -> None:
     template = "template={ConstructName}: {WrongAnswerText} for {CorrectAnswerText}"
     query = load_retrieval(eedi(tmp_path), template).queries[0]
     assert query.text == "Add: 0 for 1"
-    with pytest.raises(DataError, match=r"train\.csv:2: template '\{Hint\}' given, with 'Hint'; expected some of Quest"):
+    with pytest.raises(DataError, match=r"csv:2: template '\{Hint\}' given, with 'Hint'; expected some of Quest"):
         load_retrieval(eedi(tmp_path), "template={Hint}")
 
 

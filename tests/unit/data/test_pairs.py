@@ -202,7 +202,7 @@ OPTIONS = [
     ("query=a&query=b", r"'query=a&b' given"),
     ("weight=-1", r"'weight=-1' given .*\(weight: 0 to 999\); correct it"),
     ("weight=nan", r"'weight=nan' given"),
-    ("query=query&template={query}", r"'query=query' given behind the path; .*template: without query"),
+    ("query=query&template={query}", "query and template given behind the path; expected one of the two"),
     ("template={titel}", r"x\.jsonl:1: no column for the query; found .*; expected titel; rename one, or name it"),
     ("template=title", r"x\.jsonl:1: template 'title' given, with no column; expected some of .* in braces"),
     ("query=titel", r"x\.jsonl:1: no column for the query; found .*; expected titel; rename one, or name it"),
