@@ -82,6 +82,7 @@ def run_finetuning(
     base_is_usable: bool = True,
     folder: str = "adapter",
     keep_start: Callable[[Path | None, Path], None] | None = None,
+    loop: type | None = None,
 ) -> tuple[Result, TrainHistory]:
     """Train, and keep the best model on held-out rows in `context.out/folder`, with its metric in `selection.json`;
     those of other evaluations too (`config.keeps_all`), in `checkpoint-STEP` or `checkpoint-epoch-N`. Without the
@@ -90,11 +91,12 @@ def run_finetuning(
     arguments: those of `task_class` beside `config`.
     base_is_usable: whether the base without an adapter can be kept; one with a new head cannot.
     keep_start(current_best, folder): put what training started from into the folder; by default, an adapter.
+    loop: see `ratchet.jobs.training.ray_train.train`.
     """
     config = resolve_dtype(context, config)
     arguments = {**arguments, "config": config}
     best_folder = context.out / folder
-    history = train(context, config, task_class, arguments, best_folder)
+    history = train(context, config, task_class, arguments, best_folder, loop)
     unit = "step" if config.eval_steps or config.kept_steps else "epoch"
     for number, step in enumerate(history.evaluated_at if config.keeps_all else [], 1):
         if config.keep == "all" or step in config.kept_steps:
@@ -153,6 +155,7 @@ def _table(history: TrainHistory, unit: str, kept: str) -> list[dict[str, Any]]:
 def _curves(history: TrainHistory) -> dict[str, dict[str, list[float]]]:
     steps = [float(number) for number in range(1, len(history.loss) + 1)]
     curves = {"loss": history.loss, "learning rate": history.learning_rate, "gradient norm": history.gradient_norm}
+    curves |= history.others
     return {
         f"{name} against step": {"x": steps, "y": [_rounded(value) for value in values]}
         for name, values in curves.items()
