@@ -90,12 +90,14 @@ def finetune_and_compare(
     teacher_completions: int = 0,
     ce_weight: float = 1.0,
     grpo_steps: Sequence[int] = (),
+    grpo_rate: float | None = None,
     **settings: Any,
 ) -> Summary:
     """Finetune, and evaluate the test samples before and after, with all checkpoints, the teacher and other baselines.
 
     others: test samples of other tasks, by name, that the same models answer too. grpo_steps: training steps of `grpo`
-    after which its model is saved and evaluated; none: no GRPO. settings: those of `sft`."""
+    after which its model is saved and evaluated; none: no GRPO. grpo_rate: its learning rate, None: by the method.
+    settings: those of `sft`."""
     sampling = {name: settings[name] for name in ("max_new_tokens", "seed")}
     distilled = {"num_completions": teacher_completions, "ce_weight": ce_weight, **sampling}
     learned = learn_from_teacher(teacher, model, prepared["train"], **distilled)
@@ -123,6 +125,7 @@ def finetune_and_compare(
             method=training.config.method,
             steps=grpo_steps[-1],
             checkpoints=tuple(grpo_steps),
+            learning_rate=grpo_rate,
             **sampling,
         )
         for number in grpo_steps:

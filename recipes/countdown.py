@@ -59,5 +59,5 @@ def countdown(
     distilled: dict[str, Any] = {"teacher": teacher, "teacher_completions": teacher_completions, "ce_weight": ce_weight}
     values: dict[str, Any] = {"checkpoints": checkpoints, "epochs": 6, "learning_rate": rate, "max_new_tokens": 256}
     values |= {"method": method if base else "full", "num_completions": num_completions, "seed": seed}
-    values["grpo_steps"] = grpo_steps
+    values |= {"grpo_steps": grpo_steps, "grpo_rate": None if base else 3e-5}
     return finetune_and_compare(model, prepared, baselines=baselines, **distilled, **values)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval
 
@@ -30,6 +30,8 @@ from ratchet.jobs.training.config import (
 from ratchet.jobs.training.schedule import check_warmup
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Seed, Unit
 
+LABELS = 1024
+"""Labels whose logits take as much memory as the tiles in which TRL computes them, or more."""
 LEARNING_RATES = {"lora": 1e-5, "full": 1e-6}
 """By `method`, where `learning_rate` is None."""
 
@@ -172,9 +174,13 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     options = make_options(config, False)
     tokens = needs.graph_tokens(options, resources, rows, length)
     # A generated token costs a forward pass too, and the divergence another one.
-    counts: dict[str, Any] = {"total": config.steps * rows * length, "passes": 2 + (config.kl_weight > 0)}
+    counts = {
+        "total": config.steps * rows * length,
+        "passes": 2 + (config.kl_weight > 0),
+        "labels": min(tokens, LABELS),
+    }
     folder = needs.find_model("base", inputs, parents)
-    found = needs.train(folder, "causal", options, resources, length=length, tokens=tokens, labels=tokens, **counts)
+    found = needs.train(folder, "causal", options, resources, length=length, tokens=tokens, **counts)
     # One worker shards nothing.
     return found and replace(found, remedies=tuple(one for one in found.remedies if "zero_stage" not in one))
 
