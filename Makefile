@@ -53,7 +53,7 @@ bench: $(READY) ## the benchmarks, side by side with what one would use instead
 lock: ## renew requirements.lock from the ranges in setup.cfg, in a fresh environment
 	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
 	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir "$$(sed -n 's/^ *\(torch[<>=].*\)/\1/p' setup.cfg)"
-	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir '.[dev,bench,aws,math]'
+	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir '.[dev,bench,aws,math,grpo]'
 	@(sed -n '/^#/p' requirements.lock; \
 	  $(VENV)-lock/bin/python -m pip freeze | sed 's/+cpu$$//' | grep -v '^ratchet') > requirements.new && mv requirements.new requirements.lock
 	@rm -rf $(VENV)-lock build

@@ -10,6 +10,7 @@ from ratchet.jobs.answers import (
     compare_checkpoints,
     evaluate_answers,
     generate,
+    grpo,
     prepare_tasks,
     rejection_sample,
     sft,
@@ -88,11 +89,15 @@ def finetune_and_compare(
     teacher: str = "",
     teacher_completions: int = 0,
     ce_weight: float = 1.0,
+    grpo_steps: Sequence[int] = (),
+    grpo_rate: float | None = None,
     **settings: Any,
 ) -> Summary:
     """Finetune, and evaluate the test samples before and after, with all checkpoints, the teacher and other baselines.
 
-    others: test samples of other tasks, by name, that the same models answer too. settings: those of `sft`."""
+    others: test samples of other tasks, by name, that the same models answer too. grpo_steps: training steps of `grpo`
+    after which its model is saved and evaluated; none: no GRPO. grpo_rate: its learning rate, None: by the method.
+    settings: those of `sft`."""
     sampling = {name: settings[name] for name in ("max_new_tokens", "seed")}
     distilled = {"num_completions": teacher_completions, "ce_weight": ce_weight, **sampling}
     learned = learn_from_teacher(teacher, model, prepared["train"], **distilled)
@@ -102,7 +107,32 @@ def finetune_and_compare(
     models: dict[str, tuple[str, Model, Output | None]] = {"untrained": ("start", model, None)}
     for name in (f"checkpoint-{number}" for number in steps):
         models[name.replace("checkpoint-", "step ")] = (name, *select_model(model, training, name))
-    models[best] = (best, *select_model(model, training))
+    trained = select_model(model, training)
+    models[best] = (best, *trained)
+    made_by = {best: training}
+    compared: list[tuple[str, Step, str, tuple[int, ...]]] = []
+    if steps:
+        compared.append(("", training, "start", steps))
+    if grpo_steps:
+        base, adapter = trained
+        policy = made_by["GRPO"] = step(
+            "grpo",
+            grpo.JOB,
+            base=base,
+            current_best=adapter,
+            train=prepared["train"],
+            valid=prepared["valid"],
+            method=training.config.method,
+            steps=grpo_steps[-1],
+            checkpoints=tuple(grpo_steps),
+            learning_rate=grpo_rate,
+            **sampling,
+        )
+        for number in grpo_steps:
+            name = f"checkpoint-{number}"
+            models[f"GRPO, step {number}"] = (f"grpo/{name}", *select_model(base, policy, name))
+        models["GRPO"] = ("grpo/best", *select_model(base, policy))
+        compared.append(("grpo/", policy, best, tuple(grpo_steps)))
     if teacher:
         models["teacher"] = ("teacher/test", pretrained(teacher), None)
     models |= {name: (f"baseline-{number}", pretrained(name), None) for number, name in enumerate(baselines)}
@@ -111,12 +141,13 @@ def finetune_and_compare(
         prefix, suffix = (f"{task}/", f", as {task}") if task else ("", "")
         options = {"num_completions": num_completions, "allow_other_task": bool(task), **sampling}
         for label, (name, chosen, adapter) in models.items():
-            evaluation = found[name] = evaluate_model(prefix + name, chosen, adapter, samples, **options)
+            evaluation = found[prefix + name] = evaluate_model(prefix + name, chosen, adapter, samples, **options)
             columns = {f"pass@{k}": evaluation.metric(f"pass@{k}") for k in dict.fromkeys((1, num_completions))}
-            made = [*([training] if label == best else []), *evaluation.parents, evaluation]
+            made = [*([made_by[label]] if label in made_by else []), *evaluation.parents, evaluation]
             rows.append(Row(label + suffix, columns, steps=made))
-    if not steps:
-        return Summary(rows)
-    evaluations = tuple(found[f"checkpoint-{number}"] for number in steps)
-    compared: dict[str, Any] = {"training": training, "evaluations": evaluations, "before": found["start"]}
-    return Summary(rows, goals=[step("checkpoints", compare_checkpoints.JOB, **compared, steps=steps)])
+    goals = []
+    for prefix, source, before, numbers in compared:
+        evaluations = tuple(found[f"{prefix}checkpoint-{number}"] for number in numbers)
+        given: dict[str, Any] = {"training": source, "evaluations": evaluations, "before": found[before]}
+        goals.append(step(f"{prefix}checkpoints", compare_checkpoints.JOB, **given, steps=numbers))
+    return Summary(rows, goals=goals)

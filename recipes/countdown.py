@@ -25,6 +25,7 @@ def countdown(
     teacher_completions: Annotated[int, Ge(0)] = 0,
     ce_weight: Annotated[float, Interval(ge=0, le=1)] = 0.5,
     baselines: tuple[str, ...] = (),
+    grpo_steps: tuple[Annotated[int, Ge(1)], ...] = (),
     seed: Seed = 42,
 ) -> Summary:
     """Make or read Countdown tasks, finetune on their solutions (or a teacher's), and verify each checkpoint's answers.
@@ -43,6 +44,8 @@ def countdown(
     teacher_completions  the teacher's completions per task. The first correct one is trained on. 0: the solutions
     ce_weight   weight of the cross-entropy. The rest is on the KL divergence from the teacher's distributions
     baselines   further models to evaluate as they are
+    grpo_steps  training steps of GRPO, from the result of sft, after which its model is saved and evaluated too; the
+                last one ends it. Empty: no GRPO
     seed        seed of tasks, split, order and sampling
 
     Settings of the jobs: --set sft.epochs=3, --set generate.max_new_tokens=512 and the like.
@@ -56,4 +59,5 @@ def countdown(
     distilled: dict[str, Any] = {"teacher": teacher, "teacher_completions": teacher_completions, "ce_weight": ce_weight}
     values: dict[str, Any] = {"checkpoints": checkpoints, "epochs": 6, "learning_rate": rate, "max_new_tokens": 256}
     values |= {"method": method if base else "full", "num_completions": num_completions, "seed": seed}
+    values |= {"grpo_steps": grpo_steps, "grpo_rate": None if base else 3e-5}
     return finetune_and_compare(model, prepared, baselines=baselines, **distilled, **values)

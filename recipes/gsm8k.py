@@ -25,6 +25,7 @@ def gsm8k(
     teacher: str = "",
     teacher_completions: Annotated[int, Ge(0)] = 0,
     ce_weight: Annotated[float, Interval(ge=0, le=1)] = 0.5,
+    grpo_steps: tuple[Annotated[int, Ge(1)], ...] = (),
     seed: Seed = 42,
 ) -> Summary:
     """Finetune on GSM8K's solutions, with the loss on the answers only, and verify the answers before and after.
@@ -41,6 +42,8 @@ def gsm8k(
     teacher     a larger model to distill from, with its answers (teacher_completions) or its distributions (ce_weight)
     teacher_completions  the teacher's completions per problem. The first correct one is trained on. 0: the solutions
     ce_weight   weight of the cross-entropy. The rest is on the KL divergence from the teacher's distributions
+    grpo_steps  training steps of GRPO, from the result of sft, after which its model is saved and evaluated too; the
+                last one ends it. Empty: no GRPO
     seed        seed of split, order and sampling
 
     Settings of the jobs: --set sft.epochs=3, --set generate.max_new_tokens=512 and the like.
@@ -54,5 +57,5 @@ def gsm8k(
         ]
     distilled: dict[str, Any] = {"teacher": teacher, "teacher_completions": teacher_completions, "ce_weight": ce_weight}
     values: dict[str, Any] = {"epochs": 2, "learning_rate": 1e-4, "method": method, "max_new_tokens": 400, "seed": seed}
-    sampling: dict[str, Any] = {"others": others, "num_completions": num_completions}
+    sampling: dict[str, Any] = {"others": others, "num_completions": num_completions, "grpo_steps": grpo_steps}
     return finetune_and_compare(pretrained(base), prepared, **sampling, **distilled, **values)

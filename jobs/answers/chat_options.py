@@ -1,7 +1,7 @@
 """How models are asked: arguments of their chat templates, and stop strings besides the task's.
 
-`prepare_tasks` writes both beside the samples. `generate`, `sft` and `teacher_logprobs` read them there and have no
-such settings of their own, so they cannot differ.
+`prepare_tasks` writes both beside the samples. `generate`, `sft`, `grpo` and `teacher_logprobs` read them there and
+have no such settings of their own, so they cannot differ.
 """
 
 from __future__ import annotations

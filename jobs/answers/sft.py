@@ -20,6 +20,7 @@ from ratchet.jobs.training.config import (
     FinetuneConfig,
     check_checkpoints,
     check_config,
+    check_no_adapter,
     count_feedable_workers,
     list_training_metrics,
     require,
@@ -107,11 +108,7 @@ def check(config: Config, inputs: Inputs) -> None:
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Refuse an adapter to improve on by a model of all weights, and checkpoints and a warm-up after the last training
     step, as if no sample were too long."""
-    if config.method == "full" and (inputs.current_best is not None or "current_best" in parents):
-        raise InputError(
-            "sft.current_best: an adapter given, with method=full; expected none, since the result is a whole model;"
-            " merge the adapter and give the merged model as base"
-        )
+    check_no_adapter("sft", config.method, inputs, parents)
     check_chat(config, inputs, parents)
     samples = parents["train"].metrics.get("train") if "train" in parents else None
     if isinstance(samples, int):

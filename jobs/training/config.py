@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Interval
 
 from ratchet.errors import InputError
 from ratchet.models.model_files import check_folder, read_weight_names
-from ratchet.orchestrator.job_interface import Seed, Unit, WarmStart
+from ratchet.orchestrator.job_interface import Parents, Seed, Unit, WarmStart
 
 Distillation = Literal["none", "kl_div", "m3_kd_loss", "margin_mse"]
 """How a teacher's scores are used; see `ratchet.models.losses.distillation`. The first names are FlagEmbedding's."""
@@ -201,6 +201,15 @@ def check_checkpoints(checkpoints: Sequence[int], total: int) -> None:
         raise InputError(
             f"checkpoints: {checkpoints[-1]} given, of {total} training steps in all; expected training steps within"
             " them; leave it out, or train for more epochs"
+        )
+
+
+def check_no_adapter(job: str, method: str, inputs: Any, parents: Parents) -> None:
+    """Raise InputError for an adapter to improve on by a model of all weights."""
+    if method == "full" and (inputs.current_best is not None or "current_best" in parents):
+        raise InputError(
+            f"{job}.current_best: an adapter given, with method=full; expected none, since the result is a whole model;"
+            " merge the adapter and give the merged model as base"
         )
 
 

@@ -83,6 +83,7 @@ def run_finetuning(
     inputs: Any,
     *,
     base_is_usable: bool = True,
+    loop: type | None = None,
     **arguments: Any,
 ) -> tuple[Result, TrainHistory]:
     """Train, and keep the best model on held-out rows in `context.out`, as `adapter` or `model`, with its metric in
@@ -91,13 +92,14 @@ def run_finetuning(
 
     inputs: `base` and `current_best`, as every finetuning job has.
     base_is_usable: whether the base as it is can be kept; one with a new head cannot.
+    loop: see `ratchet.jobs.training.ray_train.train`.
     arguments: those of `task_class` beside `config`, `inputs` and `resources`.
     """
     current_best: Path | None = inputs.current_best
     config = resolve_dtype(context, config)
     arguments |= {"config": config, "inputs": inputs, "resources": context.resources}
     best_folder = context.out / ("model" if config.method == "full" else "adapter")
-    history = train(context, config, task_class, arguments, best_folder)
+    history = train(context, config, task_class, arguments, best_folder, loop)
     unit = "step" if config.eval_steps or config.kept_steps else "epoch"
     for number, step in enumerate(history.evaluated_at if config.keeps_all else [], 1):
         if config.keep == "all" or step in config.kept_steps:
@@ -156,6 +158,7 @@ def _table(history: TrainHistory, unit: str, kept: str) -> list[dict[str, Any]]:
 def _curves(history: TrainHistory) -> dict[str, dict[str, list[float]]]:
     steps = [float(number) for number in range(1, len(history.loss) + 1)]
     curves = {"loss": history.loss, "learning rate": history.learning_rate, "gradient norm": history.gradient_norm}
+    curves |= history.others
     return {
         f"{name} against step": {"x": steps, "y": [_rounded(value) for value in values]}
         for name, values in curves.items()

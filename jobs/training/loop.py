@@ -89,16 +89,7 @@ class TrainingLoop:
         self.task: TrainTask = task_class(worker=self.worker, **arguments)
         if device.type == "cpu":
             engine.configure_malloc(self.task.model)
-        self.engine = engine.start_engine(
-            self.task.model,
-            learning_rate=options.learning_rate,
-            layer_decay=options.layer_decay,
-            weight_decay=options.weight_decay,
-            max_grad_norm=options.max_grad_norm,
-            zero_stage=options.zero_stage,
-            device=device.type,
-            offload=options.offload,
-        )
+        self.engine = self._start_engine()
         self.total = sum(self.task.steps[: options.epochs])
         learning_rate_at(0, self.total, options)  # raises before anything is computed
         check_checkpoints(options.kept_steps, self.total)
@@ -109,6 +100,19 @@ class TrainingLoop:
         self.preemption = PreemptionWatcher(find_notice)
         self.work_tracker = WorkTracker(context, context.work / "training.progress", "training", "steps")
 
+    def _start_engine(self) -> Any:
+        """Return what holds the state of the optimizer, and writes and reads it as DeepSpeed's engine does."""
+        return engine.start_engine(
+            self.task.model,
+            learning_rate=self.options.learning_rate,
+            layer_decay=self.options.layer_decay,
+            weight_decay=self.options.weight_decay,
+            max_grad_norm=self.options.max_grad_norm,
+            zero_stage=self.options.zero_stage,
+            device=self.device.type,
+            offload=self.options.offload,
+        )
+
     def run(self) -> None:
         try:
             self.history = self.checkpoints.restore()
@@ -116,11 +120,15 @@ class TrainingLoop:
                 self.work_tracker.start(len(self.history.loss))
             logs = self.context.logs if self.worker.rank == 0 else None
             with Tracker(logs, self.context.step, len(self.history.loss) + 1, self.context.step_id) as self.tracker:
+                self._evaluate_start()
                 self._train()
+            if self.worker.rank == 0:
+                self.work_tracker.finish()
         finally:
             self.checkpoints.close()
 
-    def _train(self) -> None:
+    def _evaluate_start(self) -> None:
+        """Evaluate the current best model, unless it was before a resume."""
         history = self.history
         history.weights = history.weights or list(PeftModel.get_nb_trainable_parameters(self.task.model))
         if not history.start:
@@ -130,18 +138,23 @@ class TrainingLoop:
             self.tracker.log(0, {f"valid/{name}": value for name, value in history.start.items()})
         self.task.model.train()
         self.saved_at = self.reported_at = time.monotonic()
-        while history.epoch < self.options.epochs:
+
+    def _train(self) -> None:
+        while self.history.epoch < self.options.epochs:
             save = self._step()
-            epoch_ended = history.step == self.task.steps[history.epoch]
-            if epoch_ended:
-                history.epoch, history.step = history.epoch + 1, 0
-            evaluate = self._is_evaluation_due(epoch_ended)
-            if evaluate:
-                self._evaluate()
-            if evaluate or save:
+            if self._end_step() or save:
                 self._save()
-        if self.worker.rank == 0:
-            self.work_tracker.finish()
+
+    def _end_step(self) -> bool:
+        """Count a training step, and evaluate the model where that is due. Returns whether it was."""
+        history = self.history
+        history.step += 1
+        epoch_ended = history.step == self.task.steps[history.epoch]
+        if epoch_ended:
+            history.epoch, history.step = history.epoch + 1, 0
+        if evaluate := self._is_evaluation_due(epoch_ended):
+            self._evaluate()
+        return evaluate
 
     def _is_evaluation_due(self, epoch_ended: bool) -> bool:
         every, done = self.options.eval_steps, len(self.history.loss)
@@ -184,20 +197,15 @@ class TrainingLoop:
             self.engine.set_gradient_accumulation_boundary(left == 0)  # gradients are all-reduced once
             self.engine.backward(share)
             own, tokens = own + share.detach(), tokens + count
-        is_overdue = options.save_steps is None and time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
         first = self.worker.rank == 0
         own_numbers = [
             float(own) / self.worker.world_size,
             tokens,
-            first and is_overdue,
+            first and self._is_overdue(),
             first and self.preemption.is_due(),
         ]
         loss, all_tokens, overdue, poll = self._all_reduce(own_numbers)
-        if not math.isfinite(loss):
-            raise ArtifactError(
-                f"step {self.context.step}: the loss is {loss} at training step {number + 1}; expected a finite number;"
-                " lower learning_rate, or raise temperature"
-            )
+        self._check_finite(loss)
         learning_rate = learning_rate_at(number, self.total, options)
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate * group.get("lr_scale", 1.0)
@@ -205,17 +213,41 @@ class TrainingLoop:
         self.engine.step()
         norm = self.engine.get_global_grad_norm()
         norm = own_norm if norm is None else norm
+        self._record(all_tokens, loss, learning_rate, float(norm) if norm is not None else 0.0)
+        return self._is_save_due(overdue > 0, poll > 0)
+
+    def _check_finite(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise ArtifactError(
+                f"step {self.context.step}: the loss is {loss} at training step {len(self.history.loss) + 1}; expected"
+                " a finite number; lower learning_rate, or raise temperature"
+            )
+
+    def _record(self, tokens: float, loss: float, learning_rate: float, norm: float, **others: float) -> None:
+        """Add the numbers of a training step to the history, and report them. others: `TrainHistory.others`."""
+        history = self.history
         history.loss.append(loss)
         history.learning_rate.append(learning_rate)
-        history.gradient_norm.append(float(norm) if norm is not None else 0.0)
-        numbers = {"loss": loss, "learning_rate": learning_rate, "gradient_norm": history.gradient_norm[-1]}
-        self.tracker.log(number + 1, {f"train/{name}": value for name, value in numbers.items()})
-        history.step += 1
-        self.tokens += all_tokens
-        if time.monotonic() - self.reported_at > 0.5 or number + 1 == self.total:
-            self._report(f"epoch {history.epoch + 1} of {options.epochs}", loss)
-        preempted = poll > 0 and self.preemption.poll()
-        return preempted or (history.step % options.save_steps == 0 if options.save_steps else overdue > 0)
+        history.gradient_norm.append(norm)
+        for name, value in others.items():
+            history.others.setdefault(name, []).append(value)
+        done = len(history.loss)
+        numbers = {"loss": loss, "learning_rate": learning_rate, "gradient_norm": norm, **others}
+        self.tracker.log(done, {f"train/{name}": value for name, value in numbers.items()})
+        self.tokens += tokens
+        if time.monotonic() - self.reported_at > 0.5 or done == self.total:
+            self._report(f"epoch {history.epoch + 1} of {self.options.epochs}", loss)
+
+    def _is_overdue(self) -> bool:
+        """Whether a checkpoint is due by this worker's clock."""
+        return self.options.save_steps is None and time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
+
+    def _is_save_due(self, overdue: bool, poll: bool) -> bool:
+        """Whether a checkpoint is due after a training step that is recorded and not counted yet. overdue, poll:
+        whether the first worker's clock asks for a checkpoint, and for a poll."""
+        preempted = poll and self.preemption.poll()
+        every = self.options.save_steps
+        return preempted or ((self.history.step + 1) % every == 0 if every else overdue)
 
     def _gradient_norm(self) -> float:
         """The norm of the gradient, which every worker has whole with ZeRO stage 0. DeepSpeed does not return it."""
@@ -229,6 +261,7 @@ class TrainingLoop:
         if self.worker.rank == 0:
             self.work_tracker.report(len(self.history.loss))
             numbers = {"loss": loss, "tokens_per_s": speed} if speed else {"loss": loss} if loss else {}
+            numbers |= {name: values[-1] for name, values in self.history.others.items()}
             metric, done = self.options.metric, len(self.history.loss)
             evaluations = tuple(one[metric] for one in self.history.evaluations if metric in one)
             if failing := self.tracker.failing:

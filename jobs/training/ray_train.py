@@ -62,19 +62,24 @@ LOST = (WorkerCrashedError, NodeDiedError, OutOfMemoryError, RayTaskError)
 
 
 def train(
-    context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any], best: Path
+    context: Context,
+    options: FinetuneConfig,
+    task_class: type,
+    arguments: Mapping[str, Any],
+    best: Path,
+    loop: type | None = None,
 ) -> TrainHistory:
     """Train, or resume training, and put what `TrainTask.save` wrote at the best evaluation into the folder `best`.
 
-    Raises what the task raised, and an error of ray.train if workers were lost more often than
-    `context.resources.retries`.
+    loop: a subclass of `TrainingLoop`, which workers run. None: `TrainingLoop` itself. Raises what the task raised, and
+    an error of ray.train if workers were lost more often than `context.resources.retries`.
     """
     failures = 0
     while True:
         resources = _current_resources(context.resources)
         here = replace(context, resources=resources)
         try:
-            _fit(here, options, task_class, arguments)
+            _fit(here, options, task_class, arguments, loop)
         except ControllerError:
             # A machine is gone and was not replaced, or a worker was lost during start-up.
             failures += _current_resources(context.resources).workers == resources.workers
@@ -115,7 +120,9 @@ def _find_finished(context: Context, options: FinetuneConfig) -> Path | None:
     return found[-1] if read_history(found[-1]).epoch == options.epochs else None
 
 
-def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any]) -> None:
+def _fit(
+    context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any], loop: type | None
+) -> None:
     resources = context.resources
     workers, gpus = resources.workers or 1, resources.gpus or 0
     if gpus not in (0, 1):
@@ -126,7 +133,7 @@ def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments:
     elastic = resources.min_workers is not None
     failure = context.work / f"failure-{context.attempt}.json"
     # As bytes: Ray Train's controller reads this too, and need not import the model libraries for it.
-    spec = cloudpickle.dumps((context, options, task_class, dict(arguments), str(failure)))
+    spec = cloudpickle.dumps((context, options, task_class, dict(arguments), loop, str(failure)))
     loop_config = {"spec": spec, "paths": find_existing_paths(context.work, arguments)}
     if workers == 1 and not elastic:
         _run_alone(loop_config, resources, failure)
@@ -221,13 +228,13 @@ def _run_loop(config: dict[str, Any], worker: WorkerInfo, find_notice: Callable[
     at once."""
     from ratchet.jobs.training.loop import TrainingLoop  # only workers need it: seconds of imports
 
-    context, options, task_class, arguments, failure = cloudpickle.loads(config["spec"])
+    context, options, task_class, arguments, loop, failure = cloudpickle.loads(config["spec"])
     if Path(failure).exists():
         return
     check_worker(context, config["paths"])
     check_dtype(context)
     try:
-        TrainingLoop(context, options, task_class, arguments, worker, find_notice).run()
+        (loop or TrainingLoop)(context, options, task_class, arguments, worker, find_notice).run()
     except Exception as error:
         if not _write_failure(error, Path(failure)) or (context.resources.workers or 1) > 1:
             raise  # others may wait for this worker: Ray ends them

@@ -32,6 +32,8 @@ class TrainHistory:
     loss: list[float] = field(default_factory=list)
     learning_rate: list[float] = field(default_factory=list)
     gradient_norm: list[float] = field(default_factory=list)
+    others: dict[str, list[float]] = field(default_factory=dict)
+    """Further numbers of each training step, by name, such as the mean reward."""
     weights: list[int] = field(default_factory=list)
     """Numbers of weights that are trained, and of all, as PEFT's `print_trainable_parameters` counts them."""
     resumed: list[int] = field(default_factory=list)

@@ -63,7 +63,8 @@ def save(model: PeftModel, folder: Path) -> None:
     for name, parameter in model.named_parameters():
         if "lora_" in name and (parameter.numel() == 0 or not bool(torch.isfinite(parameter).all())):
             raise ModelError(f"adapter: {name} is empty or not finite; nothing was saved; lower the learning rate")
-    model.save_pretrained(str(folder), safe_serialization=True)
+    # Alone: others may lie beside it for comparison.
+    model.save_pretrained(str(folder), safe_serialization=True, selected_adapters=["default"])
     (folder / "README.md").unlink(missing_ok=True)
     # PEFT writes sets of names in an order that depends on the process, and the path of the base: neither is part of
     # the adapter, and the same adapter must be the same bytes.

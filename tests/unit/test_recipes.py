@@ -48,6 +48,12 @@ def test_ablations_share_what_they_have_in_common(tmp_path: Path) -> None:
             {"base": "BASE", "data": "x", "teacher": "BASE", "teacher_completions": "4"},
             {"teacher/rejection_sample", "sft"},
         ),
+        ("countdown", {"grpo_steps": "5,10"}, {"checkpoints", "grpo/checkpoint-10/evaluate", "grpo/checkpoints"}),
+        (
+            "gsm8k",
+            {"base": "BASE", "data": "x", "evaluate_as": "gsm8k-boxed", "grpo_steps": "5"},
+            {"grpo", "grpo/best/evaluate", "gsm8k-boxed/grpo/best/evaluate", "grpo/checkpoints"},
+        ),
         ("squad", {"base": "BASE", "data": "x"}, {"batch/trained/evaluate", "sequential/sft"}),
         ("squad", {"base": "BASE", "data": "x", "max_train": "20,50"}, {"batch-20/untrained/evaluate", "batch-50/sft"}),
         ("gsm8k", {"base": "BASE", "data": "x", "evaluate_as": "gsm8k-boxed"}, {"gsm8k-boxed/trained/evaluate"}),

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,25 +14,18 @@ from torch import Tensor
 
 from ratchet.data.rankings import summarize_tokens
 from ratchet.data.tables import read_shards
-from ratchet.data.tasks import read_task
 from ratchet.data.tasks.answers import TEACHER_LOGPROBS
-from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, read_task_name, row_to_sample, write_task_name
+from ratchet.data.tasks.task import Sample
 from ratchet.data.triplets import distribute
 from ratchet.errors import InputError
-from ratchet.jobs.answers.chat_options import read_chat
 from ratchet.jobs.answers.sft import DEFAULT_MAX_LENGTH, LEARNING_RATES, Config, Inputs
+from ratchet.jobs.training.answering_task import AnsweringTask, read_samples
 from ratchet.jobs.training.evaluation import Evaluation
-from ratchet.jobs.training.finetuning import make_trainable, run_finetuning, steps_of_epochs
+from ratchet.jobs.training.finetuning import run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
-from ratchet.models.adapters import lora
 from ratchet.models.batching import group_by_length
-from ratchet.models.decoder import decoder
 from ratchet.models.decoder.conversation import Tokens
-from ratchet.models.decoder.multi_turn import ConversationState, converse
-from ratchet.models.decoder.sampling import Sampling
-from ratchet.models.dropout import DropoutMasks
-from ratchet.models.engine import load_partitioned
-from ratchet.models.loading import eval_mode, other_adapter, save_weights
+from ratchet.models.loading import eval_mode
 from ratchet.models.losses import causal_lm_loss
 from ratchet.models.losses.causal_lm_loss import TeacherLogprobs, pack_rows
 from ratchet.models.zero3_sync import Zero3Sync
@@ -43,37 +35,22 @@ CPU_BATCH_TOKENS = 2048
 """Padded tokens per forward pass on CPUs. Larger passes do not fit into the caches."""
 
 
-class TrainTask:
+class TrainTask(AnsweringTask):
     """Trains a causal language model; see ratchet.jobs.training.task.TrainTask."""
 
+    job = "sft"
+
     def __init__(self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources, lengths: Path) -> None:
-        self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
         if config.ce_weight < 1 and inputs.teacher is None:
             raise InputError(
                 f"sft.ce_weight: {config.ce_weight} given, without a teacher; expected 1; give the output of"
                 " teacher_logprobs as teacher, or raise ce_weight"
             )
-        self.task = read_task(inputs.train)
-        if read_task_name(inputs.valid) != self.task.name:
-            raise InputError(
-                f"sft.valid: samples of task {read_task_name(inputs.valid)} given, to train on {self.task.name};"
-                " expected the same task; prepare both together"
-            )
-        arguments, stop = read_chat(inputs.valid)
-        self.stop = stop or self.task.stop
-        self.device = "cpu" if worker.device == "cpu" else "cuda"
-        with load_partitioned(config.dtype, self.device, zero_stage=config.zero_stage, offload=config.offload):
-            options: dict[str, Any] = {"quantization": config.quantization, "template_arguments": arguments}
-            self.decoder = decoder.load(inputs.base, dtype=config.dtype, device=self.device, training=True, **options)
-        self.dropout = DropoutMasks(config.seed)
-        self.model = make_trainable(self.decoder.model, config, inputs.current_best, self.dropout, task="CAUSAL_LM")
-        self.decoder.model = self.model
+        super().__init__(worker, config, inputs, resources)
         self.zero3_sync = Zero3Sync(self.decoder.causal.base_model, self.device, needed=config.zero_stage == 3)
         self.max_length = config.max_length or DEFAULT_MAX_LENGTH
-        ids, self.train, too_long = self._tokenize(inputs.train, _read_samples(inputs.train))
-        held_out = _read_samples(inputs.valid)
-        _, self.valid, _ = self._tokenize(inputs.valid, held_out)
-        self.valid_samples = held_out[: config.valid_samples]
+        ids, self.train, too_long = self._tokenize(inputs.train, read_samples(inputs.train))
+        _, self.valid, _ = self._tokenize(inputs.valid, self.held_out)
         self.teacher = self._read_teacher(inputs.teacher, ids) if inputs.teacher is not None else None
         if worker.rank == 0:
             prompt_N, target_N = np.array([(len(one.ids) - one.labels, one.labels) for one in self.train]).T
@@ -118,20 +95,6 @@ class TrainTask:
             token_ids, logprobs = np.array(row["token_ids"], np.int32), np.array(row["logprobs"], np.float32)
             found.append(TeacherLogprobs(token_ids.reshape(shape), logprobs.reshape(shape)))
         return found
-
-    def evaluate_start(self) -> Evaluation:
-        current_best = self.inputs.current_best
-        if current_best is None or self.config.start_from == "current_best":
-            return self.evaluate()  # training starts from the model to improve on
-        with other_adapter(self.model, current_best):
-            return self.evaluate()
-
-    def save(self, folder: Path) -> None:
-        if self.config.method == "lora":
-            lora.save(self.model, folder)
-        else:
-            save_weights(self.model, self.inputs.base, folder)
-        write_task_name(folder, self.task.name, **self.task.source)
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
         self.dropout.start_step(epoch, step)
@@ -195,7 +158,7 @@ class TrainTask:
             for group in self._make_passes(own):
                 total += float(causal_lm_loss.compute_loss(self.decoder, [[own[i] for i in row] for row in group]))
             self.zero3_sync.finish(lambda: self._compute_loss([], 1)[0])
-            correct, questions = self._verify_answers(rank, workers)
+            correct, questions = self.verify_answers()
             blank = torch.zeros((1, 1), dtype=torch.int64, device=self.decoder.device)
             self.zero3_sync.finish(lambda: self.decoder.causal(input_ids=blank).logits)
         labels = sum(one.labels for one in self.valid)
@@ -203,19 +166,6 @@ class TrainTask:
         if self.valid_samples:
             found["accuracy"] = round(sum(gather_objects(correct)) / sum(gather_objects(questions)), 6)
         return Evaluation(found)
-
-    def _verify_answers(self, rank: int, workers: int) -> tuple[int, int]:
-        """Answer this worker's part of the held-out samples greedily. Return (correct answers, questions)."""
-        sampling = Sampling(temperature=0, max_new_tokens=self.config.max_new_tokens, stop=self.stop)
-        own = self.valid_samples[rank::workers]
-        conversations = [ConversationState(one.id, one.system, [question for question, _ in one.turns]) for one in own]
-        converse(self.decoder, conversations, sampling, batch_tokens=self.resources.batch_tokens)
-        labels = [
-            verification.label
-            for sample, conversation in zip(own, conversations, strict=True)
-            for verification in self.task.verify(sample.gold, conversation.answers)
-        ]
-        return labels.count(CORRECT), len(labels)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -227,7 +177,3 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     (context.out / "history.json").write_text(json.dumps(history) + "\n")
     tables = {**result.tables, "tokens per training sample": tokens}
     return replace(result, metrics={**result.metrics, **counts}, tables=tables)
-
-
-def _read_samples(folder: Path) -> list[Sample]:
-    return [row_to_sample(row) for row in read_shards(folder, SAMPLES.names).to_pylist()]

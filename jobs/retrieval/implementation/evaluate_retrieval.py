@@ -20,11 +20,11 @@ from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
 from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.retrieval.evaluate_retrieval import WITH_INTERVAL, Config, Inputs
-from ratchet.jobs.retrieval.implementation.truncated_search import rank_truncated
 from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
 from ratchet.models.search.ranks import Relevant, rank_by_scores, rank_relevant
 from ratchet.models.search.top_k import merge_top_k, top_k
+from ratchet.models.search.truncated_search import rank_truncated
 from ratchet.orchestrator.job_interface import Context, Result
 
 BYTES_AT_ONCE = 1 << 30

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from ratchet.jobs.retrieval.evaluate_retrieval import Config, list_metrics
 from ratchet.jobs.retrieval.implementation.evaluate_retrieval import compute_by_seen
-from ratchet.jobs.retrieval.implementation.truncated_search import rank_truncated
 from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
+from ratchet.models.search.truncated_search import rank_truncated
 
 DOCUMENTS = 30
 

@@ -168,6 +168,11 @@ SIZES = [
         {"t.jsonl": "".join(f'{{"nums": [{i}, 2], "target": {i + 2}, "solution": "{i} + 2"}}\n' for i in range(9, 40))},
     ),
     Mistake(
+        "several workers for GRPO",
+        "plan countdown --set grpo_steps=5 --set grpo.workers=2",
+        r"--set grpo\.workers=2: workers given; expected one of .*, since grpo uses no other resource; leave it out",
+    ),
+    Mistake(
         "a warm-up of more steps than there are",
         "plan countdown --set sft.warmup_steps=100000",
         r"warmup_steps: 100000 given, of \d+ steps in all; expected fewer; .*",

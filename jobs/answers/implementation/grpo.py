@@ -1,0 +1,156 @@
+"""The work of grpo."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import TrainerCallback
+
+from ratchet.data.tasks.task import CORRECT, Sample, Task
+from ratchet.errors import InputError
+from ratchet.jobs.answers.grpo import Config, Inputs, Options, check_samples, make_options
+from ratchet.jobs.training.answering_task import AnsweringTask, read_samples
+from ratchet.jobs.training.evaluation import Evaluation
+from ratchet.jobs.training.finetuning import CPU_TOKENS, run_finetuning
+from ratchet.jobs.training.task import WorkerInfo
+from ratchet.jobs.training.trainer_loop import TrainerLoop
+from ratchet.models.decoder.sampling import Sampling, generate
+from ratchet.models.loading import silence_transformers, train_in_float32
+from ratchet.orchestrator.job_interface import Context, Resources, Result
+
+
+class GrpoTask(AnsweringTask):
+    """Trains a causal language model on its own answers; see ratchet.jobs.training.trainer_loop.TrainerTask."""
+
+    job = "grpo"
+
+    def __init__(self, worker: WorkerInfo, config: Options, inputs: Inputs, resources: Resources, counts: Path) -> None:
+        # Where all weights are trained, bfloat16 is a cast of float32 ones.
+        super().__init__(worker, config, inputs, resources, dtype="float32" if config.method == "full" else None)
+        self.steps = [config.steps]
+        tokenize = self.decoder.conversations.tokenize_prompt
+        found = [(sample, tokenize(sample.system, [sample.turns[0][0]], [])) for sample in read_samples(inputs.train)]
+        kept = [(sample, ids) for sample, ids in found if len(ids) <= config.max_prompt_length]
+        if not kept:
+            raise InputError(
+                f"grpo.max_prompt_length: {config.max_prompt_length} given, and all {len(found)} prompts of"
+                f" {inputs.train} are longer; expected some that fit; raise it"
+            )
+        counts.write_text(json.dumps({"samples": len(kept), "too_long": len(found) - len(kept)}))
+        order = draw_order(len(kept), config.steps * config.batch_size, config.seed)
+        self.questions = [kept[i] for i in order]
+        """The question of each draw, and its prompt as token ids; `batch_size` of them per training step."""
+
+    def evaluate(self) -> Evaluation:
+        correct, questions = self.verify_answers()
+        return Evaluation({"accuracy": round(correct / questions, 6)})
+
+    def make_trainer(self, folder: Path, optimizers: tuple[Any, Any], callback: TrainerCallback) -> Any:
+        os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # the warning that rollout_func may change: setup.cfg pins TRL
+        from datasets import Dataset
+        from trl import GRPOConfig, GRPOTrainer
+
+        config = self.config
+        rows = config.batch_size * config.num_completions
+        rows_per_pass = self._rows_per_pass(rows)
+        settings = GRPOConfig(
+            output_dir=str(folder),
+            max_steps=config.steps,
+            num_generations=config.num_completions,
+            per_device_train_batch_size=rows_per_pass,
+            gradient_accumulation_steps=rows // rows_per_pass,
+            temperature=config.temperature,
+            max_completion_length=config.max_new_tokens,
+            beta=config.kl_weight,
+            max_grad_norm=config.max_grad_norm or float("inf"),  # 0 would leave the norm out
+            bf16=config.method == "full" and config.dtype == "bfloat16",
+            gradient_checkpointing=False,  # the task has turned it on where asked for
+            use_cpu=self.device == "cpu",
+            seed=config.seed,
+            shuffle_dataset=False,
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        with silence_transformers():
+            trainer = GRPOTrainer(
+                self.model,
+                reward_funcs=self._score,
+                args=settings,
+                train_dataset=Dataset.from_dict({"prompt": [str(draw) for draw in range(len(self.questions))]}),
+                processing_class=self.decoder.tokenizer,
+                callbacks=[callback],
+                optimizers=optimizers,
+                rollout_func=self._answer,
+            )
+        if config.method == "lora":
+            # TRL adds a copy, `ref`, for the divergence, and casts adapters over a base in 4 bits to bfloat16.
+            for name in sorted(self.model.peft_config, reverse=True):
+                self.model.set_adapter(name)
+                train_in_float32(self.model)
+        return trainer
+
+    def describe_step(self, logs: Mapping[str, float]) -> dict[str, float]:
+        kl = {"KL divergence": logs["kl"]} if self.config.kl_weight else {}
+        return {"reward": logs["reward"], "completion length": logs["completions/mean_length"], **kl}
+
+    def _rows_per_pass(self, rows: int) -> int:
+        """Return the largest number of completions that fit into a forward pass and divide those of a training step."""
+        longest = max(len(ids) for _, ids in self.questions) + self.config.max_new_tokens
+        tokens = CPU_TOKENS if self.device == "cpu" else self.resources.batch_tokens
+        most = self.resources.micro_batch_size or max(1, tokens // longest)
+        return next(count for count in range(min(rows, most), 0, -1) if rows % count == 0)
+
+    def _answer(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
+        """Sample a completion of each prompt, which is the number of a draw, as `generate` would: TRL's rollout_func.
+
+        A draw stands there once per completion. What is sampled depends on (seed, draw, completion, position)."""
+        config = self.config
+        sampling = Sampling(config.temperature, max_new_tokens=config.max_new_tokens, stop=self.stop, seed=config.seed)
+        ids = [self.questions[int(draw)][1] for draw in prompts]
+        names = [f"{draw}/{number % config.num_completions}" for number, draw in enumerate(prompts)]
+        with trainer.accelerator.autocast():
+            answers = generate(self.decoder, ids, names, sampling, batch_tokens=self.resources.batch_tokens)
+        return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
+
+    def _score(
+        self, prompts: Sequence[str], completion_ids: Sequence[Sequence[int]], **others: Any
+    ) -> list[float | None]:
+        """Return the reward of each completion: TRL's reward function."""
+        decode = self.decoder.conversations.decode
+        return [
+            compute_reward(self.task, self.questions[int(draw)][0], decode(ids))
+            for draw, ids in zip(prompts, completion_ids, strict=True)
+        ]
+
+
+def compute_reward(task: Task, sample: Sample, answer: str) -> float:
+    """Return the share of the sample's questions that are answered correctly by the task's verifier. Most tasks have
+    one question per sample: 1 or 0."""
+    labels = [verification.label for verification in task.verify(sample.gold, [answer])]
+    return labels.count(CORRECT) / len(labels)
+
+
+def draw_order(samples: int, draws: int, seed: int) -> np.ndarray:
+    """Return indices of samples, int64 [draws]: random permutations of all, one after the other."""
+    rounds = [np.random.default_rng([seed, number]).permutation(samples) for number in range(-(-draws // samples))]
+    return np.concatenate(rounds)[:draws]
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    check_samples(inputs.train)  # at plan time they may not have existed
+    counts = context.work / "counts.json"
+    options = make_options(config, inputs.current_best is not None)
+    result, history = run_finetuning(context, options, GrpoTask, inputs, loop=TrainerLoop, counts=counts)
+    found = {"metric": "accuracy", "tables": result.tables, "curves": result.curves}
+    (context.out / "history.json").write_text(json.dumps(found) + "\n")
+    last = history.others["reward"][-10:]
+    metrics = {**result.metrics, **json.loads(counts.read_text()), "reward": round(sum(last) / len(last), 6)}
+    return replace(result, metrics=metrics)

@@ -1,0 +1,93 @@
+"""grpo on Ray: a tiny decoder gets better by its verifier, its checkpoints are compared, a killed worker goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpo_files import FAST, make_grpo_files
+from ray import cloudpickle
+from safetensors.torch import load_file
+
+from ratchet.jobs.answers import compare_checkpoints, evaluate_answers, generate, grpo
+from ratchet.jobs.answers.implementation import grpo as implementation
+from ratchet.orchestrator.job_interface import Context, Result
+
+MakeContext = Callable[..., Context]
+
+
+class Killed(implementation.GrpoTask):
+    """Is killed once, in the fifth training step, if there is a folder named `kill` beside the file of counts."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self.kill: Path = arguments["counts"].parent / "kill"
+        super().__init__(**arguments)
+
+    def _answer(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
+        if trainer.state.global_step == 4 and self.kill.exists():
+            self.kill.rmdir()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super()._answer(prompts, trainer)
+
+
+@pytest.fixture(scope="module")
+def inputs(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> grpo.Inputs:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this file
+    return make_grpo_files(tmp_path_factory.mktemp("grpo"))
+
+
+def train(context: Context, config: grpo.Config, inputs: grpo.Inputs) -> Result:
+    grpo.check(config, inputs)
+    return implementation.run(context, config, inputs)
+
+
+def test_a_decoder_learns_what_its_verifier_accepts(inputs: grpo.Inputs, context: MakeContext) -> None:
+    made = context(name="learns", cpus=1.0)
+    result = train(made, dataclasses.replace(FAST, steps=30, checkpoints=(10, 20)), inputs)
+    rewards = result.curves["reward against step"]["y"]
+    assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.2
+    assert [row["step"] for row in result.tables["steps"]] == ["start", "10", "20", "30"]
+    assert result.metrics["improved"]
+    assert result.metrics["valid/accuracy"] > result.metrics["valid/accuracy_start"]
+    assert (result.metrics["samples"], result.metrics["too_long"]) == (7, 0)
+
+    evaluations = []
+    for name in ("checkpoint-10", "checkpoint-20"):
+        answers, evaluated = context(name=f"{name}-generate"), context(name=f"{name}-evaluate")
+        config = generate.Config(num_completions=4, temperature=1.0, max_new_tokens=6, dtype="float32")
+        generate.JOB.load()(answers, config, generate.Inputs(made.out / name, inputs.valid))
+        evaluate_answers.JOB.load()(evaluated, evaluate_answers.Config(k=(1, 4)), evaluate_answers.Inputs(answers.out))
+        evaluations.append(evaluated.out)
+    given = compare_checkpoints.Inputs(made.out, tuple(evaluations))
+    compared = compare_checkpoints.JOB.load()(
+        context(name="compare"), compare_checkpoints.Config(steps=(10, 20)), given
+    )
+    assert [row["step"] for row in compared.tables["checkpoints"]] == ["10", "20"]
+    assert {"pass@1", "pass@4", "valid/accuracy", "gradient_norm", "note"} <= set(compared.tables["checkpoints"][0])
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_killed_worker_goes_on_with_the_same_result(
+    inputs: grpo.Inputs, context: MakeContext, monkeypatch: pytest.MonkeyPatch, method: Any
+) -> None:
+    config = dataclasses.replace(FAST, method=method, checkpoints=(3,), kl_weight=0.1, allow_regression=True)
+    calm, killed = context(name="calm", cpus=1.0), context(name="killed", cpus=1.0, retries=1)
+    expected = train(calm, config, inputs)
+    monkeypatch.setattr(implementation, "GrpoTask", Killed)
+    (killed.work / "kill").mkdir()
+    assert train(killed, config, inputs) == expected
+    assert not (killed.work / "kill").exists()
+    (last,) = killed.work.glob("train/*/step-00000006-*")
+    assert json.loads((last / "history.json").read_text())["history"]["resumed"] == [4]
+    assert not list(killed.work.glob("train/*/unfinished-*"))
+    assert expected.curves["KL divergence against step"]["y"][-1] > 0
+    for weights in calm.out.rglob("*.safetensors"):
+        one, other = load_file(weights), load_file(killed.out / weights.relative_to(calm.out))
+        assert all((other[name] == value).all() for name, value in one.items())
