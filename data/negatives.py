@@ -73,12 +73,14 @@ def choose_negatives(
     texts: np.ndarray,
     seed: int,
     query_id: str,
+    among: np.ndarray | None = None,
 ) -> ChosenNegatives:
     """Choose the negatives of one query.
 
     candidates: [K] corpus rows, best first. scores: [K] their similarities. positive: the similarity of the best
     positive. forbidden: text ids of the positives and of the query itself. texts: [N] text id of each corpus row; rows
-    with equal text have equal ids. The draw depends on seed and query id only, not on the shard or its other queries.
+    with equal text have equal ids. among: corpus rows from which missing negatives are drawn; None: all. The draw
+    depends on seed and query id only, not on the shard or its other queries.
     """
     random = np.random.default_rng(_seed(seed, query_id))
     rows, values = candidates[window.lo : window.hi], scores[window.lo : window.hi]
@@ -99,12 +101,14 @@ def choose_negatives(
         )
         pool = pool[np.sort(keep)]
     missing = window.num_negatives - len(pool)
-    filling = _fill(missing, {*forbidden, *texts[pool].tolist(), *texts[suspects].tolist()}, texts, random)
+    taken = {*forbidden, *texts[pool].tolist(), *texts[suspects].tolist()}
+    filling = _fill(missing, taken, texts, np.arange(len(texts)) if among is None else among, random)
     return ChosenNegatives(np.concatenate([pool, filling]).astype(np.int64), len(filling), suspects)
 
 
-def _fill(count: int, taken: set[int], texts: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Draw up to `count` corpus rows with distinct texts that are not in `taken`; fewer if the corpus has no more."""
+def _fill(count: int, taken: set[int], texts: np.ndarray, among: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Draw up to `count` of the corpus rows `among`, with distinct texts that are not in `taken`; fewer if there are no
+    more."""
     found: list[int] = []
 
     def take(rows: np.ndarray) -> None:
@@ -114,10 +118,10 @@ def _fill(count: int, taken: set[int], texts: np.ndarray, random: np.random.Gene
                 found.append(row)
 
     if count:
-        take(random.integers(0, len(texts), size=4 * count))
+        take(among[random.integers(0, len(among), size=4 * count)])
     # A few draws suffice in a corpus that is much larger than `taken`; otherwise all rows are tried in random order.
     if len(found) < count:
-        take(random.permutation(len(texts)))
+        take(among[random.permutation(len(among))])
     return np.array(found, dtype=np.int64)
 
 

@@ -274,6 +274,7 @@ class RetrievalLoop:
             query_embeddings=self.embed(miner_name, miner, "train"),
             corpus_embeddings=self.embed(miner_name, miner, "corpus"),
             window=window,
+            candidates="auto",
             num_negatives=self.num_negatives,
             seed=self.seed + i,
         )

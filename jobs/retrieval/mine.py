@@ -22,8 +22,12 @@ class Config:
     window: tuple[int, int] = (2, 200)
     """Ranks that negatives are taken from, from the first up to but not including the second, counted from 0. Positives
     inside the window are dropped afterwards."""
+    candidates: Literal["auto", "corpus", "labelled"] = "corpus"
+    """Documents that are ranked and drawn as negatives: all of the corpus, or those that are `labelled` as the positive
+    of a training query. Documents without training queries can only be negatives: a model that has learned to push them
+    away does not find them when a new query needs them. `auto`: labelled, where at least a quarter of the corpus is."""
     num_negatives: Annotated[int, Ge(1)] = 15
-    """Negatives per query. Missing ones are drawn at random from the corpus."""
+    """Negatives per query. Missing ones are drawn at random from the candidates."""
     sampling_strategy: Literal["random", "top"] = "random"
     """`random`: drawn from the window with the seed. `top`: the best-ranked of the window."""
     absolute_margin: Annotated[float, Interval(ge=0, le=2)] | None = None
@@ -67,6 +71,7 @@ JOB = Job(
     predict=lambda config, inputs, parents: Result(parents["queries"].metrics if "queries" in parents else {}),
     metrics=lambda config: (
         "queries",
+        "candidates",
         "negatives",
         "random_fill",
         "suspected_false_negatives",

@@ -47,6 +47,7 @@ class Worker:
         self.rows_at_once = max(1, BYTES_AT_ONCE // (4 * dim))
         held = len(self.ids) <= self.rows_at_once
         self.held = list(read_blocks(inputs.corpus_embeddings, self.ids)) if held else None
+        self.candidates = find_candidates(config, inputs, self.table)
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         shard = read_queries(source)
@@ -67,7 +68,15 @@ class Worker:
             best = float(positive_scores[q].max())
             chosen.append(
                 choose_negatives(
-                    self.window, rows_QK[q], scores_QK[q], best, forbidden, self.texts, self.config.seed, query["id"]
+                    self.window,
+                    rows_QK[q],
+                    scores_QK[q],
+                    best,
+                    forbidden,
+                    self.texts,
+                    self.config.seed,
+                    query["id"],
+                    self.candidates,
                 )
             )
             report(q + 1)
@@ -97,12 +106,26 @@ class Worker:
         }
 
     def _ranked(self, query_QD: np.ndarray, positives: Relevant) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        """Return scores [Q, K] and rows [Q, K] of the best documents, and the scores of each query's positives."""
+        """Return scores [Q, K] and rows [Q, K] of the best candidates, and the scores of each query's positives."""
         best, found_R = [], np.full(len(positives.indices), np.nan, np.float32)
         for group in self._groups():
-            best.append(top_k(query_QD, group, self.window.hi, backend=self.config.backend, device=self.device))
             found_R = np.fmax(found_R, score_relevant(query_QD, positives, group))
-        return *merge_top_k(best, self.window.hi), np.split(found_R, positives.indptr[1:-1])
+            if ranked := self._choose(group):
+                best.append(top_k(query_QD, ranked, self.window.hi, backend=self.config.backend, device=self.device))
+        scores_QK, rows_QK = merge_top_k(best, self.window.hi)
+        rows_QK = rows_QK if self.candidates is None else self.candidates[rows_QK]
+        return scores_QK, rows_QK, np.split(found_R, positives.indptr[1:-1])
+
+    def _choose(self, group: list[tuple[int, np.ndarray]]) -> list[tuple[int, np.ndarray]]:
+        """Return the vectors of the candidates among some blocks. Their rows are indices into the candidates."""
+        if self.candidates is None:
+            return group
+        found = []
+        for first, block_ND in group:
+            start, stop = np.searchsorted(self.candidates, [first, first + len(block_ND)])
+            if start < stop:
+                found.append((int(start), block_ND[self.candidates[start:stop] - first]))
+        return found
 
     def _scores(
         self, query_QD: np.ndarray, wanted: list[np.ndarray], rows_QK: np.ndarray, scores_QK: np.ndarray
@@ -126,15 +149,26 @@ class Worker:
         return group_blocks(read_blocks(self.inputs.corpus_embeddings, self.ids), self.rows_at_once)
 
 
+def find_candidates(config: Config, inputs: Inputs, corpus: pa.Table) -> np.ndarray | None:
+    """Return the corpus rows that may be negatives, int64, rising. None: all."""
+    if config.candidates == "corpus":
+        return None
+    labelled = np.unique(find_corpus_rows(read_shards(inputs.queries), "positives", corpus)[1])
+    return labelled if config.candidates == "labelled" or len(labelled) >= len(corpus) / 4 else None
+
+
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.queries)
     total = count_rows(shards, ["id", "text", "positives"])
     arguments = {"config": config, "inputs": inputs, "device": "cuda" if context.resources.gpus else "cpu"}
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
     positive, negative, hardest = _write_jsonl(context.out, read_texts(inputs.corpus))
+    corpus = read_shards(inputs.corpus, ["id"])
+    candidates = find_candidates(config, inputs, corpus)
     return Result(
         {
             "queries": total,
+            "candidates": len(corpus) if candidates is None else len(candidates),
             "negatives": counts["negatives"],
             "random_fill": counts["random_fill"],
             "suspected_false_negatives": counts["suspects"],

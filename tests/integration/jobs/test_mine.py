@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from ratchet.data.tables import QUERIES, read_shards, write_shards
@@ -171,3 +172,29 @@ def test_queries_without_a_positive_are_named(
     problem.write_vectors(problem.query_embeddings, ["q0"], problem.query_QD[:1], 25)
     with pytest.raises(InputError, match=said):
         mined(context(), problem)
+
+
+def test_labelled_documents_alone_are_candidates(problem: Any, context: MakeContext) -> None:
+    """For ranks, windows and random draws alike."""
+    labelled = sorted({row for rows in problem.positives for row in rows})
+    settings = {"window": (1, 30), "num_negatives": 40, "sampling_strategy": "top", "candidates": "labelled"}
+    result, rows = mined(context(), problem, **settings)
+    assert result.metrics["candidates"] == len(labelled) < 200
+    for q, row in enumerate(rows):
+        taken = {problem.texts[p] for p in problem.positives[q]} | {problem.query_texts[q]}
+        expected = []
+        for document in [one for one in problem.ranking(q) if one in labelled][1:30]:
+            if problem.texts[document] not in taken:
+                taken.add(problem.texts[document])
+                expected.append(document)
+        chosen = len(row["negatives"]) - row["random_fill"]
+        assert row["negatives"][:chosen] == names(problem, expected)
+        assert {*row["negatives"]} <= {*names(problem, labelled)}
+        assert row["random_fill"] > 0
+    inputs = Inputs(problem.queries, problem.corpus, problem.query_embeddings, problem.corpus_embeddings)
+    corpus = read_shards(problem.corpus, ["id"])
+    found = implementation.find_candidates(Config(candidates="auto"), inputs, corpus)
+    assert found is not None
+    assert found.tolist() == labelled
+    larger = pa.concat_tables([corpus, pa.table({"id": [f"e{n}" for n in range(4 * len(labelled))]})])
+    assert implementation.find_candidates(Config(candidates="auto"), inputs, larger) is None

@@ -1,0 +1,301 @@
+"""What each setting of the embedder's finetuning is worth: the same queries, one setting changed, several seeds.
+
+    python -m benchmarks.ablation --data eedi/ --seeds 3 [--only lora full] [--set epochs=1]
+    python -m benchmarks.ablation --data generated squad=dev-v1.1.json stacks=grouped_by_section.jsonl
+
+A path is what `prepare` reads, `generated` the questions of the quickstart, `squad=` SQuAD's JSON (questions against
+paragraphs, held out by article), or `stacks=` groups of statements (the first finds the others). For each seed the
+queries are split anew by group, MiniLM mines negatives once, and every variant trains on them in float32 and ranks the
+whole corpus for the held-out queries. Rows are appended to `--out`, and found there again. The tables show means with
+95 % intervals over seeds: of each metric, and of the difference to the first variant, which is paired by seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+
+from ratchet.data.retrieval import Document, Query, RetrievalData
+
+LOOP: dict[str, Any] = {"epochs": 2, "learning_rate": 1e-3, "temperature": 0.05}
+"""The settings of the retrieval loop."""
+FULL: dict[str, Any] = {"method": "full", "learning_rate": 2e-4}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "lora": {},
+    "lora, labelled negatives": {"labelled": True},
+    "lora, rank 128": {"lora_r": 128, "lora_alpha": 256.0},
+    "lora, 1 epoch": {"epochs": 1},
+    "lora, rate 3e-4": {"learning_rate": 3e-4},
+    "full": FULL,
+    "full, rate 1e-4": {**FULL, "learning_rate": 1e-4},
+    "full, 1 epoch": {**FULL, "epochs": 1},
+    "full, layer decay 0.8": {**FULL, "layer_decay": 0.8},
+    "full, temperature 0.02": {**FULL, "temperature": 0.02},
+    "full, annealed to 0.02": {**FULL, "final_temperature": 0.02},
+    "full, below 0.95 of the positive": {**FULL, "percent_of_positive": 0.95},
+    "full, window 0 to 50": {**FULL, "window": (0, 50)},
+    "full, labelled negatives": {**FULL, "labelled": True},
+    "full, 15 negatives": {**FULL, "num_negatives": 15},
+    "full, in-batch only": {**FULL, "num_negatives": 0},
+    "full, matryoshka 64, 128": {**FULL, "matryoshka_dims": (64, 128)},
+}
+MINING = ("window", "percent_of_positive", "absolute_margin", "num_mined", "labelled")
+"""Settings of a variant that are those of `mine`; all others are the finetune's."""
+METRICS = ("map@25", "ndcg@10", "r@25", "seen", "unseen", "seconds")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", nargs="+", required=True, metavar="[KIND=]PATH")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--queries", type=int, default=4000, help="training queries at most")
+    parser.add_argument("--tests", type=int, default=1000, help="held-out queries at most")
+    parser.add_argument("--unseen", type=float, default=0.3, help="least fraction of held-out queries with new labels")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="further settings of all variants")
+    parser.add_argument("--only", nargs="*", default=list(VARIANTS), metavar="VARIANT", help=", ".join(VARIANTS))
+    parser.add_argument("--interpolate", type=float, nargs="*", default=[], help="base + share * (trained - base) too")
+    parser.add_argument("--out", type=Path, default=Path("ablation.jsonl"))
+    parser.add_argument("--vectors", type=Path, default=Path("ablation-vectors"), help="folder for the base's vectors")
+    given = parser.parse_args()
+    known = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+    for source in given.data:
+        found: dict[str, list[dict[str, float]]] = {}
+        for seed in range(given.seeds):
+            for name in given.only:
+                path = Path(source.rpartition("=")[2])
+                key = [path.name, name, seed, given.queries, given.tests, given.unseen, *given.set]
+                row = next((one for one in known if one["key"] == key), None)
+                if row is None:
+                    row = {"key": key, **measure(given, source, VARIANTS[name], seed)}
+                    with given.out.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+                print(key[0], f"{name} seed {seed}", *(f"{m} {row[m]:.4g}" for m in METRICS if m in row), flush=True)
+                found.setdefault(name, []).append(row)
+        print("\n" + format_table(key[0], found) + "\n", flush=True)
+
+
+def format_table(title: str, found: dict[str, list[dict[str, float]]]) -> str:
+    """Return a Markdown table. found: the rows of each variant, by seed."""
+    from scipy.stats import t
+
+    def interval(values: Sequence[float], sign: str = "") -> str:
+        text = f"{np.mean(values):{sign}.4f}"
+        if len(values) < 2:
+            return text
+        half = t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5
+        return f"{text} ± {half:.4f}"
+
+    names = [name for name in METRICS if all(name in row for rows in found.values() for row in rows)]
+    lines = ["| " + " | ".join([title, *names, "gain"]) + " |", "| --- " * (len(names) + 2) + "|"]
+    first = next(iter(found.values()))
+    for name, rows in found.items():
+        cells = [
+            f"{np.mean([row[one] for row in rows]):.0f}" if one == "seconds" else interval([row[one] for row in rows])
+            for one in names
+        ]
+        gain = interval([row["map@25"] - base["map@25"] for row, base in zip(rows, first, strict=False)], "+")
+        lines.append("| " + " | ".join([name, *cells, gain if rows is not first else ""]) + " |")
+    return "\n".join(lines)
+
+
+def load(source: str) -> RetrievalData:
+    from ratchet.jobs.retrieval.prepare import Config, Inputs
+    from ratchet.jobs.retrieval.splits import load_data
+
+    kind, _, path = source.rpartition("=")
+    if kind == "squad":
+        return read_squad(Path(path))
+    if path == "generated":
+        return load_data(Config(questions=320), Inputs())
+    if kind == "stacks":
+        return read_statements(Path(path))
+    path, _, options = path.partition("?")
+    return load_data(Config(reading=(options,)), Inputs(data=(Path(path),)))
+
+
+def read_squad(path: Path) -> RetrievalData:
+    corpus: list[Document] = []
+    queries: list[Query] = []
+    for article in json.loads(path.read_text())["data"]:
+        for paragraph in article["paragraphs"]:
+            corpus.append(Document(f"{len(corpus)}", paragraph["context"]))
+            queries += [
+                Query(one["id"], one["question"], (corpus[-1].id,), (1,), group=article["title"])
+                for one in paragraph["qas"]
+            ]
+    return RetrievalData(corpus, queries)
+
+
+def read_statements(path: Path) -> RetrievalData:
+    corpus, queries = [], []
+    for number, line in enumerate(path.read_text().splitlines()):
+        row = json.loads(line)
+        texts = [text for name in ("lemmas", "theorems") for text in row.get(name) or ()]
+        if len(texts) > 1:
+            names = tuple(f"{number}_{at}" for at in range(1, len(texts)))
+            corpus += [Document(name, text) for name, text in zip(names, texts[1:], strict=True)]
+            queries.append(Query(str(number), texts[0], names, (1,) * len(names), group=str(number)))
+    return RetrievalData(corpus, queries)
+
+
+def split(data: RetrievalData, seed: int, given: argparse.Namespace) -> tuple[list[Query], list[Query]]:
+    """Return the training queries and the held-out ones, which have other groups."""
+    from ratchet.data.retrieval import leave_out_labels, split_queries
+
+    found, order = split_queries(data.queries, 0.2, 0.0, seed, "ablation"), np.random.default_rng(seed)
+    train, test = (
+        [found[name][i] for i in sorted(order.permutation(len(found[name]))[:most].tolist())]
+        for name, most in (("train", given.queries), ("test", given.tests))
+    )
+    return leave_out_labels(train, test, given.unseen), test
+
+
+def embed(given: argparse.Namespace, texts: Sequence[str], role: Any) -> np.ndarray:
+    """Return the base's vectors of some texts; they are kept in a file."""
+    from ratchet.models.embedder import encoder
+    from ratchet.models.model_files import MINILM, resolve
+
+    name = hashlib.sha256("\0".join([role, *texts]).encode()).hexdigest()[:16]
+    file = given.vectors / f"{name}.npy"
+    if not file.exists():
+        given.vectors.mkdir(parents=True, exist_ok=True)
+        np.save(file, encoder.load(resolve(MINILM), dtype="float32", device="cpu").encode(texts, role))
+    vectors: np.ndarray = np.load(file)
+    return vectors
+
+
+def write(given: argparse.Namespace, folder: Path, source: str, variant: dict[str, Any], seed: int) -> np.ndarray:
+    """Write the shards corpus, mined and valid (the held-out queries). Return which of these have a label that training
+    has seen, bool [Q]."""
+    import pyarrow as pa
+
+    from ratchet.data.negatives import Window, choose_negatives, number_texts
+    from ratchet.data.tables import CORPUS, IDS, MINED, QUERIES, write_shards
+
+    data = load(source)
+    train, test = split(data, seed, given)
+    corpus_ND = embed(given, [one.text for one in data.corpus], "passage")
+    all_QD = dict(zip((q.id for q in data.queries), embed(given, [q.text for q in data.queries], "query"), strict=True))
+    row_of = {one.id: row for row, one in enumerate(data.corpus)}
+    texts, number = number_texts([one.text for one in data.corpus])
+    first, last = variant.get("window", (2, 200))
+    options = {name: variant[name] for name in MINING[1:3] if name in variant}
+    window = Window(first, last, variant.get("num_mined", 15), **options)
+    mined = []
+    allowed_N = np.ones(len(data.corpus), bool)
+    if variant.get("labelled"):
+        allowed_N[:] = False
+        allowed_N[[row_of[name] for query in train for name in query.positives]] = True
+    for query in train:
+        score_N = corpus_ND @ all_QD[query.id]
+        rows = np.argsort(-score_N, kind="stable")
+        rows = rows[allowed_N[rows]][:last]
+        own = [row_of[name] for name in query.positives]
+        forbidden = {*(int(texts[row]) for row in own), number.get(query.text, -1)}
+        best = float(score_N[own].max())
+        chosen = choose_negatives(window, rows, score_N[rows], best, forbidden, texts, seed, query.id)
+        negatives = [data.corpus[row].id for row in chosen.rows]
+        suspects = [data.corpus[row].id for row in chosen.suspects]
+        row = {"id": query.id, "text": query.text, "positives": query.positives, "negatives": negatives}
+        mined.append({**row, "suspects": suspects})
+    write_shards(folder / "corpus", [{"id": one.id, "text": one.text} for one in data.corpus], CORPUS, 100_000)
+    write_shards(folder / "mined", mined, pa.schema([*MINED, ("suspects", IDS)]), 100_000)
+    rows_of_test = [
+        {"id": q.id, "text": q.text, "positives": q.positives, "grades": q.grades, "group": q.group} for q in test
+    ]
+    write_shards(folder / "valid", rows_of_test, QUERIES, 100_000)
+    known = {name for query in train for name in query.positives}
+    return np.array([any(name in known for name in query.positives) for query in test])
+
+
+def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Train, and return the metrics on the held-out queries after the last epoch."""
+    import torch
+
+    from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
+    from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
+    from ratchet.jobs.training.schedule import learning_rate_at
+    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.models.engine import configure_malloc, group_by_layer
+    from ratchet.models.model_files import MINILM, resolve
+    from ratchet.orchestrator.job_interface import Resources
+    from ratchet.orchestrator.job_interface.settings import convert
+
+    torch.set_num_threads(given.threads)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        seen_Q = write(given, folder, source, variant, seed)
+        started = time.perf_counter()
+        values = {**LOOP, "dtype": "float32", "seed": seed}
+        values |= {name: value for name, value in variant.items() if name not in MINING}
+        types = get_type_hints(Config, include_extras=True)
+        for setting, _, text in (line.partition("=") for line in given.set):
+            values[setting] = convert(text, types[setting], setting)
+        config = Config(**values)
+        inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
+        task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=float(given.threads), gpus=0.0))
+        configure_malloc(task.model)
+        groups = group_by_layer(task.model, config.layer_decay)
+        trained = [weight for group in groups for weight in group["params"]]
+        optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, weight_decay=config.weight_decay)
+        # The weights of an adapter that changes nothing: its B are 0, so that a share of B is a share of the update.
+        start = [weight.detach().clone() for weight in trained]
+        task.model.train()
+        number, total = 0, sum(task.steps)
+        for epoch, steps in enumerate(task.steps):
+            for step in range(steps):
+                for part in task.parts(epoch, step):
+                    part()[0].backward()
+                torch.nn.utils.clip_grad_norm_(trained, config.max_grad_norm)
+                for group in optimizer.param_groups:
+                    group["lr"] = learning_rate_at(number, total, config) * group["lr_scale"]
+                optimizer.step()
+                optimizer.zero_grad()
+                number += 1
+        seconds = time.perf_counter() - started
+        kept = [weight.detach().clone() for weight in trained]
+        row: dict[str, Any] = {"steps": total, "seconds": seconds}
+        for share in (1.0, *given.interpolate):
+            with torch.no_grad():
+                for weight, base, now in zip(trained, start, kept, strict=True):
+                    weight.copy_(now if task.config.method == "lora" and base.any() else base + share * (now - base))
+            label = "" if share == 1 else f"/{share:g}"
+            row |= {f"{name}{label}": value for name, value in evaluate(task, folder, seen_Q).items()}
+    return row
+
+
+def evaluate(task: Any, folder: Path, seen_Q: np.ndarray) -> dict[str, float]:
+    """Return the metrics of the model as it is on the held-out queries."""
+    from ratchet.data.tables import read_shards
+    from ratchet.data.triplets import find_corpus_rows
+    from ratchet.models.loading import eval_mode
+    from ratchet.models.search.rank_metrics import compute_rank_metrics
+    from ratchet.models.search.ranks import Relevant
+
+    test = read_shards(folder / "valid")
+    with eval_mode(task.model):
+        query_QD = task.encoder.encode(test["text"].to_pylist(), "query")
+        corpus_ND = task.encoder.encode(task.corpus["text"].to_pylist(), "passage")
+    relevant = Relevant(*find_corpus_rows(test, "positives", task.corpus))
+    score_QN = query_QD @ corpus_ND.T
+    own_R = score_QN[relevant.query_R, relevant.indices]
+    found = compute_rank_metrics(1 + (score_QN[relevant.query_R] > own_R[:, None]).sum(1), relevant, [10, 25])
+    row = {name: found.values[name] for name in ("map@25", "ndcg@10", "r@25")}
+    for name, some_Q in (("seen", seen_Q), ("unseen", ~seen_Q)):
+        if some_Q.any():
+            row |= {name: float(found.per_query["map@25"][some_Q].mean()), f"{name}/queries": int(some_Q.sum())}
+    return row
+
+
+if __name__ == "__main__":
+    main()
