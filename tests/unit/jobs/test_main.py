@@ -90,7 +90,7 @@ def test_the_schema_of_the_settings_is_printed(capsys: pytest.CaptureFixture[str
     schema = json.loads(capsys.readouterr().out)
     assert schema["properties"]["num_negatives"] | {"title": ""} == {
         "default": 15,
-        "description": "Negatives per query. Missing ones are drawn at random from the corpus.",
+        "description": "Negatives per query. Missing ones are drawn at random from the candidates.",
         "minimum": 1,
         "title": "",
         "type": "integer",
