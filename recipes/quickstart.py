@@ -30,7 +30,7 @@ def quickstart(
     """
     model = pretrained(base)
     return RetrievalLoop(
-        step("prepare", prepare.JOB, questions=questions, seed=seed),
+        step("prepare", prepare.JOB, questions=questions, unseen_fraction=0.25, seed=seed),
         embedder=model,
         reranker="embedder" if reranker else None,
         window=(1, 40),
