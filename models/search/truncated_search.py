@@ -48,9 +48,9 @@ def rank_truncated(
     again_R = rank_R.copy()
     for r in np.flatnonzero(rank_R <= depth):
         row_K, score_K = row_QK[relevant.query_R[r]], score_QK[relevant.query_R[r]]
-        place = int(np.flatnonzero(row_K == relevant.indices[r])[0])
-        # The order is stable: of equal scores, the earlier in the search comes first.
-        again_R[r] = 1 + np.sum(score_K > score_K[place]) + np.sum(score_K[:place] == score_K[place])
+        own = score_K[row_K == relevant.indices[r]]
+        before_K = (score_K > own) | ((score_K == own) & (row_K < relevant.indices[r]))  # ties as in a whole ranking
+        again_R[r] = 1 + before_K.sum()
     return rank_R, again_R
 
 

@@ -80,7 +80,7 @@ def test_dense_metrics_are_trec_evals(problem: Any, context: MakeContext) -> Non
     assert [row["k"] for row in rows] == [1, 5, 10, 25, 100]
     assert rows[3]["MAP"] == result.metrics["map@25"]
     assert (few["dimensions"], every["dimensions"], every["MAP@25"]) == ("3", "all", result.metrics["map@25"])
-    assert few["MAP@25, rescored"] == every["MAP@25"] > few["MAP@25"], "all documents were ordered again"
+    assert few["MAP@25, rescored"] == every["MAP@25"] != few["MAP@25"], "all documents were ordered again"
 
 
 def test_ranks_are_exact_beyond_the_written_ranking(problem: Any, context: MakeContext) -> None:

@@ -73,7 +73,7 @@ def test_ranks_by_the_first_dimensions_are_those_of_sorting(seed: int, dim: int,
     for q, rows in enumerate(sorted(one) for one in lists):
         score_N, whole_N = few_Nd @ few_Qd[q], corpus_ND @ query_QD[q]
         order = sorted(set(range(DOCUMENTS)) - {own_Q[q]}, key=lambda row: (-round(score_N[row], 6), row))
-        again = sorted(order[:depth], key=lambda row: -round(float(whole_N[row]), 5)) + order[depth:]
+        again = sorted(order[:depth], key=lambda row: (-round(float(whole_N[row]), 5), row)) + order[depth:]
         for row in rows:
             assert few_R[at] == order.index(row) + 1
             assert again_R[at] == again.index(row) + 1
