@@ -30,6 +30,7 @@ LOOP: dict[str, Any] = {"epochs": 2, "learning_rate": 1e-3, "temperature": 0.05}
 """The settings of the retrieval loop."""
 FULL: dict[str, Any] = {"method": "full", "learning_rate": 2e-4}
 VARIANTS: dict[str, dict[str, Any]] = {
+    "zero-shot": {"epochs": 0},
     "lora": {},
     "lora, labelled negatives": {"labelled": True},
     "lora, rank 128": {"lora_r": 128, "lora_alpha": 256.0},
@@ -96,15 +97,19 @@ def format_table(title: str, found: dict[str, list[dict[str, float]]]) -> str:
         return f"{text} ± {half:.4f}"
 
     names = [name for name in METRICS if all(name in row for rows in found.values() for row in rows)]
-    lines = ["| " + " | ".join([title, *names, "gain"]) + " |", "| --- " * (len(names) + 2) + "|"]
+    gains = [name for name in ("map@25", "seen", "unseen") if name in names]
+    lines = ["| " + " | ".join([title, *names, *(f"gain of {one}" for one in gains)]) + " |"]
+    lines.append("| --- " * (len(names) + len(gains) + 1) + "|")
     first = next(iter(found.values()))
     for name, rows in found.items():
         cells = [
             f"{np.mean([row[one] for row in rows]):.0f}" if one == "seconds" else interval([row[one] for row in rows])
             for one in names
         ]
-        gain = interval([row["map@25"] - base["map@25"] for row, base in zip(rows, first, strict=False)], "+")
-        lines.append("| " + " | ".join([name, *cells, gain if rows is not first else ""]) + " |")
+        for one in gains:
+            differences = [row[one] - base[one] for row, base in zip(rows, first, strict=False)]
+            cells.append("" if rows is first else interval(differences, "+"))
+        lines.append("| " + " | ".join([name, *cells]) + " |")
     return "\n".join(lines)
 
 
