@@ -229,9 +229,8 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
 
     from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
     from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
-    from ratchet.jobs.training.schedule import learning_rate_at
     from ratchet.jobs.training.task import WorkerInfo
-    from ratchet.models.engine import configure_malloc, group_by_layer
+    from ratchet.models.engine import configure_malloc
     from ratchet.models.model_files import MINILM, resolve
     from ratchet.orchestrator.job_interface import Resources
     from ratchet.orchestrator.job_interface.settings import convert
@@ -250,23 +249,10 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
         inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
         task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=float(given.threads), gpus=0.0))
         configure_malloc(task.model)
-        groups = group_by_layer(task.model, config.layer_decay)
-        trained = [weight for group in groups for weight in group["params"]]
-        optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, weight_decay=config.weight_decay)
+        trained = [weight for weight in task.model.parameters() if weight.requires_grad]
         # The weights of an adapter that changes nothing: its B are 0, so that a share of B is a share of the update.
         start = [weight.detach().clone() for weight in trained]
-        task.model.train()
-        number, total = 0, sum(task.steps)
-        for epoch, steps in enumerate(task.steps):
-            for step in range(steps):
-                for part in task.parts(epoch, step):
-                    part()[0].backward()
-                torch.nn.utils.clip_grad_norm_(trained, config.max_grad_norm)
-                for group in optimizer.param_groups:
-                    group["lr"] = learning_rate_at(number, total, config) * group["lr_scale"]
-                optimizer.step()
-                optimizer.zero_grad()
-                number += 1
+        total = train(task)
         seconds = time.perf_counter() - started
         kept = [weight.detach().clone() for weight in trained]
         row: dict[str, Any] = {"steps": total, "seconds": seconds}
@@ -277,6 +263,30 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
             label = "" if share == 1 else f"/{share:g}"
             row |= {f"{name}{label}": value for name, value in evaluate(task, folder, seen_Q).items()}
     return row
+
+
+def train(task: Any) -> int:
+    """Train in this process, without Ray and DeepSpeed, as the settings of a task say. Return the training steps."""
+    import torch
+
+    from ratchet.jobs.training.schedule import learning_rate_at
+    from ratchet.models.engine import group_by_layer
+
+    config, number, total = task.config, 0, sum(task.steps)
+    groups = group_by_layer(task.model, config.layer_decay)
+    optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, weight_decay=config.weight_decay)
+    task.model.train()
+    for epoch, steps in enumerate(task.steps):
+        for step in range(steps):
+            for part in task.parts(epoch, step):
+                part()[0].backward()
+            torch.nn.utils.clip_grad_norm_([one for group in groups for one in group["params"]], config.max_grad_norm)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate_at(number, total, config) * group["lr_scale"]
+            optimizer.step()
+            optimizer.zero_grad()
+            number += 1
+    return total
 
 
 def evaluate(task: Any, folder: Path, seen_Q: np.ndarray) -> dict[str, float]:

@@ -115,9 +115,9 @@ def train(given: argparse.Namespace, folder: Path, variant: dict[str, Any], seed
     """Return MAP@25 on the test after the last epoch."""
     import torch
 
+    from benchmarks.ablation import train as train_task
     from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
     from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
-    from ratchet.jobs.training.schedule import learning_rate_at
     from ratchet.jobs.training.task import WorkerInfo
     from ratchet.models.engine import configure_malloc
     from ratchet.models.model_files import MINILM, resolve
@@ -135,20 +135,7 @@ def train(given: argparse.Namespace, folder: Path, variant: dict[str, Any], seed
     inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
     task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=float(given.threads), gpus=0.0))
     configure_malloc(task.model)
-    trained = [weight for weight in task.model.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=config.weight_decay)
-    task.model.train()
-    number, total = 0, sum(task.steps)
-    for epoch, steps in enumerate(task.steps):
-        for step in range(steps):
-            for part in task.parts(epoch, step):
-                part()[0].backward()
-            torch.nn.utils.clip_grad_norm_(trained, config.max_grad_norm)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate_at(number, total, config)
-            optimizer.step()
-            optimizer.zero_grad()
-            number += 1
+    train_task(task)
     return task.evaluate().metrics["map@25"]
 
 

@@ -34,7 +34,7 @@ Model = Source | Output
 """A model folder: a published model, or an output of `merge`."""
 
 LEARNING_RATES = {"lora": 1e-3, "full": 2e-4}
-"""Of small encoders, by what is trained: an adapter, or all weights."""
+"""Learning rates of small encoders, by what is trained: an adapter, or all weights."""
 
 Mining = Literal["each", "given", "given_scored"]
 """The source of negatives: mined in each iteration, given by the data, or given with a teacher's scores."""

@@ -133,7 +133,7 @@ def find_start(config: FinetuneConfig, inputs: Any) -> tuple[Path, Path | None]:
 def check_config(job: str, config: FinetuneConfig, base: Path | None, current_best: Path | None = None) -> None:
     """Raise InputError for settings that exclude each other, and for an unusable base or current best."""
     full = config.method == "full"
-    one_rate = "1 with method=lora, whose adapter has no layers of its own below others"
+    one_rate = "1 with method=lora, whose weights all learn at the same rate"
     rules = [
         ("method", not full or config.quantization == "none", "lora with nf4, whose weights cannot be trained"),
         ("layer_decay", full or config.layer_decay == 1, one_rate),
