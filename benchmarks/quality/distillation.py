@@ -1,6 +1,6 @@
 """What a strong teacher's scores are worth: an embedder finetuned on the same lists with and without them.
 
-    python -m benchmarks.distillation --data eedi/ [--lists teacher14b_iter1_scored.jsonl] [--seeds 3]
+    python -m benchmarks.quality.distillation --data eedi/ [--lists teacher14b_iter1_scored.jsonl] [--seeds 3]
 
 The lists are those of a trained Qwen2.5-14B reranker (FlagEmbedding JSONL with `pos_scores` and `neg_scores`). All
 other pairs of `hn_mine_input.jsonl` are the test, against all documents of `misconception_mapping.csv`. MiniLM, LoRA,
@@ -115,11 +115,10 @@ def train(given: argparse.Namespace, folder: Path, variant: dict[str, Any], seed
     """Return MAP@25 on the test after the last epoch."""
     import torch
 
-    from benchmarks.ablation import train as train_task
+    from benchmarks.quality.in_process import train as train_task
     from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
     from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
     from ratchet.jobs.training.task import WorkerInfo
-    from ratchet.models.engine import configure_malloc
     from ratchet.models.model_files import MINILM, resolve
     from ratchet.orchestrator.job_interface import Resources
     from ratchet.orchestrator.job_interface.settings import convert
@@ -134,7 +133,6 @@ def train(given: argparse.Namespace, folder: Path, variant: dict[str, Any], seed
     config = Config(**values)
     inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
     task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=float(given.threads), gpus=0.0))
-    configure_malloc(task.model)
     train_task(task)
     return task.evaluate().metrics["map@25"]
 

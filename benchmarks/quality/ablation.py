@@ -1,13 +1,12 @@
 """What each setting of the embedder's finetuning is worth: the same queries, one setting changed, several seeds.
 
-    python -m benchmarks.ablation --data eedi/ --seeds 3 [--only lora full] [--set epochs=1]
-    python -m benchmarks.ablation --data generated squad=dev-v1.1.json stacks=grouped_by_section.jsonl
+    python -m benchmarks.quality.ablation --data eedi/ --seeds 3 [--only lora full] [--set epochs=1]
+    python -m benchmarks.quality.ablation --data generated squad=dev-v1.1.json stacks=grouped_by_section.jsonl
 
-A path is what `prepare` reads, `generated` the questions of the quickstart, `squad=` SQuAD's JSON (questions against
-paragraphs, held out by article), or `stacks=` groups of statements (the first finds the others). For each seed the
-queries are split anew by group, MiniLM mines negatives once, and every variant trains on them in float32 and ranks the
-whole corpus for the held-out queries. Rows are appended to `--out`, and found there again. The tables show means with
-95 % intervals over seeds: of each metric, and of the difference to the first variant, which is paired by seed.
+For each seed the queries are split anew by group, MiniLM mines negatives once, and every variant trains on them in
+float32 and ranks the whole corpus for the held-out queries. Rows are appended to `--out`, and found there again. The
+tables show means with 95 % intervals over seeds: of each metric, and of the difference to the first variant, which is
+paired by seed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,17 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from ratchet.data.retrieval import Document, Query, RetrievalData
+from benchmarks.quality.in_process import train
+from benchmarks.quality.retrieval_sets import (
+    HELP,
+    has_seen_label,
+    load,
+    split,
+    write_corpus,
+    write_mined,
+    write_queries,
+)
+from benchmarks.quality.seed_table import format_table
 
 LOOP: dict[str, Any] = {"epochs": 2, "learning_rate": 1e-3, "temperature": 0.05}
 """The settings of the retrieval loop."""
@@ -55,7 +64,9 @@ METRICS = ("map@25", "ndcg@10", "r@25", "seen", "unseen", "seconds")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "") + HELP, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", nargs="+", required=True, metavar="[KIND=]PATH")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--queries", type=int, default=4000, help="training queries at most")
@@ -82,87 +93,7 @@ def main() -> None:
                         file.write(json.dumps(row) + "\n")
                 print(key[0], f"{name} seed {seed}", *(f"{m} {row[m]:.4g}" for m in METRICS if m in row), flush=True)
                 found.setdefault(name, []).append(row)
-        print("\n" + format_table(key[0], found) + "\n", flush=True)
-
-
-def format_table(title: str, found: dict[str, list[dict[str, float]]]) -> str:
-    """Return a Markdown table. found: the rows of each variant, by seed."""
-    from scipy.stats import t
-
-    def interval(values: Sequence[float], sign: str = "") -> str:
-        text = f"{np.mean(values):{sign}.4f}"
-        if len(values) < 2:
-            return text
-        half = t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5
-        return f"{text} ± {half:.4f}"
-
-    names = [name for name in METRICS if all(name in row for rows in found.values() for row in rows)]
-    gains = [name for name in ("map@25", "seen", "unseen") if name in names]
-    lines = ["| " + " | ".join([title, *names, *(f"gain of {one}" for one in gains)]) + " |"]
-    lines.append("| --- " * (len(names) + len(gains) + 1) + "|")
-    first = next(iter(found.values()))
-    for name, rows in found.items():
-        cells = [
-            f"{np.mean([row[one] for row in rows]):.0f}" if one == "seconds" else interval([row[one] for row in rows])
-            for one in names
-        ]
-        for one in gains:
-            differences = [row[one] - base[one] for row, base in zip(rows, first, strict=False)]
-            cells.append("" if rows is first else interval(differences, "+"))
-        lines.append("| " + " | ".join([name, *cells]) + " |")
-    return "\n".join(lines)
-
-
-def load(source: str) -> RetrievalData:
-    from ratchet.jobs.retrieval.prepare import Config, Inputs
-    from ratchet.jobs.retrieval.splits import load_data
-
-    kind, _, path = source.rpartition("=")
-    if kind == "squad":
-        return read_squad(Path(path))
-    if path == "generated":
-        return load_data(Config(questions=320), Inputs())
-    if kind == "stacks":
-        return read_statements(Path(path))
-    path, _, options = path.partition("?")
-    return load_data(Config(reading=(options,)), Inputs(data=(Path(path),)))
-
-
-def read_squad(path: Path) -> RetrievalData:
-    corpus: list[Document] = []
-    queries: list[Query] = []
-    for article in json.loads(path.read_text())["data"]:
-        for paragraph in article["paragraphs"]:
-            corpus.append(Document(f"{len(corpus)}", paragraph["context"]))
-            queries += [
-                Query(one["id"], one["question"], (corpus[-1].id,), (1,), group=article["title"])
-                for one in paragraph["qas"]
-            ]
-    return RetrievalData(corpus, queries)
-
-
-def read_statements(path: Path) -> RetrievalData:
-    corpus, queries = [], []
-    for number, line in enumerate(path.read_text().splitlines()):
-        row = json.loads(line)
-        texts = [text for name in ("lemmas", "theorems") for text in row.get(name) or ()]
-        if len(texts) > 1:
-            names = tuple(f"{number}_{at}" for at in range(1, len(texts)))
-            corpus += [Document(name, text) for name, text in zip(names, texts[1:], strict=True)]
-            queries.append(Query(str(number), texts[0], names, (1,) * len(names), group=str(number)))
-    return RetrievalData(corpus, queries)
-
-
-def split(data: RetrievalData, seed: int, given: argparse.Namespace) -> tuple[list[Query], list[Query]]:
-    """Return the training queries and the held-out ones, which have other groups."""
-    from ratchet.data.retrieval import leave_out_labels, split_queries
-
-    found, order = split_queries(data.queries, 0.2, 0.0, seed, "ablation"), np.random.default_rng(seed)
-    train, test = (
-        [found[name][i] for i in sorted(order.permutation(len(found[name]))[:most].tolist())]
-        for name, most in (("train", given.queries), ("test", given.tests))
-    )
-    return leave_out_labels(train, test, given.unseen), test
+        print("\n" + format_table(key[0], found, METRICS) + "\n", flush=True)
 
 
 def embed(given: argparse.Namespace, texts: Sequence[str], role: Any) -> np.ndarray:
@@ -182,45 +113,18 @@ def embed(given: argparse.Namespace, texts: Sequence[str], role: Any) -> np.ndar
 def write(given: argparse.Namespace, folder: Path, source: str, variant: dict[str, Any], seed: int) -> np.ndarray:
     """Write the shards corpus, mined and valid (the held-out queries). Return which of these have a label that training
     has seen, bool [Q]."""
-    import pyarrow as pa
-
-    from ratchet.data.negatives import Window, choose_negatives, number_texts
-    from ratchet.data.tables import CORPUS, IDS, MINED, QUERIES, write_shards
-
     data = load(source)
-    train, test = split(data, seed, given)
+    splits = split(data.queries, seed, {"train": given.queries, "test": given.tests}, given.unseen)
+    train, test = splits["train"], splits["test"]
     corpus_ND = embed(given, [one.text for one in data.corpus], "passage")
+    # The vectors of all queries are those of all seeds.
     all_QD = dict(zip((q.id for q in data.queries), embed(given, [q.text for q in data.queries], "query"), strict=True))
-    row_of = {one.id: row for row, one in enumerate(data.corpus)}
-    texts, number = number_texts([one.text for one in data.corpus])
-    first, last = variant.get("window", (2, 200))
-    options = {name: variant[name] for name in MINING[1:3] if name in variant}
-    window = Window(first, last, variant.get("num_mined", 15), **options)
-    mined = []
-    allowed_N = np.ones(len(data.corpus), bool)
-    if variant.get("labelled"):
-        allowed_N[:] = False
-        allowed_N[[row_of[name] for query in train for name in query.positives]] = True
-    for query in train:
-        score_N = corpus_ND @ all_QD[query.id]
-        rows = np.argsort(-score_N, kind="stable")
-        rows = rows[allowed_N[rows]][:last]
-        own = [row_of[name] for name in query.positives]
-        forbidden = {*(int(texts[row]) for row in own), number.get(query.text, -1)}
-        best = float(score_N[own].max())
-        chosen = choose_negatives(window, rows, score_N[rows], best, forbidden, texts, seed, query.id)
-        negatives = [data.corpus[row].id for row in chosen.rows]
-        suspects = [data.corpus[row].id for row in chosen.suspects]
-        row = {"id": query.id, "text": query.text, "positives": query.positives, "negatives": negatives}
-        mined.append({**row, "suspects": suspects})
-    write_shards(folder / "corpus", [{"id": one.id, "text": one.text} for one in data.corpus], CORPUS, 100_000)
-    write_shards(folder / "mined", mined, pa.schema([*MINED, ("suspects", IDS)]), 100_000)
-    rows_of_test = [
-        {"id": q.id, "text": q.text, "positives": q.positives, "grades": q.grades, "group": q.group} for q in test
-    ]
-    write_shards(folder / "valid", rows_of_test, QUERIES, 100_000)
-    known = {name for query in train for name in query.positives}
-    return np.array([any(name in known for name in query.positives) for query in test])
+    write_corpus(folder / "corpus", data.corpus)
+    query_QD = np.stack([all_QD[query.id] for query in train])
+    mining = {name: value for name, value in variant.items() if name in MINING}
+    write_mined(folder / "mined", data.corpus, train, query_QD @ corpus_ND.T, seed=seed, **mining)
+    write_queries(folder / "valid", test)
+    return has_seen_label(train, test)
 
 
 def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], seed: int) -> dict[str, Any]:
@@ -230,7 +134,6 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
     from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
     from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
     from ratchet.jobs.training.task import WorkerInfo
-    from ratchet.models.engine import configure_malloc
     from ratchet.models.model_files import MINILM, resolve
     from ratchet.orchestrator.job_interface import Resources
     from ratchet.orchestrator.job_interface.settings import convert
@@ -248,7 +151,6 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
         config = Config(**values)
         inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
         task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=float(given.threads), gpus=0.0))
-        configure_malloc(task.model)
         trained = [weight for weight in task.model.parameters() if weight.requires_grad]
         # The weights of an adapter that changes nothing: its B are 0, so that a share of B is a share of the update.
         start = [weight.detach().clone() for weight in trained]
@@ -263,30 +165,6 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
             label = "" if share == 1 else f"/{share:g}"
             row |= {f"{name}{label}": value for name, value in evaluate(task, folder, seen_Q).items()}
     return row
-
-
-def train(task: Any) -> int:
-    """Train in this process, without Ray and DeepSpeed, as the settings of a task say. Return the training steps."""
-    import torch
-
-    from ratchet.jobs.training.schedule import learning_rate_at
-    from ratchet.models.engine import group_by_layer
-
-    config, number, total = task.config, 0, sum(task.steps)
-    groups = group_by_layer(task.model, config.layer_decay)
-    optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, weight_decay=config.weight_decay)
-    task.model.train()
-    for epoch, steps in enumerate(task.steps):
-        for step in range(steps):
-            for part in task.parts(epoch, step):
-                part()[0].backward()
-            torch.nn.utils.clip_grad_norm_([one for group in groups for one in group["params"]], config.max_grad_norm)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate_at(number, total, config) * group["lr_scale"]
-            optimizer.step()
-            optimizer.zero_grad()
-            number += 1
-    return total
 
 
 def evaluate(task: Any, folder: Path, seen_Q: np.ndarray) -> dict[str, float]:

@@ -1,0 +1,324 @@
+"""Two rounds of mining and finetuning: Ratchet's `retriever` at its defaults beside what one does by hand.
+
+    pip install -e '.[dev,bench]'
+    python -m benchmarks.quality.outcome --data generated eedi/ --seeds 3 [--ways ratchet gist] [--queries 1500]
+
+All ways start from MiniLM and get the same training, selection and test queries as a BEIR folder, which for each seed
+is split anew. By hand means, with sentence-transformers or FlagEmbedding: mine 3 negatives per query, finetune all
+weights for 2 epochs in batches of 64, mine again with the result, finetune that for 2 epochs. The learning rate of the
+first round is chosen of three by MAP@25 on the selection queries, and of the base and both rounds' models the best one
+there is kept. Ratchet runs as a user runs it: `ratchet run retriever`, two iterations.
+
+Each way is a process of its own. The models are evaluated by sentence-transformers' vectors and pytrec_eval. `seconds`
+is everything that a way does; without the search for a learning rate it is `seconds, one rate`. `GB` is the peak of the
+proportional set sizes of all its processes. Rows are appended to `--out`, and found there again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.quality.retrieval_sets import HELP, has_seen_label, load, split, write_beir
+from benchmarks.quality.seed_table import format_table
+from ratchet.data.retrieval import Query
+
+WAYS = {
+    "ratchet": "Ratchet",
+    "ratchet-full": "Ratchet, method=full",
+    "mnrl": "sentence-transformers, CachedMultipleNegativesRankingLoss",
+    "gist": "sentence-transformers, CachedGISTEmbedLoss",
+    "flag": "FlagEmbedding",
+}
+RATES = (5e-5, 1e-4, 2e-4)
+EPOCHS, BATCH, NEGATIVES, WINDOW = 2, 64, 3, (2, 200)
+METRICS = ("map@25", "ndcg@10", "r@25", "seen", "unseen", "seconds", "seconds, one rate", "GB")
+
+Trainer = Callable[[Path, list[tuple[str, str, list[str]]], float, Path], Path]
+"""Finetunes a model on (query, positive, negatives) at a learning rate, and returns the folder of the result."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "") + HELP, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", nargs="+", default=["generated"], metavar="[KIND=]PATH")
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--queries", type=int, default=4000, help="training queries at most")
+    parser.add_argument("--held-out", type=int, default=1000, help="selection queries, and test queries, at most")
+    parser.add_argument("--unseen", type=float, default=0.3, help="least fraction of held-out queries with new labels")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="settings of Ratchet's run")
+    parser.add_argument("--out", type=Path, default=Path("outcome.jsonl"))
+    parser.add_argument("--work", type=Path, default=Path("outcome-work"), help="folder for data and models")
+    parser.add_argument("--way", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.way:
+        print(json.dumps(run_way(given.way, given.work, given.set)))
+        return
+    known = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+    for source in given.data:
+        found: dict[str, list[dict[str, float]]] = {}
+        for seed in range(given.seeds):
+            for way in given.ways:
+                name = Path(source.rpartition("=")[2]).name
+                settings = given.set if way.startswith("ratchet") else []
+                key = [name, way, seed, given.queries, given.held_out, given.unseen, *settings]
+                row = next((one for one in known if one["key"] == key), None)
+                if row is None:
+                    row = {"key": key, **measure(given, source, name, way, seed)}
+                    with given.out.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+                print(name, f"{WAYS[way]}, seed {seed}:", *(f"{m} {row[m]:.4g}" for m in METRICS), flush=True)
+                found.setdefault(WAYS[way], []).append(row)
+        print("\n" + format_table(name, found, METRICS) + "\n", flush=True)
+
+
+def measure(given: argparse.Namespace, source: str, name: str, way: str, seed: int) -> dict[str, Any]:
+    data = load(source)
+    most = {"train": given.queries, "valid": given.held_out, "test": given.held_out}
+    splits = split(data.queries, seed, most, given.unseen, 0.15)
+    folder = given.work / f"{name}-{seed}"
+    if not (folder / "beir").exists():
+        write_beir(folder / "beir", data.corpus, splits)
+    shutil.rmtree(folder / way, ignore_errors=True)
+    (folder / way).mkdir()
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.quality.outcome", "--way", way, "--work", str(folder)]
+    started = time.perf_counter()
+    with (folder / way / "stderr.txt").open("w") as errors:
+        child = subprocess.Popen([*command, "--set", *given.set], stdout=subprocess.PIPE, stderr=errors, text=True)
+        peak = watch_memory(child)
+    seconds = time.perf_counter() - started
+    if child.returncode or child.stdout is None:
+        sys.exit(f"{WAYS[way]}: failed; see {folder / way / 'stderr.txt'}")
+    answer = json.loads(child.stdout.read().splitlines()[-1])
+    row = {"seconds": seconds, "seconds, one rate": seconds - answer["searching"], "GB": peak / 1e9, **answer}
+    return row | evaluate(Path(answer["model"]), folder / "beir", splits["train"], splits["test"])
+
+
+def watch_memory(child: subprocess.Popen[str]) -> int:
+    """Wait until a process ends. Return the peak of the memory of it and all its descendants in bytes, where a shared
+    page counts once."""
+    import psutil
+
+    peak, root = 0, psutil.Process(child.pid)
+    while child.poll() is None:
+        total = 0
+        try:
+            for process in (root, *root.children(recursive=True)):
+                total += process.memory_full_info().pss
+        except psutil.Error:
+            continue  # one has ended meanwhile
+        peak = max(peak, total)
+        time.sleep(1)
+    return peak
+
+
+def evaluate(model: Path, beir: Path, train: Sequence[Query], test: Sequence[Query]) -> dict[str, float]:
+    """Return the metrics of test queries over the whole corpus."""
+    import pytrec_eval
+
+    corpus, names = read_corpus(beir)
+    query_QD, corpus_ND = (encode(model, texts) for texts in ([query.text for query in test], corpus))
+    scores_QN = (query_QD @ corpus_ND.T).astype(float)
+    qrels = {query.id: dict.fromkeys(query.positives, 1) for query in test}
+    run = {query.id: dict(zip(names, row.tolist(), strict=True)) for query, row in zip(test, scores_QN, strict=True)}
+    measures = {"map@25": "map_cut_25", "ndcg@10": "ndcg_cut_10", "r@25": "recall_25"}
+    found = pytrec_eval.RelevanceEvaluator(qrels, {"map_cut.25", "ndcg_cut.10", "recall.25"}).evaluate(run)
+    rows = {name: np.array([found[query.id][key] for query in test]) for name, key in measures.items()}
+    seen_Q = has_seen_label(train, test)
+    values = {name: float(row_Q.mean()) for name, row_Q in rows.items()}
+    return values | {"seen": rows["map@25"][seen_Q].mean(), "unseen": rows["map@25"][~seen_Q].mean()}
+
+
+def read_corpus(beir: Path) -> tuple[list[str], list[str]]:
+    """Return texts and ids."""
+    rows = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
+    return [row["text"] for row in rows], [row["_id"] for row in rows]
+
+
+def encode(model: Path, texts: Sequence[str]) -> np.ndarray:
+    from sentence_transformers import SentenceTransformer
+
+    found: np.ndarray = SentenceTransformer(str(model), device="cpu").encode(list(texts), normalize_embeddings=True)
+    return found
+
+
+def run_way(way: str, folder: Path, settings: Sequence[str]) -> dict[str, Any]:
+    """Return the folder of the final model, and the seconds of the search for a learning rate."""
+    if way.startswith("ratchet"):
+        own = ["method=full", *settings] if way == "ratchet-full" else settings
+        return {"model": str(run_ratchet(folder / "beir", folder / way / "store", own)), "searching": 0.0}
+    trainers: dict[str, Trainer] = {"mnrl": train_peer, "gist": train_peer_guided, "flag": train_flag_embedding}
+    return run_by_hand(folder / "beir", folder / way, trainers[way])
+
+
+def run_ratchet(beir: Path, store: Path, settings: Sequence[str]) -> Path:
+    from ratchet.orchestrator.store import Store
+
+    values = [f"data={beir}", "iterations=2", *settings]
+    command = [str(Path(sys.executable).with_name("ratchet")), "run", "retriever", "--store", str(store)]
+    # Ray's workers have a low priority, which would tell where others use the machine too.
+    environment = {**os.environ, "RAY_worker_niceness": "0"}
+    command += [text for value in values for text in ("--set", value)]
+    subprocess.run(command, check=True, stdout=sys.stderr, env=environment)
+    (plan,) = store.glob("runs/*/plan.json")
+    found = {one["name"]: one["object"] for one in json.loads(plan.read_text())["steps"]}
+    last = found.get("iter1/merge_embedder") or found["iter1/finetune_embedder"]
+    return Store.open(store).path(last, "model")
+
+
+def run_by_hand(beir: Path, work: Path, train: Trainer) -> dict[str, Any]:
+    from ratchet.data.formats import beir as beir_files
+    from ratchet.models.model_files import MINILM, resolve
+
+    data = beir_files.read(beir)
+    text_of = {one.id: one.text for one in data.corpus}
+    splits = {name: [one for one in data.queries if one.split == name] for name in ("train", "valid")}
+    pairs = [(query.text, text_of[name]) for query in splits["train"] for name in query.positives]
+    base, searching, rate = resolve(MINILM), 0.0, 0.0
+    found = {base: judge(base, splits["valid"], text_of)}
+    for number in range(2):
+        start = max(found, key=lambda model: found[model])
+        mined = mine(start, pairs, list(text_of.values()))
+        for tried in (rate,) if rate else RATES:
+            began = time.perf_counter()
+            model = train(start, mined, tried, work / f"round{number}-{tried:g}")
+            found[model] = judge(model, splits["valid"], text_of)
+            if not rate:
+                searching += time.perf_counter() - began
+        best = max(found, key=lambda model: found[model])
+        print(f"round {number}: {best} is best, {found[best]:.4f}", file=sys.stderr)
+        if not rate:
+            rate = float(best.name.partition("-")[2]) if best != base else min(RATES)
+            searching *= 1 - 1 / len(RATES)
+    return {"model": str(max(found, key=lambda model: found[model])), "searching": searching}
+
+
+def judge(model: Path, queries: Sequence[Query], text_of: dict[str, str]) -> float:
+    """Return MAP@25 of the selection queries, by sentence-transformers."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+
+    evaluator = InformationRetrievalEvaluator(
+        {query.id: query.text for query in queries},
+        dict(text_of),
+        {query.id: set(query.positives) for query in queries},
+        map_at_k=[25],
+        write_csv=False,
+    )
+    return float(evaluator(SentenceTransformer(str(model), device="cpu"))["cosine_map@25"])
+
+
+def mine(model: Path, pairs: list[tuple[str, str]], corpus: list[str]) -> list[tuple[str, str, list[str]]]:
+    """Return each pair with negatives that score below 0.95 of its positive, drawn by sentence-transformers."""
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.util import mine_hard_negatives
+
+    columns = {"anchor": [query for query, _ in pairs], "positive": [right for _, right in pairs]}
+    rows = mine_hard_negatives(
+        Dataset.from_dict(columns),
+        SentenceTransformer(str(model), device="cpu"),
+        corpus=corpus,
+        range_min=WINDOW[0],
+        range_max=WINDOW[1],
+        relative_margin=0.05,
+        num_negatives=NEGATIVES,
+        sampling_strategy="random",
+        output_format="n-tuple",
+        verbose=False,
+    )
+    names = [f"negative_{n + 1}" for n in range(NEGATIVES)]
+    return [(row["anchor"], row["positive"], [row[name] for name in names]) for row in rows]
+
+
+def train_peer(
+    start: Path, mined: list[tuple[str, str, list[str]]], rate: float, out: Path, guided: bool = False
+) -> Path:
+    from datasets import Dataset
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
+    from sentence_transformers.sentence_transformer import losses
+    from sentence_transformers.training_args import BatchSamplers
+
+    columns: dict[str, list[str]] = {"anchor": [row[0] for row in mined], "positive": [row[1] for row in mined]}
+    columns |= {f"negative_{n}": [row[2][n] for row in mined] for n in range(NEGATIVES)}
+    model = SentenceTransformer(str(start), device="cpu")
+    if guided:
+        guide = SentenceTransformer(str(start), device="cpu")
+        loss: Any = losses.CachedGISTEmbedLoss(model, guide, temperature=0.05)
+    else:
+        loss = losses.CachedMultipleNegativesRankingLoss(model, scale=20.0)
+    arguments = SentenceTransformerTrainingArguments(
+        str(out / "trainer"),
+        num_train_epochs=EPOCHS,
+        per_device_train_batch_size=BATCH,
+        learning_rate=rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=0.1,
+        batch_sampler=BatchSamplers.NO_DUPLICATES,
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    SentenceTransformerTrainer(model=model, args=arguments, train_dataset=Dataset.from_dict(columns), loss=loss).train()
+    model.save(str(out))
+    return out
+
+
+def train_peer_guided(start: Path, mined: list[tuple[str, str, list[str]]], rate: float, out: Path) -> Path:
+    return train_peer(start, mined, rate, out, guided=True)
+
+
+def train_flag_embedding(start: Path, mined: list[tuple[str, str, list[str]]], rate: float, out: Path) -> Path:
+    """Finetune by FlagEmbedding's module, at its temperature of 0.02."""
+    data = out.with_suffix(".jsonl")
+    rows = [{"query": query, "pos": [right], "neg": wrong, "prompt": ""} for query, right, wrong in mined]
+    data.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    values = {
+        "model_name_or_path": start,
+        "train_data": data,
+        "output_dir": out,
+        "train_group_size": 1 + NEGATIVES,
+        "query_max_len": 256,
+        "passage_max_len": 256,
+        "sentence_pooling_method": "mean",
+        "normalize_embeddings": True,
+        "num_train_epochs": EPOCHS,
+        "per_device_train_batch_size": BATCH,
+        "learning_rate": rate,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.1,
+        "use_cpu": True,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+    }
+    command = [sys.executable, "-W", "ignore", "-m", "FlagEmbedding.finetune.embedder.encoder_only.base"]
+    command += [text for name, value in values.items() for text in (f"--{name}", str(value))]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    for name in ("modules.json", "1_Pooling", "2_Normalize", "sentence_bert_config.json"):
+        if (start / name).is_dir():
+            shutil.copytree(start / name, out / name)
+        elif (start / name).exists():
+            shutil.copy(start / name, out / name)
+    return out
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Data sets of the benchmarks in this folder, and their splits: a split for each seed, by group, with unseen labels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ratchet.data.negatives import Window, choose_negatives, number_texts
+from ratchet.data.retrieval import Document, Query, RetrievalData, leave_out_labels, split_queries
+from ratchet.data.tables import CORPUS, IDS, MINED, QUERIES, RANKED, write_shards
+
+HELP = """
+A data set is a path that `prepare` reads, `generated` (the questions of the quickstart), `squad=` with SQuAD's JSON
+(questions against paragraphs, held out by article), or `stacks=` with groups of statements (the first finds the rest).
+"""
+
+
+def load(source: str) -> RetrievalData:
+    from ratchet.jobs.retrieval.prepare import Config, Inputs
+    from ratchet.jobs.retrieval.splits import load_data
+
+    kind, _, path = source.rpartition("=")
+    if kind == "squad":
+        return read_squad(Path(path))
+    if path == "generated":
+        return load_data(Config(questions=320), Inputs())
+    if kind == "stacks":
+        return read_statements(Path(path))
+    path, _, options = path.partition("?")
+    return load_data(Config(reading=(options,)), Inputs(data=(Path(path),)))
+
+
+def read_squad(path: Path) -> RetrievalData:
+    corpus: list[Document] = []
+    queries: list[Query] = []
+    for article in json.loads(path.read_text())["data"]:
+        for paragraph in article["paragraphs"]:
+            corpus.append(Document(f"{len(corpus)}", paragraph["context"]))
+            queries += [
+                Query(one["id"], one["question"], (corpus[-1].id,), (1,), group=article["title"])
+                for one in paragraph["qas"]
+            ]
+    return RetrievalData(corpus, queries)
+
+
+def read_statements(path: Path) -> RetrievalData:
+    corpus, queries = [], []
+    for number, line in enumerate(path.read_text().splitlines()):
+        row = json.loads(line)
+        texts = [text for name in ("lemmas", "theorems") for text in row.get(name) or ()]
+        if len(texts) > 1:
+            names = tuple(f"{number}_{at}" for at in range(1, len(texts)))
+            corpus += [Document(name, text) for name, text in zip(names, texts[1:], strict=True)]
+            queries.append(Query(str(number), texts[0], names, (1,) * len(names), group=str(number)))
+    return RetrievalData(corpus, queries)
+
+
+def split(
+    queries: Sequence[Query], seed: int, most: Mapping[str, int], unseen: float, valid_fraction: float = 0.0
+) -> dict[str, list[Query]]:
+    """Return the splits train, valid (unless its fraction is 0) and test, which share no group. Of each, at most so
+    many are drawn. At least a fraction `unseen` of the held-out queries has no label of a training query."""
+    found, order = split_queries(queries, 0.2, valid_fraction, seed, "split"), np.random.default_rng(seed)
+    found = {
+        name: [own[i] for i in sorted(order.permutation(len(own))[: most.get(name, len(own))].tolist())]
+        for name, own in found.items()
+    }
+    held_out = [query for name in ("valid", "test") for query in found.get(name, ())]
+    return {**found, "train": leave_out_labels(found["train"], held_out, unseen)}
+
+
+def has_seen_label(train: Sequence[Query], held_out: Sequence[Query]) -> np.ndarray:
+    """Return which held-out queries have a label that a training query has, bool [Q]."""
+    known = {name for query in train for name in query.positives}
+    return np.array([any(name in known for name in query.positives) for query in held_out])
+
+
+def write_beir(folder: Path, corpus: Sequence[Document], splits: Mapping[str, Sequence[Query]]) -> None:
+    """Write a BEIR folder. The split valid is its `dev`."""
+    (folder / "qrels").mkdir(parents=True)
+    documents = [json.dumps({"_id": one.id, "text": one.text}) for one in corpus]
+    (folder / "corpus.jsonl").write_text("\n".join(documents) + "\n")
+    queries = [json.dumps({"_id": one.id, "text": one.text}) for own in splits.values() for one in own]
+    (folder / "queries.jsonl").write_text("\n".join(queries) + "\n")
+    for name, own in splits.items():
+        lines = [f"{query.id}\t{document}\t1" for query in own for document in query.positives]
+        path = folder / "qrels" / f"{'dev' if name == 'valid' else name}.tsv"
+        path.write_text("query-id\tcorpus-id\tscore\n" + "\n".join(lines) + "\n")
+
+
+def write_corpus(folder: Path, corpus: Sequence[Document]) -> None:
+    write_shards(folder, [{"id": one.id, "text": one.text} for one in corpus], CORPUS, 100_000)
+
+
+def write_queries(folder: Path, queries: Sequence[Query]) -> None:
+    rows = [
+        {"id": q.id, "text": q.text, "positives": q.positives, "grades": q.grades, "group": q.group} for q in queries
+    ]
+    write_shards(folder, rows, QUERIES, 100_000)
+
+
+def write_mined(
+    folder: Path,
+    corpus: Sequence[Document],
+    queries: Sequence[Query],
+    score_QN: np.ndarray,
+    *,
+    seed: int,
+    window: tuple[int, int] = (2, 200),
+    num_mined: int = 15,
+    labelled: bool = False,
+    **limits: Any,
+) -> None:
+    """Write queries with negatives that are drawn as `mine` draws them. score_QN: of all documents. labelled: only
+    documents that have queries are drawn. limits: see `Window`."""
+    row_of = {one.id: row for row, one in enumerate(corpus)}
+    texts, number = number_texts([one.text for one in corpus])
+    options = Window(*window, num_mined, **limits)
+    allowed_N = np.full(len(corpus), not labelled)
+    allowed_N[[row_of[name] for query in queries for name in query.positives]] = True
+    mined = []
+    for query, score_N in zip(queries, score_QN, strict=True):
+        rows = np.argsort(-score_N, kind="stable")
+        rows = rows[allowed_N[rows]][: window[1]]
+        own = [row_of[name] for name in query.positives]
+        forbidden = {*(int(texts[row]) for row in own), number.get(query.text, -1)}
+        best = float(score_N[own].max())
+        chosen = choose_negatives(options, rows, score_N[rows], best, forbidden, texts, seed, query.id)
+        found = {name: [corpus[row].id for row in getattr(chosen, name)] for name in ("rows", "suspects")}
+        negatives = {"negatives": found["rows"], "suspects": found["suspects"]}
+        mined.append({"id": query.id, "text": query.text, "positives": query.positives, **negatives})
+    write_shards(folder, mined, pa.schema([*MINED, ("suspects", IDS)]), 100_000)
+
+
+def write_ranking(
+    folder: Path, corpus: Sequence[Document], queries: Sequence[Query], score_QN: np.ndarray, depth: int
+) -> None:
+    """Write the best `depth` documents of queries as `evaluate_retrieval` does."""
+    row_of = {one.id: row for row, one in enumerate(corpus)}
+    ranking = []
+    for query, score_N in zip(queries, score_QN, strict=True):
+        order = np.argsort(-score_N, kind="stable")
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(1, len(order) + 1)
+        best = order[:depth]
+        lists = {"documents": [corpus[row].id for row in best], "scores": score_N[best]}
+        ranks = [int(place[row_of[name]]) for name in query.positives]
+        ranking.append({"id": query.id, "text": query.text, **lists, "ranks": ranks})
+    write_shards(folder, ranking, RANKED, 100_000)
