@@ -77,6 +77,11 @@ class Triplets:
         """Return the corpus rows of a query's positives."""
         return self._positive_rows[self._positive_ends[query] : self._positive_ends[query + 1]]
 
+    def list_passages(self) -> np.ndarray:
+        """Return the corpus rows of all positives and negatives, each once, in order."""
+        rows: np.ndarray = np.unique(np.concatenate([self._positive_rows, self._negative_rows]))
+        return rows
+
     def list_no_negatives(self, query: int) -> np.ndarray:
         """Return the corpus rows that are no negatives of a query: its positives, what mining suspects to be unlabelled
         positives, and the query itself where it is a document."""

@@ -6,10 +6,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ratchet.data.tables import list_shards
+from ratchet.data.tables import embeddings_schema, list_shards, write_table
 from ratchet.errors import DataError
+
+
+def write_vectors(path: Path, ids: pa.ChunkedArray, vectors_ND: np.ndarray) -> None:
+    """Write the float32 embeddings of one shard of texts."""
+    dim = vectors_ND.shape[1]
+    flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors_ND.ravel()), dim)
+    write_table(path, pa.Table.from_arrays([ids.combine_chunks(), flat], schema=embeddings_schema(dim)))
 
 
 def read_vectors(path: Path, ids: Sequence[str]) -> np.ndarray:
@@ -40,6 +49,26 @@ def read_blocks(folder: Path, ids: Sequence[str]) -> Iterator[tuple[int, np.ndar
         start += rows
     if start != len(ids):
         raise DataError(f"{folder}: {start} vectors for {len(ids)} texts; expected one each; embed these texts again")
+
+
+def read_selected(folder: Path, ids: pa.ChunkedArray) -> np.ndarray:
+    """Return the [N, D] float16 embeddings of the texts with these ids, one shard in memory at a time. Raises DataError
+    for an id that has none."""
+    found: np.ndarray | None = None
+    wanted, is_known_N = ids.combine_chunks(), np.zeros(len(ids), bool)
+    for path in list_shards(folder):
+        table = pq.read_table(path)
+        row_N = pc.fill_null(pc.index_in(wanted, value_set=table["id"].combine_chunks()), -1).to_numpy()
+        column = table["embedding"].combine_chunks()
+        vectors = column.flatten().to_numpy().reshape(len(table), column.type.list_size)
+        found = np.zeros((len(ids), vectors.shape[1]), np.float16) if found is None else found
+        here_N = row_N >= 0
+        found[here_N] = vectors[row_N[here_N]]
+        is_known_N |= here_N
+    if found is None or not is_known_N.all():
+        missing = wanted[int(np.argmin(is_known_N))].as_py() if len(ids) else ""
+        raise DataError(f"{folder}: has no vector of '{missing}'; expected one of each text; embed these texts again")
+    return found
 
 
 def group_blocks(pieces: Iterator[tuple[int, np.ndarray]], rows: int) -> Iterator[list[tuple[int, np.ndarray]]]:

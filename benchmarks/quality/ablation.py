@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
+import pyarrow as pa
 
 from benchmarks.quality.in_process import train
 from benchmarks.quality.retrieval_sets import (
@@ -34,6 +35,7 @@ from benchmarks.quality.retrieval_sets import (
     write_queries,
 )
 from benchmarks.quality.seed_table import format_table
+from ratchet.data.vectors import write_vectors
 
 LOOP: dict[str, Any] = {"epochs": 2, "learning_rate": 1e-3, "temperature": 0.05}
 """The settings of the retrieval loop."""
@@ -56,10 +58,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "full, labelled negatives": {**FULL, "labelled": True},
     "full, 15 negatives": {**FULL, "num_negatives": 15},
     "full, in-batch only": {**FULL, "num_negatives": 0},
+    "full, guide": {**FULL, "guide": True},
+    "full, labelled negatives, guide": {**FULL, "labelled": True, "guide": True},
+    "full, batches of neighbours": {**FULL, "neighbours": True},
+    "full, mean of 3 models": {**FULL, "models": 3},
+    "full, labelled negatives, mean of 3 models": {**FULL, "labelled": True, "models": 3},
     "full, matryoshka 64, 128": {**FULL, "matryoshka_dims": (64, 128)},
 }
 MINING = ("window", "percent_of_positive", "absolute_margin", "num_mined", "labelled")
-"""Settings of a variant that are those of `mine`; all others are the finetune's."""
+"""Settings of a variant that are those of `mine`."""
+OTHERS = ("guide", "neighbours", "models")
+"""The base guides the choice of negatives; batches are made of similar queries; the weights of so many models, which
+differ in their seeds, are averaged. All further settings are the finetune's."""
 METRICS = ("map@25", "ndcg@10", "r@25", "seen", "unseen", "seconds")
 
 
@@ -124,6 +134,10 @@ def write(given: argparse.Namespace, folder: Path, source: str, variant: dict[st
     mining = {name: value for name, value in variant.items() if name in MINING}
     write_mined(folder / "mined", data.corpus, train, query_QD @ corpus_ND.T, seed=seed, **mining)
     write_queries(folder / "valid", test)
+    if variant.get("guide"):
+        for name, texts, vectors in (("queries", train, query_QD), ("corpus", data.corpus, corpus_ND)):
+            ids = pa.chunked_array([[one.id for one in texts]])
+            write_vectors(folder / "guide" / name / "shard-00000.parquet", ids, vectors)
     return has_seen_label(train, test)
 
 
@@ -143,20 +157,28 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
         folder = Path(name)
         seen_Q = write(given, folder, source, variant, seed)
         started = time.perf_counter()
-        values = {**LOOP, "dtype": "float32", "seed": seed}
-        values |= {name: value for name, value in variant.items() if name not in MINING}
+        values = {**LOOP, "dtype": "float32"}
+        values |= {name: value for name, value in variant.items() if name not in MINING + OTHERS}
         types = get_type_hints(Config, include_extras=True)
         for setting, _, text in (line.partition("=") for line in given.set):
             values[setting] = convert(text, types[setting], setting)
-        config = Config(**values)
-        inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
-        task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=float(given.threads), gpus=0.0))
-        trained = [weight for weight in task.model.parameters() if weight.requires_grad]
-        # The weights of an adapter that changes nothing: its B are 0, so that a share of B is a share of the update.
-        start = [weight.detach().clone() for weight in trained]
-        total = train(task)
+        guide = folder / "guide"
+        given_guide = {f"guide_{name}": guide / name for name in ("queries", "corpus") if guide.exists()}
+        inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid", **given_guide)
+        kept: list[Any] = []
+        for number in range(variant.get("models", 1)):
+            config = Config(**values, seed=seed + 1000 * number)
+            task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=float(given.threads), gpus=0.0))
+            if variant.get("neighbours"):
+                queries = task.triplets.query_text.to_pylist()
+                group_neighbours(task.triplets, embed(given, queries, "query"))
+            trained = [weight for weight in task.model.parameters() if weight.requires_grad]
+            # The weights of an adapter that changes nothing: its B are 0, so that a share of B is that of the update.
+            start = [weight.detach().clone() for weight in trained]
+            total = train(task)
+            own = [weight.detach().clone() for weight in trained]
+            kept = [mean + (now - mean) / (number + 1) for mean, now in zip(kept or own, own, strict=True)]
         seconds = time.perf_counter() - started
-        kept = [weight.detach().clone() for weight in trained]
         row: dict[str, Any] = {"steps": total, "seconds": seconds}
         for share in (1.0, *given.interpolate):
             with torch.no_grad():
@@ -165,6 +187,25 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
             label = "" if share == 1 else f"/{share:g}"
             row |= {f"{name}{label}": value for name, value in evaluate(task, folder, seen_Q).items()}
     return row
+
+
+def group_neighbours(triplets: Any, query_QD: np.ndarray) -> None:
+    """Make batches of similar queries: halve them along a random direction until a part is a batch."""
+
+    def halve(rows: np.ndarray, parts: int, random: np.random.Generator) -> list[np.ndarray]:
+        if parts == 1:
+            return [rows]
+        along = query_QD[rows] @ random.standard_normal(query_QD.shape[1])
+        first = len(rows) * (parts // 2) // parts
+        rows = rows[np.argsort(along)]
+        return halve(rows[:first], parts // 2, random) + halve(rows[first:], parts - parts // 2, random)
+
+    def split_epoch(seed: int, epoch: int, batch_size: int) -> list[np.ndarray]:
+        random = np.random.default_rng([seed, epoch])
+        parts = halve(np.arange(len(query_QD)), triplets.num_batches(batch_size), random)
+        return [parts[i] for i in random.permutation(len(parts))]
+
+    triplets.split_epoch = split_epoch
 
 
 def evaluate(task: Any, folder: Path, seen_Q: np.ndarray) -> dict[str, float]:

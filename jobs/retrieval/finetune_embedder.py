@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Interval
 
 from ratchet.data.formats.examples import read_examples
 from ratchet.errors import DataError, InputError
@@ -50,6 +50,8 @@ class Config(EncodingSettings, RetrievalFinetuneConfig):
     false_negative_mask: bool = True
     """Mask negatives that are known positives of the query, that mining suspects to be unlabelled ones (see the margins
     of `mine`), or that have the text of its positive or of the query."""
+    guide_margin: Annotated[float, Interval(ge=-2, le=2)] = 0.0
+    """With a guide: negatives whose cosine to the query is above that of the positive, less this margin, are masked."""
     num_examples: Annotated[int, Ge(0)] = 0
     """Largest number of few-shot examples before a query in training. Each query gets 0 to so many, sampled from other
     training queries anew in each epoch."""
@@ -70,6 +72,11 @@ class Inputs:
     current_best: Path | None = None
     """The current best adapter (or model, with method=full), which is kept if training does not improve on it. None:
     the base."""
+    guide_queries: Path | None = None
+    """Embeddings of the training queries by a guide, a model that tells which passages of a batch are probably
+    unlabelled positives (Solatorio 2024, "GISTEmbed"), such as the model that mined. None: no guide."""
+    guide_corpus: Path | None = None
+    """Embeddings of the corpus by the guide."""
     examples: Path | None = None
     """Few-shot examples that are saved with the adapter for inference, instead of `num_fixed_examples` drawn ones:
     JSON Lines with `query` and `answer`."""
@@ -129,7 +136,18 @@ def check_dims(job: str, config: Config, base: Path) -> None:
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Say which prompts are used, and the architecture. Raises DataError where the data is only evaluated."""
+    """Say which prompts are used, and the architecture. Raises DataError where the data is only evaluated, and
+    InputError for half a guide."""
+    guide = [name for name in ("guide_queries", "guide_corpus") if name in parents or getattr(inputs, name)]
+    if len(guide) == 1:
+        raise InputError(
+            f"finetune_embedder: only {guide[0]} given; expected both embeddings of a guide; give the other"
+        )
+    if config.guide_margin and not guide:
+        raise InputError(
+            f"finetune_embedder.guide_margin: {config.guide_margin:g} given, without a guide; expected guide_queries"
+            " and guide_corpus; give them, or leave the margin out"
+        )
     if "valid" in parents and parents["valid"].metrics.get("train/queries") == 0:
         said = "the data has queries for test only; expected some to train on; add train.tsv or --set data=PATH"
         raise DataError(f"finetune_embedder: {said}, or evaluate only: --set iterations=0")

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import transformers
 
 from ratchet.data.rankings import summarize_tokens
-from ratchet.data.tables import embeddings_schema, list_shards, read_queries, write_table
+from ratchet.data.tables import list_shards, read_queries
+from ratchet.data.vectors import write_vectors
 from ratchet.errors import ArtifactError
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows
@@ -50,7 +50,7 @@ class Worker:
 
         rows, own = texts["text"].to_pylist(), list_instructions(self.config, texts)
         vectors_ND = self.encoder.encode(rows, self.config.role, own, batch_tokens=self.batch_tokens, progress=count)
-        _write(target, texts["id"], vectors_ND)
+        write_vectors(target, texts["id"], vectors_ND)
         return _count(lengths)
 
 
@@ -76,7 +76,7 @@ class ShardClient:
     def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
         vectors_ND = np.array(answers, np.float32).reshape(-1, self.dim)
         encoder.check_finite(vectors_ND)
-        _write(target, pq.read_table(source, columns=["id"])["id"], vectors_ND)
+        write_vectors(target, pq.read_table(source, columns=["id"])["id"], vectors_ND)
         return _count(self.lengths[source])
 
 
@@ -89,12 +89,6 @@ def _count(lengths: Counter[int]) -> dict[str, int]:
 
 def _sum(lengths: Counter[int]) -> int:
     return sum(length * number for length, number in lengths.items())
-
-
-def _write(target: Path, ids: pa.ChunkedArray, vectors_ND: np.ndarray) -> None:
-    dim = vectors_ND.shape[1]
-    flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors_ND.ravel()), dim)
-    write_table(target, pa.Table.from_arrays([ids.combine_chunks(), flat], schema=embeddings_schema(dim)))
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ratchet.data.formats.examples import read_examples
+from ratchet.data.guide import Guide
 from ratchet.data.tables import read_shards
 from ratchet.data.triplets import Triplets, find_corpus_rows, find_own_rows, pad_rows
 from ratchet.jobs.model_settings import list_instructions
@@ -67,6 +68,9 @@ class TrainTask(EmbedderTask):
         self.valid = read_shards(inputs.valid) if inputs.valid else None
         distills = config.distillation != "none"
         self.triplets = Triplets(read_shards(inputs.mined), self.corpus, teacher=distills)
+        self.guide: Guide | None = None
+        if inputs.guide_queries and inputs.guide_corpus:
+            self.guide = Guide(self.triplets, self.corpus, inputs.guide_queries, inputs.guide_corpus)
         self.tasks = list_instructions(config, self.triplets.queries)
         self.valid_tasks = list_instructions(config, self.valid) if self.valid else []
         batches = self.triplets.num_batches(config.batch_size)
@@ -178,6 +182,9 @@ class TrainTask(EmbedderTask):
             for i, own in enumerate(batch.own_Q):
                 others_QP[i, torch.from_numpy(own)] = False
             mask_QP = others_QP if mask_QP is None else mask_QP | others_QP
+        if self.guide is not None:
+            suspect_QP = torch.from_numpy(self.guide.find_suspects(batch, config.guide_margin))
+            mask_QP = suspect_QP if mask_QP is None else mask_QP | suspect_QP
         queries = data.query_text.take(batch.query_Q).to_pylist()
         tasks = [self.tasks[query] for query in batch.query_Q]
         mine = batch.passage_P[batch.offsets[worker.rank] : batch.offsets[worker.rank + 1]]
