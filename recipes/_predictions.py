@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ratchet.jobs.retrieval import embed, evaluate_retrieval, fuse, prepare_queries, rerank, write_predictions
+from ratchet.jobs.retrieval import (
+    embed,
+    evaluate_retrieval,
+    fuse,
+    prepare_queries,
+    rerank,
+    rerank_api,
+    write_predictions,
+)
 from ratchet.orchestrator.step import Output, Row, Source, Step, step
 
 Fusion = Literal["rrf", "scores"]
@@ -32,13 +40,23 @@ def rank_by_bm25(queries: Step | Output | None, corpus: Output, split: str) -> S
     return step(f"bm25/rank_{split}", evaluate_retrieval.JOB, **inputs, system="bm25", tag="bm25")
 
 
+def score_lists(
+    name: str, reranker: Source | Output | str, lists: Step | Output, corpus: Output, **values: Any
+) -> Step:
+    """Score lists of documents by a reranker: a model, or the address of one behind an API."""
+    given: dict[str, Any] = {"lists": lists, "corpus": corpus, **values}
+    if isinstance(reranker, str):
+        return step(name, rerank_api.JOB, url=reranker, **given)
+    return step(name, rerank.JOB, model=reranker, **given)
+
+
 def rank_queries(
     name: str,
     queries: Step,
     corpus: Output,
     embedder: Source | Output,
     vectors: Step,
-    reranker: Source | Output | None = None,
+    reranker: Source | Output | str | None = None,
     depth: int = 25,
     examples: Source | None = None,
 ) -> list[Step]:
@@ -53,8 +71,7 @@ def rank_queries(
     ranked = step(f"{name}/rank", evaluate_retrieval.JOB, **inputs, **dense, tag="embedder")
     if reranker is None:
         return [ranked]
-    lists: dict[str, Any] = {"lists": ranked["ranking"], "corpus": corpus, "depth": depth}
-    inputs["scored"] = step(f"{name}/rerank", rerank.JOB, model=reranker, **lists)
+    inputs["scored"] = score_lists(f"{name}/rerank", reranker, ranked["ranking"], corpus, depth=depth)
     return [ranked, step(f"{name}/rank_reranked", evaluate_retrieval.JOB, **inputs, system="reranked", tag="reranked")]
 
 

@@ -17,7 +17,6 @@ from ratchet.jobs.retrieval import (
     fuse,
     merge,
     mine,
-    rerank,
 )
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Job, Output, Row, Source, Step, Summary, step
@@ -27,6 +26,7 @@ from ratchet.recipes._predictions import (
     list_systems,
     prepare_new_queries,
     rank_queries,
+    score_lists,
     write_files,
 )
 
@@ -57,8 +57,11 @@ class RetrievalLoop:
     mining: Mining = "each"
     distillation: Distillation = "kl_div"
     """The use of the reranker of one iteration as a teacher in the next."""
-    teacher: Source | None = None
-    """A reranker that is the teacher in all iterations, without a gate. None: that of the iteration before."""
+    teacher: Source | str | None = None
+    """A reranker that is the teacher in all iterations, without a gate: a model, or the address of one behind an API.
+    None: that of the iteration before."""
+    guided: bool = False
+    """Whether the model that mines also masks negatives in the batches of the finetune (GISTEmbed)."""
     method: Literal["lora", "full"] = "lora"
     """What finetunes train: an adapter, or all weights."""
     window: tuple[int, int] = (2, 200)
@@ -139,7 +142,7 @@ class RetrievalLoop:
         reranker_base: Model | None = None
         reranker: Step | None = None
         best_reranker: Output | None = None
-        teacher: Model | None = self.teacher
+        teacher: Model | str | None = self.teacher
         merged: Output | None = None
         evaluations: dict[str, Step] = {}
         reranked: dict[str, Step] = {}
@@ -155,6 +158,7 @@ class RetrievalLoop:
                 valid=valid,
                 current_best=best,
                 examples=self.examples,
+                **self.guide(miner_name, miner),
                 start_from="current_best",
                 distillation=self._distillation(teacher),
                 seed=self.seed + i,
@@ -203,7 +207,7 @@ class RetrievalLoop:
                     name,
                     split,
                     "reranked",
-                    self.rerank(f"{name}/rerank_{split}", lists["ranking"], merged, depth=self.depth),
+                    self.score_lists(f"{name}/rerank_{split}", lists["ranking"], merged, depth=self.depth),
                     **compare(split, shown, reranker),
                 )
                 for split, lists in evaluations.items()
@@ -279,18 +283,23 @@ class RetrievalLoop:
             seed=self.seed + i,
         )
 
-    def rerank(self, name: str, lists: Step | Output, reranker: Model, **values: Any) -> Step:
-        return step(name, rerank.JOB, model=reranker, lists=lists, corpus=self.prepared["corpus"], **values)
+    def guide(self, miner_name: str, miner: Model) -> dict[str, Any]:
+        """Return the inputs of a finetune that is guided by the model that mined."""
+        kinds = {"guide_queries": "train", "guide_corpus": "corpus"} if self.guided else {}
+        return {name: self.embed(miner_name, miner, texts) for name, texts in kinds.items()}
+
+    def score_lists(self, name: str, lists: Step | Output, reranker: Model | str, **values: Any) -> Step:
+        return score_lists(name, reranker, lists, self.prepared["corpus"], **values)
 
     def score_with_teacher(
-        self, name: str, mined: Step | Output, teacher: Model | None, reranker: Step | None
+        self, name: str, mined: Step | Output, teacher: Model | str | None, reranker: Step | None
     ) -> Step | Output:
         """Add the teacher's scores to mined negatives, if there is a teacher and its scores are used. `reranker` is the
         finetune that the teacher comes from, unless it is given."""
         if not teacher or self.distillation == "none" or self.mining == "given_scored":
             return mined
-        gate = reranker["teacher_gate"] if reranker and not self.teacher else None
-        return self.rerank(name, mined, teacher, teacher_gate=gate)
+        gate = {"teacher_gate": reranker["teacher_gate"]} if reranker and not self.teacher else {}
+        return self.score_lists(name, mined, teacher, **gate)
 
     def take_model(self, name: str, base: Model, finetuned: Step) -> tuple[Output, Output]:
         """Return what a finetune made, and the model that it is: the same, or an adapter merged into its base (an empty
@@ -307,7 +316,7 @@ class RetrievalLoop:
         merged = step(name, merge.JOB, base=base, adapter=adapter, corpus=corpus, allow_unchanged=True)
         return adapter, merged["model"]
 
-    def _distillation(self, teacher: Model | None) -> Distillation:
+    def _distillation(self, teacher: Model | str | None) -> Distillation:
         """Return the distillation of a finetune: none without a teacher's scores."""
         return self.distillation if teacher or self.mining == "given_scored" else "none"
 
@@ -349,6 +358,11 @@ def make_row(
     if judged:
         columns["merging cost"] = judged.metric("merging_cost")
     return Row(label, columns, steps=[s for s in (mined, finetuned, last) if isinstance(s, Step)])
+
+
+def choose_teacher(name: str) -> Source | str | None:
+    """Convert the recipe parameter `teacher`: empty, the address of an API, or a model."""
+    return name if name.startswith(("http://", "https://")) else pretrained(name) if name else None
 
 
 def choose_reranker(name: str) -> Source | Literal["embedder"] | None:

@@ -14,7 +14,7 @@ from ratchet.jobs.retrieval import prepare
 from ratchet.jobs.retrieval.datasets import find_datasets
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Seed, Source, Summary, average, step
-from ratchet.recipes._retrieval_loop import Mining, RetrievalLoop, choose_reranker
+from ratchet.recipes._retrieval_loop import Mining, RetrievalLoop, choose_reranker, choose_teacher
 from ratchet.recipes._synthetic_queries import add_synthetic_queries
 
 
@@ -31,6 +31,7 @@ def retriever(
     mining: Mining = "each",
     distillation: Distillation = "kl_div",
     teacher: str = "",
+    guided: bool = False,
     examples: str = "",
     generator: str = "",
     queries_per_document: Annotated[int, Interval(ge=1, le=1000)] = 4,
@@ -59,8 +60,11 @@ def retriever(
     mining      where negatives come from: mined in each iteration (each), given by the data (given), or given with a
                 teacher's scores (given_scored)
     distillation  how the reranker of one iteration teaches the finetunes of the next
-    teacher     a reranker that scores the mined negatives from the first iteration on, a folder or a hub id; empty: the
+    teacher     a reranker that scores the mined negatives from the first iteration on: a folder, a hub id, or the
+                address of an API (http://localhost:8000/v1/rerank; rerank_api.model names its model); empty: the
                 reranker of the iteration before
+    guided      whether negatives that the model which mined finds nearer to a query than its positive are masked in
+                training (GISTEmbed)
     examples    few-shot examples in front of every query: JSON Lines with `query` and `answer`
     generator   a causal language model that writes training queries for documents without any; those that find their
                 document again (and pass the teacher, if there is one) are added; empty: none
@@ -83,7 +87,8 @@ def retriever(
         method=method,
         mining=mining,
         distillation=distillation,
-        teacher=pretrained(teacher) if teacher else None,
+        teacher=choose_teacher(teacher),
+        guided=guided,
         examples=Source.find(examples, "examples") if examples else None,
         new_queries=Source.find(predict, "predict") if predict else None,
         seed=seed,

@@ -1,0 +1,84 @@
+"""Rerankers behind an HTTP API: Cohere's, which Jina and vLLM have too, or text-embeddings-inference's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from ratchet.errors import InputError, ModelError
+
+Api = Literal["cohere", "tei"]
+RETRIED = (429, 500, 502, 503, 504)
+
+
+class RemoteReranker:
+    """Asks a server for the scores of passages. Connection errors and the statuses `RETRIED` are tried again up to
+    `retries` times, after waiting longer each time, or as long as the server says (`Retry-After`).
+
+    url: the address that requests are posted to. model: its name, where the server has several. key: sent as a bearer
+    token. timeout: seconds that the server may be silent.
+    """
+
+    def __init__(self, url: str, model: str, api: Api, key: str = "", timeout: float = 60.0, retries: int = 6) -> None:
+        import requests
+        from requests.adapters import HTTPAdapter
+        from urllib3 import Retry
+
+        self.url, self.model, self.api, self.timeout = url, model, api, timeout
+        self.session = requests.Session()
+        policy = Retry(retries, status_forcelist=RETRIED, backoff_factor=1, allowed_methods=None)
+        for scheme in ("http://", "https://"):
+            self.session.mount(scheme, HTTPAdapter(pool_maxsize=64, max_retries=policy))
+        if key:
+            self.session.headers["Authorization"] = f"Bearer {key}"
+
+    def score(self, query: str, passages: Sequence[str]) -> np.ndarray:
+        """Return the server's scores of the passages, float32, in their order. Raises ModelError where it cannot be
+        reached, refuses the request, or does not answer with one number per passage."""
+        import requests
+
+        if not passages:
+            return np.zeros(0, np.float32)
+        request: dict[str, Any] = {"query": query, "documents": list(passages)}
+        if self.api == "tei":
+            request = {"query": query, "texts": list(passages), "raw_scores": True}
+        request |= {"model": self.model} if self.model else {}
+        try:
+            answer = self.session.post(self.url, json=request, timeout=self.timeout)
+        except requests.RequestException as error:
+            raise ModelError(f"{self.url}: cannot be reached ({error}); expected a reranker's API; start it") from None
+        if answer.status_code != 200:
+            raise ModelError(
+                f"{self.url}: status {answer.status_code}: {answer.text[:300]}; expected 200; correct the address, the"
+                " model's name or the key"
+            )
+        return self._read(answer, len(passages))
+
+    def _read(self, answer: Any, count: int) -> np.ndarray:
+        scores = np.full(count, np.nan, np.float32)
+        try:
+            found = answer.json()
+            for one in found if self.api == "tei" else found["results"]:
+                scores[int(one["index"])] = one["score" if self.api == "tei" else "relevance_score"]
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise ModelError(
+                f"{self.url}: answered {answer.text[:200]} ({type(error).__name__}); expected the scores of {count}"
+                f" passages in the format of api={self.api}; choose the other one"
+            ) from None
+        if not np.isfinite(scores).all():
+            missing = int(np.argmin(np.isfinite(scores)))
+            raise ModelError(
+                f"{self.url}: no finite score of passage {missing} of {count}; expected one for each; does the server"
+                " cut the list off?"
+            )
+        return scores
+
+
+def check_url(where: str, url: str) -> None:
+    """Raise InputError for an address that requests cannot be posted to."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError(f"{where}: '{url}' given; expected an address such as http://localhost:8000/rerank")
