@@ -1,6 +1,6 @@
 """What a reranker adds to a finetuned embedder: the same lists, one setting of the reranker changed, several seeds.
 
-    python -m benchmarks.quality.reranking --data generated eedi/ --seeds 3 [--only default "window 0 to 50"]
+    python -m benchmarks.quality.reranking --data generated eedi/ --seeds 3 [--only "as in the loop" "window 0 to 50"]
 
 For each seed the queries are split anew by group, MiniLM is finetuned on mined negatives (all weights), and each
 variant of the reranker trains on negatives from that model's rankings, from that model's weights. It orders the first
@@ -44,6 +44,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "full": FULL,
     "full, window 0 to 50": {**FULL, "window": (0, 50)},
     "full, window 0 to 50, crossed lists": {**FULL, "window": (0, 50), "crossed": True},
+    "full, window 0 to 50, LambdaRank": {**FULL, "window": (0, 50), "loss": "lambdarank", "label_smoothing": 0.0},
     "full, window 0 to 50, rate 5e-5": {**FULL, "window": (0, 50), "learning_rate": 5e-5},
 }
 METRICS = ("map@25", "seen", "unseen", "alone", "weight", "seconds")

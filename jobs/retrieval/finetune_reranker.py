@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge
 
@@ -20,6 +20,7 @@ from ratchet.jobs.training.config import (
     check_retrieval_metric,
     count_feedable_workers,
     list_training_metrics,
+    require,
 )
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
 
@@ -31,6 +32,9 @@ MICRO_BATCH_SIZE = 8
 class Config(RerankerSettings, RetrievalFinetuneConfig):
     num_negatives: Annotated[int, Ge(1)] = 15
     """Mined negatives per query and training step, sampled anew in each epoch."""
+    loss: Literal["softmax", "lambdarank"] = "softmax"
+    """Loss on the labels: the cross-entropy of the positive among its group, or LambdaRank's, which weights each
+    negative by what exchanging it with the positive would change in NDCG."""
     depth: Annotated[int, Ge(2), Unit("documents")] = 25
     """Number of documents of each held-out list that are reranked."""
 
@@ -55,6 +59,12 @@ class Inputs:
 def check(config: Config, inputs: Inputs) -> None:
     check_config("finetune_reranker", config, inputs.base, inputs.current_best)
     check_retrieval_metric("finetune_reranker", config)
+    softmax = config.loss == "softmax"
+    rules = [
+        ("loss", softmax or config.distillation != "m3_kd_loss", "softmax with m3_kd_loss, which replaces it"),
+        ("label_smoothing", softmax or not config.label_smoothing, "0 with loss=lambdarank"),
+    ]
+    require("finetune_reranker", config, rules)
     if inputs.base is not None:
         resolve_reranker_config(config, inputs.base)
 

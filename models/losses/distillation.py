@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ratchet.errors import ModelError
 from ratchet.models.losses.contrastive import cross_entropy
+from ratchet.models.losses.lambdarank import lambdarank
 
 
 def distillation_loss(
@@ -27,16 +28,19 @@ def distillation_loss(
     label_smoothing: float = 0.0,
     teacher_temperature: float = 1.0,
     weight: float = 1.0,
+    label_loss: str = "softmax",
 ) -> Tensor:
-    """Return the training loss, summed over queries, in float32: cross-entropy with the labels over all passages
-    (`none`), plus `weight` times `kl_div` or `margin_mse` over the group, or `m3_kd_loss` alone.
+    """Return the training loss, summed over queries, in float32: that on the labels (`none`), plus `weight` times
+    `kl_div` or `margin_mse` over the group, or `m3_kd_loss` alone.
 
-    member_QG: int64, index of each member in P, the positive first; -1 where a group has fewer. Other arguments: see
-    the functions below.
+    label_loss: `softmax`, the cross-entropy over all passages, or `lambdarank`, over the group. member_QG: int64, index
+    of each member in P, the positive first; -1 where a group has fewer. Other arguments: see the functions below.
     """
     gap_QG = member_QG < 0
     total = score_QP.new_zeros(())
-    if distillation != "m3_kd_loss":
+    if label_loss == "lambdarank":
+        total = lambdarank(score_QP.gather(1, member_QG.clamp(min=0)), gap_QG).sum()
+    elif distillation != "m3_kd_loss":
         total = cross_entropy(score_QP, member_QG[:, 0], mask_QP=mask_QP, label_smoothing=label_smoothing).sum()
     if teacher_QG is None or distillation == "none":
         return total

@@ -154,6 +154,7 @@ class TrainTask:
             label_smoothing=config.label_smoothing,
             teacher_temperature=config.teacher_temperature,
             weight=config.distillation_weight,
+            label_loss=config.loss,
         )
         zero = self.zero3_sync.finish(self._run_blank)
         return scale_for_workers(total, batch.queries, self.worker.world_size) + zero, sum(len(row.ids) for row in rows)
