@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 from urllib.parse import urlsplit
-
-import numpy as np
 
 from ratchet.errors import InputError, ModelError
 
@@ -35,13 +34,13 @@ class RemoteReranker:
         if key:
             self.session.headers["Authorization"] = f"Bearer {key}"
 
-    def score(self, query: str, passages: Sequence[str]) -> np.ndarray:
-        """Return the server's scores of the passages, float32, in their order. Raises ModelError where it cannot be
+    def score(self, query: str, passages: Sequence[str]) -> list[float]:
+        """Return the server's scores of the passages, in their order. Raises ModelError where it cannot be
         reached, refuses the request, or does not answer with one number per passage."""
         import requests
 
         if not passages:
-            return np.zeros(0, np.float32)
+            return []
         request: dict[str, Any] = {"query": query, "documents": list(passages)}
         if self.api == "tei":
             request = {"query": query, "texts": list(passages), "raw_scores": True}
@@ -57,19 +56,19 @@ class RemoteReranker:
             )
         return self._read(answer, len(passages))
 
-    def _read(self, answer: Any, count: int) -> np.ndarray:
-        scores = np.full(count, np.nan, np.float32)
+    def _read(self, answer: Any, count: int) -> list[float]:
+        scores = [math.nan] * count
         try:
             found = answer.json()
             for one in found if self.api == "tei" else found["results"]:
-                scores[int(one["index"])] = one["score" if self.api == "tei" else "relevance_score"]
+                scores[int(one["index"])] = float(one["score" if self.api == "tei" else "relevance_score"])
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise ModelError(
                 f"{self.url}: answered {answer.text[:200]} ({type(error).__name__}); expected the scores of {count}"
                 f" passages in the format of api={self.api}; choose the other one"
             ) from None
-        if not np.isfinite(scores).all():
-            missing = int(np.argmin(np.isfinite(scores)))
+        missing = next((place for place, score in enumerate(scores) if not math.isfinite(score)), None)
+        if missing is not None:
             raise ModelError(
                 f"{self.url}: no finite score of passage {missing} of {count}; expected one for each; does the server"
                 " cut the list off?"

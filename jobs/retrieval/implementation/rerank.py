@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import transformers
 
+from ratchet.data.scored_lists import Lists, check_lists, write_flag_embedding, write_scores
+from ratchet.data.tables import list_shards
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
-from ratchet.jobs.distributed.shard_map import ReportProgress
+from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows
 from ratchet.jobs.distributed.vllm_shards import Request, Task, run_engine
 from ratchet.jobs.model_settings import list_instructions, resolve_reranker_config
-from ratchet.jobs.retrieval.implementation.scored_lists import Lists, find_lists, write_flag_embedding, write_scores
 from ratchet.jobs.retrieval.rerank import Config, Inputs, check_vllm
 from ratchet.jobs.training import teacher_gate
 from ratchet.models.reranker import reranker
@@ -78,7 +79,9 @@ class ShardClient:
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    shards, rows = find_lists(inputs.lists)
+    check_lists(inputs.lists)
+    shards = list_shards(inputs.lists)
+    rows = count_rows(shards, ["id", "text"])
     if inputs.teacher_gate is not None:
         gate = teacher_gate.read(inputs.teacher_gate)
         gate.write(context.out)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ratchet.jobs.distributed.shard_map import commit_shard, complete_shards
-from ratchet.jobs.retrieval.implementation.scored_lists import Lists, find_lists, write_flag_embedding, write_scores
+from ratchet.data.scored_lists import Lists, check_lists, write_flag_embedding, write_scores
+from ratchet.data.tables import list_shards
+from ratchet.jobs.distributed.shard_map import commit_shard, complete_shards, count_rows
 from ratchet.jobs.retrieval.rerank_api import Config, Inputs
 from ratchet.models.reranker.remote import RemoteReranker
 from ratchet.orchestrator.job_interface import Context, Progress, Result
@@ -23,7 +24,9 @@ SMALLEST = 1e-6
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    shards, rows = find_lists(inputs.lists)
+    check_lists(inputs.lists)
+    shards = list_shards(inputs.lists)
+    rows = count_rows(shards, ["id", "text"])
     lists = Lists(inputs.corpus, config.depth)
     process = partial(_ask, context, config, lists, rows)
     counts = complete_shards(context, shards, context.out, process, rows)
@@ -78,8 +81,8 @@ class Answers:
                 continue
             self.known[row] = np.array(scores, np.float32)
 
-    def keep(self, row: int, scores: np.ndarray) -> None:
+    def keep(self, row: int, scores: list[float]) -> None:
         with self.lock, self.path.open("a") as file:
             # First the end of a line that a killed process may have left unfinished.
-            file.write(f"\n{json.dumps([row, scores.tolist()])}\n")
-            self.known[row] = scores
+            file.write(f"\n{json.dumps([row, scores])}\n")
+            self.known[row] = np.array(scores, np.float32)

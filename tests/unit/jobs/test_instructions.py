@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from ratchet.data import scored_lists
 from ratchet.data.formats import flag_embedding
 from ratchet.data.tables import MINED, QUERIES, RANKED, embeddings_schema, read_shards, write_shards
 from ratchet.jobs.retrieval import evaluate_retrieval, mine
 from ratchet.jobs.retrieval.implementation import evaluate_retrieval as evaluating
 from ratchet.jobs.retrieval.implementation import mine as mining
 from ratchet.jobs.retrieval.implementation import prepare as preparing
-from ratchet.jobs.retrieval.implementation import rerank as reranking
 from ratchet.jobs.retrieval.prepare import Config, Inputs
 from ratchet.orchestrator.job_interface import Context
 
@@ -86,11 +86,11 @@ def test_queries_keep_their_own_instructions(instructed: Path, tmp_path: Path) -
 
 def test_scored_lists_keep_them_and_flag_embedding_gets_them_back(instructed: Path, tmp_path: Path) -> None:
     mined = mine_train(instructed, tmp_path)
-    table, texts = reranking.Lists(instructed / "corpus", None).read(mined / "shard-00000.parquet")
+    table, texts = scored_lists.Lists(instructed / "corpus", None).read(mined / "shard-00000.parquet")
     scores = [np.arange(len(own), dtype=np.float32) for own in texts]
-    reranking.write_scores(tmp_path / "scored/shard-00000.parquet", table, scores, 0)
+    scored_lists.write_scores(tmp_path / "scored/shard-00000.parquet", table, scores, 0)
     assert said(tmp_path / "scored") == said(mined)
-    reranking._write_flag_embedding(tmp_path / "scored", instructed / "corpus")
+    scored_lists.write_flag_embedding(tmp_path / "scored", instructed / "corpus")
     rows = list(flag_embedding.read_rows(tmp_path / "scored/flag_embedding.jsonl"))
     assert {row.query: (row.prompt, row.reranker_prompt) for row in rows} == said(mined)
     copied = tmp_path / "copy.jsonl"
@@ -100,8 +100,8 @@ def test_scored_lists_keep_them_and_flag_embedding_gets_them_back(instructed: Pa
 
 def test_reranked_rankings_keep_them(instructed: Path, tmp_path: Path) -> None:
     ranking = evaluate_test(instructed, tmp_path / "ranking")
-    table, texts = reranking.Lists(instructed / "corpus", None).read(ranking / "shard-00000.parquet")
-    reranking.write_scores(
+    table, texts = scored_lists.Lists(instructed / "corpus", None).read(ranking / "shard-00000.parquet")
+    scored_lists.write_scores(
         tmp_path / "scored/shard-00000.parquet", table, [np.arange(len(own), dtype=np.float32) for own in texts], 0
     )
     inputs = evaluate_retrieval.Inputs(instructed / "test", instructed / "corpus", scored=tmp_path / "scored")

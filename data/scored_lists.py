@@ -11,17 +11,13 @@ import pyarrow.parquet as pq
 
 from ratchet.data.formats.flag_embedding import make_row, write_rows
 from ratchet.data.tables import TEACHER_SCORES, list_shards, read_texts, write_table
-from ratchet.errors import InputError
-from ratchet.jobs.distributed.shard_map import count_rows
+from ratchet.errors import DataError
 
 
-def find_lists(folder: Path) -> tuple[list[Path], int]:
-    """Return the shards, and the number of their rows. Raises InputError for shards without lists of documents."""
-    shards = list_shards(folder)
-    rows = count_rows(shards, ["id", "text"])
-    if not set(TEACHER_SCORES) & set(pq.read_schema(shards[0]).names):
-        raise InputError(f"{folder}: has none of the columns {', '.join(TEACHER_SCORES)}; expected at least one")
-    return shards, rows
+def check_lists(folder: Path) -> None:
+    """Raise DataError for shards without lists of documents."""
+    if not set(TEACHER_SCORES) & set(pq.read_schema(list_shards(folder)[0]).names):
+        raise DataError(f"{folder}: has none of the columns {', '.join(TEACHER_SCORES)}; expected at least one")
 
 
 class Lists:
@@ -47,7 +43,7 @@ class Lists:
 
     def _text(self, source: Path, row: int, name: str) -> str:
         if name not in self.text_of:
-            raise InputError(f"{source}: row {row}: '{name}' is not in {self.corpus}; expected a document's id")
+            raise DataError(f"{source}: row {row}: '{name}' is not in {self.corpus}; expected a document's id")
         return self.text_of[name]
 
 
