@@ -18,7 +18,7 @@ from ratchet.orchestrator.job_interface import Job, Unit
 
 @dataclass(frozen=True)
 class Config:
-    url: str = ""
+    url: str
     """The address that requests are posted to, such as http://localhost:8000/v1/rerank."""
     model: str = ""
     """The model's name, where the server has several."""
