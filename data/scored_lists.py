@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.data.formats.flag_embedding import make_row, write_rows
-from ratchet.data.tables import TEACHER_SCORES, list_shards, read_texts, write_table
+from ratchet.data.tables import SCORES, TEACHER_SCORES, find_half, list_shards, read_texts, write_table
 from ratchet.errors import DataError
 
 
@@ -21,15 +22,18 @@ def check_lists(folder: Path) -> None:
 
 
 class Lists:
-    """Reads shards of lists, and the texts of their documents. depth: documents of each ranking; None: all."""
+    """Reads shards of lists, and the texts of their documents. depth: documents of each ranking; None: all. half: the
+    queries whose lists are scored; the others keep the scores that they have."""
 
-    def __init__(self, corpus: Path, depth: int | None) -> None:
-        self.text_of, self.corpus, self.depth = read_texts(corpus), corpus, depth
+    def __init__(self, corpus: Path, depth: int | None, half: str = "both") -> None:
+        self.text_of, self.corpus, self.depth, self.half = read_texts(corpus), corpus, depth, half
 
     def read(self, source: Path) -> tuple[pa.Table, list[list[str]]]:
-        """Return the table of a shard without scores, and the texts of each row, column by column."""
+        """Return the table of a shard, and the texts of each row, column by column. A row that is not scored has none,
+        and a shard of which all rows are scored has no columns of scores."""
         table = pq.read_table(source)
-        table = table.drop_columns([name for name in TEACHER_SCORES.values() if name in table.column_names])
+        if self.half == "both":
+            table = table.drop_columns([name for name in TEACHER_SCORES.values() if name in table.column_names])
         if "documents" in table.column_names and self.depth is not None:
             for name in ("documents", "scores"):
                 cut = [own[: self.depth] for own in table[name].to_pylist()]
@@ -37,8 +41,10 @@ class Lists:
                     table.column_names.index(name), table.field(name), pa.array(cut, table.field(name).type)
                 )
         lists = zip(*(table[name].to_pylist() for name in _list_columns(table)), strict=True)
+        is_scored = find_half(table, self.half).tolist()
         return table, [
-            [self._text(source, row, name) for own in parts for name in own] for row, parts in enumerate(lists)
+            [self._text(source, row, name) for own in parts for name in own] if is_scored[row] else []
+            for row, parts in enumerate(lists)
         ]
 
     def _text(self, source: Path, row: int, name: str) -> str:
@@ -52,24 +58,32 @@ def _list_columns(table: pa.Table) -> list[str]:
 
 
 def write_scores(target: Path, table: pa.Table, scores: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
-    """Write a shard with the scores of each row, in the order of the texts of `Lists.read`. Return the counts."""
+    """Write a shard with the scores of each row, in the order of the texts of `Lists.read`. A row without scores keeps
+    those that it has. Return the counts."""
     start = [0] * len(table)
     for name in _list_columns(table):
-        parts = []
+        column, parts = TEACHER_SCORES[name], list[Any]()
+        before = table[column].to_pylist() if column in table.column_names else [None] * len(table)
         for row, length in enumerate(map(len, table[name].to_pylist())):
-            parts.append(scores[row][start[row] : start[row] + length])
-            start[row] += length
-        ends = pa.array(np.cumsum([0, *map(len, parts)]), pa.int32())
-        flat = pa.array(np.concatenate(parts) if parts else np.zeros(0, np.float32), pa.float32())
-        table = table.append_column(TEACHER_SCORES[name], pa.ListArray.from_arrays(ends, flat))
+            found = scores[row][start[row] : start[row] + length]
+            parts.append(found if len(found) == length else before[row])
+            start[row] += len(found)
+        if column in table.column_names:
+            table = table.drop_columns([column])
+        table = table.append_column(column, pa.array(parts, SCORES))
     write_table(target, table)
     return {"rows": len(table), "pairs": sum(start), "tokens": tokens}
 
 
 def write_flag_embedding(folder: Path, corpus: Path) -> None:
-    """Write scored positives and negatives as FlagEmbedding JSONL too. Rankings are not written."""
-    if "positives" not in pq.read_schema(list_shards(folder)[0]).names:
+    """Write positives and negatives as FlagEmbedding JSONL too, unless a query is not scored yet. Rankings are not
+    written."""
+    shards, column = list_shards(folder), TEACHER_SCORES["positives"]
+    names = pq.read_schema(shards[0]).names
+    if "positives" not in names:
+        return
+    if column in names and any(pq.read_table(path, columns=[column])[column].null_count for path in shards):
         return
     text_of = read_texts(corpus)
-    rows = (row for path in list_shards(folder) for row in pq.read_table(path).to_pylist())
+    rows = (row for path in shards for row in pq.read_table(path).to_pylist())
     write_rows(folder / "flag_embedding.jsonl", (make_row(row, text_of) for row in rows))

@@ -5,12 +5,14 @@ Writing is deterministic (equal rows give equal bytes) and atomic (a shard exist
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -25,9 +27,11 @@ CORPUS = pa.schema({"id": pa.string(), "text": pa.string()})
 QUERIES = pa.schema([*CORPUS, ("positives", IDS), ("grades", pa.list_(pa.int32())), ("negatives", IDS)])
 """Queries. positives, negatives: ids in the corpus; grades: the relevance of each positive, 1 or more."""
 
-HELD_OUT = pa.schema({"group": pa.string(), "seen": pa.bool_()})
-"""Further columns of queries that are held out. group: queries of a group are not independent of each other; seen:
-whether a positive of the query is a positive of a training query. Tables of other queries do not have them."""
+GROUPED = pa.schema([*QUERIES, ("group", pa.string())])
+"""Queries with a group: those of a group are not independent of each other. New queries have none."""
+
+HELD_OUT = pa.schema([*GROUPED, ("seen", pa.bool_())])
+"""Queries that are held out. seen: whether a positive of the query is a positive of a training query."""
 
 MINED = pa.schema(
     [*CORPUS, ("positives", IDS), ("negatives", IDS), ("positive_scores", SCORES), ("negative_scores", SCORES)]
@@ -49,15 +53,29 @@ INSTRUCTIONS = ("task", "prompt")
 Tables have them only if the data has them."""
 
 
-def add_instructions(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
-    """Return the schema with those columns of INSTRUCTIONS that are among `names`."""
-    return pa.schema([*schema, *((name, pa.string()) for name in INSTRUCTIONS if name in names)])
+CARRIED = (*INSTRUCTIONS, "group")
+"""Columns of queries that steps copy, where a table has them."""
+
+
+def add_carried(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    """Return the schema with those columns of CARRIED that are among `names`."""
+    return pa.schema([*schema, *((name, pa.string()) for name in CARRIED if name in names)])
 
 
 def read_queries(path: Path, columns: Sequence[str] = ("id", "text", "positives")) -> pa.Table:
-    """Read columns of a shard, and those of INSTRUCTIONS that it has."""
+    """Read columns of a shard, and those of CARRIED that it has."""
     names = pq.read_schema(path).names
-    return pq.read_table(path, columns=[*columns, *(name for name in INSTRUCTIONS if name in names)])
+    return pq.read_table(path, columns=[*columns, *(name for name in CARRIED if name in names)])
+
+
+def find_half(queries: pa.Table, half: str) -> np.ndarray:
+    """Return which queries are in a half of the data (first, second or both), bool [Q]. All queries of a group are in one half, by a hash of its
+    name; without the column `group` each query is a group."""
+    if half == "both":
+        return np.ones(len(queries), bool)
+    names = queries["group" if "group" in queries.column_names else "id"].to_pylist()
+    first_Q = np.array([hashlib.sha256(name.encode()).digest()[0] % 2 == 0 for name in names], bool)
+    return first_Q if half == "first" else ~first_Q
 
 
 def read_texts(corpus: Path) -> dict[str, str]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ratchet.errors import InputError, ModelError
-from ratchet.jobs.pretrained import pretrained
+from ratchet.errors import InputError
 from ratchet.jobs.retrieval import (
     embed,
     evaluate_retrieval,
@@ -29,12 +27,16 @@ from ratchet.recipes._predictions import (
     score_lists,
     write_files,
 )
+from ratchet.recipes._teachers import Teacher
 
 Model = Source | Output
 """A model folder: a published model, or an output of `merge`."""
 
 LEARNING_RATES = {"lora": 1e-3, "full": 2e-4}
 """Learning rates of small encoders, by what is trained: an adapter, or all weights."""
+
+EPOCHS_OF_NEW_HEAD = 3
+"""Epochs of a reranker that does not start from a trained one."""
 
 Mining = Literal["each", "given", "given_scored"]
 """The source of negatives: mined in each iteration, given by the data, or given with a teacher's scores."""
@@ -57,9 +59,11 @@ class RetrievalLoop:
     mining: Mining = "each"
     distillation: Distillation = "kl_div"
     """The use of the reranker of one iteration as a teacher in the next."""
-    teacher: Source | str | None = None
-    """A reranker that is the teacher in all iterations, without a gate: a model, or the address of one behind an API.
-    None: that of the iteration before."""
+    teacher: Teacher | None = None
+    """The teacher in all iterations. None: the reranker of the iteration before."""
+    cross_fit: bool = False
+    """Whether the teacher's scores of each half of the training queries come from a reranker that was trained on the
+    other half, as it is after its last epoch. The reranker of all queries is evaluated, and decides by its gate."""
     guided: bool = False
     """Whether the model that mines also masks negatives in the batches of the finetune (GISTEmbed)."""
     method: Literal["lora", "full"] = "lora"
@@ -98,9 +102,14 @@ class RetrievalLoop:
         if self.teacher and (self.distillation == "none" or self.mining == "given_scored"):
             unused = "distillation=none" if self.distillation == "none" else "mining=given_scored"
             raise InputError(
-                f"teacher: {self.teacher} given, with {unused}, which does not use it; leave one of them out"
+                f"teacher: {self.teacher.models[0]} given, with {unused}, which does not use it; leave one of them out"
             )
         distills = self.reranker and not self.teacher and self.distillation != "none" and self.mining != "given_scored"
+        if self.cross_fit and not (distills and iterations > 1):
+            raise InputError(
+                "cross_fit: true given, without a reranker that teaches a next iteration; expected a reranker, no given"
+                " teacher, distillation and 2 or more iterations; leave cross_fit out"
+            )
         if distills and iterations > 1 and "valid" not in self.splits:
             raise InputError(
                 f"validation_fraction: 0 given, with distillation={self.distillation}; expected held-out queries, since"
@@ -135,14 +144,13 @@ class RetrievalLoop:
         suffix = f", {self.variant}" if self.variant else ""
         rows = []
         miner_name = f"{self.folder}zero_shot"
-        valid = self.prepared["valid"] if "valid" in self.splits else None
+        corpus, valid = self.prepared["corpus"], self.prepared["valid"] if "valid" in self.splits else None
         zero_shot = {split: self.evaluate(miner_name, bootstrap, split) for split in self.splits[:1]}
         miner: Model = bootstrap
         best: Output | None = None
         reranker_base: Model | None = None
-        reranker: Step | None = None
         best_reranker: Output | None = None
-        teacher: Model | str | None = self.teacher
+        teacher = self.teacher
         merged: Output | None = None
         evaluations: dict[str, Step] = {}
         reranked: dict[str, Step] = {}
@@ -153,8 +161,8 @@ class RetrievalLoop:
                 f"{name}/finetune_embedder",
                 finetune_embedder.JOB,
                 base=self.embedder,
-                mined=self.score_with_teacher(f"{name}/rerank_mined", mined, teacher, reranker),
-                corpus=self.prepared["corpus"],
+                mined=self.score_with_teacher(f"{name}/rerank_mined", mined, teacher),
+                corpus=corpus,
                 valid=valid,
                 current_best=best,
                 examples=self.examples,
@@ -180,34 +188,37 @@ class RetrievalLoop:
             reranker_base = reranker_base or (miner if self.reranker == "embedder" else self.reranker)
 
             hard = self.mine(f"{name}/mine_hard", miner_name, miner, self.reranker_window, i)
+            values: dict[str, Any] = {
+                "base": reranker_base,
+                "mined": self.score_with_teacher(f"{name}/rerank_hard", hard, teacher),
+                "corpus": corpus,
+                "distillation": self._distillation(teacher),
+                "method": self.method,
+                "learning_rate": LEARNING_RATES[self.method],
+                "label_smoothing": 0.2,
+                "seed": self.seed + i,
+                **self.reranker_settings,
+            }
             reranker = step(
                 f"{name}/finetune_reranker",
                 finetune_reranker.JOB,
-                base=reranker_base,
-                mined=self.score_with_teacher(f"{name}/rerank_hard", hard, teacher, reranker),
-                corpus=self.prepared["corpus"],
                 valid=valid,
                 ranking=evaluations["valid"]["ranking"] if valid else None,
                 current_best=best_reranker,
                 start_from="current_best",
-                distillation=self._distillation(teacher),
-                epochs=1 if i else 3,  # a new head needs more
-                method=self.method,
-                learning_rate=LEARNING_RATES[self.method],
-                label_smoothing=0.2,
+                epochs=1 if i else EPOCHS_OF_NEW_HEAD,
                 depth=self.depth,
-                seed=self.seed + i,
-                **self.reranker_settings,
+                **values,
             )
             best_reranker, merged = self.take_model(f"{name}/merge_reranker", reranker_base, reranker)
-            teacher = self.teacher or merged
+            teacher = self.teacher or self.make_teacher(name, merged, reranker, values)
             shown = dict(list(evaluations.items())[:1])
             reranked = {
                 split: self.evaluate_order(
                     name,
                     split,
                     "reranked",
-                    self.score_lists(f"{name}/rerank_{split}", lists["ranking"], merged, depth=self.depth),
+                    score_lists(f"{name}/rerank_{split}", merged, lists["ranking"], corpus, depth=self.depth),
                     **compare(split, shown, reranker),
                 )
                 for split, lists in evaluations.items()
@@ -218,7 +229,7 @@ class RetrievalLoop:
             )
         if self.new_queries and not self.variant:
             new, vectors = prepare_new_queries(self.new_queries), self.embed(miner_name, miner, "corpus")
-            ranked = rank_queries("model", new, self.prepared["corpus"], miner, vectors, merged, self.depth)
+            ranked = rank_queries("model", new, corpus, miner, vectors, merged, self.depth)
             self.systems.extend(list_systems("model", ranked, [evaluations.get("valid"), reranked.get("valid")]))
         return rows
 
@@ -288,18 +299,24 @@ class RetrievalLoop:
         kinds = {"guide_queries": "train", "guide_corpus": "corpus"} if self.guided else {}
         return {name: self.embed(miner_name, miner, texts) for name, texts in kinds.items()}
 
-    def score_lists(self, name: str, lists: Step | Output, reranker: Model | str, **values: Any) -> Step:
-        return score_lists(name, reranker, lists, self.prepared["corpus"], **values)
-
-    def score_with_teacher(
-        self, name: str, mined: Step | Output, teacher: Model | str | None, reranker: Step | None
-    ) -> Step | Output:
-        """Add the teacher's scores to mined negatives, if there is a teacher and its scores are used. `reranker` is the
-        finetune that the teacher comes from, unless it is given."""
+    def score_with_teacher(self, name: str, mined: Step | Output, teacher: Teacher | None) -> Step | Output:
+        """Add the teacher's scores to mined negatives, if there is a teacher and its scores are used."""
         if not teacher or self.distillation == "none" or self.mining == "given_scored":
             return mined
-        gate = {"teacher_gate": reranker["teacher_gate"]} if reranker and not self.teacher else {}
-        return self.score_lists(name, mined, teacher, **gate)
+        return teacher.score(name, mined, self.prepared["corpus"])
+
+    def make_teacher(self, name: str, merged: Output, reranker: Step, values: Mapping[str, Any]) -> Teacher:
+        """Return the reranker of an iteration as the teacher of the next one, or with `cross_fit` two that are trained
+        on halves of the queries. values: the settings of the reranker's finetune."""
+        gate = reranker["teacher_gate"]
+        if not self.cross_fit:
+            return Teacher((merged,), gate)
+        found = {}
+        for half in ("first", "second"):
+            half_name = f"{name}/finetune_reranker_{half}"
+            one = step(half_name, finetune_reranker.JOB, half=half, epochs=EPOCHS_OF_NEW_HEAD, **values)
+            found[half] = self.take_model(f"{name}/merge_reranker_{half}", values["base"], one)[1]
+        return Teacher((found["second"], found["first"]), gate)
 
     def take_model(self, name: str, base: Model, finetuned: Step) -> tuple[Output, Output]:
         """Return what a finetune made, and the model that it is: the same, or an adapter merged into its base (an empty
@@ -316,7 +333,7 @@ class RetrievalLoop:
         merged = step(name, merge.JOB, base=base, adapter=adapter, corpus=corpus, allow_unchanged=True)
         return adapter, merged["model"]
 
-    def _distillation(self, teacher: Model | str | None) -> Distillation:
+    def _distillation(self, teacher: Teacher | None) -> Distillation:
         """Return the distillation of a finetune: none without a teacher's scores."""
         return self.distillation if teacher or self.mining == "given_scored" else "none"
 
@@ -358,20 +375,3 @@ def make_row(
     if judged:
         columns["merging cost"] = judged.metric("merging_cost")
     return Row(label, columns, steps=[s for s in (mined, finetuned, last) if isinstance(s, Step)])
-
-
-def choose_teacher(name: str) -> Source | str | None:
-    """Convert the recipe parameter `teacher`: empty, the address of an API, or a model."""
-    return name if name.startswith(("http://", "https://")) else pretrained(name) if name else None
-
-
-def choose_reranker(name: str) -> Source | Literal["embedder"] | None:
-    """Convert the recipe parameter `reranker`: none, embedder, or a model."""
-    if name in ("none", "embedder"):
-        return None if name == "none" else "embedder"
-    try:
-        return pretrained(name)
-    except ModelError as error:
-        near = difflib.get_close_matches(name, ("none", "embedder"), n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise ModelError(f"reranker: {error}; none and embedder are possible too{hint}") from None

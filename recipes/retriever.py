@@ -14,8 +14,9 @@ from ratchet.jobs.retrieval import prepare
 from ratchet.jobs.retrieval.datasets import find_datasets
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Seed, Source, Summary, average, step
-from ratchet.recipes._retrieval_loop import Mining, RetrievalLoop, choose_reranker, choose_teacher
+from ratchet.recipes._retrieval_loop import Mining, RetrievalLoop
 from ratchet.recipes._synthetic_queries import add_synthetic_queries
+from ratchet.recipes._teachers import choose_reranker, choose_teacher
 
 
 def retriever(
@@ -31,6 +32,7 @@ def retriever(
     mining: Mining = "each",
     distillation: Distillation = "kl_div",
     teacher: str = "",
+    cross_fit: bool = False,
     guided: bool = False,
     examples: str = "",
     generator: str = "",
@@ -63,6 +65,8 @@ def retriever(
     teacher     a reranker that scores the mined negatives from the first iteration on: a folder, a hub id, or the
                 address of an API (http://localhost:8000/v1/rerank; rerank_api.model names its model); empty: the
                 reranker of the iteration before
+    cross_fit   whether each half of the training queries is scored by a reranker that was trained on the other half,
+                since a teacher is too sure of what it was trained on; twice the rerankers are trained
     guided      whether negatives that the model which mined finds nearer to a query than its positive are masked in
                 training (GISTEmbed)
     examples    few-shot examples in front of every query: JSON Lines with `query` and `answer`
@@ -88,6 +92,7 @@ def retriever(
         mining=mining,
         distillation=distillation,
         teacher=choose_teacher(teacher),
+        cross_fit=cross_fit,
         guided=guided,
         examples=Source.find(examples, "examples") if examples else None,
         new_queries=Source.find(predict, "predict") if predict else None,

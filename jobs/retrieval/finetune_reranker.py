@@ -32,6 +32,8 @@ MICRO_BATCH_SIZE = 8
 class Config(RerankerSettings, RetrievalFinetuneConfig):
     num_negatives: Annotated[int, Ge(1)] = 15
     """Mined negatives per query and training step, sampled anew in each epoch."""
+    half: Literal["both", "first", "second"] = "both"
+    """Queries that are trained on. Queries of a group (a question) are in one half, by a hash of its name."""
     loss: Literal["softmax", "lambdarank"] = "softmax"
     """Loss on the labels: the cross-entropy of the positive among its group, or LambdaRank's, which weights each
     negative by what exchanging it with the positive would change in NDCG."""

@@ -2,8 +2,8 @@
 
 The folders hold Parquet shards. `train` also has the negatives that the data brings, and a teacher's scores if all
 passages have them (FlagEmbedding's `pos_scores` and `neg_scores`), in the columns of
-`ratchet.data.tables.TEACHER_SCORES`. Finetuning can start from these. `valid` and `test` have the columns of
-`ratchet.data.tables.HELD_OUT`.
+`ratchet.data.tables.TEACHER_SCORES`. Finetuning can start from these. `train` has the columns of
+`ratchet.data.tables.GROUPED`, and `valid` and `test` those of `HELD_OUT`.
 """
 
 from __future__ import annotations

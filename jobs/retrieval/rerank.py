@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge
 
@@ -29,6 +29,9 @@ from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parent
 class Config(EngineConfig, RerankerSettings):
     depth: Annotated[int, Ge(1), Unit("documents")] | None = None
     """Number of documents of each ranking that are scored. None: all."""
+    half: Literal["both", "first", "second"] = "both"
+    """Queries whose lists are scored; those of the other half keep the scores that they have. A reranker that was
+    trained on one half can so score the other one (`finetune_reranker.half`)."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ratchet.data.formats.trec import write_qrels, write_run
 from ratchet.data.lexical_baselines import score_bm25
 from ratchet.data.rankings import reorder
 from ratchet.data.significance import list_half_widths, number_groups
-from ratchet.data.tables import RANKED, add_instructions, list_shards, read_queries, read_shards, write_table
+from ratchet.data.tables import RANKED, add_carried, list_shards, read_queries, read_shards, write_table
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
 from ratchet.errors import InputError
@@ -60,7 +60,7 @@ class Worker:
             {**query, "documents": [self.ids[row] for row in rows[at].tolist()], "scores": scores[at], "ranks": ranks}
             for query, rows, scores, at, ranks in zip(queries, rows_QK, scores_QK, kept, ranks_of, strict=True)
         ]
-        table = pa.Table.from_pylist(ranked, schema=add_instructions(RANKED, shard.column_names))
+        table = pa.Table.from_pylist(ranked, schema=add_carried(RANKED, shard.column_names))
         for name, own_R in self._rank_truncated(source, queries, relevant, own_Q).items():
             table = table.append_column(name, pa.ListArray.from_arrays(relevant.indptr.astype(np.int32), own_R))
         write_table(target, table)
@@ -175,7 +175,7 @@ def _write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: P
     """Write the ranking by a reranker's scores."""
     if inputs.scored is None:
         raise InputError("evaluate_retrieval.scored: nothing given; expected a scored ranking with system=reranked")
-    schema = add_instructions(RANKED, pq.read_schema(list_shards(inputs.scored)[0]).names)
+    schema = add_carried(RANKED, pq.read_schema(list_shards(inputs.scored)[0]).names)
     table = read_shards(inputs.scored, [*schema.names, "teacher_scores"])
     if table["id"].to_pylist() != queries["id"].to_pylist():
         raise InputError(f"{inputs.scored}: ranks other queries; expected those of {inputs.queries} in the same order")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ratchet.data.rankings import reorder
 from ratchet.data.significance import compute_p_value
-from ratchet.data.tables import RANKED, read_shards
+from ratchet.data.tables import RANKED, find_half, read_shards
 from ratchet.data.triplets import TripletBatch, Triplets, pad_rows
 from ratchet.errors import InputError
 from ratchet.jobs.model_settings import list_instructions, resolve_reranker_config
@@ -58,7 +58,9 @@ class TrainTask:
             raise InputError(
                 f"{inputs.ranking}: a ranking of other queries given; expected those of {inputs.valid}; rank these"
             )
-        self.triplets = Triplets(read_shards(inputs.mined), corpus, teacher=config.distillation != "none")
+        mined = read_shards(inputs.mined)
+        mined = mined.filter(pa.array(find_half(mined, config.half)))
+        self.triplets = Triplets(mined, corpus, teacher=config.distillation != "none")
         self.prompts = list_instructions(config, self.triplets.queries)
         if not self.triplets.num_negatives:
             raise InputError(

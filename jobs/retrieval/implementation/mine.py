@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from ratchet.data.formats.flag_embedding import TrainingRow, make_row, write_rows
 from ratchet.data.negatives import Window, choose_negatives, number_texts
-from ratchet.data.tables import MINED, add_instructions, list_shards, read_queries, read_shards, read_texts, write_table
+from ratchet.data.tables import MINED, add_carried, list_shards, read_queries, read_shards, read_texts, write_table
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
 from ratchet.errors import InputError
@@ -96,7 +96,7 @@ class Worker:
         ]
         ids, scores = (MINED.field(name).type for name in ("negatives", "negative_scores"))
         columns = [("random_fill", pa.int32()), ("suspects", ids), ("suspect_scores", scores)]
-        schema = add_instructions(pa.schema([*MINED, *columns]), shard.column_names)
+        schema = add_carried(pa.schema([*MINED, *columns]), shard.column_names)
         write_table(target, pa.Table.from_pylist(rows, schema=schema))
         return {
             "rows": len(rows),

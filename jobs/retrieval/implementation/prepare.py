@@ -8,12 +8,12 @@ from ratchet.data.rankings import summarize_counts
 from ratchet.data.retrieval import Query
 from ratchet.data.tables import (
     CORPUS,
+    GROUPED,
     HELD_OUT,
     INSTRUCTIONS,
-    QUERIES,
     SCORES,
     TEACHER_SCORES,
-    add_instructions,
+    add_carried,
     write_shards,
 )
 from ratchet.jobs.retrieval.prepare import Config, Inputs
@@ -28,7 +28,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     scored = splits["train"] and all(query.teacher for query in splits["train"])
     scores = [TEACHER_SCORES["positives"], TEACHER_SCORES["negatives"]] if scored else []
     instructions = [name for name in INSTRUCTIONS if any(getattr(query, name) for query in data.queries)]
-    schema = add_instructions(pa.schema([*QUERIES, *((name, SCORES) for name in scores)]), instructions)
+    further = [(name, SCORES) for name in scores]
     trained, statistics = {name for query in splits["train"] for name in query.positives}, []
     for name, queries in splits.items():
         rows = [
@@ -39,8 +39,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             }
             for query in queries
         ]
-        own = schema if name == "train" else pa.schema([*schema, *HELD_OUT])
-        write_shards(context.out / name, rows, own, config.shard_rows)
+        schema = pa.schema([*(GROUPED if name == "train" else HELD_OUT), *further])
+        write_shards(context.out / name, rows, add_carried(schema, instructions), config.shard_rows)
         statistics.append(_statistics(name, queries, sum(row["seen"] is True for row in rows)))
     context.progress(Progress(len(data.queries), len(data.queries), "queries"))
     counts = {f"{name}/queries": len(queries) for name, queries in splits.items()}

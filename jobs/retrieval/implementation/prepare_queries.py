@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ratchet.data.formats.detection import load_queries
-from ratchet.data.tables import INSTRUCTIONS, QUERIES, add_instructions, write_shards
+from ratchet.data.tables import INSTRUCTIONS, QUERIES, add_carried, write_shards
 from ratchet.jobs.retrieval.prepare_queries import Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Result
 
@@ -11,5 +11,5 @@ from ratchet.orchestrator.job_interface import Context, Result
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     queries = load_queries(inputs.queries)
     instructions = [name for name in INSTRUCTIONS if any(getattr(query, name) for query in queries)]
-    write_shards(context.out, list(map(vars, queries)), add_instructions(QUERIES, instructions), config.shard_rows)
+    write_shards(context.out, list(map(vars, queries)), add_carried(QUERIES, instructions), config.shard_rows)
     return Result({"queries": len(queries), "longest_text": max(len(query.text) for query in queries)})

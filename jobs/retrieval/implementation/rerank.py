@@ -35,7 +35,11 @@ class Worker:
             quantization=config.quantization,
             reranker_config=resolve_reranker_config(config, inputs.model, inputs.adapter),
         )
-        self.config, self.lists, self.batch_tokens = config, Lists(inputs.corpus, config.depth), batch_tokens
+        self.config, self.lists, self.batch_tokens = (
+            config,
+            Lists(inputs.corpus, config.depth, config.half),
+            batch_tokens,
+        )
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         table, texts = self.lists.read(source)
@@ -58,7 +62,7 @@ class ShardClient:
     task: Task = "classify"
 
     def __init__(self, config: Config, inputs: Inputs) -> None:
-        self.config, self.lists = config, Lists(inputs.corpus, config.depth)
+        self.config, self.lists = config, Lists(inputs.corpus, config.depth, config.half)
         tokenizer = transformers.AutoTokenizer.from_pretrained(inputs.model)
         self.tokens = PairTokenizer(tokenizer, resolve_reranker_config(config, inputs.model, inputs.adapter))
         self.engine_args = make_scorer_args(tokenizer.convert_ids_to_tokens(self.tokens.answers))

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pyarrow.parquet as pq
 
-from ratchet.data.tables import INSTRUCTIONS, QUERIES, add_instructions, list_shards, read_shards, write_shards
+from ratchet.data.tables import INSTRUCTIONS, QUERIES, add_carried, list_shards, read_shards, write_shards
 from ratchet.data.tasks import query_generation
 from ratchet.data.tasks.task import CORRECT, read_task_name
 from ratchet.errors import ArtifactError, InputError
@@ -23,7 +23,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         )
     train = read_shards(inputs.train)
     known = {text.casefold() for text in train["text"].to_pylist()}
-    schema = add_instructions(QUERIES, train.column_names)
+    schema = add_carried(QUERIES, train.column_names)
     common = {
         name: Counter(train[name].to_pylist()).most_common(1)[0][0]
         for name in INSTRUCTIONS
@@ -43,7 +43,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
                     counts[label] += 1
                     continue
                 seen.add(query.casefold())
-                own = {"id": f"synthetic/{row['id']}/{number}", "text": query, "positives": [row["id"]]}
+                own = {
+                    "id": f"synthetic/{row['id']}/{number}",
+                    "text": query,
+                    "positives": [row["id"]],
+                    "group": row["id"],
+                }
                 rows.append({**own, "grades": [1], "negatives": [], **common})
     found = {"completions": counts["completions"], "empty": counts["empty"], "copies": counts["copy"]}
     found |= {"duplicates": counts["duplicates"], "queries": len(rows)}

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ratchet.data.tables import CORPUS, QUERIES, RANKED, add_instructions, read_shards, write_shards
+from ratchet.data.tables import CORPUS, QUERIES, RANKED, add_carried, read_shards, write_shards
 from ratchet.data.tasks import get_task, query_generation, read_samples
 from ratchet.data.tasks.answers import COMPLETIONS
 from ratchet.data.tasks.task import write_task_name
@@ -178,7 +178,7 @@ def test_repeated_and_unusable_answers_are_left_out(context: MakeContext, data: 
 
 def test_queries_get_the_most_frequent_instruction(context: MakeContext, data: Path) -> None:
     rows = [{**TRAIN[0], "id": str(i), "task": task} for i, task in enumerate(["Find it.", "Ask.", "Find it."])]
-    write_shards(data / "instructed", rows, add_instructions(QUERIES, ["task"]), 9)
+    write_shards(data / "instructed", rows, add_carried(QUERIES, ["task"]), 9)
     made = context()
     clean(made, data, {"c": ["bread"]}, "instructed")
     assert read_shards(made.out).to_pylist()[0]["task"] == "Find it."
@@ -268,7 +268,7 @@ def test_queries_are_kept_that_find_their_document(
 
 def test_kept_queries_have_the_columns_of_the_training_queries(context: MakeContext, data: Path) -> None:
     search, made = Search(data / "search"), context()
-    schema = pa.schema([*add_instructions(QUERIES, ["task"]), ("teacher_positive_scores", pa.list_(pa.float32()))])
+    schema = pa.schema([*add_carried(QUERIES, ["task"]), ("teacher_positive_scores", pa.list_(pa.float32()))])
     write_shards(data / "train", [{**row, "task": "Find."} for row in TRAIN], schema, 9)
     (data / "train/shard-00001.parquet").unlink()
     names = [search.folder / name for name in ("corpus", "queries", "ranking")]

@@ -1,0 +1,50 @@
+"""Rerankers that teach: what they are, and the scores that they give to mined negatives."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Literal
+
+from ratchet.errors import ModelError
+from ratchet.jobs.pretrained import pretrained
+from ratchet.orchestrator.step import Output, Source, Step
+from ratchet.recipes._predictions import score_lists
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """Rerankers whose scores are distilled. Each is a model, or the address of one behind an API."""
+
+    models: tuple[Source | Output | str, ...]
+    """One, or two: for the queries of the first half of the data and for those of the second."""
+    gate: Output | None = None
+    """The decision whether it may teach. None: it may."""
+
+    def score(self, name: str, mined: Step | Output, corpus: Output) -> Step | Output:
+        """Add the scores to mined negatives."""
+        gate = {} if self.gate is None else {"teacher_gate": self.gate}
+        if len(self.models) == 1:
+            return score_lists(name, self.models[0], mined, corpus, **gate)
+        for half, model in zip(("first", "second"), self.models, strict=True):
+            mined = score_lists(f"{name}_{half}", model, mined, corpus, half=half, **gate)
+        return mined
+
+
+def choose_teacher(name: str) -> Teacher | None:
+    """Convert the recipe parameter `teacher`: empty, the address of an API, or a model."""
+    if not name:
+        return None
+    return Teacher((name if name.startswith(("http://", "https://")) else pretrained(name),))
+
+
+def choose_reranker(name: str) -> Source | Literal["embedder"] | None:
+    """Convert the recipe parameter `reranker`: none, embedder, or a model."""
+    if name in ("none", "embedder"):
+        return None if name == "none" else "embedder"
+    try:
+        return pretrained(name)
+    except ModelError as error:
+        near = difflib.get_close_matches(name, ("none", "embedder"), n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise ModelError(f"reranker: {error}; none and embedder are possible too{hint}") from None
