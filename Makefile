@@ -26,10 +26,11 @@ quickstart: $(READY) ## set up, then run two iterations on generated data and wr
 	@$(BIN)/ratchet run quickstart
 
 test: $(READY) ## set up, then run the unit tests (no Ray cluster, 2 minutes)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=12
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --durations=12
 
 # Tests of the orchestrator mostly wait for processes that they start, so two run at once. Training has all cores.
-test-integration: $(READY) ## tests on Ray and DeepSpeed, through the command, with killed processes (30 to 50 minutes)
+test-integration: $(READY) ## slow unit tests; tests on Ray and DeepSpeed, with killed processes (30 to 50 minutes)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 	@$(PATIENT) $(BIN)/python -m pytest -n 2 --durations=15 tests/integration/orchestrator
 	@$(BIN)/python -m pytest -n 0 --durations=30 --ignore=tests/integration/orchestrator tests/integration
 

@@ -69,8 +69,8 @@ def read_queries(path: Path, columns: Sequence[str] = ("id", "text", "positives"
 
 
 def find_half(queries: pa.Table, half: str) -> np.ndarray:
-    """Return which queries are in a half of the data (first, second or both), bool [Q]. All queries of a group are in one half, by a hash of its
-    name; without the column `group` each query is a group."""
+    """Return which queries are in a half of the data (first, second or both), bool [Q]. All queries of a group are in
+    one half, by a hash of its name; without the column `group` each query is a group."""
     if half == "both":
         return np.ones(len(queries), bool)
     names = queries["group" if "group" in queries.column_names else "id"].to_pylist()

@@ -211,7 +211,8 @@ class RetrievalLoop:
                 **values,
             )
             best_reranker, merged = self.take_model(f"{name}/merge_reranker", reranker_base, reranker)
-            teacher = self.teacher or self.make_teacher(name, merged, reranker, values)
+            if not self.teacher and i + 1 < iterations:
+                teacher = self.make_teacher(name, merged, reranker, values)
             shown = dict(list(evaluations.items())[:1])
             reranked = {
                 split: self.evaluate_order(

@@ -187,7 +187,8 @@ def test_a_teacher_may_be_behind_an_api_and_the_miner_may_guide(data: str) -> No
 
 
 def test_each_half_is_scored_by_the_reranker_of_the_other(data: str) -> None:
-    steps, _ = build_retriever(data, "reranker=embedder", "cross_fit=true", "iterations=2")
+    steps, summary = build_retriever(data, "reranker=embedder", "cross_fit=true", "iterations=2")
+    assert not summary.unreached
     by_name = {step.name: step for step in steps}
     assert not any(name.startswith("iter1/finetune_reranker_") for name in by_name), "the last one teaches nobody"
     mined = "iter1/mine"

@@ -33,6 +33,7 @@ def simulate(random: np.random.Generator, questions: int, epochs: int) -> tuple[
     return before_Q, np.array([draw(shared_Q, noise(0.3)) for _ in range(epochs)]), group_Q
 
 
+@pytest.mark.slow
 def test_the_best_of_several_epochs_that_are_no_better_passes_as_often_as_it_may(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

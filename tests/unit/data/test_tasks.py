@@ -100,6 +100,7 @@ def test_everything_else_is_refused(text: str) -> None:
         parse(text)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=400)
 @given(st.text(st.sampled_from("0123456789+-*/() =<>answer/\n٣²x."), max_size=230) | st.text(max_size=300))
 def test_no_text_breaks_the_verifiers(text: str) -> None:

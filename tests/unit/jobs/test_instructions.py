@@ -14,7 +14,7 @@ import pytest
 
 from ratchet.data import scored_lists
 from ratchet.data.formats import flag_embedding
-from ratchet.data.tables import MINED, QUERIES, RANKED, embeddings_schema, read_shards, write_shards
+from ratchet.data.tables import GROUPED, MINED, RANKED, embeddings_schema, read_shards, write_shards
 from ratchet.jobs.retrieval import evaluate_retrieval, mine
 from ratchet.jobs.retrieval.implementation import evaluate_retrieval as evaluating
 from ratchet.jobs.retrieval.implementation import mine as mining
@@ -112,12 +112,12 @@ def test_reranked_rankings_keep_them(instructed: Path, tmp_path: Path) -> None:
 
 def test_a_task_without_a_prompt_is_one_column(context: MakeContext, tmp_path: Path) -> None:
     out = prepared(context, tmp_path, prompt="find")
-    assert read_shards(out / "train").schema == pa.schema([*QUERIES, ("task", pa.string())])
+    assert read_shards(out / "train").schema == pa.schema([*GROUPED, ("task", pa.string())])
 
 
 def test_tables_of_data_without_instructions_are_as_before(context: MakeContext, tmp_path: Path) -> None:
     out = prepared(context, tmp_path)
-    assert read_shards(out / "train").schema == QUERIES
+    assert read_shards(out / "train").schema == GROUPED
     assert read_shards(mine_train(out, tmp_path)).schema.names[: len(MINED)] == MINED.names
     assert not {"task", "prompt"} & set(read_shards(tmp_path / "mined").column_names)
-    assert read_shards(evaluate_test(out, tmp_path / "ranking")).schema == RANKED
+    assert read_shards(evaluate_test(out, tmp_path / "ranking")).schema == pa.schema([*RANKED, GROUPED.field("group")])

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from mistakes import Mistake, answers, check, parametrize
 
+pytestmark = pytest.mark.slow
+
 HEAD = "expected host:port of the head of a running Ray cluster, such as 10.0.0.1:6379"
 DASHBOARD = "expected the address of a cluster's dashboard, such as http://127.0.0.1:8265"
 SPACE = {"space.yaml": "finetune_embedder.epochs: choice(1, 2)\n"}

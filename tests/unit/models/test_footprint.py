@@ -80,6 +80,7 @@ def test_published_shapes_have_their_numbers_of_weights(tmp_path: Path, shape: s
     assert layer == size["hidden_size"] * (kept + 3 * size["intermediate_size"])
 
 
+@pytest.mark.slow
 def test_what_lowers_the_memory_lowers_the_count(tmp_path: Path) -> None:
     whole = save_shape(tmp_path / "whole", "7B")
     short = shutil.copytree(whole, tmp_path / "short")  # four layers are counted faster than 28

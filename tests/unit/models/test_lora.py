@@ -81,6 +81,7 @@ def test_saved_adapters_load_here_and_in_plain_peft(tiny: dict[str, Path], tmp_p
     assert not any(parameter.requires_grad for parameter in lora.load(body(tiny["bert"]), tmp_path).parameters())
 
 
+@pytest.mark.slow
 def test_the_same_adapter_is_the_same_bytes_in_every_process(tiny: dict[str, Path], tmp_path: Path) -> None:
     code = (
         "import sys, transformers; from pathlib import Path; from ratchet.models.adapters import lora;"

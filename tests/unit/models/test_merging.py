@@ -54,6 +54,7 @@ def merged(base: Path, adapter: Path, folder: Path) -> merging.MergeCheck:
     return merging.check(base, adapter, folder, TEXTS)
 
 
+@pytest.mark.slow
 def test_a_merged_embedder_is_one_for_sentence_transformers_too(minilm: Path, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
@@ -168,6 +169,7 @@ def test_a_tokenizer_that_cannot_be_adapted_has_no_layout(tiny: dict[str, Path],
     assert not (base / "modules.json").exists()
 
 
+@pytest.mark.slow
 def test_a_projection_goes_along(minilm: Path, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 

@@ -131,6 +131,7 @@ UNUSED = [
 ]
 
 
+@pytest.mark.slow
 def test_what_identifies_a_model(minilm: Path, tmp_path: Path) -> None:
     """Every file counts but those of the list. Each is changed, and the digest compared."""
     copy = tmp_path / "model"

@@ -53,6 +53,7 @@ def cases(draw: st.DrawFn) -> tuple[int, int, list[list[int]], np.ndarray]:
     return draw(st.integers(0, 10**6)), rows, lists, np.array(exclude)
 
 
+@pytest.mark.slow
 @given(case=cases(), block=st.integers(1, 90), dim=st.sampled_from([1, 5, 40]), chunk=st.integers(1, 6))
 @settings(max_examples=120, deadline=None)
 def test_ranks_are_those_of_a_full_sort(
@@ -85,6 +86,7 @@ def test_ranks_are_those_of_a_full_sort(
     np.testing.assert_array_equal(np.concatenate(parts), expected)
 
 
+@pytest.mark.slow
 @given(case=cases(), dim=st.sampled_from([1, 5, 40]), block=st.integers(1, 40))
 @settings(max_examples=40, deadline=None)
 def test_ranks_of_all_against_all_are_those_of_a_full_sort(

@@ -17,6 +17,8 @@ from ratchet.models.embedder.encoding_config import EncodingConfig
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig
 
+pytestmark = pytest.mark.slow
+
 YES_NO = RerankerConfig("yes_no", 64, None, "w1{text}", "w2{text}", "w", "w3", answer="w")
 CROSS_ENCODER = RerankerConfig("cross_encoder", 64)
 DECODERS = [name for name in ARCHITECTURES if "bert" not in name]

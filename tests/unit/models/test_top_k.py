@@ -34,6 +34,7 @@ def hard_case(seed: int, queries: int, rows: int, dim: int) -> tuple[np.ndarray,
     return query / np.linalg.norm(query, axis=1, keepdims=True), corpus
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 10**6),
     rows=st.integers(1, 60),

@@ -14,6 +14,8 @@ from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.lease import Lease, Leases
 
+pytestmark = pytest.mark.slow
+
 STEPS = ("a" * 64, "b" * 64)
 
 PROGRAM = """

@@ -7,6 +7,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from store_model import BucketModel, StoreModel
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("model", [StoreModel, BucketModel])
 def test_nothing_committed_is_lost_and_nothing_stale_is_reused(model: type[StoreModel]) -> None:

@@ -21,6 +21,8 @@ from ratchet.orchestrator.sweeps.results import compare_with_defaults, find_winn
 from ratchet.orchestrator.sweeps.space import Space
 from ratchet.orchestrator.sweeps.trial_log import Trial, TrialLog
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

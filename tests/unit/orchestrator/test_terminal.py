@@ -15,6 +15,8 @@ from rich.text import Text
 
 from ratchet.orchestrator.job_interface.terminal import CleanConsole, clean, print_clean
 
+pytestmark = pytest.mark.slow
+
 TITLE = "\x1b]0;owned\x07"
 EVIL = f"a{TITLE}b\x1b[2Jc\x9b31md\u202ee\rf\ud800"
 
