@@ -70,7 +70,8 @@ MINING = ("window", "percent_of_positive", "absolute_margin", "num_mined", "labe
 OTHERS = ("guide", "neighbours", "models")
 """The base guides the choice of negatives; batches are made of similar queries; the weights of so many models, which
 differ in their seeds, are averaged. All further settings are the finetune's."""
-METRICS = ("map@25", "ndcg@10", "r@25", "seen", "unseen", "seconds")
+DIMS = (64, 128)
+METRICS = ("map@25", "ndcg@10", "r@25", "seen", "unseen", *(f"{dim} dimensions" for dim in DIMS), "seconds")
 
 
 def main() -> None:
@@ -209,11 +210,11 @@ def group_neighbours(triplets: Any, query_QD: np.ndarray) -> None:
 
 
 def evaluate(task: Any, folder: Path, seen_Q: np.ndarray) -> dict[str, float]:
-    """Return the metrics of the model as it is on the held-out queries."""
+    """Return the metrics of the model as it is on the held-out queries, and MAP@25 by the first of its dimensions."""
     from ratchet.data.tables import read_shards
     from ratchet.data.triplets import find_corpus_rows
     from ratchet.models.loading import eval_mode
-    from ratchet.models.search.rank_metrics import compute_rank_metrics
+    from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
     from ratchet.models.search.ranks import Relevant
 
     test = read_shards(folder / "valid")
@@ -221,10 +222,16 @@ def evaluate(task: Any, folder: Path, seen_Q: np.ndarray) -> dict[str, float]:
         query_QD = task.encoder.encode(test["text"].to_pylist(), "query")
         corpus_ND = task.encoder.encode(task.corpus["text"].to_pylist(), "passage")
     relevant = Relevant(*find_corpus_rows(test, "positives", task.corpus))
-    score_QN = query_QD @ corpus_ND.T
-    own_R = score_QN[relevant.query_R, relevant.indices]
-    found = compute_rank_metrics(1 + (score_QN[relevant.query_R] > own_R[:, None]).sum(1), relevant, [10, 25])
+
+    def rank(dim: int) -> RankMetrics:
+        vectors_ND = corpus_ND[:, :dim] / np.linalg.norm(corpus_ND[:, :dim], axis=1, keepdims=True)
+        score_QN = query_QD[:, :dim] @ vectors_ND.T  # the length of a query's vector changes no order
+        own_R = score_QN[relevant.query_R, relevant.indices]
+        return compute_rank_metrics(1 + (score_QN[relevant.query_R] > own_R[:, None]).sum(1), relevant, [10, 25])
+
+    found = rank(corpus_ND.shape[1])
     row = {name: found.values[name] for name in ("map@25", "ndcg@10", "r@25")}
+    row |= {f"{dim} dimensions": rank(dim).values["map@25"] for dim in DIMS}
     for name, some_Q in (("seen", seen_Q), ("unseen", ~seen_Q)):
         if some_Q.any():
             row |= {name: float(found.per_query["map@25"][some_Q].mean()), f"{name}/queries": int(some_Q.sum())}

@@ -14,8 +14,8 @@ from transformers import TrainerCallback
 
 from ratchet.data.tasks.task import CORRECT, Sample, Task
 from ratchet.errors import InputError
+from ratchet.jobs.answers.answering_task import AnsweringTask, read_samples
 from ratchet.jobs.answers.grpo import Config, Inputs, Options, check_samples, make_options
-from ratchet.jobs.training.answering_task import AnsweringTask, read_samples
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.finetuning import CPU_TOKENS, run_finetuning
 from ratchet.jobs.training.task import WorkerInfo

@@ -18,8 +18,8 @@ from ratchet.data.tasks.answers import TEACHER_LOGPROBS
 from ratchet.data.tasks.task import Sample
 from ratchet.data.triplets import distribute
 from ratchet.errors import InputError
+from ratchet.jobs.answers.answering_task import AnsweringTask, read_samples
 from ratchet.jobs.answers.sft import DEFAULT_MAX_LENGTH, LEARNING_RATES, Config, Inputs
-from ratchet.jobs.training.answering_task import AnsweringTask, read_samples
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.finetuning import run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
