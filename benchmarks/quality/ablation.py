@@ -4,16 +4,13 @@
     python -m benchmarks.quality.ablation --data generated squad=dev-v1.1.json stacks=grouped_by_section.jsonl
 
 For each seed the queries are split anew by group, MiniLM mines negatives once, and every variant trains on them in
-float32 and ranks the whole corpus for the held-out queries. Rows are appended to `--out`, and found there again. The
-tables show means with 95 % intervals over seeds: of each metric, and of the difference to the first variant, which is
-paired by seed.
+float32 and ranks the whole corpus for the held-out queries.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import tempfile
 import time
@@ -25,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.quality.in_process import train
+from benchmarks.quality.repeat import make_parser, repeat
 from benchmarks.quality.retrieval_sets import (
-    HELP,
     has_seen_label,
     load,
     split,
@@ -34,7 +31,6 @@ from benchmarks.quality.retrieval_sets import (
     write_mined,
     write_queries,
 )
-from benchmarks.quality.seed_table import format_table
 from ratchet.data.vectors import write_vectors
 
 LOOP: dict[str, Any] = {"epochs": 2, "learning_rate": 1e-3, "temperature": 0.05}
@@ -75,36 +71,12 @@ METRICS = ("map@25", "ndcg@10", "r@25", "seen", "unseen", *(f"{dim} dimensions" 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=(__doc__ or "") + HELP, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", nargs="+", required=True, metavar="[KIND=]PATH")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--queries", type=int, default=4000, help="training queries at most")
-    parser.add_argument("--tests", type=int, default=1000, help="held-out queries at most")
-    parser.add_argument("--unseen", type=float, default=0.3, help="least fraction of held-out queries with new labels")
+    parser = make_parser(__doc__, list(VARIANTS), "ablation.jsonl")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="further settings of all variants")
-    parser.add_argument("--only", nargs="*", default=list(VARIANTS), metavar="VARIANT", help=", ".join(VARIANTS))
     parser.add_argument("--interpolate", type=float, nargs="*", default=[], help="base + share * (trained - base) too")
-    parser.add_argument("--out", type=Path, default=Path("ablation.jsonl"))
     parser.add_argument("--vectors", type=Path, default=Path("ablation-vectors"), help="folder for the base's vectors")
     given = parser.parse_args()
-    known = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
-    for source in given.data:
-        found: dict[str, list[dict[str, float]]] = {}
-        for seed in range(given.seeds):
-            for name in given.only:
-                path = Path(source.rpartition("=")[2])
-                key = [path.name, name, seed, given.queries, given.tests, given.unseen, *given.set]
-                row = next((one for one in known if one["key"] == key), None)
-                if row is None:
-                    row = {"key": key, **measure(given, source, VARIANTS[name], seed)}
-                    with given.out.open("a") as file:
-                        file.write(json.dumps(row) + "\n")
-                print(key[0], f"{name} seed {seed}", *(f"{m} {row[m]:.4g}" for m in METRICS if m in row), flush=True)
-                found.setdefault(name, []).append(row)
-        print("\n" + format_table(key[0], found, METRICS) + "\n", flush=True)
+    repeat(given, METRICS, lambda source, name, seed: measure(given, source, VARIANTS[name], seed))
 
 
 def embed(given: argparse.Namespace, texts: Sequence[str], role: Any) -> np.ndarray:
@@ -125,7 +97,7 @@ def write(given: argparse.Namespace, folder: Path, source: str, variant: dict[st
     """Write the shards corpus, mined and valid (the held-out queries). Return which of these have a label that training
     has seen, bool [Q]."""
     data = load(source)
-    splits = split(data.queries, seed, {"train": given.queries, "test": given.tests}, given.unseen)
+    splits = split(data.queries, seed, {"train": given.queries, "test": given.held_out}, given.unseen)
     train, test = splits["train"], splits["test"]
     corpus_ND = embed(given, [one.text for one in data.corpus], "passage")
     # The vectors of all queries are those of all seeds.

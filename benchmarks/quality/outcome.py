@@ -1,7 +1,7 @@
 """Two rounds of mining and finetuning: Ratchet's `retriever` at its defaults beside what one does by hand.
 
     pip install -e '.[dev,bench]'
-    python -m benchmarks.quality.outcome --data generated eedi/ --seeds 3 [--ways ratchet gist] [--queries 1500]
+    python -m benchmarks.quality.outcome --data generated eedi/ --seeds 3 [--only ratchet gist] [--queries 1500]
 
 All ways start from MiniLM and get the same training, selection and test queries as a BEIR folder, which for each seed
 is split anew. By hand means, with sentence-transformers or FlagEmbedding: mine 3 negatives per query, finetune all
@@ -11,7 +11,7 @@ there is kept. Ratchet runs as a user runs it: `ratchet run retriever`, two iter
 
 Each way is a process of its own. The models are evaluated by sentence-transformers' vectors and pytrec_eval. `seconds`
 is everything that a way does; without the search for a learning rate it is `seconds, one rate`. `GB` is the peak of the
-proportional set sizes of all its processes. Rows are appended to `--out`, and found there again.
+proportional set sizes of all its processes. `--set` are settings of Ratchet's run.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.quality.retrieval_sets import HELP, has_seen_label, load, split, write_beir
-from benchmarks.quality.seed_table import format_table
+from benchmarks.quality.repeat import make_parser, repeat
+from benchmarks.quality.retrieval_sets import has_seen_label, load, split, write_beir
 from ratchet.data.retrieval import Query
 
 WAYS = {
@@ -49,46 +49,21 @@ Trainer = Callable[[Path, list[tuple[str, str, list[str]]], float, Path], Path]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=(__doc__ or "") + HELP, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", nargs="+", default=["generated"], metavar="[KIND=]PATH")
-    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--queries", type=int, default=4000, help="training queries at most")
-    parser.add_argument("--held-out", type=int, default=1000, help="selection queries, and test queries, at most")
-    parser.add_argument("--unseen", type=float, default=0.3, help="least fraction of held-out queries with new labels")
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="settings of Ratchet's run")
-    parser.add_argument("--out", type=Path, default=Path("outcome.jsonl"))
+    parser = make_parser(__doc__, list(WAYS), "outcome.jsonl")
     parser.add_argument("--work", type=Path, default=Path("outcome-work"), help="folder for data and models")
     parser.add_argument("--way", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.way:
         print(json.dumps(run_way(given.way, given.work, given.set)))
-        return
-    known = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
-    for source in given.data:
-        found: dict[str, list[dict[str, float]]] = {}
-        for seed in range(given.seeds):
-            for way in given.ways:
-                name = Path(source.rpartition("=")[2]).name
-                settings = given.set if way.startswith("ratchet") else []
-                key = [name, way, seed, given.queries, given.held_out, given.unseen, *settings]
-                row = next((one for one in known if one["key"] == key), None)
-                if row is None:
-                    row = {"key": key, **measure(given, source, name, way, seed)}
-                    with given.out.open("a") as file:
-                        file.write(json.dumps(row) + "\n")
-                print(name, f"{WAYS[way]}, seed {seed}:", *(f"{m} {row[m]:.4g}" for m in METRICS), flush=True)
-                found.setdefault(WAYS[way], []).append(row)
-        print("\n" + format_table(name, found, METRICS) + "\n", flush=True)
+    else:
+        repeat(given, METRICS, lambda source, way, seed: measure(given, source, way, seed))
 
 
-def measure(given: argparse.Namespace, source: str, name: str, way: str, seed: int) -> dict[str, Any]:
+def measure(given: argparse.Namespace, source: str, way: str, seed: int) -> dict[str, Any]:
     data = load(source)
     most = {"train": given.queries, "valid": given.held_out, "test": given.held_out}
     splits = split(data.queries, seed, most, given.unseen, 0.15)
-    folder = given.work / f"{name}-{seed}"
+    folder = given.work / f"{Path(source.rpartition('=')[2]).name}-{seed}"
     if not (folder / "beir").exists():
         write_beir(folder / "beir", data.corpus, splits)
     shutil.rmtree(folder / way, ignore_errors=True)

@@ -5,25 +5,25 @@
 For each seed the queries are split anew by group, MiniLM is finetuned on mined negatives (all weights), and each
 variant of the reranker trains on negatives from that model's rankings, from that model's weights. It orders the first
 25 documents of the test queries. `blended` has the weights of both scores that are best on selection queries, as the
-loop's row "reranked" does. Differences to the embedder are paired by seed. Rows are appended to `--out`.
+loop's row "reranked" does.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import tempfile
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
 
 from benchmarks.quality.in_process import train
+from benchmarks.quality.repeat import make_parser, repeat
 from benchmarks.quality.retrieval_sets import (
-    HELP,
     has_seen_label,
     load,
     split,
@@ -32,7 +32,6 @@ from benchmarks.quality.retrieval_sets import (
     write_queries,
     write_ranking,
 )
-from benchmarks.quality.seed_table import format_table
 
 EMBEDDER: dict[str, Any] = {"method": "full", "epochs": 2, "learning_rate": 2e-4, "temperature": 0.05}
 LOOP: dict[str, Any] = {"method": "lora", "epochs": 3, "learning_rate": 1e-3, "label_smoothing": 0.2}
@@ -52,44 +51,23 @@ DEPTH = 25
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=(__doc__ or "") + HELP, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", nargs="+", required=True, metavar="[KIND=]PATH")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--queries", type=int, default=4000, help="training queries at most")
-    parser.add_argument("--held-out", type=int, default=600, help="selection queries, and test queries, at most")
-    parser.add_argument("--unseen", type=float, default=0.3, help="least fraction of held-out queries with new labels")
+    parser = make_parser(__doc__, ["embedder", *VARIANTS], "reranking.jsonl")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="further settings of all variants")
-    parser.add_argument("--only", nargs="*", default=list(VARIANTS), metavar="VARIANT", help=", ".join(VARIANTS))
-    parser.add_argument("--out", type=Path, default=Path("reranking.jsonl"))
     given = parser.parse_args()
     import torch
 
     torch.set_num_threads(given.threads)
-    known = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
-    for source in given.data:
-        found: dict[str, list[dict[str, float]]] = {}
-        name = Path(source.rpartition("=")[2]).name
-        for seed in range(given.seeds):
-            keys = {
-                way: [name, way, seed, given.queries, given.held_out, given.unseen, *given.set]
-                for way in ("embedder", *given.only)
-            }
-            rows = {way: next((row for row in known if row["key"] == key), None) for way, key in keys.items()}
-            with tempfile.TemporaryDirectory() as folder:
-                case: Case | None = None
-                for way, key in keys.items():
-                    row = rows[way]
-                    if row is None:
-                        case = case or Case(given, source, seed, Path(folder))
-                        row = {"key": key, **(case.baseline() if way == "embedder" else case.measure(VARIANTS[way]))}
-                        with given.out.open("a") as file:
-                            file.write(json.dumps(row) + "\n")
-                    print(name, way, f"seed {seed}:", *(f"{m} {row[m]:.4g}" for m in METRICS if m in row), flush=True)
-                    found.setdefault(way, []).append(row)
-        print("\n" + format_table(name, found, METRICS) + "\n", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+
+        @lru_cache(1)
+        def make_case(source: str, seed: int) -> Case:
+            return Case(given, source, seed, Path(tempfile.mkdtemp(dir=folder)))
+
+        def measure(source: str, name: str, seed: int) -> dict[str, Any]:
+            case = make_case(source, seed)
+            return case.baseline() if name == "embedder" else case.measure(VARIANTS[name])
+
+        repeat(given, METRICS, measure)
 
 
 class Case:

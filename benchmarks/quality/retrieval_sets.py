@@ -14,11 +14,6 @@ from ratchet.data.negatives import Window, choose_negatives, number_texts
 from ratchet.data.retrieval import Document, Query, RetrievalData, leave_out_labels, split_queries
 from ratchet.data.tables import CORPUS, IDS, MINED, QUERIES, RANKED, write_shards
 
-HELP = """
-A data set is a path that `prepare` reads, `generated` (the questions of the quickstart), `squad=` with SQuAD's JSON
-(questions against paragraphs, held out by article), or `stacks=` with groups of statements (the first finds the rest).
-"""
-
 
 def load(source: str) -> RetrievalData:
     from ratchet.jobs.retrieval.prepare import Config, Inputs
