@@ -12,19 +12,27 @@ import pyarrow as pa
 
 from ratchet.data.triplets import TripletBatch, Triplets
 from ratchet.data.vectors import read_selected
+from ratchet.errors import DataError
 
 
 class Guide:
     """Vectors of the training queries and of the passages that they train on, in float16: 2 bytes per dimension of each
     text.
 
-    queries, passages: embeddings of these texts, as `embed` writes them. Raises DataError if one is missing.
+    queries, passages: embeddings of these texts, as `embed` writes them. Raises DataError if one is missing,
+    and for those of two models.
     """
 
     def __init__(self, triplets: Triplets, corpus: pa.Table, queries: Path, passages: Path) -> None:
         self._rows = triplets.list_passages()
         self._query_QD = _normalize(read_selected(queries, triplets.queries["id"]))
         self._passage_PD = _normalize(read_selected(passages, corpus["id"].take(self._rows)))
+        sizes = [vectors.shape[1] for vectors in (self._query_QD, self._passage_PD)]
+        if sizes[0] != sizes[1]:
+            raise DataError(
+                f"{queries}: vectors of {sizes[0]} dimensions, and {passages}: of {sizes[1]}; expected those of one"
+                " guide; embed both with the same model"
+            )
 
     def find_suspects(self, batch: TripletBatch, margin: float) -> np.ndarray:
         """Return the mask bool [Q, P] of a batch: True where the cosine of a passage to the query is above that of the

@@ -70,10 +70,12 @@ def read_queries(path: Path, columns: Sequence[str] = ("id", "text", "positives"
 
 def find_half(queries: pa.Table, half: str) -> np.ndarray:
     """Return which queries are in a half of the data (first, second or both), bool [Q]. All queries of a group are in
-    one half, by a hash of its name; without the column `group` each query is a group."""
+    one half, by a hash of its name; a query without a group is one of its own."""
     if half == "both":
         return np.ones(len(queries), bool)
-    names = queries["group" if "group" in queries.column_names else "id"].to_pylist()
+    ids = queries["id"].to_pylist()
+    groups = queries["group"].to_pylist() if "group" in queries.column_names else ids
+    names = [own if group is None else group for own, group in zip(ids, groups, strict=True)]
     first_Q = np.array([hashlib.sha256(name.encode()).digest()[0] % 2 == 0 for name in names], bool)
     return first_Q if half == "first" else ~first_Q
 

@@ -35,11 +35,8 @@ class Worker:
             quantization=config.quantization,
             reranker_config=resolve_reranker_config(config, inputs.model, inputs.adapter),
         )
-        self.config, self.lists, self.batch_tokens = (
-            config,
-            Lists(inputs.corpus, config.depth, config.half),
-            batch_tokens,
-        )
+        self.config, self.batch_tokens = config, batch_tokens
+        self.lists = Lists(inputs.corpus, config.depth, config.half)
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         table, texts = self.lists.read(source)

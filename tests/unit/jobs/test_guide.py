@@ -114,3 +114,6 @@ def test_half_a_guide_and_texts_without_vectors_are_refused(concepts: Path, tmp_
         )
     with pytest.raises(DataError, match="has no vector of 'q0'"):
         Guide(Triplets(mined, corpus), corpus, tmp_path / "corpus", tmp_path / "corpus")
+    write_shards_of(tmp_path / "wider", mined, np.ones((len(mined), DIM + 1), np.float32))
+    with pytest.raises(DataError, match=r"vectors of 7 dimensions, and .*: of 6; expected those of one guide"):
+        Guide(Triplets(mined, corpus), corpus, tmp_path / "wider", tmp_path / "corpus")
