@@ -27,6 +27,16 @@ def inputs(concepts: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     return make_inputs(concepts, tmp_path_factory.mktemp("reranker"))
 
 
+def test_halves_train_on_different_queries(inputs: Inputs) -> None:
+    place = WorkerInfo(0, 1, "cpu"), Resources(1, cpus=1.0, gpus=0.0)
+    tasks = [
+        TrainTask(place[0], dataclasses.replace(FAST, half=half), inputs, place[1]) for half in ("first", "second")
+    ]
+    first, second = (task.triplets.queries["id"].to_pylist() for task in tasks)
+    assert sorted([*first, *second]) == sorted(read_shards(inputs.mined)["id"].to_pylist())
+    assert min(len(first), len(second)) > 20
+
+
 @pytest.mark.parametrize(("workers", "micro_batch_size"), [(2, None), (4, 3), (1, 2)])
 def test_workers_and_parts_change_nothing(inputs: Inputs, workers: int, micro_batch_size: int | None) -> None:
     config = dataclasses.replace(FAST, distillation="kl_div", label_smoothing=0.2, lora_dropout=0.3)
