@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ratchet.data.tables import embeddings_schema, list_shards, write_table
+from ratchet.data.tables import embeddings_schema, list_shards, read_shards, write_table
 from ratchet.errors import DataError
 
 
@@ -69,6 +69,15 @@ def read_selected(folder: Path, ids: pa.ChunkedArray) -> np.ndarray:
         missing = wanted[int(np.argmin(is_known_N))].as_py() if len(ids) else ""
         raise DataError(f"{folder}: has no vector of '{missing}'; expected one of each text; embed these texts again")
     return found
+
+
+def read_prior(folder: Path, ids: Sequence[str]) -> np.ndarray:
+    """Return the scores that are added to those of documents, float32 [N]. Raises DataError for other documents."""
+    table = read_shards(folder, ["id", "prior"])
+    if table["id"].to_pylist() != list(ids):
+        raise DataError(f"{folder}: scores of other documents given; expected those of the corpus; fit the prior again")
+    prior_N: np.ndarray = table["prior"].to_numpy().astype(np.float32)
+    return prior_N
 
 
 def group_blocks(pieces: Iterator[tuple[int, np.ndarray]], rows: int) -> Iterator[list[tuple[int, np.ndarray]]]:

@@ -12,6 +12,7 @@ from ratchet.jobs.retrieval import (
     evaluate_retrieval,
     finetune_embedder,
     finetune_reranker,
+    fit_label_prior,
     fuse,
     merge,
     mine,
@@ -27,6 +28,7 @@ from ratchet.recipes._predictions import (
     score_lists,
     write_files,
 )
+from ratchet.recipes._rows import compare, make_row
 from ratchet.recipes._teachers import Teacher
 
 Model = Source | Output
@@ -64,6 +66,8 @@ class RetrievalLoop:
     cross_fit: bool = False
     """Whether the teacher's scores of each half of the training queries come from a reranker that was trained on the
     other half, as it is after its last epoch. The reranker of all queries is evaluated, and decides by its gate."""
+    label_prior: bool = False
+    """Whether documents with many training queries get a score for it (`fit_label_prior`). Needs held-out queries."""
     guided: bool = False
     """Whether the model that mines also masks negatives in the batches of the finetune (GISTEmbed)."""
     method: Literal["lora", "full"] = "lora"
@@ -110,6 +114,11 @@ class RetrievalLoop:
                 "cross_fit: true given, without a reranker that teaches a next iteration; expected a reranker, no given"
                 " teacher, distillation and 2 or more iterations; leave cross_fit out"
             )
+        if self.label_prior and "valid" not in self.splits:
+            raise InputError(
+                "label_prior: true given, without held-out queries; expected some, which decide its weight; set"
+                " validation_fraction or valid"
+            )
         if distills and iterations > 1 and "valid" not in self.splits:
             raise InputError(
                 f"validation_fraction: 0 given, with distillation={self.distillation}; expected held-out queries, since"
@@ -154,6 +163,7 @@ class RetrievalLoop:
         merged: Output | None = None
         evaluations: dict[str, Step] = {}
         reranked: dict[str, Step] = {}
+        prior: Step | None = None
         for i in range(iterations):
             name = f"{prefix}iter{i}"
             mined = self.mine(f"{name}/mine", miner_name, miner, self.window, i)
@@ -183,6 +193,9 @@ class RetrievalLoop:
             }
             judged = evaluations.get("valid")
             rows.append(make_row(f"iteration {i}{suffix}", evaluations, finetuned, mined, miner, judged))
+            if self.label_prior:
+                evaluations, prior = self.add_prior(name, miner, evaluations)
+                rows.append(make_row(f"iteration {i}, label prior{suffix}", evaluations, mined=prior))
             if self.reranker is None:
                 continue
             reranker_base = reranker_base or (miner if self.reranker == "embedder" else self.reranker)
@@ -230,7 +243,7 @@ class RetrievalLoop:
             )
         if self.new_queries and not self.variant:
             new, vectors = prepare_new_queries(self.new_queries), self.embed(miner_name, miner, "corpus")
-            ranked = rank_queries("model", new, corpus, miner, vectors, merged, self.depth)
+            ranked = rank_queries("model", new, corpus, miner, vectors, merged, self.depth, prior=prior)
             self.systems.extend(list_systems("model", ranked, [evaluations.get("valid"), reranked.get("valid")]))
         return rows
 
@@ -250,6 +263,31 @@ class RetrievalLoop:
             tag=name,
             **inputs,
         )
+
+    def add_prior(self, name: str, model: Model, evaluations: Mapping[str, Step]) -> tuple[dict[str, Step], Step]:
+        """Evaluate with a label prior that is fitted on the held-out queries. Return the evaluations, and the fit."""
+        fitted = step(
+            f"{name}/fit_label_prior",
+            fit_label_prior.JOB,
+            train=self._texts("train"),
+            valid=self.prepared["valid"],
+            corpus=self.prepared["corpus"],
+            query_embeddings=self.embed(name, model, "valid"),
+            corpus_embeddings=self.embed(name, model, "corpus"),
+        )
+        found = {}
+        for split, before in evaluations.items():
+            found[split] = step(
+                f"{name}/evaluate_prior" if split == "test" else f"{name}/evaluate_prior_{split}",
+                evaluate_retrieval.JOB,
+                **self._queries(split),
+                query_embeddings=self.embed(name, model, split),
+                corpus_embeddings=self.embed(name, model, "corpus"),
+                prior=fitted["prior"],
+                before=before,
+                tag=f"{name}_prior",
+            )
+        return found, fitted
 
     def evaluate_order(self, name: str, split: str, tag: str, scored: Step | Output, **inputs: Any) -> Step:
         """Order the first documents of rankings by other scores, and evaluate the result."""
@@ -348,31 +386,3 @@ class RetrievalLoop:
         if name not in self.shared_steps:
             self.shared_steps[name] = step(name, job, **values)
         return self.shared_steps[name]
-
-
-def compare(split: str, before: Mapping[str, Step], finetuned: Step) -> dict[str, Any]:
-    """Return the inputs of an evaluation that compare it with one before, and with the model before it was merged."""
-    selection = {"selection": finetuned["selection.json"]} if split == "valid" else {}
-    return {**selection, **({"before": before[split]} if split in before else {})}
-
-
-def make_row(
-    label: str,
-    evaluations: Mapping[str, Step],
-    finetuned: Step | None = None,
-    mined: Step | Output | None = None,
-    merged: Output | None = None,
-    judged: Step | None = None,
-) -> Row:
-    """Return a row of the final table. evaluations: by split, of which the first is shown. Without any, the row has the
-    merged model among its steps. judged: the evaluation that tells what merging cost."""
-    columns = {"loss": finetuned.metric("loss")} if finetuned else {}
-    last: Step | None = merged.step if merged else None
-    for split, last in list(evaluations.items())[:1]:
-        end = "" if split == "test" else f" of {split}"
-        columns |= {f"{name.upper()}{end}": last.metric(name) for name in ("map@25", "r@25")}
-        for group in ("seen", "unseen"):
-            columns[f"{group} MAP@25{end}"] = last.metric(f"{group}/map@25", count=f"{group}/queries")
-    if judged:
-        columns["merging cost"] = judged.metric("merging_cost")
-    return Row(label, columns, steps=[s for s in (mined, finetuned, last) if isinstance(s, Step)])

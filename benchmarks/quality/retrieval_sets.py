@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ratchet.data.negatives import Window, choose_negatives, number_texts
 from ratchet.data.retrieval import Document, Query, RetrievalData, leave_out_labels, split_queries
-from ratchet.data.tables import CORPUS, IDS, MINED, QUERIES, RANKED, write_shards
+from ratchet.data.tables import CORPUS, GROUPED, IDS, MINED, RANKED, write_shards
 
 
 def load(source: str) -> RetrievalData:
@@ -96,7 +96,7 @@ def write_queries(folder: Path, queries: Sequence[Query]) -> None:
     rows = [
         {"id": q.id, "text": q.text, "positives": q.positives, "grades": q.grades, "group": q.group} for q in queries
     ]
-    write_shards(folder, rows, QUERIES, 100_000)
+    write_shards(folder, rows, GROUPED, 100_000)
 
 
 def write_mined(

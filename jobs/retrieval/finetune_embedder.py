@@ -85,7 +85,7 @@ class Inputs:
 def check(config: Config, inputs: Inputs) -> None:
     job = "finetune_embedder"
     check_config(job, config, inputs.base, inputs.current_best)
-    check_retrieval_metric(job, config)
+    check_retrieval_metric(job, config.metric)
     has_negatives = config.num_negatives > 0 or config.in_batch_negatives
     require(
         job,

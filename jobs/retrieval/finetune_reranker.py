@@ -60,7 +60,7 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs) -> None:
     check_config("finetune_reranker", config, inputs.base, inputs.current_best)
-    check_retrieval_metric("finetune_reranker", config)
+    check_retrieval_metric("finetune_reranker", config.metric)
     softmax = config.loss == "softmax"
     rules = [
         ("loss", softmax or config.distillation != "m3_kd_loss", "softmax with m3_kd_loss, which replaces it"),

@@ -59,7 +59,7 @@ def check(config: Config, inputs: Inputs) -> None:
     job = "finetune_embedder_pairs"
     require(job, config, [("method", config.method == "lora", "lora, since the theorem recipe merges an adapter")])
     check_config(job, config, inputs.base, inputs.current_best)
-    check_retrieval_metric(job, config)
+    check_retrieval_metric(job, config.metric)
     if inputs.base is None:
         return
     check_embedder(inputs.base)

@@ -176,10 +176,10 @@ def check_target_modules(job: str, base: Path, target_modules: str) -> None:
             )
 
 
-def check_retrieval_metric(job: str, config: FinetuneConfig) -> None:
+def check_retrieval_metric(job: str, metric: str) -> None:
     """Raise InputError for an unknown metric."""
-    if not re.fullmatch(r"(map|r|ndcg|p|hit)@[1-9]\d*|mrr|map", config.metric):
-        raise InputError(f"{job}.metric: {config.metric} given; expected map@25, r@10, mrr or the like")
+    if not re.fullmatch(r"(map|r|ndcg|p|hit)@[1-9]\d*|mrr|map", metric):
+        raise InputError(f"{job}.metric: {metric} given; expected map@25, r@10, mrr or the like")
 
 
 def require(job: str, config: object, rules: list[tuple[str, bool, str]]) -> None:

@@ -39,16 +39,16 @@ class HeldOutRows:
         if "seen" in table.column_names:
             self.unseen_Q = ~table["seen"].to_numpy(zero_copy_only=False).astype(bool)
 
-    def evaluate(self, config: FinetuneConfig, ranks_R: np.ndarray, relevant: Relevant, *names: str) -> Evaluation:
+    def evaluate(self, metric: str, ranks_R: np.ndarray, relevant: Relevant, *names: str) -> Evaluation:
         """Return the selecting metric and those named, given the ranks of all relevant documents."""
-        wanted = list(dict.fromkeys((config.metric, *names)))
+        wanted = list(dict.fromkeys((metric, *names)))
         ks = sorted({int(name.partition("@")[2]) for name in wanted if "@" in name})
         found = compute_rank_metrics(ranks_R, relevant, ks or [1])
         metrics = {name: round(found.values[name], 6) for name in wanted}
-        value_Q = found.per_query[config.metric]
+        value_Q = found.per_query[metric]
         sums = {"all": value_Q}
         if self.unseen_Q is not None and 0 < self.unseen_Q.sum() < len(value_Q):
-            metrics[f"unseen/{config.metric}"] = round(float(np.nanmean(value_Q[self.unseen_Q])), 6)
+            metrics[f"unseen/{metric}"] = round(float(np.nanmean(value_Q[self.unseen_Q])), 6)
             sums["unseen"] = np.where(self.unseen_Q, value_Q, np.nan)
         return Evaluation(
             metrics, {name: sum_by_group(one, self.group_Q).round(6).tolist() for name, one in sums.items()}

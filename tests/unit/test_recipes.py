@@ -186,6 +186,23 @@ def test_a_teacher_may_be_behind_an_api_and_the_miner_may_guide(data: str) -> No
         build_retriever(data, "teacher=ftp://x")
 
 
+def test_the_label_prior_has_a_row_and_the_reranker_gets_its_lists(data: str) -> None:
+    steps, summary = build_retriever(data, "reranker=embedder", "label_prior=true", "iterations=1")
+    by_name = {step.name: step for step in steps}
+    fitted = by_name["iter0/fit_label_prior"]
+    assert [str(fitted.inputs[name]) for name in ("train", "valid")] == ["prepare[train]", "prepare[valid]"]
+    for split, end in (("test", ""), ("valid", "_valid")):
+        evaluated = by_name[f"iter0/evaluate_prior{end}"]
+        assert str(evaluated.inputs["prior"]) == "iter0/fit_label_prior[prior]"
+        assert str(by_name[f"iter0/rerank_{split}"].inputs["lists"]) == f"iter0/evaluate_prior{end}[ranking]"
+    labels = [row.label for row in summary.rows]
+    assert labels == ["BM25", "zero-shot", "iteration 0", "iteration 0, label prior", "iteration 0, reranked"]
+    shown = {title: metric.step.name for title, metric in summary.rows[3].metrics}
+    assert shown["MAP@25"] == "iter0/evaluate_prior"
+    with pytest.raises(InputError, match="label_prior: true given, without held-out queries"):
+        build_retriever(data, "label_prior=true", "validation_fraction=0")
+
+
 def test_each_half_is_scored_by_the_reranker_of_the_other(data: str) -> None:
     steps, summary = build_retriever(data, "reranker=embedder", "cross_fit=true", "iterations=2")
     assert not summary.unreached

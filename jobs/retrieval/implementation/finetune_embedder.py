@@ -224,7 +224,7 @@ class TrainTask(EmbedderTask):
         relevant = Relevant(*find_corpus_rows(self.valid, "positives", self.corpus))
         query_QD, exclude_Q = np.concatenate(gather_objects(own_QD)), find_own_rows(self.valid, self.corpus)
         ranks_R = self.count_ranks(query_QD, relevant, own, own_ND, exclude_Q=exclude_Q)
-        return HeldOutRows(self.valid).evaluate(self.config, ranks_R, relevant, "map@25", "r@25")
+        return HeldOutRows(self.valid).evaluate(self.config.metric, ranks_R, relevant, "map@25", "r@25")
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -205,7 +205,7 @@ def evaluate_lists(config: Config, valid: pa.Table, ranks: Sequence[Sequence[int
     # Which rows are relevant does not matter here: only how many, and their ranks.
     relevant = Relevant.from_lists([list(range(len(own))) for own in ranks])
     flat_R = np.array([rank for own in ranks for rank in own], np.int64)
-    return HeldOutRows(valid).evaluate(config, flat_R, relevant, "map@25", "r@25")
+    return HeldOutRows(valid).evaluate(config.metric, flat_R, relevant, "map@25", "r@25")
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -108,7 +108,7 @@ class TrainTask(EmbedderTask):
         relevant = Relevant(*other_statements(number_papers(self.valid), every))
         ranks_R = self.count_ranks(all_ND, relevant, own, own_ND, exclude_Q=every)
         rows = HeldOutRows(self.valid, "paper")
-        return rows.evaluate(self.config, ranks_R, relevant, "mrr", "p@1", "r@10", "r@100")
+        return rows.evaluate(self.config.metric, ranks_R, relevant, "mrr", "p@1", "r@10", "r@100")
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -61,7 +61,7 @@ def test_sums_are_those_of_each_group_and_of_unseen_labels(column: str) -> None:
     ranks_R = np.array([1, 4, 2, 30, 5])
     relevant = Relevant.from_lists([[0]] * 5)
     table = pa.table(rows | ({"seen": seen_Q} if column == "group" else {}))
-    found = HeldOutRows(table, column).evaluate(Config(), ranks_R, relevant, "r@25")
+    found = HeldOutRows(table, column).evaluate("map@25", ranks_R, relevant, "r@25")
     value_Q = compute_rank_metrics(ranks_R, relevant, (25,)).per_query["map@25"]
     assert found.metrics["map@25"] == pytest.approx(value_Q.mean(), abs=1e-6)
     assert found.metrics["r@25"] == 0.8
@@ -71,5 +71,5 @@ def test_sums_are_those_of_each_group_and_of_unseen_labels(column: str) -> None:
         assert found.sums["unseen"] == pytest.approx([0.0, 0.5, 0.0], abs=1e-6)
     else:
         assert set(found.sums) == {"all"}
-    alone = HeldOutRows(table.drop_columns([column]), column).evaluate(Config(), ranks_R, relevant)
+    alone = HeldOutRows(table.drop_columns([column]), column).evaluate("map@25", ranks_R, relevant)
     assert alone.sums["all"] == pytest.approx(value_Q.tolist(), abs=1e-6)

@@ -1,0 +1,93 @@
+"""Fits the weight of the label prior."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ratchet.data.significance import compute_p_value, loses
+from ratchet.data.tables import list_shards, read_shards, write_table
+from ratchet.data.triplets import find_corpus_rows, find_own_rows
+from ratchet.data.vectors import read_blocks, read_vectors
+from ratchet.jobs.retrieval.fit_label_prior import Config, Inputs
+from ratchet.jobs.training.evaluation import HeldOutRows
+from ratchet.models.search.ranks import Relevant, score_relevant
+from ratchet.orchestrator.job_interface import Context, Progress, Result
+
+QUERIES_AT_ONCE = 64
+"""Rows of scores that are compared at a time."""
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    corpus, valid = read_shards(inputs.corpus, ["id"]), read_shards(inputs.valid)
+    labels = find_corpus_rows(read_shards(inputs.train, ["id", "positives"]), "positives", corpus, "train")[1]
+    prior_N = np.log1p(np.bincount(labels, minlength=len(corpus))).astype(np.float32)
+    relevant = Relevant(*find_corpus_rows(valid, "positives", corpus))
+    parts = [read_vectors(inputs.query_embeddings / path.name, ids) for path, ids in _list_ids(inputs)]
+    query_QD, own_Q = np.concatenate(parts), find_own_rows(valid, corpus)
+    ids = corpus["id"].to_pylist()
+    # For vectors of length 1 this is 1.
+    scale = float(np.linalg.norm(query_QD, axis=1).mean()) * _mean_length(inputs, ids)
+    weights = [0.0, *(weight * scale for weight in config.weights)]
+    rank_WR = np.ones((len(weights), len(relevant.indices)), np.int64)
+    own_R = score_relevant(query_QD, relevant, read_blocks(inputs.corpus_embeddings, ids))
+    for first, block_ND in read_blocks(inputs.corpus_embeddings, ids):
+        prior_n = prior_N[first : first + len(block_ND)]
+        for start in range(0, len(relevant.indices), QUERIES_AT_ONCE):
+            here = slice(start, start + QUERIES_AT_ONCE)
+            query_R = relevant.query_R[here]
+            score_RN = query_QD[query_R] @ block_ND.T
+            excluded = own_Q[query_R] - first
+            inside = np.flatnonzero((excluded >= 0) & (excluded < len(block_ND)))
+            score_RN[inside, excluded[inside]] = -np.inf
+            own = relevant.indices[here] - first
+            inside = np.flatnonzero((own >= 0) & (own < len(block_ND)))
+            score_RN[inside, own[inside]] = -np.inf  # its score may be rounded up
+            for number, weight in enumerate(weights):
+                limit_R = own_R[here] + weight * prior_N[relevant.indices[here]]
+                rank_WR[number, here] += (score_RN + weight * prior_n > limit_R[:, None]).sum(1)
+        context.progress(Progress(first + len(block_ND), len(corpus), "documents"))
+    held_out = HeldOutRows(valid)
+    found = [held_out.evaluate(config.metric, rank_R, relevant) for rank_R in rank_WR]
+    best, p_value = choose(config, [one.metrics[config.metric] for one in found], [one.sums for one in found])
+    table = pa.table({"id": corpus["id"], "prior": pa.array(weights[best] * prior_N, pa.float32())})
+    write_table(context.out / "prior" / "shard-00000.parquet", table)
+    values = [round(one.metrics[config.metric], 6) for one in found]
+    metric = f"valid/{config.metric}"
+    rows = [
+        {"weight": round(weight, 6), **{f"valid/{name}": value for name, value in one.metrics.items()}}
+        for weight, one in zip(weights, found, strict=True)
+    ]
+    return Result(
+        {"weight": round(weights[best], 6), metric: values[best], f"{metric}_start": values[0], "p_value": p_value},
+        {"weights of the label prior": [row | {"best": n == best} for n, row in enumerate(rows)]},
+        note="" if best else "no label prior: none was significantly better on the held-out queries",
+    )
+
+
+def choose(config: Config, values: Sequence[float], sums: Sequence[dict[str, list[float]]]) -> tuple[int, float]:
+    """Return (the number of the best weight, 0 for none; the p-value of the best one against none). Weights that lose
+    on unseen labels are left out."""
+    allowed = [
+        number
+        for number in range(1, len(values))
+        if "unseen" not in sums[0] or not loses(np.array(sums[0]["unseen"]), np.array(sums[number]["unseen"]))
+    ]
+    if not allowed:
+        return 0, 1.0
+    p_value = compute_p_value(np.array(sums[0]["all"]), np.array([sums[number]["all"] for number in allowed]))
+    best = max(allowed, key=lambda number: values[number])
+    return (best if p_value <= config.significance_level else 0), float(f"{p_value:.6g}")
+
+
+def _list_ids(inputs: Inputs) -> list[tuple[Path, list[str]]]:
+    return [(path, pq.read_table(path, columns=["id"])["id"].to_pylist()) for path in list_shards(inputs.valid)]
+
+
+def _mean_length(inputs: Inputs, ids: Sequence[str]) -> float:
+    """Return the mean length of the vectors of the first block of the corpus."""
+    return float(np.linalg.norm(next(read_blocks(inputs.corpus_embeddings, ids))[1], axis=1).mean())

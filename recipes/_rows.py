@@ -1,0 +1,36 @@
+"""Rows of the final table of a retrieval loop, and what its evaluations are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ratchet.orchestrator.step import Output, Row, Step
+
+
+def compare(split: str, before: Mapping[str, Step], finetuned: Step) -> dict[str, Any]:
+    """Return the inputs of an evaluation that compare it with one before, and with the model before it was merged."""
+    selection = {"selection": finetuned["selection.json"]} if split == "valid" else {}
+    return {**selection, **({"before": before[split]} if split in before else {})}
+
+
+def make_row(
+    label: str,
+    evaluations: Mapping[str, Step],
+    finetuned: Step | None = None,
+    mined: Step | Output | None = None,
+    merged: Output | None = None,
+    judged: Step | None = None,
+) -> Row:
+    """Return a row of the final table. evaluations: by split, of which the first is shown. Without any, the row has the
+    merged model among its steps. judged: the evaluation that tells what merging cost."""
+    columns = {"loss": finetuned.metric("loss")} if finetuned else {}
+    last: Step | None = merged.step if merged else None
+    for split, last in list(evaluations.items())[:1]:
+        end = "" if split == "test" else f" of {split}"
+        columns |= {f"{name.upper()}{end}": last.metric(name) for name in ("map@25", "r@25")}
+        for group in ("seen", "unseen"):
+            columns[f"{group} MAP@25{end}"] = last.metric(f"{group}/map@25", count=f"{group}/queries")
+    if judged:
+        columns["merging cost"] = judged.metric("merging_cost")
+    return Row(label, columns, steps=[s for s in (mined, finetuned, last) if isinstance(s, Step)])
