@@ -194,7 +194,8 @@ class RetrievalLoop:
             judged = evaluations.get("valid")
             rows.append(make_row(f"iteration {i}{suffix}", evaluations, finetuned, mined, miner, judged))
             if self.label_prior:
-                evaluations, prior = self.add_prior(name, miner, evaluations)
+                before = self.evaluate(f"{self.folder}zero_shot", bootstrap, "valid")
+                evaluations, prior = self.add_prior(name, miner, evaluations, before)
                 rows.append(make_row(f"iteration {i}, label prior{suffix}", evaluations, mined=prior))
             if self.reranker is None:
                 continue
@@ -264,8 +265,11 @@ class RetrievalLoop:
             **inputs,
         )
 
-    def add_prior(self, name: str, model: Model, evaluations: Mapping[str, Step]) -> tuple[dict[str, Step], Step]:
-        """Evaluate with a label prior that is fitted on the held-out queries. Return the evaluations, and the fit."""
+    def add_prior(
+        self, name: str, model: Model, evaluations: Mapping[str, Step], zero_shot: Step
+    ) -> tuple[dict[str, Step], Step]:
+        """Evaluate with a label prior that is fitted on the held-out queries. Return the evaluations, and the fit.
+        zero_shot: the evaluation of the held-out queries before training."""
         fitted = step(
             f"{name}/fit_label_prior",
             fit_label_prior.JOB,
@@ -274,6 +278,7 @@ class RetrievalLoop:
             corpus=self.prepared["corpus"],
             query_embeddings=self.embed(name, model, "valid"),
             corpus_embeddings=self.embed(name, model, "corpus"),
+            reference=zero_shot["per_query.parquet"],
         )
         found = {}
         for split, before in evaluations.items():

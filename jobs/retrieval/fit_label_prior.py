@@ -5,8 +5,9 @@
 With in-batch negatives, which are drawn as often as documents are labels, the similarity of a finetuned embedder tells
 how much a query raises the probability of a document, and not the probability itself (Yi et al. 2019,
 "Sampling-bias-corrected neural modeling for large corpus item recommendations"). The prior puts that back; in theory
-the weight is the temperature of training. It is the one with the best metric on held-out queries of those that do not
-lose on unseen labels, and 0 unless it is significantly better than none.
+the weight is the temperature of training. It serves queries with seen labels at the cost of those with unseen ones. The
+weight is therefore the one with the best metric on held-out queries, of those that leave unseen labels no worse than
+the model before training found them; it is 0 unless it is significantly better than none.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ class Inputs:
     """Vectors of `valid`."""
     corpus_embeddings: Path
     """Vectors of `corpus`."""
+    reference: Path | None = None
+    """The `per_query.parquet` of an evaluation of `valid` by the model before training, which sets how good unseen
+    labels must stay. None: as good as without a prior."""
 
 
 def check(config: Config, inputs: Inputs) -> None:

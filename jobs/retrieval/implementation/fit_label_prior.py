@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ratchet.data.significance import compute_p_value, loses
+from ratchet.data.significance import compute_p_value, loses, sum_by_group
 from ratchet.data.tables import list_shards, read_shards, write_table
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import read_blocks, read_vectors
+from ratchet.errors import InputError
 from ratchet.jobs.retrieval.fit_label_prior import Config, Inputs
 from ratchet.jobs.training.evaluation import HeldOutRows
 from ratchet.models.search.ranks import Relevant, score_relevant
@@ -53,7 +54,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         context.progress(Progress(first + len(block_ND), len(corpus), "documents"))
     held_out = HeldOutRows(valid)
     found = [held_out.evaluate(config.metric, rank_R, relevant) for rank_R in rank_WR]
-    best, p_value = choose(config, [one.metrics[config.metric] for one in found], [one.sums for one in found])
+    before = _read_reference(inputs.reference, config.metric, valid, held_out)
+    best, p_value = choose(config, [one.metrics[config.metric] for one in found], [one.sums for one in found], before)
     table = pa.table({"id": corpus["id"], "prior": pa.array(weights[best] * prior_N, pa.float32())})
     write_table(context.out / "prior" / "shard-00000.parquet", table)
     values = [round(one.metrics[config.metric], 6) for one in found]
@@ -69,19 +71,41 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     )
 
 
-def choose(config: Config, values: Sequence[float], sums: Sequence[dict[str, list[float]]]) -> tuple[int, float]:
-    """Return (the number of the best weight, 0 for none; the p-value of the best one against none). Weights that lose
-    on unseen labels are left out."""
+def choose(
+    config: Config,
+    values: Sequence[float],
+    sums: Sequence[Mapping[str, Sequence[float]]],
+    unseen_before: Sequence[float] | None = None,
+) -> tuple[int, float]:
+    """Return (the number of the best weight, 0 for none; the p-value of the best one against none). Weights with which
+    unseen labels lose against `unseen_before` are left out. values: the metric by weight, the first of which is 0.
+    sums: see `Evaluation.sums`; unseen_before: the like of an evaluation before training. None: of weight 0."""
+    before = sums[0].get("unseen") if unseen_before is None else unseen_before
     allowed = [
         number
         for number in range(1, len(values))
-        if "unseen" not in sums[0] or not loses(np.array(sums[0]["unseen"]), np.array(sums[number]["unseen"]))
+        if before is None or not loses(np.array(before), np.array(sums[number]["unseen"]))
     ]
     if not allowed:
         return 0, 1.0
     p_value = compute_p_value(np.array(sums[0]["all"]), np.array([sums[number]["all"] for number in allowed]))
     best = max(allowed, key=lambda number: values[number])
     return (best if p_value <= config.significance_level else 0), float(f"{p_value:.6g}")
+
+
+def _read_reference(path: Path | None, metric: str, valid: pa.Table, held_out: HeldOutRows) -> list[float] | None:
+    """Return the sums over groups of a metric of unseen labels in another evaluation."""
+    if path is None or held_out.unseen_Q is None or not 0 < held_out.unseen_Q.sum() < len(valid):
+        return None
+    table = pq.read_table(path)
+    if table["id"].to_pylist() != valid["id"].to_pylist() or metric not in table.column_names:
+        raise InputError(
+            f"{path}: has other queries than the held-out ones, or no {metric}; expected an evaluation of these;"
+            " evaluate them"
+        )
+    value_Q = table[metric].to_numpy(zero_copy_only=False).astype(np.float64)
+    sums: list[float] = sum_by_group(np.where(held_out.unseen_Q, value_Q, np.nan), held_out.group_Q).tolist()
+    return sums
 
 
 def _list_ids(inputs: Inputs) -> list[tuple[Path, list[str]]]:

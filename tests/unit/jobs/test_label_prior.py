@@ -132,6 +132,8 @@ def test_a_weight_that_loses_on_unseen_labels_is_left_out() -> None:
     assert choose(Config(), values, found)[0] == 1
     assert choose(Config(), values, [{"all": one["all"]} for one in found])[0] == 2
     assert choose(Config(significance_level=1e-9), values, found)[0] == 0
+    before = sums(0.1, 0.05)["unseen"]
+    assert choose(Config(), values, found, before)[0] == 2, "unseen labels are better than before training"
 
 
 def test_other_systems_have_no_prior(context: MakeContext, tmp_path: Path) -> None:
