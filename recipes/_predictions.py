@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ratchet.jobs.predictions import fuse, prepare_queries, write_predictions
 from ratchet.jobs.retrieval import (
     embed,
     evaluate_retrieval,
-    fuse,
-    prepare_queries,
     rerank,
     rerank_api,
-    write_predictions,
 )
 from ratchet.orchestrator.step import Output, Row, Source, Step, step
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ratchet.errors import InputError
+from ratchet.jobs.predictions import fuse
 from ratchet.jobs.retrieval import (
     embed,
     evaluate_retrieval,
     finetune_embedder,
     finetune_reranker,
     fit_label_prior,
-    fuse,
     merge,
     mine,
 )

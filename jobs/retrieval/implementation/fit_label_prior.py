@@ -67,7 +67,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result(
         {"weight": round(weights[best], 6), metric: values[best], f"{metric}_start": values[0], "p_value": p_value},
         {"weights of the label prior": [row | {"best": n == best} for n, row in enumerate(rows)]},
-        note="" if best else "no label prior: none was significantly better on the held-out queries",
+        note="" if best else "no label prior: no weight was significantly better without a loss on unseen labels",
     )
 
 

@@ -116,7 +116,7 @@ def test_a_prior_that_does_not_help_is_none(context: MakeContext, tmp_path: Path
     result = run(context(), Config(), Labels(tmp_path, frequent=0.0, unseen=60).inputs)
     assert result.metrics["weight"] == 0
     assert result.metrics["valid/map@25"] == result.metrics["valid/map@25_start"]
-    assert "none was significantly better" in result.note
+    assert "no weight was significantly better" in result.note
 
 
 def test_a_weight_that_loses_on_unseen_labels_is_left_out() -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from ratchet.data.fusion import choose_weights, compute_points, compute_spread, fuse
 from ratchet.data.tables import RANKED, SCORES, TEACHER_SCORES, read_shards, write_shards
 from ratchet.errors import InputError
-from ratchet.jobs.retrieval.fuse import Config, Inputs
+from ratchet.jobs.predictions.fuse import Config, Inputs
 from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
 from ratchet.orchestrator.job_interface import Context, Result

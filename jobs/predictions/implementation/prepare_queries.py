@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ratchet.data.formats.detection import load_queries
 from ratchet.data.tables import INSTRUCTIONS, QUERIES, add_carried, write_shards
-from ratchet.jobs.retrieval.prepare_queries import Config, Inputs
+from ratchet.jobs.predictions.prepare_queries import Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Result
 
 

@@ -7,7 +7,7 @@ import json
 
 from ratchet.data.formats.trec import write_run
 from ratchet.data.tables import read_shards, read_texts
-from ratchet.jobs.retrieval.write_predictions import FILES, Config, Inputs
+from ratchet.jobs.predictions.write_predictions import FILES, Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Result
 
 

@@ -1,0 +1,1 @@
+"""Jobs on new queries: read them, fuse rankings, write the predictions."""
