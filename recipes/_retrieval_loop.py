@@ -196,7 +196,9 @@ class RetrievalLoop:
             if self.label_prior:
                 before = self.evaluate(f"{self.folder}zero_shot", bootstrap, "valid")
                 evaluations, prior = self.add_prior(name, miner, evaluations, before)
-                rows.append(make_row(f"iteration {i}, label prior{suffix}", evaluations, mined=prior))
+                row = make_row(f"iteration {i}, label prior{suffix}", evaluations, mined=prior)
+                # The held-out evaluation weights this system where predictions are fused.
+                rows.append(replace(row, steps=[prior, *evaluations.values()]))
             if self.reranker is None:
                 continue
             reranker_base = reranker_base or (miner if self.reranker == "embedder" else self.reranker)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.recipe import Settings, build, find
 from ratchet.orchestrator.step import Output, Step, Summary
 from ratchet.orchestrator.sweeps.objective import find_objective
+from ratchet.recipes.predict import find_systems
 
 
 def test_ablations_share_what_they_have_in_common(tmp_path: Path) -> None:
@@ -188,6 +191,7 @@ def test_a_teacher_may_be_behind_an_api_and_the_miner_may_guide(data: str) -> No
 
 def test_the_label_prior_has_a_row_and_the_reranker_gets_its_lists(data: str) -> None:
     steps, summary = build_retriever(data, "reranker=embedder", "label_prior=true", "iterations=1")
+    assert not summary.unreached
     by_name = {step.name: step for step in steps}
     fitted = by_name["iter0/fit_label_prior"]
     assert [str(fitted.inputs[name]) for name in ("train", "valid")] == ["prepare[train]", "prepare[valid]"]
@@ -201,6 +205,24 @@ def test_the_label_prior_has_a_row_and_the_reranker_gets_its_lists(data: str) ->
     assert shown["MAP@25"] == "iter0/evaluate_prior"
     with pytest.raises(InputError, match="label_prior: true given, without held-out queries"):
         build_retriever(data, "label_prior=true", "validation_fraction=0")
+
+
+@pytest.mark.parametrize("prior", [True, False])
+def test_predictions_have_the_label_prior_of_the_run(data: str, prior: bool) -> None:
+    """The steps of a recipe stand for those of a finished run."""
+    steps, summary = build_retriever(data, f"label_prior={str(prior).lower()}", "iterations=1")
+    assert not summary.unreached
+    by_name = {step.name: step for step in steps}
+    run: Any = SimpleNamespace(get=by_name.get, step=by_name.__getitem__)
+    corpus = by_name["prepare"]["corpus"]
+    (system,) = find_systems(run, "iter0", "model", by_name["prepare"], corpus)
+    assert str(system.queries.inputs["prior"]) == ("iter0/fit_label_prior[prior]" if prior else "None")
+    (tested,) = find_systems(run, "iter0", "model", None, corpus)
+    end = "_prior" if prior else ""
+    assert (tested.queries.name, tested.valid and tested.valid.name) == (
+        f"iter0/evaluate{end}",
+        f"iter0/evaluate{end}_valid",
+    )
 
 
 def test_each_half_is_scored_by_the_reranker_of_the_other(data: str) -> None:
