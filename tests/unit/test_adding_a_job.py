@@ -13,6 +13,8 @@ import pytest
 from ratchet.data.tables import MINED, read_shards, write_shards
 from ratchet.orchestrator.job_interface import Context, Resources
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "adding-a-job.md"
 FILES = dict(
     zip(

@@ -7,6 +7,8 @@ from fuzzed_files import FORMATS, Mutation, check_reader, mutations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_valid_file_is_accepted(name: str) -> None:

@@ -16,6 +16,8 @@ from ratchet.models import footprint
 from ratchet.models.adapters import lora
 from ratchet.models.loading import train_in_float32, turn_off_dropout
 
+pytestmark = pytest.mark.slow
+
 SIZE = {"vocab_size": 99, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4}
 CONFIGS: dict[str, Any] = {
     "qwen2": transformers.Qwen2Config(**SIZE, num_key_value_heads=2, tie_word_embeddings=True),
@@ -80,7 +82,6 @@ def test_published_shapes_have_their_numbers_of_weights(tmp_path: Path, shape: s
     assert layer == size["hidden_size"] * (kept + 3 * size["intermediate_size"])
 
 
-@pytest.mark.slow
 def test_what_lowers_the_memory_lowers_the_count(tmp_path: Path) -> None:
     whole = save_shape(tmp_path / "whole", "7B")
     short = shutil.copytree(whole, tmp_path / "short")  # four layers are counted faster than 28

@@ -18,6 +18,8 @@ from ratchet.models.decoder import decoder
 from ratchet.models.embedder import encoder
 from ratchet.models.loading import move_model, train_in_float32
 
+pytestmark = pytest.mark.slow
+
 IDS = torch.randint(10, 190, (2, 300), generator=torch.Generator().manual_seed(0))
 
 

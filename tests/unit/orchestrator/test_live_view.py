@@ -22,6 +22,8 @@ from rich.console import Console
 from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.job_interface import Progress
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
