@@ -11,11 +11,13 @@ from ratchet.errors import InputError, ModelError
 
 Api = Literal["cohere", "tei"]
 RETRIED = (429, 500, 502, 503, 504)
+CONNECTIONS = 3
 
 
 class RemoteReranker:
-    """Asks a server for the scores of passages. Connection errors and the statuses `RETRIED` are tried again up to
-    `retries` times, after waiting longer each time, or as long as the server says (`Retry-After`).
+    """Asks a server for the scores of passages. The statuses `RETRIED` and interrupted answers are tried again up to
+    `retries` times, after waiting longer each time, or as long as the server says (`Retry-After`). A server that cannot
+    be connected to is tried `CONNECTIONS` times again, within seconds.
 
     url: the address that requests are posted to. model: its name, where the server has several. key: sent as a bearer
     token. timeout: seconds that the server may be silent.
@@ -28,7 +30,7 @@ class RemoteReranker:
 
         self.url, self.model, self.api, self.timeout = url, model, api, timeout
         self.session = requests.Session()
-        policy = Retry(retries, status_forcelist=RETRIED, backoff_factor=1, allowed_methods=None)
+        policy = Retry(retries, connect=CONNECTIONS, status_forcelist=RETRIED, backoff_factor=1, allowed_methods=None)
         for scheme in ("http://", "https://"):
             self.session.mount(scheme, HTTPAdapter(pool_maxsize=64, max_retries=policy))
         if key:
