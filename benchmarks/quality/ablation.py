@@ -16,12 +16,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.quality.in_process import train
+from benchmarks.quality.in_process import make_config, make_task, train
 from benchmarks.quality.repeat import make_parser, repeat
 from benchmarks.quality.retrieval_sets import (
     has_seen_label,
@@ -132,10 +132,7 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
     from ratchet.jobs.retrieval.finetune_embedder import Config as FinetuneConfig
     from ratchet.jobs.retrieval.finetune_embedder import Inputs
     from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
-    from ratchet.jobs.training.task import WorkerInfo
     from ratchet.models.model_files import MINILM, resolve
-    from ratchet.orchestrator.job_interface import Resources
-    from ratchet.orchestrator.job_interface.settings import convert
 
     torch.set_num_threads(given.threads)
     with tempfile.TemporaryDirectory() as name:
@@ -144,16 +141,13 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
         started = time.perf_counter()
         values = {**LOOP, "dtype": "float32"}
         values |= {name: value for name, value in variant.items() if name not in MINING + OTHERS}
-        types = get_type_hints(FinetuneConfig, include_extras=True)
-        for setting, _, text in (line.partition("=") for line in given.set):
-            values[setting] = convert(text, types[setting], setting)
         guide = folder / "guide"
         given_guide = {f"guide_{name}": guide / name for name in ("queries", "corpus") if guide.exists()}
         inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid", **given_guide)
         kept: list[Any] = []
         for number in range(variant.get("models", 1)):
-            config = FinetuneConfig(**values, seed=seed + 1000 * number)
-            task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=float(given.threads), gpus=0.0))
+            config = make_config(FinetuneConfig, {**values, "seed": seed + 1000 * number}, given.set)
+            task = make_task(TrainTask, config, inputs, given.threads)
             if variant.get("neighbours"):
                 queries = task.triplets.query_text.to_pylist()
                 group_neighbours(task.triplets, embed(given, queries, "query"))

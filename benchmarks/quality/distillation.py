@@ -19,7 +19,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "labels alone": {"distillation": "none"},
@@ -115,24 +115,18 @@ def train(given: argparse.Namespace, folder: Path, variant: dict[str, Any], seed
     """Return MAP@25 on the test after the last epoch."""
     import torch
 
+    from benchmarks.quality.in_process import make_config, make_task
     from benchmarks.quality.in_process import train as train_task
     from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
     from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
-    from ratchet.jobs.training.task import WorkerInfo
     from ratchet.models.model_files import MINILM, resolve
-    from ratchet.orchestrator.job_interface import Resources
-    from ratchet.orchestrator.job_interface.settings import convert
 
     torch.set_num_threads(given.threads)
     write(given, folder)
     loop: dict[str, Any] = {"epochs": given.epochs, "learning_rate": 1e-3, "temperature": 0.05, "dtype": "float32"}
     values = {**loop, "num_negatives": given.negatives, "seed": seed, **variant}
-    types = get_type_hints(Config, include_extras=True)
-    for name, _, text in (line.partition("=") for line in given.set):
-        values[name] = convert(text, types[name], name)
-    config = Config(**values)
     inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
-    task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=float(given.threads), gpus=0.0))
+    task = make_task(TrainTask, make_config(Config, values, given.set), inputs, given.threads)
     train_task(task)
     return task.evaluate().metrics["map@25"]
 

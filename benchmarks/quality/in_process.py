@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, get_type_hints
+
+
+def make_config(config_class: Any, values: dict[str, Any], settings: Sequence[str]) -> Any:
+    """Return the config of a job. settings: NAME=VALUE, which take precedence over the values."""
+    from ratchet.orchestrator.job_interface.settings import convert
+
+    types, given = get_type_hints(config_class, include_extras=True), dict(values)
+    for name, _, text in (line.partition("=") for line in settings):
+        given[name] = convert(text, types[name], name)
+    return config_class(**given)
+
+
+def make_task(task_class: type, config: Any, inputs: Any, threads: int) -> Any:
+    """Return the task of a job with one worker, on CPUs."""
+    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.orchestrator.job_interface import Resources
+
+    return task_class(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=float(threads), gpus=0.0))
 
 
 def train(task: Any) -> int:

@@ -17,11 +17,11 @@ import tempfile
 import time
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 
-from benchmarks.quality.in_process import train
+from benchmarks.quality.in_process import make_config, make_task, train
 from benchmarks.quality.repeat import make_parser, repeat
 from benchmarks.quality.retrieval_sets import (
     has_seen_label,
@@ -102,7 +102,7 @@ class Case:
         )
         config = Config(**EMBEDDER, dtype="float32", seed=self.seed)
         inputs = Inputs(base, mined, self.folder / "corpus", self.folder / "valid")
-        task = TrainTask(*self.place(config, inputs))
+        task = make_task(TrainTask, config, inputs, self.given.threads)
         train(task)
         task.save(out)
         return out
@@ -112,12 +112,6 @@ class Case:
         """Whether negatives are drawn from labelled documents, which is the rule of the loop's `candidates=auto`."""
         labels = {name for query in self.splits["train"] for name in query.positives}
         return len(labels) >= len(self.corpus) / 4
-
-    def place(self, config: Any, inputs: Any) -> tuple[Any, Any, Any, Any]:
-        from ratchet.jobs.training.task import WorkerInfo
-        from ratchet.orchestrator.job_interface import Resources
-
-        return WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=float(self.given.threads), gpus=0.0)
 
     def score(self, model: Path, name: str) -> np.ndarray:
         from ratchet.models.embedder import encoder
@@ -146,7 +140,6 @@ class Case:
         """Train a reranker, and return MAP@25 of its blend with the embedder, and of its own order (alone)."""
         from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs
         from ratchet.jobs.retrieval.implementation.finetune_reranker import TrainTask
-        from ratchet.orchestrator.job_interface.settings import convert
 
         started = time.perf_counter()
         scores = self.cross() if variant.get("crossed") else self.scores["train"]
@@ -157,12 +150,10 @@ class Case:
         options = {"seed": self.seed, "window": window, "labelled": self.labelled}
         write_mined(mined, self.corpus, train_queries, scores, **options)
         values = {name: value for name, value in {**LOOP, **variant}.items() if name not in ("window", "crossed")}
-        types = get_type_hints(Config, include_extras=True)
-        for setting, _, text in (line.partition("=") for line in self.given.set):
-            values[setting] = convert(text, types[setting], setting)
-        config = Config(**values, dtype="float32", seed=self.seed, depth=DEPTH)
+        values |= {"dtype": "float32", "seed": self.seed, "depth": DEPTH}
+        config = make_config(Config, values, self.given.set)
         folders = (self.folder / name for name in ("corpus", "valid", "valid_ranking"))
-        task = TrainTask(*self.place(config, Inputs(self.embedder, mined, *folders)))
+        task = make_task(TrainTask, config, Inputs(self.embedder, mined, *folders), self.given.threads)
         train(task)
         own = {name: self.rerank(task, name) for name in ("valid", "test")}
         return {"seconds": time.perf_counter() - started, **self.blend(own)}

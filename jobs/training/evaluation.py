@@ -45,14 +45,17 @@ class HeldOutRows:
         ks = sorted({int(name.partition("@")[2]) for name in wanted if "@" in name})
         found = compute_rank_metrics(ranks_R, relevant, ks or [1])
         metrics = {name: round(found.values[name], 6) for name in wanted}
-        value_Q = found.per_query[metric]
-        sums = {"all": value_Q}
-        if self.unseen_Q is not None and 0 < self.unseen_Q.sum() < len(value_Q):
+        value_Q, sums = found.per_query[metric], self.sum(found.per_query[metric])
+        if "unseen" in sums:
             metrics[f"unseen/{metric}"] = round(float(np.nanmean(value_Q[self.unseen_Q])), 6)
-            sums["unseen"] = np.where(self.unseen_Q, value_Q, np.nan)
-        return Evaluation(
-            metrics, {name: sum_by_group(one, self.group_Q).round(6).tolist() for name, one in sums.items()}
-        )
+        return Evaluation(metrics, sums)
+
+    def sum(self, value_Q: np.ndarray) -> dict[str, list[float]]:
+        """Return the sums of a metric over the rows of each group; see `Evaluation.sums`."""
+        values = {"all": value_Q}
+        if self.unseen_Q is not None and 0 < self.unseen_Q.sum() < len(value_Q):
+            values["unseen"] = np.where(self.unseen_Q, value_Q, np.nan)
+        return {name: sum_by_group(one, self.group_Q).round(6).tolist() for name, one in values.items()}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ratchet.data.significance import compute_p_value, loses, sum_by_group
+from ratchet.data.significance import compute_p_value, loses
 from ratchet.data.tables import list_shards, read_shards, write_table
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import read_blocks, read_vectors
@@ -94,8 +94,8 @@ def choose(
 
 
 def _read_reference(path: Path | None, metric: str, valid: pa.Table, held_out: HeldOutRows) -> list[float] | None:
-    """Return the sums over groups of a metric of unseen labels in another evaluation."""
-    if path is None or held_out.unseen_Q is None or not 0 < held_out.unseen_Q.sum() < len(valid):
+    """Return the sums over groups of a metric of unseen labels in another evaluation. None: there is none."""
+    if path is None:
         return None
     table = pq.read_table(path)
     if table["id"].to_pylist() != valid["id"].to_pylist() or metric not in table.column_names:
@@ -103,9 +103,7 @@ def _read_reference(path: Path | None, metric: str, valid: pa.Table, held_out: H
             f"{path}: has other queries than the held-out ones, or no {metric}; expected an evaluation of these;"
             " evaluate them"
         )
-    value_Q = table[metric].to_numpy(zero_copy_only=False).astype(np.float64)
-    sums: list[float] = sum_by_group(np.where(held_out.unseen_Q, value_Q, np.nan), held_out.group_Q).tolist()
-    return sums
+    return held_out.sum(table[metric].to_numpy(zero_copy_only=False).astype(np.float64)).get("unseen")
 
 
 def _list_ids(inputs: Inputs) -> list[tuple[Path, list[str]]]:
