@@ -1,12 +1,11 @@
 """What a strong teacher's scores are worth: an embedder finetuned on the same lists with and without them.
 
-    python -m benchmarks.quality.distillation --data eedi/ [--lists teacher14b_iter1_scored.jsonl] [--seeds 3]
+    python -m benchmarks.quality.distillation --data eedi/teacher14b_iter1_scored.jsonl --seeds 3 [--only "kl_div, T=5"]
 
-The lists are those of a trained Qwen2.5-14B reranker (FlagEmbedding JSONL with `pos_scores` and `neg_scores`). All
-other pairs of `hn_mine_input.jsonl` are the test, against all documents of `misconception_mapping.csv`. MiniLM, LoRA,
-float32, the settings of the retrieval loop. Each row is a seed; then means with standard deviations, and paired
-differences to the run without a teacher, with the standard error over seeds. Rows are appended to `--out`, and found
-there again.
+A data set is a file of lists that a trained Qwen2.5-14B reranker has scored (FlagEmbedding JSONL with `pos_scores` and
+`neg_scores`). Beside it lie `misconception_mapping.csv`, whose documents are all ranked, and `hn_mine_input.jsonl`,
+whose other queries are the test. A query is seen if one of the lists has its label. MiniLM is trained with the settings
+of the retrieval loop, in float32.
 """
 
 from __future__ import annotations
@@ -15,14 +14,19 @@ import argparse
 import csv
 import json
 import os
-import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from benchmarks.quality.in_process import make_config, make_task, train
+from benchmarks.quality.repeat import make_parser, repeat
+
+LOOP: dict[str, Any] = {"epochs": 2, "learning_rate": 1e-3, "temperature": 0.05, "num_negatives": 8}
 VARIANTS: dict[str, dict[str, Any]] = {
-    "labels alone": {"distillation": "none"},
+    "labels alone": {},
     "kl_div, T=1": {"distillation": "kl_div", "teacher_temperature": 1.0},
     "kl_div, T=5": {"distillation": "kl_div", "teacher_temperature": 5.0},
     "kl_div, T=5, weight 4": {"distillation": "kl_div", "teacher_temperature": 5.0, "distillation_weight": 4.0},
@@ -32,103 +36,76 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--lists", default="teacher14b_iter1_scored.jsonl")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--negatives", type=int, default=8)
-    parser.add_argument("--queries", type=int, default=1200, help="test queries")
+    parser = make_parser(__doc__, list(VARIANTS), "distillation.jsonl")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="further settings of all variants")
-    parser.add_argument("--only", nargs="*", default=[], metavar="VARIANT", help=f"of: {'; '.join(VARIANTS)}")
-    parser.add_argument("--out", type=Path, default=Path("distillation.jsonl"))
     given = parser.parse_args()
-    known = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
-    found: dict[str, dict[int, float]] = {}
-    for seed in range(given.seeds):
-        for name in given.only or VARIANTS:
-            key = [name, seed, given.lists, given.epochs, given.negatives, given.queries, *given.set]
-            row = next((one for one in known if one["key"] == key), None) or measure(given, name, seed, key)
-            print(f"{name:28} seed {seed}  MAP@25 {row['map@25']:.4f}  {row['seconds']:.0f} s", flush=True)
-            found.setdefault(name, {})[seed] = row["map@25"]
-    base = found.get("labels alone")
-    for name, values in found.items():
-        spread = statistics.stdev(values.values()) if len(values) > 1 else 0.0
-        text = f"{name:28} {statistics.fmean(values.values()):.4f} +- {spread:.4f}"
-        if base and len(values) > 1 and name != "labels alone":
-            gains = [value - base[seed] for seed, value in values.items()]
-            text += f"   gain {statistics.fmean(gains):+.4f}, error {statistics.stdev(gains) / len(gains) ** 0.5:.4f}"
-        print(text)
+    repeat(
+        given,
+        ("map@25", "seen", "unseen", "seconds"),
+        lambda source, name, seed: measure(given, Path(source), VARIANTS[name], seed),
+    )
 
 
-def measure(given: argparse.Namespace, name: str, seed: int, key: list[Any]) -> dict[str, Any]:
-    started = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        value = train(given, Path(folder), VARIANTS[name], seed)
-    row = {"key": key, "map@25": value, "seconds": time.perf_counter() - started}
-    with given.out.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    return row
-
-
-def write(given: argparse.Namespace, folder: Path) -> None:
-    """Write the shards corpus, mined (the teacher's lists) and valid (the test queries)."""
+def write(given: argparse.Namespace, source: Path, folder: Path, seed: int) -> None:
+    """Write the shards corpus, mined (the teacher's lists) and valid (the test queries, drawn by the seed)."""
     import pyarrow as pa
 
     from ratchet.data.tables import CORPUS, MINED, QUERIES, SCORES, TEACHER_SCORES, write_shards
 
-    with (given.data / "misconception_mapping.csv").open(newline="") as file:
+    with (source.parent / "misconception_mapping.csv").open(newline="") as file:
         corpus = [{"id": row["MisconceptionId"], "text": row["MisconceptionName"]} for row in csv.DictReader(file)]
     number = {row["text"].strip(): row["id"] for row in corpus}
-    lists = [json.loads(line) for line in (given.data / given.lists).read_text().splitlines()]
+    lists, pairs = (
+        [json.loads(line) for line in path.read_text().splitlines()]
+        for path in (source, source.parent / "hn_mine_input.jsonl")
+    )
     taught = {row["query"] for row in lists}
-    pairs = [json.loads(line) for line in (given.data / "hn_mine_input.jsonl").read_text().splitlines()]
-    tested = [row for row in pairs if row["query"] not in taught][: given.queries]
+    others = [row for row in pairs if row["query"] not in taught]
+    drawn = np.random.default_rng(seed).permutation(len(others))[: given.held_out]
+    known = {text.strip() for row in lists for text in row["pos"]}
 
     def names(row: dict[str, Any], key: str) -> list[str]:
         return [number[text.strip()] for text in row[key]]
 
-    positives, negatives = TEACHER_SCORES["positives"], TEACHER_SCORES["negatives"]
+    scores = {TEACHER_SCORES[f"{kind}s"]: f"{kind[:3]}_scores" for kind in ("positive", "negative")}
     mined = [
         {
-            "id": str(n),
-            "text": row["query"],
-            "positives": names(row, "pos"),
-            "negatives": names(row, "neg"),
-            positives: row["pos_scores"],
-            negatives: row["neg_scores"],
+            "id": str(n), "text": row["query"], "positives": names(row, "pos"), "negatives": names(row, "neg"),
+            **{name: row[key] for name, key in scores.items()},
         }
-        for n, row in enumerate(lists)
+        for n, row in enumerate(lists[: given.queries])
     ]
-    schema = pa.schema([*MINED, (positives, SCORES), (negatives, SCORES)])
+    tested = [
+        {
+            "id": str(n), "text": others[n]["query"], "positives": names(others[n], "pos"), "grades": [1],
+            "seen": any(text.strip() in known for text in others[n]["pos"]),
+        }
+        for n in sorted(drawn)
+    ]
     write_shards(folder / "corpus", corpus, CORPUS, 100_000)
-    write_shards(folder / "mined", mined, schema, 100_000)
-    rows = [
-        {"id": str(n), "text": row["query"], "positives": names(row, "pos"), "grades": [1]}
-        for n, row in enumerate(tested)
-    ]
-    write_shards(folder / "valid", rows, QUERIES, 100_000)
+    write_shards(folder / "mined", mined, pa.schema([*MINED, *((name, SCORES) for name in scores)]), 100_000)
+    write_shards(folder / "valid", tested, pa.schema([*QUERIES, ("seen", pa.bool_())]), 100_000)
 
 
-def train(given: argparse.Namespace, folder: Path, variant: dict[str, Any], seed: int) -> float:
-    """Return MAP@25 on the test after the last epoch."""
+def measure(given: argparse.Namespace, source: Path, variant: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Train, and return MAP@25 on the test after the last epoch."""
     import torch
 
-    from benchmarks.quality.in_process import make_config, make_task
-    from benchmarks.quality.in_process import train as train_task
     from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
     from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
     from ratchet.models.model_files import MINILM, resolve
 
     torch.set_num_threads(given.threads)
-    write(given, folder)
-    loop: dict[str, Any] = {"epochs": given.epochs, "learning_rate": 1e-3, "temperature": 0.05, "dtype": "float32"}
-    values = {**loop, "num_negatives": given.negatives, "seed": seed, **variant}
-    inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
-    task = make_task(TrainTask, make_config(Config, values, given.set), inputs, given.threads)
-    train_task(task)
-    return task.evaluate().metrics["map@25"]
+    with tempfile.TemporaryDirectory() as name:
+        folder, started = Path(name), time.perf_counter()
+        write(given, source, folder, seed)
+        config = make_config(Config, {**LOOP, "dtype": "float32", "seed": seed, **variant}, given.set)
+        inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
+        task = make_task(TrainTask, config, inputs, given.threads)
+        train(task)
+        seconds, found = time.perf_counter() - started, task.evaluate().metrics
+    parts = {one: found[f"{one}/map@25"] for one in ("seen", "unseen")}
+    return {"map@25": found["map@25"], **parts, "seconds": seconds}
 
 
 if __name__ == "__main__":

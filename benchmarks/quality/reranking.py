@@ -216,7 +216,8 @@ class Case:
             precision = np.cumsum(hits) / np.arange(1, len(rows) + 1)
             values.append(float((precision * hits).sum() / min(len(query.positives), 25)))
         value_Q, seen_Q = np.array(values), has_seen_label(self.splits["train"], self.splits[name])
-        return {"map@25": value_Q.mean(), "seen": value_Q[seen_Q].mean(), "unseen": value_Q[~seen_Q].mean()}
+        parts = {"map@25": np.ones_like(seen_Q), "seen": seen_Q, "unseen": ~seen_Q}
+        return {name: value_Q[own_Q].mean() for name, own_Q in parts.items() if own_Q.any()}
 
 
 if __name__ == "__main__":

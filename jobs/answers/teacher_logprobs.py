@@ -61,6 +61,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     resources=(*MAP_RESOURCES, "batch_tokens"),
+    maps_shards=lambda config: True,
     check=check,
     predict=check_chat,
     needs=estimate_needs,

@@ -7,6 +7,10 @@ outlives its killed driver cannot corrupt a shard.
 
 An exception in a worker is returned as data and raised again with its type; Ray Data would pass on only its text.
 Ray Data replaces lost workers (killed, out of memory, node gone) and gives their shard to another one.
+
+A step that holds the resources of its one worker (`Job.maps_shards`) does without Ray Data: an actor would take seconds
+to start, and would import again what this process has imported. If the process is lost, the next attempt finds the
+finished shards.
 """
 
 from __future__ import annotations
@@ -144,6 +148,9 @@ def _run_workers(
     targets: Mapping[Path, Path],
     done: int,
 ) -> None:
+    if context.holds_resources:
+        _run_here(context, worker, arguments, ProgressTally(context, done, total_rows), targets)
+        return
     silence_ray_data()
     resources = context.resources
     workers = min(resources.workers or 1, len(targets))
@@ -167,6 +174,18 @@ def _run_workers(
     ray.get(tally.flush.remote())
 
 
+def _run_here(
+    context: Context, worker: type, arguments: Mapping[str, Any], tally: ProgressTally, targets: Mapping[Path, Path]
+) -> None:
+    runner = ShardRunner(context, find_existing_paths(arguments), lambda: worker(**arguments), tally.report)
+    for source, target in targets.items():
+        try:
+            runner.work(source, target)
+        except Exception as error:  # the same error as from another process, with the traceback as text
+            raise error_from_json(error_to_json(error)) from None
+    tally.flush()
+
+
 def silence_ray_data() -> None:
     """Turn off Ray Data's progress bars and log. Failures are raised, so the log only repeats them."""
     settings = DataContext.get_current()
@@ -184,21 +203,40 @@ def _first_failure(results: Any) -> BaseException | None:
 
 
 class ShardActor:
-    """Constructs the worker once and calls it for each shard."""
+    """Processes shards in an actor of Ray Data."""
 
     def __init__(self, pickled: bytes, paths: Sequence[Path], context: Context, tally: Any) -> None:
-        self.pickled, self.paths, self.context, self.tally = pickled, paths, context, tally
-        self.worker: ShardWorker | None = None
+        def make_worker() -> ShardWorker:
+            worker_class, arguments = cloudpickle.loads(pickled)
+            made: ShardWorker = worker_class(**arguments)
+            return made
+
+        self.runner = ShardRunner(context, paths, make_worker, tally.report.remote)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         source, target = Path(str(batch["source"][0])), Path(str(batch["target"][0]))
         try:
-            self._work(source, target)
+            self.runner.work(source, target)
         except Exception as error:
             return {"source": [str(source)], "error": [error_to_json(error)]}
         return {"source": [str(source)], "error": [""]}
 
-    def _work(self, source: Path, target: Path) -> None:
+
+class ShardRunner:
+    """Constructs the worker at the first shard, and calls it for each one."""
+
+    def __init__(
+        self,
+        context: Context,
+        paths: Sequence[Path],
+        make_worker: Callable[[], ShardWorker],
+        tell: Callable[[str, int, int], Any],
+    ) -> None:
+        """paths: as for `check_worker`. tell: `ProgressTally.report`, here or of an actor."""
+        self.context, self.paths, self.make_worker, self.tell = context, paths, make_worker, tell
+        self.worker: ShardWorker | None = None
+
+    def work(self, source: Path, target: Path) -> None:
         if self.worker is None:
             check_worker(self.context, (source, target.parent, *self.paths))
             check_dtype(self.context)
@@ -212,13 +250,12 @@ class ShardActor:
         if self.worker is None:
             # Not in __init__: Ray Data takes an exception in a constructor for a lost actor.
             torch.set_num_threads(max(1, int(self.context.resources.cpus or 1)))
-            worker_class, arguments = cloudpickle.loads(self.pickled)
-            self.worker = worker_class(**arguments)
+            self.worker = self.make_worker()
         worker: ShardWorker = self.worker
         report = self._reporter(source, tracker)
         counts = commit_shard(self.context, source, target, lambda file: worker(source, file, report))
         tracker.finish()
-        self.tally.report.remote(str(source), counts["rows"], counts.get("tokens", 0))
+        self.tell(str(source), counts["rows"], counts.get("tokens", 0))
 
     def _reporter(self, source: Path, tracker: WorkTracker) -> ReportProgress:
         reported = 0.0
@@ -228,7 +265,7 @@ class ShardActor:
             tracker.report(rows)
             if time.monotonic() - reported >= REPORT_SECONDS:
                 reported = time.monotonic()
-                self.tally.report.remote(str(source), int(rows), int(tokens))
+                self.tell(str(source), int(rows), int(tokens))
 
         return report
 

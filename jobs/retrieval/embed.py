@@ -80,6 +80,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     resources=(*MAP_RESOURCES, "batch_tokens"),
+    maps_shards=lambda config: config.engine != "vllm",
     check=check,
     predict=predict_prompts,
     needs=estimate_needs,

@@ -103,6 +103,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     resources=MAP_RESOURCES,
+    maps_shards=lambda config: True,
     check=check,
     outputs=("ranking", "run.trec", "qrels.trec", "per_query.parquet"),
     metrics=list_metrics,

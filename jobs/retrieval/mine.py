@@ -67,6 +67,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     resources=MAP_RESOURCES,
+    maps_shards=lambda config: True,
     check=check,
     predict=lambda config, inputs, parents: Result(parents["queries"].metrics if "queries" in parents else {}),
     metrics=lambda config: (

@@ -58,6 +58,7 @@ JOB = Job(
     inputs=Inputs,
     run="ratchet.jobs.statements.implementation.evaluate_papers:run",
     resources=MAP_RESOURCES,
+    maps_shards=lambda config: True,
     outputs=("ranks",),
     metrics=list_metrics,
 )

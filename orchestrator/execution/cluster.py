@@ -1,7 +1,7 @@
 """The Ray cluster of a run, started only when a step has to run.
 
 A step is one Ray task that reserves no CPUs: it drives Ray Data and Ray Train, which reserve the CPUs and GPUs. A job
-of a single process reserves what it needs itself.
+of a single process reserves what it needs itself, and so does a map over shards with one worker.
 """
 
 from __future__ import annotations
@@ -144,12 +144,17 @@ class Cluster:
         ray.exceptions for a lost worker, and Interrupted once `stopping` is set (the step's processes end first).
         """
         required = RequiredCode(self.snapshot, code.libraries)
-        context = replace(context, code=required, progress=ProgressReporter(self.progress_actor, context.step))
+        holds = job.single_process or (
+            context.resources.workers == 1 and bool(job.maps_shards and job.maps_shards(config))
+        )
+        progress = ProgressReporter(self.progress_actor, context.step)
+        context = replace(context, code=required, progress=progress, holds_resources=holds)
         # Outside the placement group of a trial, which has no resources for what the step starts.
         free = PlacementGroupSchedulingStrategy(placement_group=None)  # type: ignore[arg-type]
         options: dict[str, Any] = {"num_cpus": 0}
-        if job.single_process:
-            options = {"num_cpus": context.resources.cpus, **make_ray_options(context.resources)}
+        if holds:
+            asked = context.resources
+            options = {"num_cpus": asked.cpus, "num_gpus": asked.gpus, **make_ray_options(asked)}
         task = ray.remote(max_retries=0)(run_job).options(name=context.step, scheduling_strategy=free, **options)
         running = task.remote(job, context, config, inputs, find_existing_paths(context.work, inputs))
         try:

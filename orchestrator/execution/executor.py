@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ratchet.errors import Interrupted, LeaseLost, RatchetError, TransientError, describe
+from ray.exceptions import WorkerCrashedError
+
+from ratchet.errors import Interrupted, JobError, LeaseLost, RatchetError, TransientError, describe
 from ratchet.orchestrator.execution.cluster import Cluster, resolve_step
 from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.execution.warm_start import WarmStartFamily
@@ -74,6 +76,11 @@ class Executor:
                     file = self.run_log.trace_file(name)
                     file.parent.mkdir(exist_ok=True)
                     file.write_text(trace)
+                    if isinstance(error, WorkerCrashedError):
+                        raise JobError(
+                            f"step {name}: its process was lost {tries} times (killed, out of memory); expected it to"
+                            " finish; give it more memory, or lower batch_tokens"
+                        ) from error
                     raise
                 wait = min(60.0, 2.0 ** (tries - 1))
                 self.run_log.event("retry", name, reason=describe(error), wait=wait)

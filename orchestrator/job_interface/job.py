@@ -150,6 +150,8 @@ class Context:
     """The folder with the state of the longest shorter step. None: start from the beginning."""
     code: RequiredCode | None = None
     """The code that every process of the step must run; see `snapshot.check_code`. None: any."""
+    holds_resources: bool = False
+    """Whether the process of the step has the resources of its one worker, and does the work itself."""
 
 
 @dataclass(frozen=True)
@@ -237,6 +239,10 @@ class Job:
     single_process: bool = False
     """Whether `run` does all work itself, on CPUs. Its process then has the resources of the step's one worker, on any
     machine. Otherwise it has none, and starts workers that have them."""
+    maps_shards: Callable[[Any], bool] | None = None
+    """`maps_shards(config)` tells whether `map_shards` does all work of `run`. If there is one worker, the step's
+    process then has its resources and is that worker: its libraries are imported already if an earlier step of the run
+    used it. None: never."""
     resources: tuple[str, ...] | None = None
     """The fields of `Resources` that the job uses; others are refused. None: all."""
     outputs: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = ()

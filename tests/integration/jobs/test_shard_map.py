@@ -36,6 +36,12 @@ def by_value(local_ray: None) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
+@pytest.fixture(params=[False, True], ids=["Ray Data", "this process"])
+def either_context(request: pytest.FixtureRequest, context: MakeContext) -> MakeContext:
+    """The context of a step whose one worker is an actor of Ray Data, or this process."""
+    return lambda **given: replace(context(**given), holds_resources=request.param)
+
+
 class Square:
     """Squares a column; leaves a trace, and misbehaves on the shard it is told to."""
 
@@ -117,8 +123,8 @@ def traced(trace: Path) -> list[str]:
     return [line.split()[0] for line in trace.read_text().splitlines()] if trace.exists() else []
 
 
-def test_each_shard_becomes_one_of_the_same_name_and_counts_add(tmp_path: Path, context: MakeContext) -> None:
-    shards, ctx = inputs(tmp_path), context()
+def test_each_shard_becomes_one_of_the_same_name_and_counts_add(tmp_path: Path, either_context: MakeContext) -> None:
+    shards, ctx = inputs(tmp_path), either_context()
     counts = map_shards(ctx, shards, Square, {"trace": tmp_path / "trace"}, ctx.out)
     assert counts == {"rows": 15, "tokens": 150}
     assert sorted(contents(ctx.out)) == [path.name for path in shards]
@@ -154,6 +160,28 @@ def test_a_worker_killed_in_a_shard_costs_that_shard_only(tmp_path: Path, contex
     assert sorted(traced(trace)) == sorted([*(path.stem for path in shards), "shard-00001"])
 
 
+def test_a_step_that_is_its_own_worker_repeats_the_shard_in_which_it_was_killed(
+    tmp_path: Path, context: MakeContext
+) -> None:
+    import ray
+    from ray.exceptions import WorkerCrashedError
+
+    shards, trace = inputs(tmp_path), tmp_path / "trace"
+
+    def step(attempt: int) -> dict[str, int]:
+        ctx = replace(context(attempt=attempt), holds_resources=True)
+        work = ray.remote(num_cpus=2, max_retries=0)(map_shards)
+        found: dict[str, int] = ray.get(
+            work.remote(ctx, shards, Square, {"trace": trace, "fault": "killed once"}, ctx.out)
+        )
+        return found
+
+    with pytest.raises(WorkerCrashedError):
+        step(1)
+    assert step(2) == {"rows": 15, "tokens": 150}
+    assert sorted(traced(trace)) == sorted([*(path.stem for path in shards), "shard-00001"])
+
+
 def test_a_shard_that_kills_every_worker_is_named(tmp_path: Path, context: MakeContext) -> None:
     shards, ctx, trace = inputs(tmp_path), context(retries=1), tmp_path / "trace"
     with pytest.raises(JobError, match=r"shard-00001\.parquet: its worker was lost 2 times.*more memory"):
@@ -161,8 +189,8 @@ def test_a_shard_that_kills_every_worker_is_named(tmp_path: Path, context: MakeC
     assert traced(trace).count("shard-00001") == 2
 
 
-def test_what_a_worker_raises_arrives_as_it_was(tmp_path: Path, context: MakeContext) -> None:
-    shards, ctx, trace = inputs(tmp_path), context(), tmp_path / "trace"
+def test_what_a_worker_raises_arrives_as_it_was(tmp_path: Path, either_context: MakeContext) -> None:
+    shards, ctx, trace = inputs(tmp_path), either_context(), tmp_path / "trace"
     with pytest.raises(InputError) as caught:
         map_shards(ctx, shards, Square, {"trace": trace, "fault": "bad"}, ctx.out)
     assert type(caught.value) is InputError
@@ -175,10 +203,12 @@ def test_what_a_worker_raises_arrives_as_it_was(tmp_path: Path, context: MakeCon
         map_shards(ctx, shards, Square, {"trace": trace, "fault": "strange"}, ctx.out)
 
 
-def test_after_a_failure_the_cpus_are_free_and_what_was_done_is_kept(tmp_path: Path, context: MakeContext) -> None:
+def test_after_a_failure_the_cpus_are_free_and_what_was_done_is_kept(
+    tmp_path: Path, either_context: MakeContext
+) -> None:
     import ray
 
-    shards, ctx, trace = inputs(tmp_path), context(), tmp_path / "trace"
+    shards, ctx, trace = inputs(tmp_path), either_context(), tmp_path / "trace"
     with pytest.raises(InputError):
         map_shards(ctx, shards, Square, {"trace": trace, "fault": "bad", "at": "shard-00002"}, ctx.out)
     end = time.monotonic() + 10
@@ -187,13 +217,13 @@ def test_after_a_failure_the_cpus_are_free_and_what_was_done_is_kept(tmp_path: P
     assert ray.available_resources()["CPU"] == 2
     done = set(traced(trace)) - {"shard-00002"}
     trace.unlink()
-    again = context(attempt=2)
+    again = either_context(attempt=2)
     assert map_shards(again, shards, Square, {"trace": trace}, again.out)["rows"] == 15
     assert not done & set(traced(trace))
 
 
-def test_a_full_disk_is_named_and_leaves_nothing_behind(tmp_path: Path, context: MakeContext) -> None:
-    shards, ctx = inputs(tmp_path), context()
+def test_a_full_disk_is_named_and_leaves_nothing_behind(tmp_path: Path, either_context: MakeContext) -> None:
+    shards, ctx = inputs(tmp_path), either_context()
     with pytest.raises(OSError) as caught:
         map_shards(ctx, shards, Square, {"trace": tmp_path / "trace", "fault": "full"}, ctx.out)
     assert caught.value.errno == errno.ENOSPC
@@ -202,8 +232,8 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(tmp_path: Path, context:
     assert left == ["shard-00001.parquet.progress"]
 
 
-def test_damaged_shards_and_only_those_are_done_again(tmp_path: Path, context: MakeContext) -> None:
-    shards, ctx, trace = inputs(tmp_path, 7), context(), tmp_path / "trace"
+def test_damaged_shards_and_only_those_are_done_again(tmp_path: Path, either_context: MakeContext) -> None:
+    shards, ctx, trace = inputs(tmp_path, 7), either_context(), tmp_path / "trace"
     map_shards(ctx, shards, Square, {"trace": trace}, ctx.out)
     right = contents(ctx.out)
     notes = [ctx.work / "shards" / f"{path.name}.record" for path in shards]
@@ -217,7 +247,7 @@ def test_damaged_shards_and_only_those_are_done_again(tmp_path: Path, context: M
     notes[5].write_text("[]")
     write_table(shards[6], pa.table({"x": [100]}))
     trace.unlink()
-    again = context(attempt=2)
+    again = either_context(attempt=2)
     map_shards(again, shards, Square, {"trace": trace}, again.out)
     assert sorted(traced(trace)) == [path.stem for path in shards[1:]]
     made = contents(again.out)
