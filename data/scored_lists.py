@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,9 @@ import pyarrow.parquet as pq
 from ratchet.data.formats.flag_embedding import make_row, write_rows
 from ratchet.data.tables import SCORES, TEACHER_SCORES, find_half, list_shards, read_texts, write_table
 from ratchet.errors import DataError
+
+LEAST_ACCURACY = 0.6
+"""The accuracy of a teacher below which labels alone were better: see docs/results.md."""
 
 
 def check_lists(folder: Path) -> None:
@@ -59,7 +62,8 @@ def _list_columns(table: pa.Table) -> list[str]:
 
 def write_scores(target: Path, table: pa.Table, scores: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
     """Write a shard with the scores of each row, in the order of the texts of `Lists.read`. A row without scores keeps
-    those that it has. Return the counts."""
+    those that it has. Return the counts, among them of lists with a positive and a negative (`compared`), and of those
+    where a positive has the highest score (`positive_first`)."""
     start = [0] * len(table)
     for name in _list_columns(table):
         column, parts = TEACHER_SCORES[name], list[Any]()
@@ -72,7 +76,28 @@ def write_scores(target: Path, table: pa.Table, scores: Sequence[np.ndarray], to
             table = table.drop_columns([column])
         table = table.append_column(column, pa.array(parts, SCORES))
     write_table(target, table)
-    return {"rows": len(table), "pairs": sum(start), "tokens": tokens}
+    compared, first = _compare(table)
+    return {"rows": len(table), "pairs": sum(start), "tokens": tokens, "compared": compared, "positive_first": first}
+
+
+def _compare(table: pa.Table) -> tuple[int, int]:
+    """Return how many rows have scores of positives and of negatives, and in how many a positive has the highest."""
+    columns = [TEACHER_SCORES[name] for name in ("positives", "negatives")]
+    if not set(columns) <= set(table.column_names):
+        return 0, 0
+    rows = zip(*(table[name].to_pylist() for name in columns), strict=True)
+    is_first = [max(right) > max(wrong) for right, wrong in rows if right and wrong]
+    return len(is_first), sum(is_first)
+
+
+def describe_teacher(counts: Mapping[str, int]) -> tuple[dict[str, float], str]:
+    """Return the metric `teacher_accuracy`, the fraction of lists where a positive has the highest score, and a note if
+    it is low. counts: sums of those of `write_scores`. Rankings have no such metric."""
+    if not counts.get("compared"):
+        return {}, ""
+    accuracy = counts["positive_first"] / counts["compared"]
+    low = f"the teacher puts a positive first in {accuracy:.0%} of the lists; below {LEAST_ACCURACY:.0%} it may do harm"
+    return {"teacher_accuracy": round(accuracy, 4)}, low if accuracy < LEAST_ACCURACY else ""
 
 
 def write_flag_embedding(folder: Path, corpus: Path) -> None:

@@ -73,6 +73,28 @@ class Triplets:
         """Number of negatives of all queries together."""
         return len(self._negative_rows)
 
+    @property
+    def teacher_margin(self) -> float:
+        """The mean difference between the teacher scores of positives and of negatives, over queries with both.
+
+        Raises DataError if it is not more than 0: such a teacher knows nothing of relevance."""
+        assert self._teacher is not None
+        ends = self._positive_ends, self._negative_ends
+        sizes = [np.diff(own) for own in ends]
+        sums = [
+            np.diff(np.concatenate([[0.0], np.cumsum(scores, dtype=np.float64)])[own])
+            for scores, own in zip(self._teacher, ends, strict=True)
+        ]
+        right_Q, wrong_Q = (total / np.maximum(size, 1) for total, size in zip(sums, sizes, strict=True))
+        both_Q = sizes[1] > 0
+        margin = float((right_Q - wrong_Q)[both_Q].mean()) if both_Q.any() else 0.0
+        if margin <= 0:
+            raise DataError(
+                f"mined: a mean difference of {margin:.3g} between the teacher scores of positives and negatives;"
+                " expected more than 0; use another teacher, or set distillation=none"
+            )
+        return margin
+
     def positives(self, query: int) -> np.ndarray:
         """Return the corpus rows of a query's positives."""
         return self._positive_rows[self._positive_ends[query] : self._positive_ends[query + 1]]

@@ -118,8 +118,9 @@ class RetrievalFinetuneConfig(RankFinetuneConfig):
     passages by them, instead of the labels."""
     distillation_weight: Annotated[float, Gt(0)] = 1.0
     """Weight of `kl_div` or `margin_mse` beside the loss on the labels."""
-    teacher_temperature: Annotated[float, Gt(0)] = 1.0
-    """Softmax temperature of the teacher's scores. Higher is softer."""
+    teacher_temperature: Annotated[float, Gt(0)] | None = None
+    """Softmax temperature of the teacher's scores. Higher is softer. None: a quarter of the mean difference between its
+    scores of positives and of negatives, which gives teachers of any scale the same mean margin of 4."""
 
 
 def find_start(config: FinetuneConfig, inputs: Any) -> tuple[Path, Path | None]:

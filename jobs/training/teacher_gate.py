@@ -12,12 +12,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from ratchet.data.triplets import Triplets
 from ratchet.jobs.training.config import RetrievalFinetuneConfig
 
 NAME = "teacher_gate.json"
 
 SIGNIFICANCE_LEVEL = 0.05
 """Largest p-value of a teacher. With a few hundred held-out queries, an improvement of 0.02 MAP may be chance."""
+
+TEACHER_MARGIN = 4.0
+"""Mean margin of a teacher's scores after division by the temperature. Scores with margins of 3.8, 12.8 and 14.9 were
+distilled best with 3.5 to 5: see docs/results.md."""
 
 C = TypeVar("C", bound=RetrievalFinetuneConfig)
 
@@ -59,3 +64,10 @@ def resolve_distillation(config: C, mined: Path) -> C:
     """Return the config without distillation if the mined lists come with a closed gate, else as it is."""
     closed = (mined / NAME).is_file() and not read(mined).is_open
     return replace(config, distillation="none") if closed else config
+
+
+def find_teacher_temperature(config: RetrievalFinetuneConfig, triplets: Triplets) -> float:
+    """Return the temperature of the teacher's scores: that of the config, or one for the scale of the scores."""
+    if config.distillation == "none":
+        return 1.0
+    return config.teacher_temperature or triplets.teacher_margin / TEACHER_MARGIN

@@ -20,6 +20,7 @@ RERANKER |= {"lora_dropout": 0.05, "warmup_ratio": 0.05, "epochs": 4, "start_fro
 MINED = {"window": (2, 200), "num_negatives": 15, "candidates": "corpus"}
 SQUAD = {"learning_rate": 2e-4, "batch_size": 8, "epochs": 1, "lora_r": 16, "lora_alpha": 32.0, "lora_dropout": 0.05}
 SQUAD |= {"warmup_ratio": 0.03, "target_modules": "q_proj,k_proj,v_proj,o_proj", "max_new_tokens": 96}
+TAUGHT = {"distillation": "kl_div", "teacher_temperature": 1.0}
 PUBLISHED: dict[str, dict[str, dict[str, Any]]] = {
     "theorems": {
         "finetune_embedder_pairs": {
@@ -33,16 +34,16 @@ PUBLISHED: dict[str, dict[str, dict[str, Any]]] = {
         "iter0/mine": MINED,
         "iter0/mine_hard": MINED | {"window": (2, 100)},
         "iter0/finetune_embedder": ICL | {"epochs": 2, "distillation": "none", "start_from": "base"},
-        "iter1/finetune_embedder": ICL | {"epochs": 3, "distillation": "kl_div", "start_from": "base"},
-        "iter2/finetune_embedder": ICL | {"epochs": 4, "distillation": "kl_div", "start_from": "base"},
+        "iter1/finetune_embedder": ICL | TAUGHT | {"epochs": 3, "start_from": "base"},
+        "iter2/finetune_embedder": ICL | TAUGHT | {"epochs": 4, "start_from": "base"},
         "iter0/finetune_reranker": RERANKER | {"epoch": 2, "label_smoothing": 0.0, "distillation": "none"},
-        "iter1/finetune_reranker": RERANKER | {"epoch": 3, "label_smoothing": 0.2, "distillation": "kl_div"},
+        "iter1/finetune_reranker": RERANKER | TAUGHT | {"epoch": 3, "label_smoothing": 0.2},
     },
     "misconceptions-submission": {
         "iter0/finetune_embedder": ICL | {"epochs": 3, "epoch": 3, "start_from": "base"},
-        "iter1/finetune_embedder": ICL | {"epochs": 4, "epoch": 3, "distillation": "kl_div"},
+        "iter1/finetune_embedder": ICL | TAUGHT | {"epochs": 4, "epoch": 3},
         "iter0/finetune_reranker": RERANKER | {"epoch": 3, "label_smoothing": 0.0},
-        "iter1/finetune_reranker": RERANKER | {"epoch": 3, "label_smoothing": 0.2, "distillation": "kl_div"},
+        "iter1/finetune_reranker": RERANKER | TAUGHT | {"epoch": 3, "label_smoothing": 0.2},
     },
     "misconceptions-icl": {"iter0/mine": MINED, "iter0/finetune_embedder": ICL | {"epochs": 5, "keep": "all"}},
     "squad": {

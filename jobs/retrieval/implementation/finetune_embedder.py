@@ -29,7 +29,7 @@ from ratchet.jobs.training.embedder_task import EmbedderTask
 from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
 from ratchet.jobs.training.finetuning import run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
-from ratchet.jobs.training.teacher_gate import resolve_distillation
+from ratchet.jobs.training.teacher_gate import find_teacher_temperature, resolve_distillation
 from ratchet.models.embedder.encoder import Encoder
 from ratchet.models.embedder.encoding_config import Example
 from ratchet.models.losses.contrastive import false_negative_mask, gather_with_gradient, scale_for_workers
@@ -68,6 +68,7 @@ class TrainTask(EmbedderTask):
         self.valid = read_shards(inputs.valid) if inputs.valid else None
         distills = config.distillation != "none"
         self.triplets = Triplets(read_shards(inputs.mined), self.corpus, teacher=distills)
+        self.teacher_temperature = find_teacher_temperature(config, self.triplets)
         self.guide: Guide | None = None
         if inputs.guide_queries and inputs.guide_corpus:
             self.guide = Guide(self.triplets, self.corpus, inputs.guide_queries, inputs.guide_corpus)
@@ -143,7 +144,7 @@ class TrainTask(EmbedderTask):
             None if batch.teacher_QG is None else batch.teacher_QG.to(self.device),
             mask_QP=None if batch.mask_QP is None else batch.mask_QP.to(self.device),
             label_smoothing=config.label_smoothing,
-            teacher_temperature=config.teacher_temperature,
+            teacher_temperature=self.teacher_temperature,
             weight=config.distillation_weight,
         )
 

@@ -27,7 +27,7 @@ from ratchet.jobs.training.config import find_start
 from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
 from ratchet.jobs.training.finetuning import CPU_TOKENS, make_trainable, run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
-from ratchet.jobs.training.teacher_gate import TeacherGate, resolve_distillation
+from ratchet.jobs.training.teacher_gate import TeacherGate, find_teacher_temperature, resolve_distillation
 from ratchet.models.adapters import lora
 from ratchet.models.batching import group_by_length
 from ratchet.models.dropout import DropoutMasks
@@ -61,6 +61,7 @@ class TrainTask:
         mined = read_shards(inputs.mined)
         mined = mined.filter(pa.array(find_half(mined, config.half)))
         self.triplets = Triplets(mined, corpus, teacher=config.distillation != "none")
+        self.teacher_temperature = find_teacher_temperature(config, self.triplets)
         self.prompts = list_instructions(config, self.triplets.queries)
         if not self.triplets.num_negatives:
             raise InputError(
@@ -154,7 +155,7 @@ class TrainTask:
             teacher_QG,
             mask_QP=gap_QG,
             label_smoothing=config.label_smoothing,
-            teacher_temperature=config.teacher_temperature,
+            teacher_temperature=self.teacher_temperature,
             weight=config.distillation_weight,
             label_loss=config.loss,
         )

@@ -9,7 +9,13 @@ from pathlib import Path
 import numpy as np
 import transformers
 
-from ratchet.data.scored_lists import Lists, check_lists, write_flag_embedding, write_scores
+from ratchet.data.scored_lists import (
+    Lists,
+    check_lists,
+    describe_teacher,
+    write_flag_embedding,
+    write_scores,
+)
 from ratchet.data.tables import list_shards
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows
@@ -95,5 +101,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     check_vllm(config, inputs)  # at plan time the model may not have existed
     counts = run_engine(context, shards, config, inputs, Worker, ShardClient, rows)
     write_flag_embedding(context.out, inputs.corpus)
-    counts = {"queries": rows, "pairs": counts.get("pairs", 0), "tokens": counts.get("tokens", 0)}
-    return Result({**counts, "dtype": config.dtype})
+    made = {"queries": rows, "pairs": counts.get("pairs", 0), "tokens": counts.get("tokens", 0)}
+    accuracy, note = describe_teacher(counts)
+    return Result({**made, **accuracy, "dtype": config.dtype}, note=note)

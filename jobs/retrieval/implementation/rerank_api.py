@@ -12,7 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ratchet.data.scored_lists import Lists, check_lists, write_flag_embedding, write_scores
+from ratchet.data.scored_lists import (
+    Lists,
+    check_lists,
+    describe_teacher,
+    write_flag_embedding,
+    write_scores,
+)
 from ratchet.data.tables import list_shards
 from ratchet.jobs.distributed.shard_map import commit_shard, complete_shards, count_rows
 from ratchet.jobs.retrieval.rerank_api import Config, Inputs
@@ -31,7 +37,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     process = partial(_ask, context, config, lists, rows)
     counts = complete_shards(context, shards, context.out, process, rows)
     write_flag_embedding(context.out, inputs.corpus)
-    return Result({"queries": rows, "pairs": counts["pairs"], "model": config.model or config.url})
+    accuracy, note = describe_teacher(counts)
+    made = {"queries": rows, "pairs": counts["pairs"]}
+    return Result({**made, **accuracy, "model": config.model or config.url}, note=note)
 
 
 def _ask(context: Context, config: Config, lists: Lists, rows: int, targets: Mapping[Path, Path], done: int) -> None:

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.data.scored_lists import Lists, check_lists, write_flag_embedding, write_scores
+from ratchet.data.scored_lists import (
+    Lists,
+    check_lists,
+    describe_teacher,
+    write_flag_embedding,
+    write_scores,
+)
 from ratchet.data.tables import CORPUS, MINED, RANKED, TEACHER_SCORES, find_half, read_shards, write_shards
 from ratchet.errors import DataError
 
@@ -33,11 +39,11 @@ def lists(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def score(folder: Path, source: str, target: str, half: str, factor: float) -> None:
+def score(folder: Path, source: str, target: str, half: str, factor: float) -> dict[str, int]:
     """A text's score is its number times the factor."""
     table, texts = Lists(folder / "corpus", None, half).read(folder / source / "shard-00000.parquet")
     scores = [np.array([factor * int(text.split()[1]) for text in own], np.float32) for own in texts]
-    write_scores(folder / target / "shard-00000.parquet", table, scores, 0)
+    return write_scores(folder / target / "shard-00000.parquet", table, scores, 0)
 
 
 def test_two_halves_make_a_whole(lists: Path) -> None:
@@ -56,6 +62,22 @@ def test_two_halves_make_a_whole(lists: Path) -> None:
             assert row[TEACHER_SCORES[name]] == expected
     score(lists, "two", "again", "both", 3.0)
     assert read_shards(lists / "again")[TEACHER_SCORES["positives"]][4].as_py() == [12.0]
+
+
+def test_the_accuracy_is_that_of_lists_with_both_kinds(lists: Path) -> None:
+    assert QUERIES[5]["positives"] == ["d0"]
+    assert QUERIES[5]["negatives"] == ["d5"]
+    with_negatives = sum(bool(row["negatives"]) for row in QUERIES)
+    none_first, all_first = (score(lists, "mined", name, "both", sign) for name, sign in (("up", 1.0), ("down", -1.0)))
+    said = "the teacher puts a positive first in 0% of the lists; below 60% it may do harm"
+    assert describe_teacher(none_first) == ({"teacher_accuracy": 0.0}, said)
+    assert describe_teacher(all_first) == ({"teacher_accuracy": 1.0}, "")
+    assert all_first["compared"] == with_negatives < len(QUERIES)
+    first_half = score(lists, "mined", "one", "first", -1.0)
+    assert 0 < first_half["compared"] < with_negatives, "the other half has no scores yet"
+    both, _ = describe_teacher(score(lists, "one", "two", "second", 1.0))
+    assert both == {"teacher_accuracy": round(first_half["compared"] / with_negatives, 4)}
+    assert describe_teacher({"rows": 3}) == ({}, "")
 
 
 @given(st.lists(st.tuples(st.text(max_size=3), st.text(max_size=3)), max_size=40))

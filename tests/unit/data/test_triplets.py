@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import numpy as np
@@ -97,12 +98,12 @@ def test_any_number_of_workers_has_the_same_step(seed: int, workers: int, negati
     assert max(sizes) - min(sizes) <= 1
 
 
-def scored(change: dict[str, Any] | None = None, without: str = "") -> Triplets:
-    """Every passage's score is its number in the corpus plus a hundredth of the query's."""
+def scored(change: dict[str, Any] | None = None, without: str = "", factor: float = 1.0) -> Triplets:
+    """Every passage's score is its number in the corpus plus a hundredth of the query's, times `factor`."""
     rows = []
     for n, row in enumerate(QUERY_ROWS):
         scores = {
-            name: [int(text[1:]) + n / 100 for text in row[ids]]
+            name: [factor * (int(text[1:]) + n / 100) for text in row[ids]]
             for ids, name in (("positives", "teacher_positive_scores"), ("negatives", "teacher_negative_scores"))
         }
         rows.append(row | scores | (change or {} if n == 9 else {}))
@@ -143,6 +144,18 @@ def test_a_teachers_scores_follow_their_passages(workers: int) -> None:
 def test_scores_that_are_missing_or_no_numbers_are_named(change: dict[str, Any], without: str, said: str) -> None:
     with pytest.raises(DataError, match=said):
         scored(change, without)
+
+
+def test_the_margin_of_a_teacher_is_that_of_queries_with_negatives() -> None:
+    margins = []
+    for row in QUERY_ROWS:
+        right, wrong = ([int(text[1:]) for text in row[name]] for name in ("positives", "negatives"))
+        margins += [statistics.fmean(right) - statistics.fmean(wrong)] if right and wrong else []
+    assert 0 < len(margins) < len(QUERY_ROWS)
+    mean = statistics.fmean(margins)
+    assert scored(factor=10 / mean).teacher_margin == pytest.approx(10, rel=1e-5)
+    with pytest.raises(DataError, match=r"mean difference of -10 .* expected more than 0; use another teacher"):
+        assert scored(factor=-10 / mean).teacher_margin
 
 
 def test_examples_are_never_the_querys_own() -> None:
