@@ -4,7 +4,9 @@
     python -m benchmarks.quality.ablation --data generated squad=dev-v1.1.json stacks=grouped_by_section.jsonl
 
 For each seed the queries are split anew by group, MiniLM mines negatives once, and every variant trains on them in
-float32 and ranks the whole corpus for the held-out queries.
+float32 and ranks the whole corpus for the held-out queries. With `--linear` MiniLM is frozen, and a linear map of its
+vectors is trained instead: seconds per variant. That suits settings of mining, of the loss and of the texts, but not
+those of the model, guides and batches of neighbours.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.quality.in_process import make_config, make_task, train
+from benchmarks.quality.in_process import LINEAR, make_config, make_task, train, train_linear
 from benchmarks.quality.repeat import make_parser, repeat
 from benchmarks.quality.retrieval_sets import (
     has_seen_label,
@@ -85,9 +87,13 @@ def main() -> None:
     parser = make_parser(__doc__, list(VARIANTS), "ablation.jsonl")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--interpolate", type=float, nargs="*", default=[], help="base + share * (trained - base) too")
+    parser.add_argument("--linear", action="store_true", help="train a linear map of frozen vectors")
     parser.add_argument("--vectors", type=Path, default=Path("ablation-vectors"), help="folder for the base's vectors")
     given = parser.parse_args()
-    repeat(given, METRICS, lambda source, name, seed: measure(given, source, VARIANTS[name], seed))
+    if given.linear:
+        given.out = given.out.with_stem(f"{given.out.stem}-linear")
+    measure_one = measure_linear if given.linear else measure
+    repeat(given, METRICS, lambda source, name, seed: measure_one(given, source, VARIANTS[name], seed))
 
 
 def embed(given: argparse.Namespace, texts: Sequence[str], role: Any) -> np.ndarray:
@@ -163,9 +169,39 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
             with torch.no_grad():
                 for weight, base, now in zip(trained, start, kept, strict=True):
                     weight.copy_(now if task.config.method == "lora" and base.any() else base + share * (now - base))
-            label = "" if share == 1 else f"/{share:g}"
-            row |= {f"{name}{label}": value for name, value in evaluate(given, task, folder, seen_Q).items()}
+            label, found = "" if share == 1 else f"/{share:g}", evaluate(given, folder, seen_Q, *embed_held_out(task))
+            row |= {f"{name}{label}": value for name, value in found.items()}
     return row
+
+
+def measure_linear(given: argparse.Namespace, source: str, variant: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Train a linear map of the base's vectors, and return the metrics on the held-out queries."""
+    import torch
+
+    from ratchet.data.tables import read_shards
+    from ratchet.data.triplets import Triplets
+    from ratchet.jobs.retrieval.finetune_embedder import Config as FinetuneConfig
+
+    torch.set_num_threads(given.threads)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        seen_Q = write(given, folder, source, variant, seed)
+        started = time.perf_counter()
+        values = {**LOOP, "seed": seed, **variant, **LINEAR}
+        values = {name: value for name, value in values.items() if name not in MINING + OTHERS}
+        config = make_config(FinetuneConfig, values, given.set)
+        corpus, test = read_shards(folder / "corpus"), read_shards(folder / "valid")
+        triplets = Triplets(read_shards(folder / "mined"), corpus)
+        corpus_ND = embed(given, corpus["text"].to_pylist(), "passage")
+        texts = [query.text for query in load(source).queries]
+        vector_of = dict(zip(texts, embed(given, texts, "query"), strict=True))
+        train_QD, test_QD = (
+            np.stack([vector_of[text] for text in column.to_pylist()]) for column in (triplets.query_text, test["text"])
+        )
+        map_DD = train_linear(config, triplets, train_QD, corpus_ND)
+        seconds = time.perf_counter() - started
+        mapped = (vectors + vectors @ map_DD for vectors in (test_QD, corpus_ND))
+        return {"seconds": seconds, **evaluate(given, folder, seen_Q, *mapped)}
 
 
 def group_neighbours(triplets: Any, query_QD: np.ndarray) -> None:
@@ -187,20 +223,27 @@ def group_neighbours(triplets: Any, query_QD: np.ndarray) -> None:
     triplets.split_epoch = split_epoch
 
 
-def evaluate(given: argparse.Namespace, task: Any, folder: Path, seen_Q: np.ndarray) -> dict[str, float]:
-    """Return the metrics of the model as it is on the held-out queries: also MAP@25 by the first of its dimensions, and
-    with a label prior."""
-    from ratchet.data.tables import read_shards
+def embed_held_out(task: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the vectors of held-out queries and of the corpus, by the model as it is."""
     from ratchet.models.loading import eval_mode
 
-    test = read_shards(folder / "valid")
     with eval_mode(task.model):
-        query_QD = task.encoder.encode(test["text"].to_pylist(), "query")
-        corpus_ND = task.encoder.encode(task.corpus["text"].to_pylist(), "passage")
-    labels = find_corpus_rows(read_shards(folder / "mined"), "positives", task.corpus)[1]
+        query_QD = task.encoder.encode(task.valid["text"].to_pylist(), "query")
+        return query_QD, task.encoder.encode(task.corpus["text"].to_pylist(), "passage")
+
+
+def evaluate(
+    given: argparse.Namespace, folder: Path, seen_Q: np.ndarray, query_QD: np.ndarray, corpus_ND: np.ndarray
+) -> dict[str, float]:
+    """Return the metrics of vectors of held-out queries and of the corpus: also MAP@25 by the first of their
+    dimensions, and with a label prior."""
+    from ratchet.data.tables import read_shards
+
+    test, corpus = read_shards(folder / "valid"), read_shards(folder / "corpus")
+    labels = find_corpus_rows(read_shards(folder / "mined"), "positives", corpus)[1]
     prior_N = np.log1p(np.bincount(labels, minlength=len(corpus_ND))).astype(np.float32)
-    relevant = Relevant(*find_corpus_rows(test, "positives", task.corpus))
-    base = embed(given, test["text"].to_pylist(), "query"), embed(given, task.corpus["text"].to_pylist(), "passage")
+    relevant = Relevant(*find_corpus_rows(test, "positives", corpus))
+    base = embed(given, test["text"].to_pylist(), "query"), embed(given, corpus["text"].to_pylist(), "passage")
     before_Q = rank_all(*base, relevant).per_query["map@25"]
     return evaluate_vectors(query_QD, corpus_ND, prior_N, relevant, number_groups(test), seen_Q, before_Q)
 

@@ -27,11 +27,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.quality.ablation import embed, rank_all
-from benchmarks.quality.in_process import make_config, make_task, train
+from benchmarks.quality.in_process import LINEAR, make_config, make_task, train, train_linear
 from benchmarks.quality.repeat import make_parser, repeat
 
 LOOP: dict[str, Any] = {"epochs": 4, "learning_rate": 1e-3, "temperature": 0.05, "num_negatives": 15}
-LINEAR: dict[str, Any] = {**LOOP, "epochs": 12, "learning_rate": 2e-3}
 KL: dict[str, Any] = {"distillation": "kl_div"}
 M3: dict[str, Any] = {"distillation": "m3_kd_loss"}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -125,10 +124,10 @@ def measure(given: argparse.Namespace, source: Path, variant: dict[str, Any], se
         values = {name: value for name, value in variant.items() if name not in ("noise", "margin")}
         if "margin" in variant:
             values["teacher_temperature"] = triplets.teacher_margin / variant["margin"]
-        values = {**(LINEAR if given.linear else LOOP), "dtype": "float32", "seed": seed, **values}
+        values = {**LOOP, **(LINEAR if given.linear else {}), "dtype": "float32", "seed": seed, **values}
         config = make_config(Config, values, given.set)
         started = time.perf_counter()
-        found = (train_linear if given.linear else train_model)(given, config, folder, triplets)
+        found = (train_map if given.linear else train_model)(given, config, folder, triplets)
         return {**found, "accuracy": compute_accuracy(folder), "seconds": time.perf_counter() - started}
 
 
@@ -157,47 +156,17 @@ def train_model(given: argparse.Namespace, config: Any, folder: Path, triplets: 
     }
 
 
-def train_linear(given: argparse.Namespace, config: Any, folder: Path, triplets: Any) -> dict[str, float]:
-    import torch
-
+def train_map(given: argparse.Namespace, config: Any, folder: Path, triplets: Any) -> dict[str, float]:
     from ratchet.data.tables import read_shards
-    from ratchet.data.triplets import find_corpus_rows, pad_rows
-    from ratchet.jobs.training.teacher_gate import find_teacher_temperature
-    from ratchet.models.losses.distillation import distillation_loss
+    from ratchet.data.triplets import find_corpus_rows
     from ratchet.models.search.ranks import Relevant
 
     test, corpus = read_shards(folder / "valid"), read_shards(folder / "corpus")
-    query_QD, test_QD = (
-        torch.from_numpy(embed(given, texts.to_pylist(), "query")) for texts in (triplets.query_text, test["text"])
-    )
-    corpus_ND = torch.from_numpy(embed(given, corpus["text"].to_pylist(), "passage"))
-    map_DD = torch.zeros((query_QD.shape[1],) * 2, requires_grad=True)
-
-    def transform(vector_RD: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.normalize(vector_RD + vector_RD @ map_DD, dim=-1)
-
-    batches = triplets.num_batches(config.batch_size)
-    total, temperature = config.epochs * batches, find_teacher_temperature(config, triplets)
-    optimizer = torch.optim.AdamW([map_DD], weight_decay=0.0)
-    for number in range(total):
-        batch = triplets.make_batch(
-            config.seed, *divmod(number, batches), config.batch_size, config.num_negatives, 0, 1
-        )
-        loss = distillation_loss(
-            config.distillation,
-            transform(query_QD[batch.query_Q]) @ transform(corpus_ND[batch.passage_P]).T / config.temperature,
-            torch.from_numpy(pad_rows(batch.own_Q, -1)),
-            torch.from_numpy(pad_rows(batch.teacher_Q, 0.0)),
-            teacher_temperature=temperature,
-            weight=config.distillation_weight,
-        )
-        optimizer.param_groups[0]["lr"] = config.learning_rate * (1 - number / total)
-        optimizer.zero_grad()
-        (loss / len(batch.query_Q)).backward()
-        optimizer.step()
+    query_QD, test_QD = (embed(given, one.to_pylist(), "query") for one in (triplets.query_text, test["text"]))
+    corpus_ND = embed(given, corpus["text"].to_pylist(), "passage")
+    map_DD = train_linear(config, triplets, query_QD, corpus_ND)
     relevant, seen_Q = Relevant(*find_corpus_rows(test, "positives", corpus)), test["seen"].to_numpy()
-    with torch.no_grad():
-        found = rank_all(transform(test_QD).numpy(), transform(corpus_ND).numpy(), relevant).per_query["map@25"]
+    found = rank_all(test_QD + test_QD @ map_DD, corpus_ND + corpus_ND @ map_DD, relevant).per_query["map@25"]
     return {"map@25": found.mean(), "seen": found[seen_Q].mean(), "unseen": found[~seen_Q].mean()}
 
 
