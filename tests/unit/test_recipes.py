@@ -153,7 +153,13 @@ def test_splits_that_steps_need_are_not_left_out(data: str, lines: list[str], sa
 
 
 def test_a_teacher_of_the_data_needs_no_held_out_queries(data: str) -> None:
-    build_retriever(data, "validation_fraction=0", "reranker=embedder", "mining=given_scored")
+    steps, _ = build_retriever(data, "validation_fraction=0", "reranker=embedder", "mining=given_scored")
+    configs = {step.name: step.config for step in steps}
+    assert configs["iter0/finetune_embedder"].epochs == 4
+    steps, _ = build_retriever(data, "reranker=embedder")
+    configs = {step.name: step.config for step in steps}
+    assert configs["iter1/finetune_embedder"].distillation == "kl_div"
+    assert configs["iter1/finetune_embedder"].epochs == 2, "the loop's own reranker may teach nothing"
 
 
 def test_a_given_teacher_scores_from_the_first_iteration_on(data: str) -> None:
@@ -165,7 +171,8 @@ def test_a_given_teacher_scores_from_the_first_iteration_on(data: str) -> None:
             str(by_name["iter0/rerank_mined"].inputs["model"]),
             None,
         )
-        assert by_name[f"iter{i}/finetune_embedder"].config.distillation == "kl_div"
+        config = by_name[f"iter{i}/finetune_embedder"].config
+        assert (config.distillation, config.epochs, config.num_negatives) == ("kl_div", 4, 15)
     for other in ("distillation=none", "mining=given_scored"):
         with pytest.raises(InputError, match=f"with {other}, which does not use it"):
             build_retriever(data, "teacher=sentence-transformers/all-MiniLM-L6-v2", other)
