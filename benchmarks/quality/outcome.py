@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.quality.repeat import make_parser, repeat
+from benchmarks.quality.repeat import make_parser, name_source, repeat
 from benchmarks.quality.retrieval_sets import has_seen_label, load, split, write_beir
 from ratchet.data.retrieval import Query
 
@@ -63,7 +63,7 @@ def measure(given: argparse.Namespace, source: str, way: str, seed: int) -> dict
     data = load(source)
     most = {"train": given.queries, "valid": given.held_out, "test": given.held_out}
     splits = split(data.queries, seed, most, given.unseen, 0.15)
-    folder = given.work / f"{Path(source.rpartition('=')[2]).name}-{seed}"
+    folder = given.work / f"{name_source(source)}-{seed}"
     if not (folder / "beir").exists():
         write_beir(folder / "beir", data.corpus, splits)
     shutil.rmtree(folder / way, ignore_errors=True)

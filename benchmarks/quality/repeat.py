@@ -43,7 +43,7 @@ def repeat(
         found: dict[str, list[Mapping[str, Any]]] = {}
         for seed in range(given.seeds):
             for variant in given.only:
-                key = [_name(source), variant, seed, given.queries, given.held_out, given.unseen, *given.set]
+                key = [name_source(source), variant, seed, given.queries, given.held_out, given.unseen, *given.set]
                 row = next((one for one in known if one["key"] == key), None)
                 if row is None:
                     row = {"key": key, **measure(source, variant, seed)}
@@ -52,11 +52,12 @@ def repeat(
                 values = (f"{name} {row[name]:.4g}" for name in metrics if name in row)
                 print(key[0], f"{variant}, seed {seed}:", *values, flush=True)
                 found.setdefault(variant, []).append(row)
-        print("\n" + format_table(_name(source), found, metrics) + "\n", flush=True)
+        print("\n" + format_table(name_source(source), found, metrics) + "\n", flush=True)
 
 
-def _name(source: str) -> str:
-    return Path(source.rpartition("=")[2]).name
+def name_source(source: str) -> str:
+    path, mark, options = source.partition("?")
+    return Path(path.rpartition("=")[2]).name + mark + options
 
 
 def format_table(title: str, found: Mapping[str, Sequence[Mapping[str, float]]], metrics: Sequence[str]) -> str:

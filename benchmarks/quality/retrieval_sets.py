@@ -22,16 +22,13 @@ def load(source: str) -> RetrievalData:
     from ratchet.jobs.retrieval.prepare import Config, Inputs
     from ratchet.jobs.retrieval.splits import load_data
 
-    kind, _, path = source.rpartition("=")
-    if kind == "squad":
-        return read_squad(Path(path))
-    if path == "generated":
+    kind, _, rest = source.partition("=")
+    readers = {"squad": read_squad, "stacks": read_statements, "countdown": read_countdown}
+    if kind in readers:
+        return readers[kind](Path(rest))
+    if source == "generated":
         return load_data(Config(questions=320), Inputs())
-    if kind == "stacks":
-        return read_statements(Path(path))
-    if kind == "countdown":
-        return read_countdown(Path(path))
-    path, _, options = path.partition("?")
+    path, _, options = source.partition("?")
     return load_data(Config(reading=(options,)), Inputs(data=(Path(path),)))
 
 
