@@ -37,10 +37,6 @@ Model = Source | Output
 LEARNING_RATES = {"lora": 1e-3, "full": 2e-4}
 """Learning rates of small encoders, by what is trained: an adapter, or all weights."""
 
-DISTILLED: dict[str, Any] = {"epochs": 4, "num_negatives": 15}
-"""Settings of finetunes that learn from a given teacher. Its scores of all negatives delay overfitting, so that longer
-training pays: see docs/results.md."""
-
 EPOCHS_OF_NEW_HEAD = 3
 """Epochs of a reranker that does not start from a trained one."""
 
@@ -184,7 +180,8 @@ class RetrievalLoop:
                 start_from="current_best",
                 distillation=self._distillation(teacher),
                 seed=self.seed + i,
-                **(DISTILLED if self._distillation(self.teacher) != "none" else {"epochs": 2}),
+                epochs=4,
+                num_negatives=15 if self._distillation(self.teacher) != "none" else 4,
                 method=self.method,
                 learning_rate=LEARNING_RATES[self.method],
                 temperature=0.05,

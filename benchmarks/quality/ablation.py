@@ -41,7 +41,7 @@ from ratchet.jobs.retrieval.implementation.fit_label_prior import choose
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
 
-LOOP: dict[str, Any] = {"epochs": 2, "learning_rate": 1e-3, "temperature": 0.05}
+LOOP: dict[str, Any] = {"epochs": 4, "learning_rate": 1e-3, "temperature": 0.05}
 """The settings of the retrieval loop."""
 FULL: dict[str, Any] = {"method": "full", "learning_rate": 2e-4}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -187,7 +187,7 @@ def measure_linear(given: argparse.Namespace, source: str, variant: dict[str, An
         folder = Path(name)
         seen_Q = write(given, folder, source, variant, seed)
         started = time.perf_counter()
-        values = {**LOOP, "seed": seed, **variant, **LINEAR}
+        values = {**LOOP, "seed": seed, **variant, **(LINEAR if variant.get("epochs") != 0 else {})}
         values = {name: value for name, value in values.items() if name not in MINING + OTHERS}
         config = make_config(FinetuneConfig, values, given.set)
         corpus, test = read_shards(folder / "corpus"), read_shards(folder / "valid")

@@ -5,7 +5,7 @@
 
 All ways start from MiniLM and get the same training, selection and test queries as a BEIR folder, which for each seed
 is split anew. By hand means, with sentence-transformers or FlagEmbedding: mine 3 negatives per query, finetune all
-weights for 2 epochs in batches of 64, mine again with the result, finetune that for 2 epochs. The learning rate of the
+weights for 4 epochs in batches of 64, mine again with the result, finetune that for 4 epochs. The learning rate of the
 first round is chosen of three by MAP@25 on the selection queries, and of the base and both rounds' models the best one
 there is kept. Ratchet runs as a user runs it: `ratchet run retriever`, two iterations.
 
@@ -41,7 +41,7 @@ WAYS = {
     "flag": "FlagEmbedding",
 }
 RATES = (5e-5, 1e-4, 2e-4)
-EPOCHS, BATCH, NEGATIVES, WINDOW = 2, 64, 3, (2, 200)
+EPOCHS, BATCH, NEGATIVES, WINDOW = 4, 64, 3, (2, 200)
 METRICS = ("map@25", "ndcg@10", "r@25", "seen", "unseen", "seconds", "seconds, one rate", "GB")
 
 Trainer = Callable[[Path, list[tuple[str, str, list[str]]], float, Path], Path]
