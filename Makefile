@@ -22,7 +22,7 @@ $(READY): setup.cfg requirements.lock
 	@$(BIN)/python -m pip install -q --no-cache-dir --disable-pip-version-check -c requirements.lock -e '.[dev]'
 	@touch $@
 
-quickstart: $(READY) ## set up, then run two iterations on generated data and write a report
+quickstart: $(READY) ## set up, then run an iteration on generated data and write a report
 	@$(BIN)/ratchet run quickstart
 
 test: $(READY) ## set up, then run the unit tests (no Ray cluster, 2 minutes)

@@ -54,7 +54,13 @@ def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, undisturbed: dict
 
 def test_the_whole_loop_with_a_reranker_that_teaches(tmp_path: Path) -> None:
     """Takes minutes: two iterations with an embedder and a reranker."""
-    options = ("questions=50", "*/finetune_*.epochs=1", "finetune_reranker.num_negatives=2")
+    options = (
+        "questions=50",
+        "iterations=2",
+        "reranker=true",
+        "*/finetune_*.epochs=1",
+        "finetune_reranker.num_negatives=2",
+    )
     status, output = run(tmp_path, "run", "quickstart", *(part for option in options for part in ("--set", option)))
     assert status == 0, output
     found = addresses(tmp_path)

@@ -15,7 +15,8 @@ OTHERS = "".join(f'{{"arxiv_id": "a{i}", "theorems": ["x {i} u", "z {i} v"]}}\n'
 
 
 def quickstart(line: str, answer: str) -> Mistake:
-    return Mistake(f"quickstart_{line}", f"plan quickstart --set base=base --set '{line}'", answer, MODEL)
+    command = f"plan quickstart --set base=base --set reranker=true --set '{line}'"
+    return Mistake(f"quickstart_{line}", command, answer, MODEL)
 
 
 def theorems(line: str, answer: str) -> Mistake:

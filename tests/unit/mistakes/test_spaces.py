@@ -8,7 +8,7 @@ import mistakes
 import pytest
 from mistakes import MODEL, Mistake
 
-COMMAND = "sweep quickstart --set base=base --trials 2 --space space.yaml --metric"
+COMMAND = "sweep quickstart --set base=base --set iterations=2 --trials 2 --space space.yaml --metric"
 
 
 def space(name: str, line: str, answer: str, metric: str = "map@25") -> Mistake:

@@ -295,7 +295,7 @@ def test_the_real_jobs_follow_their_helpers() -> None:
 @pytest.mark.slow
 def test_mutations_of_the_sources_of_a_recipe_change_the_identity_of_its_steps(tmp_path: Path) -> None:
     """A sample of the mutations that tests/soak/test_identity.py tries."""
-    found = mutate_copy(tmp_path, "quickstart", "--sample", "30")
+    found = mutate_copy(tmp_path, "quickstart", "--sample", "60")
     assert found["count"]["constant"] > 10
     assert found["count"]["docstring"] > 1
     assert not found["wrong"]

@@ -46,7 +46,8 @@ def test_a_parameter_of_the_recipe_changes_what_is_built() -> None:
 
 
 def test_one_grammar_reaches_steps_by_pattern_and_by_job() -> None:
-    steps, _ = steps_of("iter1/mine.window=2,10", "finetune_embedder.learning_rate=0.5", "iter*/embed_corpus.workers=4")
+    lines = ("iter1/mine.window=2,10", "finetune_embedder.learning_rate=0.5", "iter*/embed_corpus.workers=4")
+    steps, _ = steps_of("iterations=2", *lines)
     assert steps["iter1/mine"].config.window == (2, 10)
     assert steps["iter0/mine"].config.window != (2, 10)
     assert {steps[f"iter{i}/finetune_embedder"].config.learning_rate for i in (0, 1)} == {0.5}

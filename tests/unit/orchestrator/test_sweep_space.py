@@ -192,9 +192,8 @@ def test_only_what_the_objective_needs_is_run() -> None:
 def asked(folder: Path, text: str, metric: str = "map@25") -> Any:
     path = folder / "tried.yaml"
     path.write_text(text)
-    return plan_sweep(
-        "quickstart", ["questions=80"], path, metric, Store.open(folder / "store"), {"seeds": 1}, "ratchet sweep"
-    )
+    given = ["questions=80", "iterations=2", "reranker=true"]
+    return plan_sweep("quickstart", given, path, metric, Store.open(folder / "store"), {"seeds": 1}, "ratchet sweep")
 
 
 def test_a_sweep_knows_itself_whatever_the_number_of_trials(tmp_path: Path) -> None:
