@@ -14,16 +14,13 @@ from ratchet.data.negatives import Window, choose_negatives, number_texts
 from ratchet.data.retrieval import Document, Query, RetrievalData, leave_out_labels, split_queries
 from ratchet.data.tables import CORPUS, GROUPED, IDS, MINED, RANKED, write_shards
 
-COUNTDOWN = 4000
-"""Solutions of Countdown that are ranked."""
-
 
 def load(source: str) -> RetrievalData:
     from ratchet.jobs.retrieval.prepare import Config, Inputs
     from ratchet.jobs.retrieval.splits import load_data
 
     kind, _, rest = source.partition("=")
-    readers = {"squad": read_squad, "stacks": read_statements, "countdown": read_countdown}
+    readers = {"squad": read_squad, "stacks": read_statements}
     if kind in readers:
         return readers[kind](Path(rest))
     if source == "generated":
@@ -55,14 +52,6 @@ def read_statements(path: Path) -> RetrievalData:
             corpus += [Document(name, text) for name, text in zip(names, texts[1:], strict=True)]
             queries.append(Query(str(number), texts[0], names, (1,) * len(names), group=str(number)))
     return RetrievalData(corpus, queries)
-
-
-def read_countdown(path: Path) -> RetrievalData:
-    """A question has the numbers and the target of its solution, and no other words in common with it."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()][:COUNTDOWN]
-    corpus = [Document(str(n), row["solution"]) for n, row in enumerate(rows)]
-    texts = [f"Make {row['target']} from {', '.join(map(str, row['nums']))}." for row in rows]
-    return RetrievalData(corpus, [Query(str(n), text, (str(n),), (1,), group=str(n)) for n, text in enumerate(texts)])
 
 
 def split(
