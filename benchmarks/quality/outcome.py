@@ -5,7 +5,7 @@
 
 All ways start from MiniLM and get the same training, selection and test queries as a BEIR folder, which for each seed
 is split anew. By hand means, with sentence-transformers or FlagEmbedding: mine 3 negatives per query, finetune all
-weights for 4 epochs in batches of 64, mine again with the result, finetune that for 4 epochs. The learning rate of the
+weights for `--epochs` in batches of 64, mine again with the result, finetune that for as many. The learning rate of the
 first round is chosen of three by MAP@25 on the selection queries, and of the base and both rounds' models the best one
 there is kept. Ratchet runs as a user runs it: `ratchet run retriever`, two iterations.
 
@@ -41,21 +41,24 @@ WAYS = {
     "flag": "FlagEmbedding",
 }
 RATES = (5e-5, 1e-4, 2e-4)
-EPOCHS, BATCH, NEGATIVES, WINDOW = 4, 64, 3, (2, 200)
+BATCH, NEGATIVES, WINDOW = 64, 3, (2, 200)
 METRICS = ("map@25", "ndcg@10", "r@25", "seen", "unseen", "seconds", "seconds, one rate", "GB")
 
-Trainer = Callable[[Path, list[tuple[str, str, list[str]]], float, Path], Path]
-"""Finetunes a model on (query, positive, negatives) at a learning rate, and returns the folder of the result."""
+Trainer = Callable[[Path, list[tuple[str, str, list[str]]], float, int, Path], Path]
+"""Finetunes a model on (query, positive, negatives) at a learning rate for some epochs, and returns the folder of the
+result."""
 
 
 def main() -> None:
     parser = make_parser(__doc__, list(WAYS), "outcome.jsonl")
     parser.add_argument("--work", type=Path, default=Path("outcome-work"), help="folder for data and models")
+    parser.add_argument("--epochs", type=int, default=4, help="epochs of each finetune, by all ways")
     parser.add_argument("--way", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.way:
-        print(json.dumps(run_way(given.way, given.work, given.set)))
+        print(json.dumps(run_way(given.way, given.work, given.epochs, given.set)))
     else:
+        given.out = given.out.with_stem(f"{given.out.stem}-{given.epochs}-epochs")
         repeat(given, METRICS, lambda source, way, seed: measure(given, source, way, seed))
 
 
@@ -69,6 +72,7 @@ def measure(given: argparse.Namespace, source: str, way: str, seed: int) -> dict
     shutil.rmtree(folder / way, ignore_errors=True)
     (folder / way).mkdir()
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.quality.outcome", "--way", way, "--work", str(folder)]
+    command += ["--epochs", str(given.epochs)]
     started = time.perf_counter()
     with (folder / way / "stderr.txt").open("w") as errors:
         child = subprocess.Popen([*command, "--set", *given.set], stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -129,13 +133,14 @@ def encode(model: Path, texts: Sequence[str]) -> np.ndarray:
     return found
 
 
-def run_way(way: str, folder: Path, settings: Sequence[str]) -> dict[str, Any]:
+def run_way(way: str, folder: Path, epochs: int, settings: Sequence[str]) -> dict[str, Any]:
     """Return the folder of the final model, and the seconds of the search for a learning rate."""
     if way.startswith("ratchet"):
-        own = ["method=full", *settings] if way == "ratchet-full" else settings
+        own = [f"finetune_embedder.epochs={epochs}", *settings]
+        own += ["method=full"] if way == "ratchet-full" else []
         return {"model": str(run_ratchet(folder / "beir", folder / way / "store", own)), "searching": 0.0}
     trainers: dict[str, Trainer] = {"mnrl": train_peer, "gist": train_peer_guided, "flag": train_flag_embedding}
-    return run_by_hand(folder / "beir", folder / way, trainers[way])
+    return run_by_hand(folder / "beir", folder / way, trainers[way], epochs)
 
 
 def run_ratchet(beir: Path, store: Path, settings: Sequence[str]) -> Path:
@@ -153,7 +158,7 @@ def run_ratchet(beir: Path, store: Path, settings: Sequence[str]) -> Path:
     return Store.open(store).path(last, "model")
 
 
-def run_by_hand(beir: Path, work: Path, train: Trainer) -> dict[str, Any]:
+def run_by_hand(beir: Path, work: Path, train: Trainer, epochs: int) -> dict[str, Any]:
     from ratchet.data.formats import beir as beir_files
     from ratchet.models.model_files import MINILM, resolve
 
@@ -168,7 +173,7 @@ def run_by_hand(beir: Path, work: Path, train: Trainer) -> dict[str, Any]:
         mined = mine(start, pairs, list(text_of.values()))
         for tried in (rate,) if rate else RATES:
             began = time.perf_counter()
-            model = train(start, mined, tried, work / f"round{number}-{tried:g}")
+            model = train(start, mined, tried, epochs, work / f"round{number}-{tried:g}")
             found[model] = judge(model, splits["valid"], text_of)
             if not rate:
                 searching += time.perf_counter() - began
@@ -219,7 +224,7 @@ def mine(model: Path, pairs: list[tuple[str, str]], corpus: list[str]) -> list[t
 
 
 def train_peer(
-    start: Path, mined: list[tuple[str, str, list[str]]], rate: float, out: Path, guided: bool = False
+    start: Path, mined: list[tuple[str, str, list[str]]], rate: float, epochs: int, out: Path, guided: bool = False
 ) -> Path:
     from datasets import Dataset
     from sentence_transformers import (
@@ -240,7 +245,7 @@ def train_peer(
         loss = losses.CachedMultipleNegativesRankingLoss(model, scale=20.0)
     arguments = SentenceTransformerTrainingArguments(
         str(out / "trainer"),
-        num_train_epochs=EPOCHS,
+        num_train_epochs=epochs,
         per_device_train_batch_size=BATCH,
         learning_rate=rate,
         lr_scheduler_type="cosine",
@@ -256,11 +261,15 @@ def train_peer(
     return out
 
 
-def train_peer_guided(start: Path, mined: list[tuple[str, str, list[str]]], rate: float, out: Path) -> Path:
-    return train_peer(start, mined, rate, out, guided=True)
+def train_peer_guided(
+    start: Path, mined: list[tuple[str, str, list[str]]], rate: float, epochs: int, out: Path
+) -> Path:
+    return train_peer(start, mined, rate, epochs, out, guided=True)
 
 
-def train_flag_embedding(start: Path, mined: list[tuple[str, str, list[str]]], rate: float, out: Path) -> Path:
+def train_flag_embedding(
+    start: Path, mined: list[tuple[str, str, list[str]]], rate: float, epochs: int, out: Path
+) -> Path:
     """Finetune by FlagEmbedding's module, at its temperature of 0.02."""
     data = out.with_suffix(".jsonl")
     rows = [{"query": query, "pos": [right], "neg": wrong, "prompt": ""} for query, right, wrong in mined]
@@ -274,7 +283,7 @@ def train_flag_embedding(start: Path, mined: list[tuple[str, str, list[str]]], r
         "passage_max_len": 256,
         "sentence_pooling_method": "mean",
         "normalize_embeddings": True,
-        "num_train_epochs": EPOCHS,
+        "num_train_epochs": epochs,
         "per_device_train_batch_size": BATCH,
         "learning_rate": rate,
         "lr_scheduler_type": "cosine",
