@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,9 @@ def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], in
     ours.model = model = lora.attach(ours.model, **sizes, seed=config.seed, modules_to_save=head, task="SEQ_CLS")
     weights = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(weights, weight_decay=0.01)
+    names = ("teacher_positive_scores", "teacher_negative_scores")
+    scores = [[statistics.fmean(row[name]) for name in names] for row in read_shards(inputs.mined).to_pylist()]
+    temperature = statistics.fmean(right - wrong for right, wrong in scores) / 4
     found: list[float] = []
     total_steps = config.epochs * data.num_batches(config.batch_size)
     for epoch in range(config.epochs):
@@ -63,7 +67,7 @@ def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], in
                 log_G = torch.log_softmax(torch.cat([ours.forward([row]) for row in rows]), 0)
                 smooth_G = torch.full((len(own),), 0.2 / len(own))
                 smooth_G[0] += 0.8
-                total = total - (log_G * (smooth_G + torch.softmax(torch.from_numpy(teacher), 0))).sum()
+                total = total - (log_G * (smooth_G + torch.softmax(torch.from_numpy(teacher) / temperature, 0))).sum()
             loss = total / step.queries
             optimizer.param_groups[0]["lr"] = learning_rate_at(len(found), total_steps, config)
             optimizer.zero_grad()
