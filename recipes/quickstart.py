@@ -25,7 +25,7 @@ def quickstart(
     questions   multiple-choice questions to generate; each wrong option is computed by a wrong procedure
     base        the model that becomes embedder and reranker: a folder or a hub id
     iterations  number of iterations; the second improves little on so few questions
-    reranker    also train a reranker, which teaches the next embedder; it takes a quarter of an hour
+    reranker    also train a reranker, which teaches the next embedder; it takes most of the time
     seed        of the questions, of the split, of mining and of training
     """
     model = pretrained(base)

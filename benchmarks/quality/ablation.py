@@ -110,6 +110,13 @@ def embed(given: argparse.Namespace, texts: Sequence[str], role: Any) -> np.ndar
     return vectors
 
 
+def embed_queries(given: argparse.Namespace, source: str, texts: Sequence[str]) -> np.ndarray:
+    """Return the base's vectors of some queries of a data set. All of its queries are embedded once, for all seeds."""
+    known = [query.text for query in load(source).queries]
+    vector_of = dict(zip(known, embed(given, known, "query"), strict=True))
+    return np.stack([vector_of[text] for text in texts])
+
+
 def write(given: argparse.Namespace, folder: Path, source: str, variant: dict[str, Any], seed: int) -> np.ndarray:
     """Write the shards corpus, mined and valid (the held-out queries). Return which of these have a label that training
     has seen, bool [Q]."""
@@ -117,10 +124,8 @@ def write(given: argparse.Namespace, folder: Path, source: str, variant: dict[st
     splits = split(data.queries, seed, {"train": given.queries, "test": given.held_out}, given.unseen)
     train, test = splits["train"], splits["test"]
     corpus_ND = embed(given, [one.text for one in data.corpus], "passage")
-    # The vectors of all queries are those of all seeds.
-    all_QD = dict(zip((q.id for q in data.queries), embed(given, [q.text for q in data.queries], "query"), strict=True))
     write_corpus(folder / "corpus", data.corpus)
-    query_QD = np.stack([all_QD[query.id] for query in train])
+    query_QD = embed_queries(given, source, [query.text for query in train])
     mining = {name: value for name, value in variant.items() if name in MINING}
     write_mined(folder / "mined", data.corpus, train, query_QD @ corpus_ND.T, seed=seed, **mining)
     write_queries(folder / "valid", test)
@@ -193,10 +198,8 @@ def measure_linear(given: argparse.Namespace, source: str, variant: dict[str, An
         corpus, test = read_shards(folder / "corpus"), read_shards(folder / "valid")
         triplets = Triplets(read_shards(folder / "mined"), corpus)
         corpus_ND = embed(given, corpus["text"].to_pylist(), "passage")
-        texts = [query.text for query in load(source).queries]
-        vector_of = dict(zip(texts, embed(given, texts, "query"), strict=True))
         train_QD, test_QD = (
-            np.stack([vector_of[text] for text in column.to_pylist()]) for column in (triplets.query_text, test["text"])
+            embed_queries(given, source, column.to_pylist()) for column in (triplets.query_text, test["text"])
         )
         map_DD = train_linear(config, triplets, train_QD, corpus_ND)
         seconds = time.perf_counter() - started
