@@ -15,7 +15,8 @@ from ratchet.errors import InputError, StoreError
 from ratchet.orchestrator.job_interface.job import Context, Job, Resources, Result
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.run_log import RunLog, list_run_logs
-from ratchet.orchestrator.step import Step
+from ratchet.orchestrator.run_models import find_model
+from ratchet.orchestrator.step import Output, Step
 from ratchet.orchestrator.store import Store
 
 _store: ContextVar[Store | None] = ContextVar("store", default=None)
@@ -56,7 +57,7 @@ class FinishedRun:
                 f"run {self.run_id}: the result of step {name} is not in the store; expected what the run made; give"
                 " the command of that run again"
             )
-        return Step(f"{self.run_id}/{name}", JOB, Nothing(), {}, Resources(), finished=step_id)
+        return _make_step(f"{self.run_id}/{name}", step_id)
 
     def get(self, name: str) -> Step | None:
         """Return a step as `step` does; None if the run did not make or finish it."""
@@ -83,9 +84,7 @@ def use_store(store: Store | None) -> Iterator[None]:
 
 def find_run(run_id: str) -> FinishedRun:
     """Return the newest run whose id begins with `run_id`. Raises InputError if there is none in the store."""
-    store = _store.get()
-    if store is None:
-        raise InputError(f"run {run_id}: no store given; expected one, as `ratchet run` and `ratchet plan` have")
+    store = _get_store(f"run {run_id}")
     runs = list(list_run_logs(store))
     found = next((run_log for run_log in runs if run_id and run_log.run_id.startswith(run_id)), None)
     if found is None:
@@ -95,6 +94,24 @@ def find_run(run_id: str) -> FinishedRun:
             f" the newest are {known}"
         )
     return _read(store, found)
+
+
+def find_model_output(name: str) -> Output:
+    """Return the folder of a model that a run made, by a name such as `20261124-2311:embedder` (see `run_models`).
+    Raises InputError if there is none."""
+    made = find_model(_get_store(f"model {name}"), name)
+    return _make_step(f"{made.run_id}/{made.step}", made.step_id)[made.part]
+
+
+def _make_step(name: str, step_id: str) -> Step:
+    return Step(name, JOB, Nothing(), {}, Resources(), finished=step_id)
+
+
+def _get_store(where: str) -> Store:
+    """Return the store of `use_store`. Raises InputError, beginning with `where`, if there is none."""
+    if (store := _store.get()) is None:
+        raise InputError(f"{where}: no store given; expected one, as `ratchet run` and `ratchet plan` have")
+    return store
 
 
 def _read(store: Store, run_log: RunLog) -> FinishedRun:

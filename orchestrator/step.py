@@ -110,6 +110,8 @@ class Row:
     cross-validation."""
     steps: Sequence[Step] = ()
     """The steps whose total time the row shows."""
+    model: Output | None = None
+    """The folder of the model, or of the adapter, whose metrics the row has, if the run makes it."""
 
     def __post_init__(self) -> None:
         require(isinstance(self.label, str), "Row: label", self.label, "a text")
@@ -119,6 +121,7 @@ class Row:
             for metric in cell if isinstance(cell, list | tuple) else [cell]:
                 require(isinstance(metric, Metric), f"{where}, column '{title}'", metric, 'step.metric("name")')
         require_items(self.steps, Step, f"{where}: steps", "step(...)")
+        require(self.model is None or isinstance(self.model, Output), f"{where}: model", self.model, 'step["model"]')
 
     @property
     def metrics(self) -> list[tuple[str, Metric]]:
@@ -138,11 +141,15 @@ class Summary:
     """Names of the steps that the recipe made and that no row or goal depends on. `recipe.build` fills it in."""
     files: Mapping[str, Output] = field(default_factory=dict)
     """Name -> a file of a step's output that is copied into the folder of the run, for the user to take."""
+    best: Mapping[str, Output] = field(default_factory=dict)
+    """Name -> the folder of a model that the run ends with, such as {"embedder": merged["model"]}: what a user takes.
+    The first one is meant where the run stands for its model."""
 
     def __post_init__(self) -> None:
         require_items(self.rows, Row, "Summary: rows", "Row(label, columns)")
         require_items(self.goals, Step, "Summary: goals", "step(...)")
         require_items(list(self.files.values()), Output, "Summary: files", 'step["name"]')
+        require_items(list(self.best.values()), Output, "Summary: best", 'step["model"]')
         labels = [row.label for row in self.rows]
         for label in labels:
             if labels.count(label) > 1:
@@ -153,14 +160,15 @@ class Summary:
 
 def average(summaries: Sequence[Summary]) -> Summary:
     """Return the table of repetitions, such as seeds or folds: the mean and the standard deviation of each number. The
-    files are those of the first."""
+    files and models are those of the first."""
     rows = []
     for same in zip(*(one.rows for one in summaries), strict=True):
         columns: dict[str, list[Metric]] = {title: [] for title in same[0].columns}
         for title, metric in (pair for row in same for pair in row.metrics):
             columns[title].append(metric)
-        rows.append(Row(same[0].label, columns, steps=[step for row in same for step in row.steps]))
-    return Summary(rows, goals=[goal for one in summaries for goal in one.goals], files=summaries[0].files)
+        rows.append(Row(same[0].label, columns, [step for row in same for step in row.steps], same[0].model))
+    goals = [goal for one in summaries for goal in one.goals]
+    return Summary(rows, goals, files=summaries[0].files, best=summaries[0].best)
 
 
 _names_made: ContextVar[tuple[str, list[str]] | None] = ContextVar("names_made", default=None)
@@ -239,8 +247,24 @@ def reachable(goals: Sequence[Step]) -> list[Step]:
 def list_goals(summary: Summary) -> list[Step]:
     """Return the steps that a summary names."""
     shown = [metric.step for row in summary.rows for _, metric in row.metrics]
-    files = [output.step for output in summary.files.values()]
-    return [*shown, *(s for row in summary.rows for s in row.steps), *summary.goals, *files]
+    taken = [*summary.files.values(), *summary.best.values(), *(row.model for row in summary.rows if row.model)]
+    own = (s for row in summary.rows for s in row.steps)
+    return [*shown, *own, *summary.goals, *(output.step for output in taken)]
+
+
+def describe_summary(summary: Summary) -> dict[str, Any]:
+    """Return the rows and the models of a summary as JSON values, for the plan of a run: by names of steps."""
+
+    def locate(output: Output | None) -> dict[str, str | None] | None:
+        return None if output is None else {"step": output.step.name, "part": output.part}
+
+    rows = []
+    for row in summary.rows:
+        columns: dict[str, list[list[str]]] = {}
+        for title, metric in row.metrics:
+            columns.setdefault(title, []).append([metric.step.name, metric.name])
+        rows.append({"label": row.label, "columns": columns, "model": locate(row.model)})
+    return {"rows": rows, "best": {name: locate(output) for name, output in summary.best.items()}}
 
 
 def _reference(name: str, key: str, value: Any) -> Reference:

@@ -74,9 +74,13 @@ def learn_from_teacher(
 
 def select_model(base: Model, training: Step, checkpoint: str | None = None) -> tuple[Model, Output | None]:
     """Return (model, adapter) after `sft`: the best, or one of its checkpoints."""
-    if training.config.method == "full":
-        return training[checkpoint or "model"], None
-    return base, training[checkpoint or "adapter"]
+    made = take_result(training, checkpoint)
+    return (made, None) if training.config.method == "full" else (base, made)
+
+
+def take_result(training: Step, name: str | None = None) -> Output:
+    """Return the model or the adapter after `sft` or `grpo`: the best, or one of its checkpoints."""
+    return training[name or ("model" if training.config.method == "full" else "adapter")]
 
 
 def finetune_and_compare(
@@ -144,10 +148,11 @@ def finetune_and_compare(
             evaluation = found[prefix + name] = evaluate_model(prefix + name, chosen, adapter, samples, **options)
             columns = {f"pass@{k}": evaluation.metric(f"pass@{k}") for k in dict.fromkeys((1, num_completions))}
             made = [*([made_by[label]] if label in made_by else []), *evaluation.parents, evaluation]
-            rows.append(Row(label + suffix, columns, steps=made))
+            taken = adapter or (chosen if label != "untrained" else None)
+            rows.append(Row(label + suffix, columns, steps=made, model=taken if isinstance(taken, Output) else None))
     goals = []
     for prefix, source, before, numbers in compared:
         evaluations = tuple(found[f"{prefix}checkpoint-{number}"] for number in numbers)
         given: dict[str, Any] = {"training": source, "evaluations": evaluations, "before": found[before]}
         goals.append(step(f"{prefix}checkpoints", compare_checkpoints.JOB, **given, steps=numbers))
-    return Summary(rows, goals=goals)
+    return Summary(rows, goals=goals, best={"model": take_result(made_by["GRPO" if grpo_steps else best])})

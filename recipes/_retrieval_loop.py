@@ -32,7 +32,7 @@ from ratchet.recipes._rows import compare, make_row
 from ratchet.recipes._teachers import Teacher
 
 Model = Source | Output
-"""A model folder: a published model, or an output of `merge`."""
+"""A model folder: a published model, that of another run, or an output of `merge`."""
 
 LEARNING_RATES = {"lora": 1e-3, "full": 2e-4}
 """Learning rates of small encoders, by what is trained: an adapter, or all weights."""
@@ -54,9 +54,9 @@ class RetrievalLoop:
     """
 
     prepared: Step
-    embedder: Source
+    embedder: Model
     """The base model of all finetunes of the embedder."""
-    reranker: Source | Literal["embedder"] | None = None
+    reranker: Model | Literal["embedder"] | None = None
     """The base model of the reranker. `embedder`: the embedder of the first iteration. None: no reranker."""
     mining: Mining = "each"
     distillation: Distillation = "kl_div"
@@ -97,8 +97,10 @@ class RetrievalLoop:
     """Name -> step with vectors or an evaluation, which several steps and variants use."""
     systems: list[System] = field(default_factory=list)
     """The last models, with their rankings of the new queries. `build_summary` fills it in."""
+    best: dict[str, Output] = field(default_factory=dict)
+    """The last models by kind: embedder, reranker. `build_summary` fills it in."""
 
-    def build_summary(self, bootstrap: Source, iterations: int, *, ablations: bool = False) -> Summary:
+    def build_summary(self, bootstrap: Model, iterations: int, *, ablations: bool = False) -> Summary:
         """Build the steps of all iterations, and with `ablations` those without a teacher and without mining.
 
         `bootstrap` mines first. It is also the zero-shot baseline.
@@ -138,17 +140,17 @@ class RetrievalLoop:
             rows = [make_row("BM25", {split: bm25}), make_row("zero-shot", {split: zero_shot})]
         rows += [row for variant in variants for row in variant._iterate(bootstrap, iterations)]
         if not self.new_queries:
-            return Summary(rows)
+            return Summary(rows, best=self.best)
         valid = self.prepared["valid"] if "valid" in self.splits else None
         ranking, _ = fuse_rankings(self.systems, valid, "scores")
-        return Summary(rows, files=write_files(ranking, self.prepared["corpus"]))
+        return Summary(rows, files=write_files(ranking, self.prepared["corpus"]), best=self.best)
 
     @property
     def splits(self) -> list[str]:
         """The splits that are evaluated. The table shows the first one."""
         return [name for name in ("test", "valid") if name in self.prepared.outputs]
 
-    def _iterate(self, bootstrap: Source, iterations: int) -> list[Row]:
+    def _iterate(self, bootstrap: Model, iterations: int) -> list[Row]:
         prefix = self.folder + (f"{self.variant.replace(' ', '_')}/" if self.variant else "")
         suffix = f", {self.variant}" if self.variant else ""
         rows = []
@@ -245,7 +247,11 @@ class RetrievalLoop:
             rows.append(
                 make_row(f"iteration {i}, reranked{suffix}", final, reranker, hard, merged, reranked.get("valid"))
             )
-        if self.new_queries and not self.variant:
+        if self.variant:
+            return rows
+        last = {"embedder": miner, "reranker": merged}
+        self.best.update({name: model for name, model in last.items() if isinstance(model, Output)})
+        if self.new_queries:
             new, vectors = prepare_new_queries(self.new_queries), self.embed(miner_name, miner, "corpus")
             ranked = rank_queries("model", new, corpus, miner, vectors, merged, self.depth, prior=prior)
             self.systems.extend(list_systems("model", ranked, [evaluations.get("valid"), reranked.get("valid")]))
@@ -253,8 +259,9 @@ class RetrievalLoop:
 
     def embed(self, name: str, model: Model, texts: str) -> Step:
         values: dict[str, Any] = {"role": "passage" if texts == "corpus" else "query"}
-        if isinstance(model, Source) and texts != "corpus":
-            values["examples"] = self.examples  # finetuned models bring theirs along
+        is_given = isinstance(model, Source) or model.step.finished
+        if is_given and texts != "corpus":
+            values["examples"] = self.examples  # models that this run finetuned bring theirs along
         return self._step_once(f"{name}/embed_{texts}", embed.JOB, model=model, texts=self._texts(texts), **values)
 
     def evaluate(self, name: str, model: Model, split: str, **inputs: Any) -> Step:

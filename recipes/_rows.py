@@ -33,4 +33,4 @@ def make_row(
             columns[f"{group} MAP@25{end}"] = last.metric(f"{group}/map@25", count=f"{group}/queries")
     if judged:
         columns["merging cost"] = judged.metric("merging_cost")
-    return Row(label, columns, steps=[s for s in (mined, finetuned, last) if isinstance(s, Step)])
+    return Row(label, columns, [s for s in (mined, finetuned, last) if isinstance(s, Step)], merged)

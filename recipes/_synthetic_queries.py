@@ -6,12 +6,12 @@ from typing import Any
 
 from ratchet.jobs.answers import generate
 from ratchet.jobs.synthetic import clean_queries, filter_queries, prepare_query_generation
-from ratchet.orchestrator.step import Source, Step, step
+from ratchet.orchestrator.step import Step, step
 from ratchet.recipes._predictions import rank_queries
-from ratchet.recipes._retrieval_loop import RetrievalLoop
+from ratchet.recipes._retrieval_loop import Model, RetrievalLoop
 
 
-def add_synthetic_queries(loop: RetrievalLoop, embedder: Source, generator: Source, queries_per_document: int) -> Step:
+def add_synthetic_queries(loop: RetrievalLoop, embedder: Model, generator: Model, queries_per_document: int) -> Step:
     """Return the training queries of a loop with generated ones behind them. The embedder, and the loop's teacher if it
     has one, decide which of these are kept."""
     name, corpus, train = f"{loop.folder}synthetic", loop.prepared["corpus"], loop.prepared["train"]

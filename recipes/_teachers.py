@@ -38,7 +38,7 @@ def choose_teacher(name: str) -> Teacher | None:
     return Teacher((name if name.startswith(("http://", "https://")) else pretrained(name),))
 
 
-def choose_reranker(name: str) -> Source | Literal["embedder"] | None:
+def choose_reranker(name: str) -> Source | Output | Literal["embedder"] | None:
     """Convert the recipe parameter `reranker`: none, embedder, or a model."""
     if name in ("none", "embedder"):
         return None if name == "none" else "embedder"

@@ -9,7 +9,7 @@ from annotated_types import Ge
 from ratchet.jobs.answers import sft
 from ratchet.jobs.pretrained import pretrained
 from ratchet.orchestrator.step import Row, Seed, Source, Summary, step
-from ratchet.recipes._answering import finetune_and_compare, prepare_samples
+from ratchet.recipes._answering import finetune_and_compare, prepare_samples, take_result
 
 
 def chat(
@@ -50,5 +50,7 @@ def chat(
         return finetune_and_compare(pretrained(base), prepared, **settings)
     settings |= {"train": prepared["train"], "valid": prepared["test"], "valid_samples": 0, "metric": "eval_loss"}
     training = step("sft", sft.JOB, base=pretrained(base), **settings)
-    losses = {"untrained": training.metric("valid/eval_loss_start"), "trained": training.metric("valid/eval_loss")}
-    return Summary([Row(label, {"held-out loss": loss}, steps=[training]) for label, loss in losses.items()])
+    made = take_result(training)
+    rows = [Row("untrained", {"held-out loss": training.metric("valid/eval_loss_start")})]
+    rows.append(Row("trained", {"held-out loss": training.metric("valid/eval_loss")}, [training], made))
+    return Summary(rows, best={"model": made})

@@ -9,8 +9,8 @@ from annotated_types import Ge, MinLen
 
 from ratchet.jobs.answers import sft
 from ratchet.jobs.pretrained import pretrained
-from ratchet.orchestrator.step import Metric, Row, Seed, Step, Summary, step
-from ratchet.recipes._answering import evaluate_model, prepare_samples, select_model
+from ratchet.orchestrator.step import Metric, Output, Row, Seed, Step, Summary, step
+from ratchet.recipes._answering import evaluate_model, prepare_samples, select_model, take_result
 
 COLUMNS = {
     "EM": "em",
@@ -54,7 +54,7 @@ def squad(
     """
     model = pretrained(base)
     sampling: dict[str, Any] = {"max_new_tokens": 96, "seed": seed}
-    rows: list[Row] = []
+    rows, best = list[Row](), dict[str, Output]()
     for name, pairs in itertools.product(strategies, max_train or [None]):
         prefix, suffix = (f"{name}-{pairs}", f" on {pairs}") if max_train and len(max_train) > 1 else (name, "")
         limits = {"max_train": pairs, "max_test": max_test, "seed": seed}
@@ -78,10 +78,12 @@ def squad(
                 options: dict[str, Any] = {"measure_latency": True, **sampling}
                 answered = evaluate_model(f"{prefix}/{label.partition(' ')[0]}", *chosen, prepared["test"], **options)
                 rows.append(make_row(title, answered, *steps))
-    return Summary(rows)
+        best[prefix] = take_result(training)
+    return Summary(rows, best=best)
 
 
 def make_row(label: str, evaluation: Step, *training: Step) -> Row:
     """Make a row with quality, tokens and seconds per passage."""
     columns: dict[str, Metric] = {title: evaluation.metric(name) for title, name in COLUMNS.items()}
-    return Row(label, columns, steps=[*training, *evaluation.parents, evaluation])
+    model = take_result(training[0]) if training else None
+    return Row(label, columns, [*training, *evaluation.parents, evaluation], model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -74,8 +75,8 @@ def theorems(
         "merge", merge.JOB, base=model, adapter=finetuned["adapter"], corpus=prepared["test"], allow_unchanged=True
     )["model"]
     held_out = evaluate("valid", prepared["valid"], merged, None, selection=finetuned["selection.json"])
-    rows.append(make_row("finetuned", evaluate("finetuned", prepared["test"], merged, None), finetuned, held_out))
-    return Summary(rows)
+    last = make_row("finetuned", evaluate("finetuned", prepared["test"], merged, None), finetuned, held_out)
+    return Summary([*rows, replace(last, model=merged)], best={"embedder": merged})
 
 
 def find_given(**paths: str) -> dict[str, Any]:

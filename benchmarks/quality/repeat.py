@@ -12,7 +12,8 @@ import numpy as np
 
 HELP = """
 A data set is a path that `prepare` reads, `generated` (the questions of the quickstart), `squad=` with SQuAD's JSON
-(questions against paragraphs, held out by article), or `stacks=` with groups of statements (the first finds the rest).
+(questions against paragraphs, held out by article; `squad-sentences=`: against sentences), or `stacks=` with groups of
+statements (the first finds the rest).
 Rows are appended to `--out`, and found there again. The tables show means with 95 % intervals over seeds: of each
 metric, and of the difference to the first variant, which is paired by seed.
 """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ def load(source: str) -> RetrievalData:
     from ratchet.jobs.retrieval.splits import load_data
 
     kind, _, rest = source.partition("=")
-    readers = {"squad": read_squad, "stacks": read_statements}
+    readers = {"squad": read_squad, "squad-sentences": read_squad_sentences, "stacks": read_statements}
     if kind in readers:
         return readers[kind](Path(rest))
     if source == "generated":
@@ -39,6 +41,24 @@ def read_squad(path: Path) -> RetrievalData:
                 Query(one["id"], one["question"], (corpus[-1].id,), (1,), group=article["title"])
                 for one in paragraph["qas"]
             ]
+    return RetrievalData(corpus, queries)
+
+
+def read_squad_sentences(path: Path) -> RetrievalData:
+    """Return SQuAD's questions against the sentences of its paragraphs: that of the answer is relevant (the task of
+    GLUE's QNLI)."""
+    corpus: list[Document] = []
+    queries: list[Query] = []
+    for article in json.loads(path.read_text())["data"]:
+        for paragraph in article["paragraphs"]:
+            ends = [one.end() for one in re.finditer(r"[.!?]\s+(?=[A-Z])", paragraph["context"])]
+            starts, first = [0, *ends], len(corpus)
+            texts = [paragraph["context"][start:end] for start, end in zip(starts, [*ends, None], strict=True)]
+            corpus += [Document(str(first + number), text.strip()) for number, text in enumerate(texts)]
+            for one in paragraph["qas"]:
+                number = bisect_right(starts, one["answers"][0]["answer_start"]) - 1
+                own = (corpus[first + number].id,)
+                queries.append(Query(one["id"], one["question"], own, (1,), group=article["title"]))
     return RetrievalData(corpus, queries)
 
 

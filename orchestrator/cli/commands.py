@@ -19,6 +19,7 @@ from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.run_summary import build_run_report
 from ratchet.orchestrator.run_log import read_last_step_ids
+from ratchet.orchestrator.run_models import list_models
 from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
 from ratchet.orchestrator.step import Step
 from ratchet.orchestrator.store import Store
@@ -151,6 +152,12 @@ def _status(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _models(arguments: argparse.Namespace) -> int:
+    store = Store.view(arguments.store)
+    console.print_models(list_models(store, arguments.run), store, arguments.json)
+    return 0
+
+
 def _report(arguments: argparse.Namespace) -> int:
     console.print_report(Store.view(arguments.store), arguments.run)
     return 0
@@ -182,6 +189,7 @@ COMMANDS = {
     "plan": _plan,
     "recipes": _recipes,
     "status": _status,
+    "models": _models,
     "report": _report,
     "gc": _gc,
     "verify": _verify,

@@ -6,7 +6,8 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from inspect import Parameter
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, 
 from ratchet.orchestrator.reporting.run_summary import build_summary_table, list_unreported_metrics
 from ratchet.orchestrator.reporting.sweep_data import SweepReport, format_trials
 from ratchet.orchestrator.run_log import RunLog, list_run_logs, list_sweeps
+from ratchet.orchestrator.run_models import RunModel, read_best
 from ratchet.orchestrator.step import Step, Summary
 from ratchet.orchestrator.store import Store, audit_log, gc
 from ratchet.orchestrator.store.lease import list_lease_holders
@@ -53,10 +55,18 @@ def print_outcome(run: Run) -> None:
             print_error(f"  full traceback: {trace}")
     if run.interrupted or run.failures:
         print_clean("give the same command again to continue")
+    if run.summary.best:
+        print_best(run.plan.store, run.run_log)
     for name in run.summary.files:
         if (path := run.run_log.folder / name).exists():
             print_clean(f"{name}: {path}")
     print_clean(f"report: {run.run_log.folder / 'report.html'}")
+
+
+def print_best(store: Store, run_log: RunLog) -> None:
+    """Print the models that a run ended with, and how to load them."""
+    for one in read_best(store, run_log):
+        print_clean(f"best {one.best_as}: {one.name}  {one.format_metric()}\n  {one.write_code(store)}")
 
 
 def print_sweep(data: SweepReport) -> None:
@@ -175,6 +185,24 @@ def print_status(store: Store, run: str | None) -> None:
         )
     for step_id, owner in list_lease_holders(store):
         print_clean(f"step {step_id[:12]} is held by {owner}")
+
+
+def print_models(models: Iterable[RunModel], store: Store, as_json: bool) -> None:
+    """Print the models that runs made, a line for each; with `as_json` all that is known of them."""
+    if as_json:
+        print_clean(json.dumps([{"name": one.name, **asdict(one)} for one in models], indent=1))
+        return
+    grid = Table("model", "kind", "row", "metric", "base", "MB", "run started", box=None, pad_edge=False)
+    grid.columns[5].justify = "right"
+    for one in models:
+        best = " (best)" if one.best_as else ""
+        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.started))
+        size, base = f"{one.bytes / 1e6:,.1f}", Text(one.base or NOTHING)
+        grid.add_row(Text(one.name + best), one.kind, Text(one.row), one.format_metric(), base, size, started)
+    if grid.row_count:
+        _print_grid(grid)
+    else:
+        print_clean(f"no models in {store.where}")
 
 
 def print_log(store: Store, limit: int, run: str) -> None:

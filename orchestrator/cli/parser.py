@@ -89,6 +89,15 @@ time. The exit status is that of the job.
 
 """
 
+MODELS = """\
+A model is named RUN:NAME, where NAME is `embedder`, `reranker` or the like for those that the run ended with, which are
+marked as best, and a step for others. RUN may be the beginning of a run's id, and stands alone for the first of its
+best models. These names are accepted wherever a recipe takes a model:
+  ratchet models
+  ratchet run retriever --set data=PATH --set base=20261124-2311:embedder
+
+"""
+
 GC = """\
 These are never removed: results of the newest --keep runs that finished and of every run since, of the newest --keep
 sweeps, of runs whose folder holds a file named `pinned`, of runs whose driver may be running, of promoted models, and
@@ -171,6 +180,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         " removed (collect), when and by whom, the newest last")
     sub.add_argument("--limit", type=number(int, 0), default=50, metavar="N",
         help="with --log: show the newest N records (default: 50)")
+
+    sub = add_command("models", "list the models that runs made, with their metrics", epilog=MODELS)
+    sub.add_argument("run", nargs="?", default="", help="id of a run, or its beginning (default: all runs)")
+    sub.add_argument("--json", action="store_true", help="print all that is known of each model, as JSON")
 
     sub = add_command("report", "show the report of a run, and the path of report.html")
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning (default: the newest run)")

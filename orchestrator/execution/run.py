@@ -26,7 +26,7 @@ from ratchet.orchestrator.job_interface.job import Resources
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.recipe import Recipe
 from ratchet.orchestrator.run_log import RunLog
-from ratchet.orchestrator.step import Step, Summary
+from ratchet.orchestrator.step import Step, Summary, describe_summary
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.lease import Leases
 
@@ -196,7 +196,7 @@ class Run:
             }
             for name, planned in self.plan.steps.items()
         ]
-        self.run_log.write("plan.json", {"recipe": self.recipe.name, "steps": steps})
+        self.run_log.write("plan.json", {"recipe": self.recipe.name, "steps": steps, **describe_summary(self.summary)})
         # Retried after the next step and at the end of the run, where it is an error.
         with suppress(UnreachableError):
             self.plan.store.publish(self.run_log.folder)

@@ -73,6 +73,8 @@ class RunReport:
     """Description of the recipe; its first paragraph is shown below the title."""
     rows: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     """Summary: label -> column -> value. Columns called `time` or `seconds` hold seconds."""
+    best: Mapping[str, str] = field(default_factory=dict)
+    """Model that the run ended with -> the Python that loads it."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Versions, commit, kind of machine: label -> text."""

@@ -14,6 +14,7 @@ from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
+from ratchet.orchestrator.run_models import read_best
 from ratchet.orchestrator.step import Metric, Output, Row, Summary
 
 if TYPE_CHECKING:  # it imports Ray
@@ -88,6 +89,7 @@ def build_run_report(run: Run) -> RunReport:
         command=about["command"],
         parameters=about["parameters"],
         rows=build_summary_table(run.plan, run.summary),
+        best={one.name: one.write_code(run.plan.store) for one in read_best(run.plan.store, run.run_log)},
         steps=[_build_step(run, name, last[name], retries[name]) for name in run.plan.steps],
         provenance={**about["versions"], "machine": f"{platform.system()} {platform.machine()}"},
     )

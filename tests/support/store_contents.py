@@ -45,12 +45,19 @@ def started(store: Path, step: str) -> Callable[[], bool]:
 
 def made(store: Store, step_id: str, text: str) -> Commit:
     """Commit a step with one file."""
+    return made_of(store, step_id, {"a.txt": text})
+
+
+def made_of(store: Store, step_id: str, files: dict[str, str], **metrics: float) -> Commit:
+    """Commit a step with these files, name -> text, and these metrics."""
     with Leases(store, "run") as leases:
         lease = leases.acquire(step_id)
         assert isinstance(lease, Lease)
         staging = store.staging(step_id, lease.attempt)
-        (staging / "a.txt").write_text(text)
-        return lease.commit(staging, Result({}), {}, {})
+        for name, text in files.items():
+            (staging / name).parent.mkdir(exist_ok=True)
+            (staging / name).write_text(text)
+        return lease.commit(staging, Result(metrics), {}, {})
 
 
 def named_by_a_run(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mistakes import Mistake, answers, check, parametrize
 
-ALL = "run, sweep, submit, plan, recipes, status, report, gc, verify"
+ALL = "run, sweep, submit, plan, recipes, status, models, report, gc, verify"
 RECIPES = "chat, countdown, gsm8k, misconceptions, predict, quickstart, retriever, squad, theorems"
 
 COMMANDS = answers(

@@ -1,0 +1,207 @@
+"""The models that runs made: what they are, their metrics, and how to find one by name.
+
+find_model(store, "20261124-2311")                        the model that a run ended with
+find_model(store, "20261124-2311:reranker")               of several, by its name in the run
+find_model(store, "20261124-2311:iter0/merge_embedder")   of any step; `:sft/checkpoint-500` an output of it
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ratchet.errors import InputError
+from ratchet.orchestrator.job_interface.settings import expect_one_of
+from ratchet.orchestrator.reporting.tables import infer_direction
+from ratchet.orchestrator.run_log import RunLog, list_run_logs
+from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.store.manifest import Manifest
+
+NAME = re.compile(r"\d{8}(-[\w-]*)?(:.*)?")
+"""What a name of a model of a run looks like."""
+
+MAX_KNOWN = 20
+"""Runs that an error names."""
+
+SIGNS = {
+    "adapter_config.json": "adapter",
+    "reranker_config.json": "reranker",
+    "encoding_config.json": "embedder",
+    "modules.json": "embedder",
+    "config.json": "decoder",
+}
+"""File -> kind of the model in whose folder it is. The first one decides."""
+
+CODE = {
+    "adapter": "from peft import AutoPeftModel; AutoPeftModel.from_pretrained({folder})",
+    "modules.json": "from sentence_transformers import SentenceTransformer; SentenceTransformer({folder})",
+    "embedder": "from ratchet.models.embedder import encoder; encoder.load(Path({folder}))",
+    "ForSequenceClassification": "from sentence_transformers import CrossEncoder; CrossEncoder({folder})",
+    "reranker": "from ratchet.models.reranker import reranker; reranker.load(Path({folder}))",
+    "decoder": "from transformers import AutoModelForCausalLM; AutoModelForCausalLM.from_pretrained({folder})",
+}
+"""What is known of a model -> the line of Python that loads it."""
+
+
+@dataclass(frozen=True)
+class RunModel:
+    """A folder with a model or an adapter, in the result of a step of a run."""
+
+    run_id: str
+    recipe: str
+    started: float
+    """Seconds since 1970, of the run."""
+    step: str
+    part: str
+    """The folder in the result of the step."""
+    step_id: str
+    object: str
+    """The address of the result of the step."""
+    kind: str
+    """embedder, reranker, decoder or adapter."""
+    bytes: int
+    base: str = ""
+    """The model that was finetuned: a folder or a hub id. Empty: none, or unknown."""
+    row: str = ""
+    """The label of its row in the table of the run. Empty: it has none."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Column of the table -> number; of several seeds or folds, that of the first."""
+    best_as: str = ""
+    """Its name among the models that the run ended with, such as `embedder`. Empty: it is none of them."""
+
+    @property
+    def name(self) -> str:
+        """The shortest name by which it is found: RUN:NAME or RUN:STEP."""
+        own = self.best_as or (self.step if self.part in ("model", "adapter") else f"{self.step}/{self.part}")
+        return f"{self.run_id}:{own}"
+
+    def format_metric(self) -> str:
+        """Return the first number of its row that tells the quality, such as `MAP@25 0.4442`; empty without one."""
+        names = sorted(self.metrics, key=lambda name: infer_direction(name) <= 0)
+        return f"{names[0]} {self.metrics[names[0]]:.4f}" if names else ""
+
+    def locate(self, store: Store) -> Path:
+        """Return the folder, whose files are verified, and downloaded first from a bucket."""
+        return store.path(self.object, self.part, full=True)
+
+    def write_code(self, store: Store) -> str:
+        """Return the line of Python that loads the model."""
+        folder = self.locate(store)
+        known = [self.kind]
+        if self.kind == "embedder" and (folder / "modules.json").exists():
+            known = ["modules.json"]
+        elif self.kind == "reranker":
+            architectures = json.loads((folder / "config.json").read_text()).get("architectures") or []
+            known = [end for end in CODE if any(name.endswith(end) for name in architectures)] or known
+        return CODE[known[0]].format(folder=repr(str(folder)))
+
+
+def list_models(store: Store, run: str = "") -> Iterator[RunModel]:
+    """Yield the models of the runs whose id begins with `run`, the newest run first, those with a row in its table."""
+    for run_log in list_run_logs(store):
+        if run_log.run_id.startswith(run):
+            yield from read_models(store, run_log)
+
+
+def read_models(store: Store, run_log: RunLog) -> list[RunModel]:
+    """Return the models of a run that exist by now and have a row, in the order of its table."""
+    plan = run_log.read("plan.json") or {}
+    best = {(found["step"], found["part"]): name for name, found in reversed(plan.get("best", {}).items())}
+    places = [(row["model"]["step"], row["model"]["part"]) for row in plan.get("rows", ()) if row["model"]]
+    made = [_read(store, run_log, plan, step, part) for step, part in dict.fromkeys([*places, *best])]
+    return [one for one in made if one is not None]
+
+
+def read_best(store: Store, run_log: RunLog) -> list[RunModel]:
+    """Return the models that a run ended with, as far as they exist."""
+    return [one for one in read_models(store, run_log) if one.best_as]
+
+
+def find_model(store: Store, name: str) -> RunModel:
+    """Return the model that a name means. Raises InputError with the nearest known name if there is none."""
+    run, _, own = name.partition(":")
+    found = next((run_log for run_log in list_run_logs(store) if run and run_log.run_id.startswith(run)), None)
+    if found is None:
+        known = [run_log.run_id for run_log in list_run_logs(store)][:MAX_KNOWN]
+        raise InputError(f"model {name}: no such run in {store.where}; {expect_one_of(known, name)}")
+    plan, models = found.read("plan.json") or {}, read_models(store, found)
+    if not own:
+        wanted = [one for one in models if one.best_as] or models[-1:]
+        if not wanted:
+            raise InputError(
+                f"model {name}: run {found.run_id} of {plan.get('recipe')} has made no model yet; expected one in its"
+                " table; `ratchet models` lists what runs made"
+            )
+        return next((one for one in wanted if one.best_as == next(iter(plan["best"]), "")), wanted[0])
+    if own in plan.get("best", {}):
+        own = f"{plan['best'][own]['step']}/{plan['best'][own]['part']}"
+    for step in (one["name"] for one in plan.get("steps", ())):
+        parts = ("model", "adapter") if own == step else (own.removeprefix(f"{step}/"),)
+        for part in parts if own == step or own.startswith(f"{step}/") else ():
+            if made := _read(store, found, plan, step, part):
+                return made
+    names = [one.name.partition(":")[2] for one in models]
+    raise InputError(f"model {name}: run {found.run_id} has no finished '{own}'; {expect_one_of(names, own)}")
+
+
+def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, part: str) -> RunModel | None:
+    """Return what is in a folder of a step's result; None if it does not exist, or holds no model."""
+    steps = {one["name"]: one for one in plan["steps"]}
+    if step not in steps or not steps[step]["object"] or store.lookup(steps[step]["step_id"]) is None:
+        return None
+    manifest = store.manifest(steps[step]["object"])
+    kind = find_kind(manifest, part)
+    if not kind:
+        return None
+    about = run_log.read("about.json") or {}
+    place = {"step": step, "part": part}
+    rows = [*plan.get("rows", ()), {"label": "", "columns": {}, "model": place}]
+    row: dict[str, Any] = next(one for one in rows if one["model"] == place)
+    return RunModel(
+        run_id=run_log.run_id,
+        recipe=str(plan.get("recipe")),
+        started=float(about.get("started", 0.0)),
+        step=step,
+        part=part,
+        step_id=steps[step]["step_id"],
+        object=steps[step]["object"],
+        kind=kind,
+        bytes=sum(file.bytes for file in manifest.of_part(part)),
+        base=find_base(steps, step),
+        row=row["label"],
+        metrics=_read_metrics(store, steps, row["columns"]),
+        best_as=next((name for name, found in plan.get("best", {}).items() if found == place), ""),
+    )
+
+
+def find_kind(manifest: Manifest, part: str) -> str:
+    """Return the kind of the model in a folder of a result; empty if there is none."""
+    names = {file.path.removeprefix(f"{part}/") for file in manifest.of_part(part)}
+    return next((kind for sign, kind in SIGNS.items() if sign in names), "")
+
+
+def find_base(steps: Mapping[str, Mapping[str, Any]], step: str) -> str:
+    """Return the name of the model that a chain of steps began with. steps: those of plan.json, by name."""
+    while True:
+        base = dict(steps[step].get("inputs", ())).get("base", "")
+        parent = base.partition("[")[0]
+        if parent not in steps:
+            return str(base)
+        step = parent
+
+
+def _read_metrics(
+    store: Store, steps: Mapping[str, Mapping[str, Any]], columns: Mapping[str, list[list[str]]]
+) -> dict[str, float]:
+    found = {}
+    for title, metrics in columns.items():
+        step, name = metrics[0]
+        address = steps[step]["object"]
+        value = store.manifest(address).result.get("metrics", {}).get(name) if address else None
+        if isinstance(value, int | float):
+            found[title] = value
+    return found
