@@ -16,7 +16,7 @@ from scipy.special import stdtrit
 FLIPS = 9_999
 """Random sign flips of a test. The standard error of a p-value of 0.05 is 0.002."""
 FLIPS_AT_ONCE = 1 << 22
-"""Signs that are drawn at a time, in bytes."""
+"""Signs, or groups, that are drawn at a time."""
 
 
 def sum_by_group(value_Q: np.ndarray, group_Q: np.ndarray) -> np.ndarray:
@@ -87,3 +87,24 @@ def loses(before_C: np.ndarray, after_C: np.ndarray) -> bool:
     """Return whether a metric fell by more than its standard error, sqrt(sum_c difference_c^2) in sums over groups."""
     difference_C = after_C - before_C
     return bool(difference_C.sum() < -np.sqrt((difference_C**2).sum()))
+
+
+def bootstrap_interval(
+    value_Q: np.ndarray, group_Q: np.ndarray, samples: int, seed: int, level: float = 0.95
+) -> tuple[float, float]:
+    """Return the ends of the percentile interval of a mean over rows, by the cluster bootstrap: groups are drawn with
+    replacement, as a whole (Efron and Tibshirani 1993; Field and Welsh 2007). Rows without a value (NaN) are left out.
+    NaN with fewer than two groups."""
+    known_Q = ~np.isnan(value_Q)
+    value_Q, group_Q = value_Q[known_Q], np.unique(group_Q[known_Q], return_inverse=True)[1]
+    total_C, size_C = sum_by_group(value_Q, group_Q), np.bincount(group_Q)
+    if len(size_C) < 2:
+        return float("nan"), float("nan")
+    random, means = np.random.default_rng(seed), []
+    at_once = max(1, FLIPS_AT_ONCE // len(size_C))
+    for start in range(0, samples, at_once):
+        shape = min(at_once, samples - start), len(size_C)
+        drawn_BC = random.integers(0, len(size_C), shape)
+        means.append(total_C[drawn_BC].sum(1) / size_C[drawn_BC].sum(1))
+    low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from ratchet.errors import InputError, StoreError
 from ratchet.orchestrator.job_interface.job import Context, Job, Resources, Result
 from ratchet.orchestrator.job_interface.settings import expect_one_of
+from ratchet.orchestrator.reporting.model_card import write_card
 from ratchet.orchestrator.run_log import RunLog, list_run_logs
-from ratchet.orchestrator.run_models import find_model
+from ratchet.orchestrator.run_models import RunModel, find_model
 from ratchet.orchestrator.step import Output, Step
 from ratchet.orchestrator.store import Store
 
@@ -99,8 +100,29 @@ def find_run(run_id: str) -> FinishedRun:
 def find_model_output(name: str) -> Output:
     """Return the folder of a model that a run made, by a name such as `20261124-2311:embedder` (see `run_models`).
     Raises InputError if there is none."""
-    made = find_model(_get_store(f"model {name}"), name)
+    made = find_run_model(name)
     return _make_step(f"{made.run_id}/{made.step}", made.step_id)[made.part]
+
+
+def find_run_model(name: str) -> RunModel:
+    """Return a model that a run made. Raises InputError if there is none."""
+    return find_model(_get_store(f"model {name}"), name)
+
+
+def find_model_input(made: RunModel, field: str) -> Output | str | None:
+    """Return an input of the step that made a model, such as its `base` or the `adapter` that was merged: the output of
+    another step of the run, or the name that the user gave. None if it has no such input."""
+    given = made.inputs.get(field)
+    if given is None:
+        return None
+    step, _, part = given.rstrip("]").partition("[")
+    run = _read(_get_store(f"run {made.run_id}"), RunLog(_get_store("run").local("runs", made.run_id)))
+    return run.step(step)[part] if step in run.step_ids else given
+
+
+def find_card(made: RunModel, name: str, license: str) -> str:
+    """Return the model card of a model that a run made (see `write_card`)."""
+    return write_card(_get_store(f"run {made.run_id}"), made, name, license)
 
 
 def _make_step(name: str, step_id: str) -> Step:

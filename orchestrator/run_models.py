@@ -21,7 +21,7 @@ from ratchet.orchestrator.run_log import RunLog, list_run_logs
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.manifest import Manifest
 
-NAME = re.compile(r"\d{8}(-[\w-]*)?(:.*)?")
+NAME = re.compile(r"\d{4,}(-[\w-]*)?(:.*)?")
 """What a name of a model of a run looks like."""
 
 MAX_KNOWN = 20
@@ -64,6 +64,8 @@ class RunModel:
     kind: str
     """embedder, reranker, decoder or adapter."""
     bytes: int
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Inputs of the step: field -> a step with its part, `iter0/sft[adapter]`, or the name that the user gave."""
     base: str = ""
     """The model that was finetuned: a folder or a hub id. Empty: none, or unknown."""
     row: str = ""
@@ -122,12 +124,14 @@ def read_best(store: Store, run_log: RunLog) -> list[RunModel]:
 
 
 def find_model(store: Store, name: str) -> RunModel:
-    """Return the model that a name means. Raises InputError with the nearest known name if there is none."""
+    """Return the model that a name means: of the runs whose ids begin so, the newest with a model in its table counts.
+    Raises InputError with the nearest known name if there is none."""
     run, _, own = name.partition(":")
-    found = next((run_log for run_log in list_run_logs(store) if run and run_log.run_id.startswith(run)), None)
-    if found is None:
+    matching = [run_log for run_log in list_run_logs(store) if run and run_log.run_id.startswith(run)]
+    if not matching:
         known = [run_log.run_id for run_log in list_run_logs(store)][:MAX_KNOWN]
         raise InputError(f"model {name}: no such run in {store.where}; {expect_one_of(known, name)}")
+    found = next((run_log for run_log in matching if read_models(store, run_log)), matching[0])
     plan, models = found.read("plan.json") or {}, read_models(store, found)
     if not own:
         wanted = [one for one in models if one.best_as] or models[-1:]
@@ -144,7 +148,7 @@ def find_model(store: Store, name: str) -> RunModel:
         for part in parts if own == step or own.startswith(f"{step}/") else ():
             if made := _read(store, found, plan, step, part):
                 return made
-    names = [one.name.partition(":")[2] for one in models]
+    names = [one.name.partition(":")[2] for one in models] or ["those of a run that made models"]
     raise InputError(f"model {name}: run {found.run_id} has no finished '{own}'; {expect_one_of(names, own)}")
 
 
@@ -171,6 +175,7 @@ def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, par
         object=steps[step]["object"],
         kind=kind,
         bytes=sum(file.bytes for file in manifest.of_part(part)),
+        inputs=dict(steps[step].get("inputs", ())),
         base=find_base(steps, step),
         row=row["label"],
         metrics=_read_metrics(store, steps, row["columns"]),

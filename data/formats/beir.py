@@ -1,11 +1,15 @@
-"""BEIR folders: `corpus.jsonl`, `queries.jsonl` and `qrels/{train,dev,test}.tsv`."""
+"""BEIR folders: `corpus.jsonl`, `queries.jsonl` and `qrels/{train,dev,test}.tsv`; or the folders `corpus`, `queries`
+and `qrels` with Parquet files, as NanoBEIR has them on the hub."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
+from ratchet.data.formats.pairs import read_table
 from ratchet.data.formats.text_files import BLANK, read_field, read_json_objects, show
 from ratchet.data.retrieval import Document, Query, RetrievalData, refuse_repeated
 from ratchet.errors import DataError
@@ -23,7 +27,7 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
     """
     unlabelled: list[Query] = []
     places: dict[str, str] = {}
-    for where, row in read_json_objects(folder / "queries.jsonl"):
+    for where, row in _read_rows(folder, "queries"):
         name = read_field(where, row, "_id", str)
         refuse_repeated(places, name, where, "query id")
         unlabelled.append(Query(name, read_field(where, row, "text", str), (), (), group=name, where=where))
@@ -35,7 +39,7 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
             f"{read_field(where, row, 'title', str, None) or ''}\n{read_field(where, row, 'text', str)}".strip(),
             where,
         )
-        for where, row in read_json_objects(folder / "corpus.jsonl")
+        for where, row in _read_rows(folder, "corpus")
     ]
     texts = {query.id: query.text for query in unlabelled}
     documents = {document.id for document in corpus}
@@ -43,7 +47,7 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
     queries: list[Query] = []
     ungraded = 0
     for path in files:
-        split = None if len(files) == 1 and path.stem == "train" else SPLITS[path.stem]
+        split = None if len(files) == 1 and path.stem == "train" else SPLITS.get(path.stem)
         for name, (where, grades) in _read_qrels(path, texts, documents).items():
             relevant = {document: grade for document, grade in grades.items() if grade > 0}
             if relevant:
@@ -59,8 +63,23 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
     return RetrievalData(corpus, queries, notes={"queries without a relevant document, left out": ungraded})
 
 
+def is_folder(path: Path) -> bool:
+    """Whether a path is a folder with data in this format, labelled or not."""
+    return any((path / f"{name}.jsonl").exists() or (path / name).is_dir() for name in ("corpus", "queries"))
+
+
+def _read_rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (place, row) of the documents or queries."""
+    if tables := sorted((folder / name).glob("*.parquet")):
+        return chain.from_iterable(read_table(table, list) for table in tables)
+    return read_json_objects(folder / f"{name}.jsonl")
+
+
 def _find_qrels(folder: Path) -> list[Path]:
-    """Return the qrels files. Raises DataError for names that are no splits."""
+    """Return the qrels files. Raises DataError for names that are no splits. Those of Parquet files are none: on the
+    hub each of the three folders has to have one."""
+    if tables := sorted(folder.glob("*.parquet")):
+        return tables
     files = sorted(folder.glob("*.tsv"))
     if not files:
         raise DataError(
@@ -80,7 +99,31 @@ def _find_qrels(folder: Path) -> list[Path]:
 def _read_qrels(path: Path, texts: Container[str], documents: Container[str]) -> dict[str, tuple[str, dict[str, int]]]:
     """Return query -> (`file:line` of its first row, document -> grade)."""
     found: dict[str, tuple[str, dict[str, int]]] = {}
-    lines: dict[tuple[str, str], int] = {}
+    lines: dict[tuple[str, str], str] = {}
+    for where, query, document, grade in _read_labels(path):
+        if query not in texts:
+            raise DataError(f"{where}: query {show(query)} is not in queries.jsonl; add it or remove the line")
+        if document not in documents:
+            raise DataError(f"{where}: document {show(document)} is not in corpus.jsonl; add it or remove the line")
+        _, grades = found.setdefault(query, (where, {}))
+        first = lines.setdefault((query, document), where)
+        if grades.setdefault(document, grade) != grade:
+            raise DataError(
+                f"{where}: query {show(query)} and document {show(document)} have score {grade}, and"
+                f" {grades[document]} at {first}; expected one score; remove one"
+            )
+    if not found:
+        raise DataError(f"{path}: no rows below the header; expected at least one; add them or remove the file")
+    return found
+
+
+def _read_labels(path: Path) -> Iterator[tuple[str, str, str, int]]:
+    """Yield (place, query, document, grade) of each row. Without a column of scores, all are 1."""
+    if path.suffix == ".parquet":
+        for where, row in read_table(path, list):
+            grade = read_field(where, row, "score", int, 1)
+            yield where, read_field(where, row, "query-id", str), read_field(where, row, "corpus-id", str), grade
+        return
     for number, line in iterate_lines(path):
         # Not str.strip(): Python counts control characters as white space.
         where, fields = f"{path}:{number}", line.rstrip(BLANK).split("\t")
@@ -91,18 +134,4 @@ def _read_qrels(path: Path, texts: Container[str], documents: Container[str]) ->
                 f"{where}: {show(line.rstrip())} given; expected query-id, corpus-id and an integer score, separated by"
                 " tabs; correct the line"
             )
-        query, document, grade = fields[0], fields[1], int(fields[2])
-        if query not in texts:
-            raise DataError(f"{where}: query {show(query)} is not in queries.jsonl; add it or remove the line")
-        if document not in documents:
-            raise DataError(f"{where}: document {show(document)} is not in corpus.jsonl; add it or remove the line")
-        _, grades = found.setdefault(query, (where, {}))
-        first = lines.setdefault((query, document), number)
-        if grades.setdefault(document, grade) != grade:
-            raise DataError(
-                f"{where}: query {show(query)} and document {show(document)} have score {grade}, and"
-                f" {grades[document]} at {path}:{first}; expected one score; remove one"
-            )
-    if not found:
-        raise DataError(f"{path}: no rows below the header; expected at least one; add them or remove the file")
-    return found
+        yield where, fields[0], fields[1], int(fields[2])

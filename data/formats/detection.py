@@ -40,7 +40,7 @@ def _read(path: Path, options: pairs.Options, *, labelled: bool) -> RetrievalDat
         where = path if labelled else (*files, path / "test.csv")[0]
         kind, data = "Eedi", eedi.read(where, labelled=labelled, template="".join(options.get("template", ())))
         named = [key for key in named if key != "template"]
-    elif (path / "corpus.jsonl").exists() or (path / "queries.jsonl").exists():
+    elif beir.is_folder(path):
         kind, data = "BEIR", beir.read(path, labelled=labelled)
     elif len(jsonl) == 1:
         row = {} if named or not labelled else next(read_json_objects(jsonl[0]))[1]

@@ -13,6 +13,7 @@ from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.cli.error_report import find_places, report_error
 from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.cli.parser import parse
+from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS
 from ratchet.orchestrator.cli.termination import end_at_once
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
 from ratchet.orchestrator.plan import Plan
@@ -46,6 +47,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from ratchet.orchestrator.execution.cluster import Cluster
         from ratchet.orchestrator.execution.run import Run, begin
 
+    target = getattr(arguments, "target", None)
+    if target and (target.exists() or not target.absolute().parent.is_dir()):
+        what = "exists already" if target.exists() else "is in a folder that does not exist"
+        raise InputError(f"{arguments.command} {target}: {what}; expected a new folder; give another name")
     store = Store.open(arguments.store)
     found = recipe.find(arguments.recipe)
     steps, summary, parameters = recipe.build(found, _settings(arguments), store)
@@ -61,6 +66,9 @@ def _run(arguments: argparse.Namespace) -> int:
                 run.execute()
             write_report(run_log.folder, build_run_report(run))
             run.copy_files()
+            if target:
+                run.copy_result(target)
+                console.print_target(target)
             console.print_outcome(run)
             store.publish(run_log.folder)
     finally:
@@ -175,7 +183,9 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 def _lines(arguments: argparse.Namespace) -> list[str]:
     """Return the `name=value` settings: those of the file, then those of the command line, which take precedence."""
-    return [*(recipe.read_settings(arguments.settings) if arguments.settings else ()), *arguments.set]
+    own = RECIPE_COMMANDS.get(arguments.command)
+    given = own.list_settings(arguments) if own else ()
+    return [*(recipe.read_settings(arguments.settings) if arguments.settings else ()), *given, *arguments.set]
 
 
 def _settings(arguments: argparse.Namespace) -> recipe.Settings:
@@ -184,6 +194,7 @@ def _settings(arguments: argparse.Namespace) -> recipe.Settings:
 
 COMMANDS = {
     "run": _run,
+    **dict.fromkeys(RECIPE_COMMANDS, _run),
     "sweep": _sweep,
     "submit": _submit,
     "plan": _plan,

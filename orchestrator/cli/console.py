@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from inspect import Parameter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -61,6 +62,12 @@ def print_outcome(run: Run) -> None:
         if (path := run.run_log.folder / name).exists():
             print_clean(f"{name}: {path}")
     print_clean(f"report: {run.run_log.folder / 'report.html'}")
+
+
+def print_target(target: Path) -> None:
+    """Print where the result of a run was put; nothing if there is none."""
+    if target.exists():
+        print_clean(f"written: {target}")
 
 
 def print_best(store: Store, run_log: RunLog) -> None:
@@ -301,7 +308,11 @@ def _print_grid(grid: Table) -> None:
 def _format_value(value: float | None) -> str:
     if value is None:
         return NOTHING
-    return format_with_deviation(value, lambda one: f"{one:z.4f}" if abs(one) < 10 else f"{one:,.1f}")
+    return format_with_deviation(value, _format_number)
+
+
+def _format_number(value: float) -> str:
+    return f"{value:z.4f}" if abs(value) < 10 else f"{value:,.1f}".removesuffix(".0")
 
 
 def _find_run(store: Store, run: str | None) -> RunLog:

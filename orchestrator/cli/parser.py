@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ratchet.orchestrator.cli.arguments import Parser, number
+from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS
 from ratchet.orchestrator.recipe import find_settings
 from ratchet.orchestrator.version import VERSION
 
@@ -136,8 +137,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         sub.add_argument("--debug", action="store_true", help="after an error, print the traceback")
         return sub
 
-    def add_recipe(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        sub.add_argument("recipe", help="name from `ratchet recipes`, or path of a Python file with a recipe in it")
+    def add_recipe(sub: argparse.ArgumentParser, name: str = "") -> argparse.ArgumentParser:
+        if name:
+            sub.set_defaults(recipe=name)
+        else:
+            sub.add_argument("recipe", help="name from `ratchet recipes`, or path of a Python file with a recipe in it")
         sub.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
             help="set a parameter of the recipe (NAME=VALUE), a setting of all steps of a job (JOB.SETTING=VALUE), or a"
             " setting of the steps that match a pattern (STEP.SETTING=VALUE); may be repeated")
@@ -184,6 +188,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub = add_command("models", "list the models that runs made, with their metrics", epilog=MODELS)
     sub.add_argument("run", nargs="?", default="", help="id of a run, or its beginning (default: all runs)")
     sub.add_argument("--json", action="store_true", help="print all that is known of each model, as JSON")
+
+    for name, own in RECIPE_COMMANDS.items():
+        sub = add_command(name, own.help, epilog=own.examples)
+        own.add_arguments(sub)
+        _add_run(add_recipe(sub, name))
+        sub.set_defaults(seeds=1)
 
     sub = add_command("report", "show the report of a run, and the path of report.html")
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning (default: the newest run)")

@@ -6,18 +6,21 @@ The loop makes no decisions itself: `schedule` says what to start and what to sk
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ratchet.errors import InputError, Interrupted, UnreachableError
 from ratchet.orchestrator import needs
-from ratchet.orchestrator.atomic_file import replace
+from ratchet.orchestrator.atomic_file import replace, sync_tree
 from ratchet.orchestrator.execution.cluster import Cluster, compute_demand
 from ratchet.orchestrator.execution.executor import Executor, describe_failure, versions
 from ratchet.orchestrator.execution.run_listener import RunListener
@@ -29,6 +32,7 @@ from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.step import Step, Summary, describe_summary
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.lease import Leases
+from ratchet.orchestrator.store.read_only import allow_writing
 
 TICK = 0.3
 """Seconds between updates of the steps' progress."""
@@ -181,6 +185,23 @@ class Run:
             if commit is not None:
                 source = self.plan.store.path(commit.manifest, output.part)
                 replace(self.run_log.folder / name, source.read_bytes())
+
+    def copy_result(self, target: Path) -> None:
+        """Copy the result of the summary, if its step is done, to a folder that does not exist yet, as a whole."""
+        output = self.summary.result
+        commit = self.plan.steps[output.step.name].commit if output else None
+        if output is None or commit is None:
+            return
+        unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            with self.plan.store.report_full_disk(target):
+                source = self.plan.store.path(commit.manifest, output.part, full=True)
+                shutil.copytree(source, unfinished, copy_function=shutil.copyfile)
+                allow_writing(unfinished)
+                sync_tree(unfinished)
+            unfinished.rename(target)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
 
     def write_plan(self) -> None:
         """Write the state of every step to the run log, for `gc` and for the next `--explain`."""

@@ -16,13 +16,14 @@ import base64
 import hashlib
 import re
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from ratchet.orchestrator.atomic_file import write_atomically
 from ratchet.orchestrator.job_interface.terminal import clean
-from ratchet.orchestrator.reporting import charts, formatting, run_data, sweep_data
+from ratchet.orchestrator.reporting import charts, formatting, report_json, run_data, sweep_data
 from ratchet.orchestrator.reporting.run_data import RunReport
 from ratchet.orchestrator.reporting.sweep_data import SweepReport
 
@@ -31,8 +32,11 @@ _SPECIAL = re.compile(r"([\\`*{}\[\]<>|~$#]|(?<!\w)_|_(?!\w))")  # `a_b` needs n
 
 
 def write_report(folder: Path, data: RunReport | SweepReport) -> tuple[Path, Path]:
-    """Write `report.html` and `report.md` into `folder`, each replaced as a whole; return both paths."""
+    """Write `report.html` and `report.md` into `folder`, each replaced as a whole; return both paths. Of a run also
+    write `report.json`."""
     folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(data, RunReport):
+        write_atomically(folder / report_json.NAME, report_json.write(data))
     written = folder / "report.html", folder / "report.md"
     for path, kind in zip(written, ("html", "md"), strict=True):
         write_atomically(path, render(data, kind))
@@ -42,7 +46,12 @@ def write_report(folder: Path, data: RunReport | SweepReport) -> tuple[Path, Pat
 def render(data: RunReport | SweepReport, kind: str) -> str:
     """Return the page (`html`) or GitHub's Markdown (`md`). Data is escaped: `$x_1 < y$` reads as it is."""
     name, parts = ("run", run_data) if isinstance(data, RunReport) else ("sweep", sweep_data)
-    return _ENVIRONMENT.get_template(f"{name}.{kind}.j2").render(data=data, parts=parts, charts=charts)
+    return render_template(f"{name}.{kind}.j2", data=data, parts=parts, charts=charts)
+
+
+def render_template(template: str, **values: Any) -> str:
+    """Return a template with these values, which are escaped as its ending says."""
+    return _ENVIRONMENT.get_template(template).render(**values)
 
 
 def _escape_markdown(text: str) -> str:

@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from public_data import FOLDER, needs_public_data
 
 from ratchet.data.formats import flag_embedding
 from ratchet.data.formats.detection import load_retrieval
 from ratchet.data.retrieval import split_queries
+from ratchet.data.tables import write_table
 from ratchet.errors import DataError
 
 EEDI_HEADER = (
@@ -39,7 +41,7 @@ def flag(folder: Path) -> Path:
 
 
 def beir(folder: Path) -> Path:
-    (folder / "qrels").mkdir()
+    (folder / "qrels").mkdir(parents=True)
     (folder / "corpus.jsonl").write_text(
         "".join(json.dumps({"_id": f"d{i}", "title": "t", "text": f"text {i}"}) + "\n" for i in range(5))
     )
@@ -211,6 +213,24 @@ def test_a_question_is_never_torn_apart_and_the_order_is_kept(tmp_path: Path) ->
     assert len(groups["test"]) == 4
     assert sides == split_queries(queries, 0.2, 0.1, seed=42)
     assert sides != split_queries(queries, 0.2, 0.1, seed=43)
+
+
+def test_the_parquet_files_of_nanobeir_are_read_as_a_beir_folder(tmp_path: Path) -> None:
+    plain, nano = beir(tmp_path / "plain"), tmp_path / "nano"
+    for name in ("corpus", "queries"):
+        rows = [json.loads(line) for line in (plain / f"{name}.jsonl").read_text().splitlines()]
+        write_table(nano / name / "train-00000-of-00001.parquet", pa.Table.from_pylist(rows))
+    labels = [line.split("\t") for line in (plain / "qrels/all.tsv").read_text().splitlines()[1:]]
+    rows = [{"query-id": query, "corpus-id": document} for query, document, grade in labels if grade != "0"]
+    write_table(nano / "qrels" / "train-00000-of-00001.parquet", pa.Table.from_pylist(rows))
+    found, expected = load_retrieval(nano), load_retrieval(plain)
+    assert [(one.id, one.text) for one in found.corpus] == [(one.id, one.text) for one in expected.corpus]
+    assert {query.id: query.positives for query in found.queries} == {q.id: q.positives for q in expected.queries}
+    assert {query.split for query in found.queries} == {None}
+    rows[0]["corpus-id"] = "nosuch"
+    write_table(nano / "qrels" / "train-00000-of-00001.parquet", pa.Table.from_pylist(rows))
+    with pytest.raises(DataError, match=r"train-00000-of-00001.parquet: row 1: document 'nosuch' is not in corpus"):
+        load_retrieval(nano)
 
 
 def test_splits_that_a_beir_folder_gives_are_kept(tmp_path: Path) -> None:

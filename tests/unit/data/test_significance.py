@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ratchet.data import significance
-from ratchet.data.significance import compute_half_width, compute_p_value, loses, number_groups, sum_by_group
+from ratchet.data.significance import (
+    bootstrap_interval,
+    compute_half_width,
+    compute_p_value,
+    loses,
+    number_groups,
+    sum_by_group,
+)
 
 
 def simulate(random: np.random.Generator, questions: int, epochs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -113,3 +120,21 @@ def test_groups_are_numbered_by_name() -> None:
     assert number_groups(table, "paper").tolist() == [1, 0, 1, 2]
     assert number_groups(table).tolist() == [3, 1, 2, 0], "each row is a group"
     assert sum_by_group(np.array([1.0, np.nan, 2.0, 4.0]), np.array([1, 0, 1, 2])).tolist() == [0.0, 3.0, 4.0]
+
+
+def test_the_bootstrap_of_rows_is_scipys() -> None:
+    value_Q = np.random.default_rng(0).exponential(size=300)
+    found = bootstrap_interval(value_Q, np.arange(300), 10_000, 0)
+    expected = stats.bootstrap((value_Q,), np.mean, n_resamples=10_000, method="percentile", rng=1).confidence_interval
+    assert found == pytest.approx(tuple(expected), abs=0.01)
+    assert bootstrap_interval(np.append(value_Q, np.nan), np.arange(301), 10_000, 0) == found
+
+
+def test_the_bootstrap_of_groups_is_as_wide_as_the_interval_robust_to_groups() -> None:
+    random, group_Q = np.random.default_rng(0), np.repeat(np.arange(200), 3)
+    value_Q = random.normal(size=200)[group_Q] + 0.1 * random.normal(size=600)
+    low, high = bootstrap_interval(value_Q, group_Q, 10_000, 0)
+    assert (high - low) / 2 == pytest.approx(compute_half_width(value_Q, group_Q), rel=0.05)
+    low, high = bootstrap_interval(value_Q, np.arange(600), 10_000, 0)
+    assert (high - low) / 2 < 0.65 * compute_half_width(value_Q, group_Q)
+    assert np.isnan(bootstrap_interval(value_Q, np.zeros(600, int), 1000, 0)).all()

@@ -353,7 +353,7 @@ def test_two_thousand_steps_make_a_readable_page(tmp_path):
 
 def test_files_are_replaced_as_a_whole_and_by_the_same_bytes(tmp_path):
     assert both(tmp_path / "deep", sample())[1:] == both(tmp_path / "deep", sample())[1:]
-    assert sorted(p.name for p in (tmp_path / "deep").iterdir()) == ["report.html", "report.md"]
+    assert sorted(p.name for p in (tmp_path / "deep").iterdir()) == ["report.html", "report.json", "report.md"]
 
 
 def test_one_step_has_no_chart_of_one_dot_and_a_wide_table_its_own_row(tmp_path: Path) -> None:

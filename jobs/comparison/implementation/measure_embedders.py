@@ -1,0 +1,48 @@
+"""Measures embedders. The milliseconds are those of this machine at this time, and of no other run."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ratchet.data.tables import read_shards
+from ratchet.jobs.comparison.measure_embedders import Config, Inputs
+from ratchet.models.embedder import encoder
+from ratchet.orchestrator.job_interface import Context, Progress, Result
+
+WARM_UP = 3
+"""Queries that are embedded before the clock runs."""
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    torch.set_num_threads(max(1, int(context.resources.cpus or 1)))
+    texts = read_shards(inputs.queries)["text"].to_pylist()[: config.samples]
+    found: dict[int, dict[str, float | int]] = {}
+    for done in range(config.rounds):
+        for number, folder in list(enumerate(inputs.models))[:: -1 if done % 2 else 1]:
+            measured = measure(folder, config.dtype, texts)
+            found[number] = min(found.get(number, measured), measured, key=lambda one: one["milliseconds"])
+        context.progress(Progress(done + 1, config.rounds, "rounds"))
+    metrics = {f"{number}/{name}": value for number, one in sorted(found.items()) for name, value in one.items()}
+    (context.out / "latency.json").write_text(json.dumps(metrics, indent=1))
+    return Result(metrics)
+
+
+def measure(folder: Path, dtype: str, texts: list[str]) -> dict[str, float | int]:
+    """Return the median of the milliseconds per query, and the size of a model."""
+    loaded = encoder.load(folder, dtype=dtype, device="cpu")
+    seconds = []
+    for text in [*texts[:WARM_UP], *texts]:
+        started = time.perf_counter()
+        loaded.encode([text], "query")
+        seconds.append(time.perf_counter() - started)
+    return {
+        "milliseconds": round(1000 * float(np.median(seconds[WARM_UP:])), 3),
+        "megabytes": round(sum(file.stat().st_size for file in folder.rglob("*.safetensors")) / 1e6, 1),
+        "weights": sum(weight.numel() for weight in loaded.model.parameters()),
+        "dimensions": loaded.dim,
+    }

@@ -1,0 +1,102 @@
+"""Writes a model for other libraries, and compares it with what they make of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+
+from ratchet.errors import ArtifactError
+from ratchet.jobs.export.export_model import Config, Inputs
+from ratchet.jobs.export.implementation.libraries import compare_decoder, compare_embedder, compare_reranker
+from ratchet.models.adapters import lora, merging
+from ratchet.models.adapters.shard_merge import read_main_dtype
+from ratchet.models.decoder import decoder
+from ratchet.models.embedder.encoding_config import read_encoding_config
+from ratchet.models.embedder.sentence_transformers_layout import write_layout
+from ratchet.models.model_files import (
+    ENCODING_CONFIG_FILE,
+    OTHER_FORMATS,
+    RERANKER_CONFIG_FILE,
+    TRAINING_STATE,
+    find_config_folder,
+)
+from ratchet.models.model_kind import describe_kind, read_config
+from ratchet.models.presets import find_preset
+from ratchet.orchestrator.job_interface import Context, Progress, Result
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    torch.set_num_threads(max(1, int(context.resources.cpus or 1)))
+    target, kind = context.out / "model", find_kind(inputs.model, inputs.adapter)
+    context.progress(Progress(0, 2, "stages", "writing"))
+    if config.form == "adapter":
+        assert inputs.adapter is not None  # `check` made sure
+        write_adapter(inputs.adapter, config.base_name, target)
+    else:
+        write_model(kind, inputs, target)
+    if config.card:
+        (target / "README.md").write_text(config.card, encoding="utf-8")
+    context.progress(Progress(1, 2, "stages", "comparing with other libraries"))
+    dtype = "bfloat16" if read_main_dtype(inputs.model) == "bfloat16" else "float32"
+    differences = compare(kind, config.form, inputs, target, dtype)
+    tolerance = config.tolerance * (10 if dtype == "bfloat16" else 1)
+    for library, difference in differences.items():
+        if not difference <= tolerance:
+            raise ArtifactError(
+                f"step {context.step}: {library} differs by {difference:.2g} on probe texts; expected at most"
+                f" {tolerance:g}; raise export_model.tolerance if that is accurate enough"
+            )
+    size = sum(file.stat().st_size for file in target.rglob("*.safetensors"))
+    found = {f"{library}/difference": float(f"{difference:.3g}") for library, difference in differences.items()}
+    metrics: dict[str, float | int | str] = {"kind": kind, "megabytes": round(size / 1e6, 1), **found}
+    rows = [{"library": name, "difference": float(f"{value:.3g}")} for name, value in differences.items()]
+    if not rows:
+        return Result(metrics, note="compared with no other library")
+    metrics["difference"] = max(found.values())
+    note = f"the same in {', '.join(differences)}: differences up to {metrics['difference']:.1g}"
+    return Result(metrics, {"largest difference from other libraries": rows}, note=note)
+
+
+def find_kind(model: Path, adapter: Path | None) -> str:
+    """Return what a model is used as: embedder, reranker or decoder."""
+    folder = find_config_folder(model, adapter)
+    kind = describe_kind(read_config(model))
+    if (folder / RERANKER_CONFIG_FILE).is_file() or kind == "a reranker" or find_preset(model, "reranker"):
+        return "reranker"
+    embeds = any((folder / name).is_file() for name in (ENCODING_CONFIG_FILE, "modules.json"))
+    return "decoder" if kind == "a decoder" and not embeds and not find_preset(model, "embedder") else "embedder"
+
+
+def write_model(kind: str, inputs: Inputs, target: Path) -> None:
+    """Write a whole model: a merged one, or a copy; embedders with the files of sentence-transformers."""
+    if inputs.adapter is None:
+        shutil.copytree(inputs.model, target, ignore=shutil.ignore_patterns(*OTHER_FORMATS, *TRAINING_STATE, ".*"))
+        if kind == "embedder" and not (target / "modules.json").is_file():
+            encoding_config = read_encoding_config(inputs.model)
+            encoding_config.write(target)
+            write_layout(encoding_config, read_config(target)["hidden_size"], target)
+    elif kind == "decoder":
+        decoder.merge(inputs.model, inputs.adapter, target)
+    else:
+        target.mkdir()
+        merging.merge(inputs.model, inputs.adapter, target)
+
+
+def write_adapter(adapter: Path, base_name: str, target: Path) -> None:
+    """Copy an adapter, and name its base in it, by which PEFT and the hub find it."""
+    shutil.copytree(adapter, target)
+    file = target / lora.CONFIG
+    about = json.loads(file.read_text()) | {"base_model_name_or_path": base_name or None}
+    file.write_text(json.dumps(about, indent=2, sort_keys=True) + "\n")
+
+
+def compare(kind: str, form: str, inputs: Inputs, target: Path, dtype: str) -> dict[str, float]:
+    """Return library -> its largest difference."""
+    if kind == "decoder":
+        folder, adapter = (inputs.model, target) if form == "adapter" else (target, inputs.adapter)
+        return compare_decoder(folder, dtype, inputs.model, adapter)
+    compare_one = compare_embedder if kind == "embedder" else compare_reranker
+    return compare_one(inputs.model, dtype, target) if form == "adapter" else compare_one(target, dtype)

@@ -1,0 +1,155 @@
+"""What other libraries make of a model folder, beside what Ratchet makes of it: one model is in memory at a time.
+
+Each function returns library -> the largest difference on `PROBES`. A library that is not installed is left out.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from peft import PeftModel
+
+from ratchet.models.embedder import encoder
+from ratchet.models.embedder.encoding_config import Role
+from ratchet.models.loading import open_model, silence_transformers
+from ratchet.models.reranker import reranker
+from ratchet.models.reranker.prefix_sharing import make_pair_row
+
+PROBES = (
+    ("What is 2 + 2?", "The sum of two and two is four."),
+    ("capital of France", "Paris is the capital and largest city of France, on the river Seine."),
+    ("naïve café, x² = 4", "Die Lösungen der Gleichung sind x = 2 und x = -2."),
+    ("a", "b"),
+    ("Why does 3/4 + 1/2 not equal 4/6?", "Adds numerators and denominators " * 8),
+)
+"""(query, passage)"""
+QUERIES, PASSAGES = (list(texts) for texts in zip(*PROBES, strict=True))
+TEXTS: dict[Role, list[str]] = {"query": QUERIES, "passage": PASSAGES}
+
+
+def compare_embedder(folder: Path, dtype: str, adapter: Path | None = None) -> dict[str, float]:
+    """Return differences of cosine similarities from 1."""
+    loaded = encoder.load(folder, adapter, dtype=dtype, device="cpu")
+    ours = {role: loaded.encode(texts, role) for role, texts in TEXTS.items()}
+    config = loaded.encoding_config
+    del loaded
+    libraries: dict[str, Callable[[], Mapping[Role, np.ndarray]]] = {}
+    prompts: dict[Role, str] = {role: config.split_template(role)[0] for role in TEXTS}
+    prompts["query"] = config.format_examples(config.examples) + prompts["query"]
+
+    def use_sentence_transformers() -> Mapping[Role, np.ndarray]:
+        from sentence_transformers import SentenceTransformer
+
+        model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})
+        names: dict[Role, str] = {"query": "query", "passage": "document"}
+        return {role: model.encode(texts, prompt_name=names[role]) for role, texts in TEXTS.items()}
+
+    def use_transformers() -> Mapping[Role, np.ndarray]:
+        model = open_plain(transformers.AutoModel, folder, dtype, adapter)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        found = {}
+        for role, texts in TEXTS.items():
+            rows = [tokenizer(prompts[role] + text, return_tensors="pt") for text in texts]
+            pooled = [
+                encoder.pool(model(**row).last_hidden_state, row["attention_mask"], config.pooling) for row in rows
+            ]
+            found[role] = torch.cat(pooled).numpy()
+        return found
+
+    def use_flag_embedding() -> Mapping[Role, np.ndarray]:
+        from FlagEmbedding import FlagLLMModel, FlagModel
+
+        kind: Any = FlagLLMModel if config.pooling == "last_token" else FlagModel
+        pooling = {} if config.pooling == "last_token" else {"pooling_method": config.pooling}
+        options = {f"{role}_instruction_format": "{}{}" for role in TEXTS}
+        options |= {"query_instruction_for_retrieval": prompts["query"]}
+        options |= {"passage_instruction_for_retrieval": prompts["passage"]}
+        given = {**pooling, **options, "normalize_embeddings": config.normalize, "use_fp16": False, "devices": "cpu"}
+        model = kind(str(folder), **given)
+        encode: dict[Role, Any] = {"query": model.encode_queries, "passage": model.encode_corpus}
+        return {role: encode[role](texts) for role, texts in TEXTS.items()}
+
+    if (folder / "modules.json").is_file() and adapter is None:
+        libraries["sentence_transformers"] = use_sentence_transformers
+    plain_tokens = adapter is not None or (folder / "modules.json").is_file()
+    if not config.projection and plain_tokens:  # then the tokenizer alone gives the tokens
+        libraries["PEFT" if adapter else "transformers"] = use_transformers
+        if adapter is None and dtype == "float32" and config.pooling != "last_token":
+            libraries["FlagEmbedding"] = use_flag_embedding
+    found = _run(libraries)
+    return {name: max(_cosine_distance(own[role], ours[role]) for role in TEXTS) for name, own in found.items()}
+
+
+def compare_reranker(folder: Path, dtype: str, adapter: Path | None = None) -> dict[str, float]:
+    """Return differences of scores relative to their spread."""
+    loaded = reranker.load(folder, adapter, dtype=dtype, device="cpu")
+    ours = np.concatenate(loaded.score(QUERIES, [[text] for text in PASSAGES]))
+    config, pairs = loaded.reranker_config, list(loaded.tokens.tokenize_pairs(QUERIES, [[text] for text in PASSAGES]))
+    rows = [make_pair_row(*own, loaded.tokens.types) for (own,) in pairs]
+    answers = loaded.tokens.answers
+    del loaded
+    libraries: dict[str, Callable[[], np.ndarray]] = {}
+
+    def use_sentence_transformers() -> np.ndarray:
+        from sentence_transformers import CrossEncoder
+
+        model = CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})
+        return np.asarray(model.predict(list(PROBES), activation_fn=torch.nn.Identity())).reshape(-1)
+
+    def use_transformers() -> np.ndarray:
+        if config.kind == "yes_no":
+            model = open_plain(transformers.AutoModelForCausalLM, folder, dtype, adapter)
+            logits = [model(input_ids=torch.tensor([row.ids])).logits[0, -1].float() for row in rows]
+            scores = [own[answers[0]] - (own[answers[1]] if len(answers) > 1 else 0) for own in logits]
+            return torch.stack(scores).numpy()
+        model = open_plain(transformers.AutoModelForSequenceClassification, folder, dtype, adapter)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        given = [tokenizer(query, passage, return_tensors="pt") for query, passage in PROBES]
+        return torch.cat([model(**one).logits[:, 0].float() for one in given]).numpy()
+
+    if config.kind == "cross_encoder" and adapter is None:
+        libraries["sentence_transformers"] = use_sentence_transformers
+    if config.kind == "yes_no" or not adapter:  # a head of one number is made anew without the adapter's
+        libraries["PEFT" if adapter else "transformers"] = use_transformers
+    return {name: float(np.abs(own - ours).max() / (ours.std() + 1e-6)) for name, own in _run(libraries).items()}
+
+
+def compare_decoder(folder: Path, dtype: str, base: Path, adapter: Path | None) -> dict[str, float]:
+    """Return the differences of the logits after the last token from those of the base, with the adapter beside it if
+    there is one, relative to their spread. folder: the merged model, or the base: then its adapter is merged here."""
+    tokenizer, kind = transformers.AutoTokenizer.from_pretrained(folder), transformers.AutoModelForCausalLM
+    given = [tokenizer(f"{query} {passage}", return_tensors="pt").input_ids for query, passage in PROBES]
+
+    @torch.no_grad()
+    def compute(model: Any) -> np.ndarray:
+        return torch.cat([model(input_ids=ids).logits[:, -1].float() for ids in given]).numpy()
+
+    ours = compute(open_model(kind, folder, adapter if folder == base else None, dtype=dtype, device="cpu")[0].eval())
+    theirs = compute(open_plain(kind, base, dtype, adapter))
+    return {"PEFT" if adapter else "transformers": float(np.abs(theirs - ours).max() / (theirs.std() + 1e-6))}
+
+
+def open_plain(kind: Any, folder: Path, dtype: str, adapter: Path | None = None) -> Any:
+    """Load a model by transformers alone, with an adapter beside it by PEFT."""
+    with silence_transformers():
+        model = kind.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    return model if adapter is None else PeftModel.from_pretrained(model, str(adapter)).eval()
+
+
+@torch.no_grad()
+def _run(libraries: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Return what each library computes, of those that are installed."""
+    modules = {"PEFT": "peft"}
+    return {name: use() for name, use in libraries.items() if importlib.util.find_spec(modules.get(name, name))}
+
+
+def _cosine_distance(one_ND: np.ndarray, other_ND: np.ndarray) -> float:
+    one_ND, other_ND = (np.asarray(own, np.float64) for own in (one_ND, other_ND))
+    lengths_N = np.linalg.norm(one_ND, axis=1) * np.linalg.norm(other_ND, axis=1)
+    return float(np.max(1 - (one_ND * other_ND).sum(1) / lengths_N))

@@ -1,0 +1,49 @@
+"""The model card of a model that a run made: front matter of the Hugging Face hub, table, data, settings, lineage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from ratchet.orchestrator.reporting import report_json, run_data
+from ratchet.orchestrator.reporting.report import render_template
+from ratchet.orchestrator.reporting.run_data import StepReport
+from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.run_models import RunModel
+from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.version import VERSION
+
+USES: Mapping[str, tuple[str, str, str]] = {
+    "embedder": ("sentence-transformers", "sentence-similarity", 'SentenceTransformer("{name}")'),
+    "reranker": ("sentence-transformers", "text-ranking", 'CrossEncoder("{name}")'),
+    "decoder": ("transformers", "text-generation", 'AutoModelForCausalLM.from_pretrained("{name}")'),
+    "adapter": ("peft", "text-generation", 'AutoPeftModel.from_pretrained("{name}")'),
+}
+"""Kind -> library, task of the hub, and the call that loads it."""
+
+
+def write_card(store: Store, made: RunModel, name: str, license: str) -> str:
+    """Return the text of README.md. name: what the model is called where it goes. license: an identifier of the hub."""
+    data = report_json.read(RunLog(store.local("runs", made.run_id)))
+    library, task, call = USES[made.kind]
+    front: dict[str, Any] = {"license": license, "library_name": library, "pipeline_tag": task, "tags": ["ratchet"]}
+    is_on_hub = made.base.count("/") == 1 and not made.base.startswith((".", "/", "~"))
+    if is_on_hub:
+        front["base_model"] = made.base
+    values: dict[str, Any] = {"front": yaml.safe_dump(front, sort_keys=False), "made": made, "name": name}
+    values |= {"link": f"https://huggingface.co/{made.base}" if is_on_hub else "", "version": VERSION, "data": data}
+    code = f"from {library.replace('-', '_')} import {call.partition('(')[0].partition('.')[0]}\n\n"
+    code += f"model = {call.format(name=name)}"
+    lineage = list_lineage(data.steps, made.step) if data else []
+    return render_template("card.md.j2", **values, code=code, lineage=lineage, parts=run_data)
+
+
+def list_lineage(steps: Sequence[StepReport], name: str) -> list[StepReport]:
+    """Return a step and all that it came from, in the order of the recipe."""
+    by_name, wanted = {step.name: step for step in steps}, [name]
+    for one in wanted:
+        found = (source.partition("[")[0] for _, source, _ in by_name[one].inputs)
+        wanted += [source for source in found if source in by_name and source not in wanted]
+    return [step for step in steps if step.name in wanted]

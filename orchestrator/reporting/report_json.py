@@ -1,0 +1,55 @@
+"""`report.json`: the data of the report of a run for programs, and its reading.
+
+    {"schema": 1, "title": ..., "run_id": ..., "status": ...,
+     "rows": {label: {column: {"value": ..., "interval": ...}}},
+     "steps": [{"name": ..., "job": ..., "status": ..., "step_id": ..., "config": {...}, "metrics": {...}, ...}], ...}
+
+The keys are the fields of `RunReport` and `StepReport`. `interval`: what is added and subtracted; missing if not known.
+Keys may be added; one that is removed or means something else is a new schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from ratchet.errors import DamagedError
+from ratchet.orchestrator.reporting.formatting import Estimate
+from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
+from ratchet.orchestrator.run_log import RunLog
+
+NAME, SCHEMA = "report.json", 1
+
+
+def write(data: RunReport) -> str:
+    """Return the text of the file."""
+    rows = {label: {name: _write_cell(cell) for name, cell in row.items()} for label, row in data.rows.items()}
+    about = asdict(replace(data, rows={}))
+    return json.dumps({"schema": SCHEMA, **about, "rows": rows}, indent=1, ensure_ascii=False)
+
+
+def read(run_log: RunLog) -> RunReport | None:
+    """Return the report of a run; None before its end. Raises DamagedError for a file of another schema."""
+    found = run_log.read(NAME)
+    if found is None:
+        return None
+    if found.pop("schema", None) != SCHEMA:
+        raise DamagedError(f"{run_log.folder / NAME}: another schema; expected {SCHEMA}; give the run's command again")
+    rows = {label: {name: _read_cell(cell) for name, cell in row.items()} for label, row in found.pop("rows").items()}
+    steps = [StepReport(**step) for step in found.pop("steps")]
+    return RunReport(**found, rows=rows, steps=steps)
+
+
+def _write_cell(cell: float | None) -> dict[str, float] | None:
+    if cell is None:
+        return None
+    deviation = cell.deviation if isinstance(cell, Estimate) else None
+    return {"value": float(cell)} if deviation is None else {"value": float(cell), "interval": deviation}
+
+
+def _read_cell(cell: Mapping[str, Any] | None) -> float | None:
+    if cell is None:
+        return None
+    return Estimate(cell["value"], cell["interval"]) if "interval" in cell else float(cell["value"])
