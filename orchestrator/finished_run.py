@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 
 from ratchet.errors import InputError, StoreError
 from ratchet.orchestrator.job_interface.job import Context, Job, Resources, Result
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.reporting.model_card import write_card
 from ratchet.orchestrator.run_log import RunLog, list_run_logs
-from ratchet.orchestrator.run_models import RunModel, find_model
+from ratchet.orchestrator.run_models import NAME, RunModel, find_model
 from ratchet.orchestrator.step import Output, Step
 from ratchet.orchestrator.store import Store
 
@@ -97,15 +98,17 @@ def find_run(run_id: str) -> FinishedRun:
     return _read(store, found)
 
 
-def find_model_output(name: str) -> Output:
-    """Return the folder of a model that a run made, by a name such as `20261124-2311:embedder` (see `run_models`).
-    Raises InputError if there is none."""
+def find_model_output(name: str) -> Output | None:
+    """Return the folder of a model that a run made, as `find_run_model` does."""
     made = find_run_model(name)
-    return _make_step(f"{made.run_id}/{made.step}", made.step_id)[made.part]
+    return None if made is None else _make_step(f"{made.run_id}/{made.step}", made.step_id)[made.part]
 
 
-def find_run_model(name: str) -> RunModel:
-    """Return a model that a run made. Raises InputError if there is none."""
+def find_run_model(name: str) -> RunModel | None:
+    """Return a model that a run made, by a name such as `20261124-2311:embedder` (see `run_models`); None for a name of
+    another form, and for a folder. Raises InputError if there is no such model."""
+    if not NAME.fullmatch(name) or Path(name).exists():
+        return None
     return find_model(_get_store(f"model {name}"), name)
 
 

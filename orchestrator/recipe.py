@@ -156,7 +156,7 @@ def _flatten(pairs: Iterable[tuple[yaml.Node, yaml.Node]]) -> Iterator[tuple[yam
 def names() -> list[str]:
     """Return the names of the recipes that come with Ratchet."""
     folder = importlib.import_module("ratchet.recipes").__path__
-    return sorted(module.name for module in pkgutil.iter_modules(folder) if module.name[0] != "_")
+    return sorted(module.name for module in pkgutil.iter_modules(folder) if not module.ispkg)
 
 
 def find(name: str) -> Recipe:

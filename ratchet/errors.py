@@ -5,6 +5,7 @@
     │   ├── RecipeError    a recipe, a parameter or a `--set` line is wrong
     │   ├── DataError      a data file, or a row of it, is wrong
     │   └── ModelError     a model folder is wrong
+    ├── RunError           a run did not end well, or has no such result
     ├── JobError           a step cannot succeed with the config and inputs that it has
     │   └── ArtifactError  the output of a job fails the job's own checks; it is never committed
     ├── CanonicalError     a value has no stable JSON form (also a TypeError)
@@ -49,6 +50,10 @@ class DataError(InputError):
 
 class ModelError(InputError):
     """A model folder or an adapter cannot be used."""
+
+
+class RunError(RatchetError):
+    """A run failed or was interrupted, or lacks the result that was asked for."""
 
 
 class JobError(RatchetError):

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 
 from ratchet.jobs.answers import sft
-from ratchet.jobs.pretrained import pretrained
 from ratchet.orchestrator.step import Row, Seed, Source, Summary, step
-from ratchet.recipes._answering import finetune_and_compare, prepare_samples, take_result
+from ratchet.recipes.parts.answering import finetune_and_compare, prepare_samples, take_result
+from ratchet.recipes.parts.models import find_model
 
 
 def chat(
@@ -47,9 +47,9 @@ def chat(
     settings: dict[str, Any] = {"epochs": 2, "method": method, "seed": seed}
     if verifier != "none":
         settings |= {"num_completions": num_completions, "max_new_tokens": 400}
-        return finetune_and_compare(pretrained(base), prepared, **settings)
+        return finetune_and_compare(find_model(base), prepared, **settings)
     settings |= {"train": prepared["train"], "valid": prepared["test"], "valid_samples": 0, "metric": "eval_loss"}
-    training = step("sft", sft.JOB, base=pretrained(base), **settings)
+    training = step("sft", sft.JOB, base=find_model(base), **settings)
     made = take_result(training)
     rows = [Row("untrained", {"held-out loss": training.metric("valid/eval_loss_start")})]
     rows.append(Row("trained", {"held-out loss": training.metric("valid/eval_loss")}, [training], made))

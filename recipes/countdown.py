@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Interval
 
 from ratchet.jobs.answers import init_decoder, make_countdown
-from ratchet.jobs.pretrained import pretrained
 from ratchet.orchestrator.step import Output, Seed, Source, Summary, step
-from ratchet.recipes._answering import finetune_and_compare, prepare_samples
+from ratchet.recipes.parts.answering import finetune_and_compare, prepare_samples
+from ratchet.recipes.parts.models import find_model
 
 
 def countdown(
@@ -53,7 +53,7 @@ def countdown(
     tasks = data or step("tasks", make_countdown.JOB, seed=seed)["tasks"]
     prepared = prepare_samples("prepare", tasks, test, task="countdown", max_test=max_test, seed=seed)
     model: Source | Output = (
-        pretrained(base) if base else Output(step("base", init_decoder.JOB, samples=prepared["train"], seed=seed))
+        find_model(base) if base else Output(step("base", init_decoder.JOB, samples=prepared["train"], seed=seed))
     )
     rate = 1e-3 if not base else 1e-4 if method == "lora" else None
     distilled: dict[str, Any] = {"teacher": teacher, "teacher_completions": teacher_completions, "ce_weight": ce_weight}

@@ -9,12 +9,12 @@ from annotated_types import Ge, MinLen
 
 from ratchet.errors import InputError
 from ratchet.jobs.comparison import compare_systems, measure_embedders
-from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import embed, evaluate_retrieval, prepare
 from ratchet.jobs.retrieval.datasets import find_datasets
 from ratchet.orchestrator.step import Metric, Output, Row, Source, Step, Summary, step
-from ratchet.recipes._predictions import score_lists
-from ratchet.recipes._teachers import choose_teacher
+from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.predictions import score_lists
+from ratchet.recipes.parts.teachers import choose_teacher
 
 BM25 = "bm25"
 METRICS = ("map@25", "ndcg@10", "r@25")
@@ -42,7 +42,7 @@ def evaluate(
         raise InputError(f"models: {','.join(models)} given; expected each once; leave one out")
     prepared = step("prepare", prepare.JOB, **find_datasets("", test=data), validation_fraction=0.0)
     asked = {"queries": prepared["test"], "corpus": prepared["corpus"]}
-    folders = {name: pretrained(name) for name in models if name != BM25}
+    folders = {name: find_model(name) for name in models if name != BM25}
     found: dict[str, Step] = {}
     for name, ranked in evaluate_all(models, folders, asked):
         found[name] = ranked

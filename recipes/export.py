@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from ratchet.errors import InputError
 from ratchet.jobs.export import export_model
-from ratchet.jobs.pretrained import pretrained
-from ratchet.orchestrator.finished_run import find_card, find_model_input, find_model_output, find_run_model
-from ratchet.orchestrator.run_models import NAME
+from ratchet.orchestrator.finished_run import find_card, find_model_input, find_run_model
 from ratchet.orchestrator.step import Output, Row, Source, Summary, step
+from ratchet.recipes.parts.models import find_model
 
 
 def export(*, model: str, name: str = "", adapter: bool = False, license: str = "unknown") -> Summary:
@@ -21,19 +19,13 @@ def export(*, model: str, name: str = "", adapter: bool = False, license: str = 
     adapter     the LoRA adapter alone, with the name of its base, instead of the merged model
     license     the license in the model card, an identifier of the hub such as apache-2.0
     """
-    inputs: dict[str, Any] = {"model": None, "adapter": None}
+    inputs: dict[str, Any] = {"model": find_model(model), "adapter": None}
     card, base_name = "", ""
-    if NAME.fullmatch(model) and not Path(model).exists():
-        made = find_run_model(model)
+    if made := find_run_model(model):
         card, base_name = find_card(made, name or made.name, license), made.base
-        given = find_model_output(model)
-        found = given if made.kind == "adapter" else find_model_input(made, "adapter")
-        if made.kind == "adapter" or (adapter and found):
+        found = inputs["model"] if made.kind == "adapter" else find_model_input(made, "adapter") if adapter else None
+        if found is not None:
             inputs = {"model": find_base(find_model_input(made, "base"), model), "adapter": found}
-        else:
-            inputs["model"] = given
-    else:
-        inputs["model"] = pretrained(model)
     if adapter and inputs["adapter"] is None:
         raise InputError(f"adapter: true given, for {model}, which has none; expected a model of LoRA; leave it out")
     form = "adapter" if adapter else "model"
@@ -46,4 +38,4 @@ def find_base(given: Output | str | None, model: str) -> Source | Output:
     """Return the base of an adapter: the output of a step, or the model of a name."""
     if given is None:
         raise InputError(f"model {model}: an adapter without a known base; expected one that a run trained")
-    return pretrained(given) if isinstance(given, str) else given
+    return find_model(given) if isinstance(given, str) else given

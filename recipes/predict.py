@@ -10,7 +10,7 @@ from ratchet.errors import InputError
 from ratchet.jobs.retrieval import embed, evaluate_retrieval
 from ratchet.orchestrator.finished_run import FinishedRun, find_run
 from ratchet.orchestrator.step import Output, Row, Source, Step, Summary, step
-from ratchet.recipes._predictions import (
+from ratchet.recipes.parts.predictions import (
     Fusion,
     System,
     fuse_rankings,

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from annotated_types import Ge, Interval
 
-from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import prepare
 from ratchet.orchestrator.step import Seed, Summary, step
-from ratchet.recipes._retrieval_loop import RetrievalLoop
+from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.retrieval_loop import RetrievalLoop
 
 
 def quickstart(
@@ -28,7 +28,7 @@ def quickstart(
     reranker    also train a reranker, which teaches the next embedder; it takes most of the time
     seed        of the questions, of the split, of mining and of training
     """
-    model = pretrained(base)
+    model = find_model(base)
     return RetrievalLoop(
         step("prepare", prepare.JOB, questions=questions, unseen_fraction=0.25, seed=seed),
         embedder=model,

@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal
 from annotated_types import Interval
 
 from ratchet.errors import InputError
-from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import prepare
 from ratchet.jobs.retrieval.datasets import find_datasets
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Seed, Source, Summary, average, step
-from ratchet.recipes._retrieval_loop import Mining, RetrievalLoop
-from ratchet.recipes._synthetic_queries import add_synthetic_queries
-from ratchet.recipes._teachers import choose_reranker, choose_teacher
+from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.retrieval_loop import Mining, RetrievalLoop
+from ratchet.recipes.parts.synthetic_queries import add_synthetic_queries
+from ratchet.recipes.parts.teachers import choose_reranker, choose_teacher
 
 
 def retriever(
@@ -86,7 +86,7 @@ def retriever(
     validation_fraction  fraction of the rest that selects checkpoints; 0: none, and the last epoch is kept
     seed        of the split, of mining and of training
     """
-    datasets, model, miner = find_datasets(data, valid, test), pretrained(base), pretrained(bootstrap or base)
+    datasets, model, miner = find_datasets(data, valid, test), find_model(base), find_model(bootstrap or base)
     loop = partial(
         RetrievalLoop,
         embedder=model,
@@ -117,6 +117,6 @@ def retriever(
         prepared = step(f"{folder}prepare", prepare.JOB, **datasets, fold=fold, **split)
         one = loop(prepared, folder=folder)
         if generator:
-            one = replace(one, train=add_synthetic_queries(one, miner, pretrained(generator), queries_per_document))
+            one = replace(one, train=add_synthetic_queries(one, miner, find_model(generator), queries_per_document))
         summaries.append(one.build_summary(miner, iterations, ablations=ablations))
     return average(summaries) if folds > 1 else summaries[0]

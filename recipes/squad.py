@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, MinLen
 
 from ratchet.jobs.answers import sft
-from ratchet.jobs.pretrained import pretrained
 from ratchet.orchestrator.step import Metric, Output, Row, Seed, Step, Summary, step
-from ratchet.recipes._answering import evaluate_model, prepare_samples, select_model, take_result
+from ratchet.recipes.parts.answering import evaluate_model, prepare_samples, select_model, take_result
+from ratchet.recipes.parts.models import find_model
 
 COLUMNS = {
     "EM": "em",
@@ -52,7 +52,7 @@ def squad(
 
     Settings of the jobs: --set sft.epochs=3, --set generate.max_new_tokens=512 and the like.
     """
-    model = pretrained(base)
+    model = find_model(base)
     sampling: dict[str, Any] = {"max_new_tokens": 96, "seed": seed}
     rows, best = list[Row](), dict[str, Output]()
     for name, pairs in itertools.product(strategies, max_train or [None]):

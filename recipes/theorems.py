@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 
 from ratchet.errors import InputError
-from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import embed, merge
 from ratchet.jobs.statements import evaluate_papers, finetune_embedder_pairs, prepare_papers
 from ratchet.orchestrator.step import Output, Row, Seed, Source, Step, Summary, step
+from ratchet.recipes.parts.models import find_model
 
 
 def theorems(
@@ -44,7 +44,7 @@ def theorems(
     """
     papers = find_given(valid=valid, test=test)
     prepared = step("prepare", prepare_papers.JOB, papers=Source.find(data), seed=seed, **papers)
-    model: Source | Output = pretrained(base)
+    model: Source | Output = find_model(base)
     if not projection and "_lora_adapters" in (folder := Path(adapter)).name:
         projection = str(folder.with_name(folder.name.replace("_lora_adapters", "_projection") + ".pt"))
     if projection and not adapter:

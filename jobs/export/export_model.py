@@ -15,7 +15,6 @@ from annotated_types import Gt
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.models.adapters.shard_merge import match_adapter
 from ratchet.models.model_files import check_folder
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources
 
@@ -49,6 +48,8 @@ def check(config: Config, inputs: Inputs) -> None:
     if inputs.model is not None:
         check_folder(inputs.model)
         if inputs.adapter is not None:
+            from ratchet.models.adapters.shard_merge import match_adapter
+
             match_adapter(inputs.model, inputs.adapter)
 
 

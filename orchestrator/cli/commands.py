@@ -11,20 +11,17 @@ from ratchet.errors import InputError, RatchetError
 from ratchet.orchestrator import recipe
 from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.cli.error_report import find_places, report_error
-from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.cli.parser import parse
 from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS
+from ratchet.orchestrator.cli.run_command import run_recipe
 from ratchet.orchestrator.cli.termination import end_at_once
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
 from ratchet.orchestrator.plan import Plan
-from ratchet.orchestrator.reporting.report import write_report
-from ratchet.orchestrator.reporting.run_summary import build_run_report
 from ratchet.orchestrator.run_log import read_last_step_ids
 from ratchet.orchestrator.run_models import list_models
 from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
 from ratchet.orchestrator.step import Step
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.open_runs import OpenRun
 
 
 def execute(argv: Sequence[str]) -> int:
@@ -44,36 +41,12 @@ def execute(argv: Sequence[str]) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     with end_at_once():
-        from ratchet.orchestrator.execution.cluster import Cluster
-        from ratchet.orchestrator.execution.run import Run, begin
+        from ratchet.orchestrator.execution import run  # noqa: F401
 
-    target = getattr(arguments, "target", None)
-    if target and (target.exists() or not target.absolute().parent.is_dir()):
-        what = "exists already" if target.exists() else "is in a folder that does not exist"
-        raise InputError(f"{arguments.command} {target}: {what}; expected a new folder; give another name")
-    store = Store.open(arguments.store)
-    found = recipe.find(arguments.recipe)
-    steps, summary, parameters = recipe.build(found, _settings(arguments), store)
-    cluster = Cluster(arguments.address, recipe.list_modules(found, steps))
-    argv = ["ratchet", *sys.argv[1:]]
-    try:
-        with OpenRun(store) as open_run:
-            plan, run_log = begin(found, steps, store, parameters, argv, arguments.repair, cluster)
-            open_run.set_folder(run_log.folder)
-            console.print_warnings(plan, summary)
-            with LiveView(list(plan.steps), found.name, run_log.run_id) as view:
-                run = Run(found, summary, plan, cluster, run_log, view)
-                run.execute()
-            write_report(run_log.folder, build_run_report(run))
-            run.copy_files()
-            if target:
-                run.copy_result(target)
-                console.print_target(target)
-            console.print_outcome(run)
-            store.publish(run_log.folder)
-    finally:
-        cluster.stop()
-    return 130 if run.interrupted else 1 if run.failures else 0
+    store, argv = Store.open(arguments.store), ["ratchet", *sys.argv[1:]]
+    options = {"address": arguments.address, "repair": arguments.repair, "target": getattr(arguments, "target", None)}
+    done = run_recipe(arguments.recipe, _settings(arguments), store, argv, **options)
+    return 130 if done.interrupted else 1 if done.failures else 0
 
 
 def _sweep(arguments: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import torch
 
 from ratchet.errors import ArtifactError
 from ratchet.jobs.export.export_model import Config, Inputs
-from ratchet.jobs.export.implementation.libraries import compare_decoder, compare_embedder, compare_reranker
+from ratchet.jobs.export.libraries import compare_decoder, compare_embedder, compare_reranker
 from ratchet.models.adapters import lora, merging
 from ratchet.models.adapters.shard_merge import read_main_dtype
 from ratchet.models.decoder import decoder

@@ -73,6 +73,8 @@ def test_a_model_of_a_run_is_an_input_with_the_identity_of_its_content(store: St
     run_log = make_run(store, {"one": DECODER}, {})
     with use_store(store):
         output = find_model_output(run_log.run_id)
+        assert find_model_output("owner/name") is None
+    assert output is not None
     assert output.part == "model"
     assert output.step.finished == find_model(store, run_log.run_id).step_id
 

@@ -16,8 +16,8 @@ from ratchet.jobs.answers import (
     sft,
     teacher_logprobs,
 )
-from ratchet.jobs.pretrained import pretrained
 from ratchet.orchestrator.step import Output, Row, Source, Step, Summary, step
+from ratchet.recipes.parts.models import find_model
 
 Model = Source | Output
 
@@ -59,7 +59,7 @@ def learn_from_teacher(
             f"teacher: '{teacher}' given, and nothing is learned from it; expected teacher_completions of 1 or more, or"
             " ce_weight below 1"
         )
-    model = pretrained(teacher)
+    model = find_model(teacher)
     train: Output | Step = samples
     if num_completions:
         answers = generate_answers(
@@ -138,8 +138,8 @@ def finetune_and_compare(
         models["GRPO"] = ("grpo/best", *select_model(base, policy))
         compared.append(("grpo/", policy, best, tuple(grpo_steps)))
     if teacher:
-        models["teacher"] = ("teacher/test", pretrained(teacher), None)
-    models |= {name: (f"baseline-{number}", pretrained(name), None) for number, name in enumerate(baselines)}
+        models["teacher"] = ("teacher/test", find_model(teacher), None)
+    models |= {name: (f"baseline-{number}", find_model(name), None) for number, name in enumerate(baselines)}
     rows, found = [], dict[str, Step]()
     for task, samples in {"": prepared["test"], **(others or {})}.items():
         prefix, suffix = (f"{task}/", f", as {task}") if task else ("", "")

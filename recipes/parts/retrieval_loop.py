@@ -19,7 +19,7 @@ from ratchet.jobs.retrieval import (
 )
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Job, Output, Row, Source, Step, Summary, step
-from ratchet.recipes._predictions import (
+from ratchet.recipes.parts.predictions import (
     System,
     fuse_rankings,
     list_systems,
@@ -28,8 +28,8 @@ from ratchet.recipes._predictions import (
     score_lists,
     write_files,
 )
-from ratchet.recipes._rows import compare, make_row
-from ratchet.recipes._teachers import Teacher
+from ratchet.recipes.parts.rows import compare, make_row
+from ratchet.recipes.parts.teachers import Teacher
 
 Model = Source | Output
 """A model folder: a published model, that of another run, or an output of `merge`."""
@@ -163,8 +163,7 @@ class RetrievalLoop:
         best_reranker: Output | None = None
         teacher = self.teacher
         merged: Output | None = None
-        evaluations: dict[str, Step] = {}
-        reranked: dict[str, Step] = {}
+        evaluations, reranked = dict[str, Step](), dict[str, Step]()
         prior: Step | None = None
         for i in range(iterations):
             name = f"{prefix}iter{i}"
@@ -249,8 +248,7 @@ class RetrievalLoop:
             )
         if self.variant:
             return rows
-        last = {"embedder": miner, "reranker": merged}
-        self.best.update({name: model for name, model in last.items() if isinstance(model, Output)})
+        self.best.update({n: m for n, m in (("embedder", miner), ("reranker", merged)) if isinstance(m, Output)})
         if self.new_queries:
             new, vectors = prepare_new_queries(self.new_queries), self.embed(miner_name, miner, "corpus")
             ranked = rank_queries("model", new, corpus, miner, vectors, merged, self.depth, prior=prior)
@@ -259,8 +257,7 @@ class RetrievalLoop:
 
     def embed(self, name: str, model: Model, texts: str) -> Step:
         values: dict[str, Any] = {"role": "passage" if texts == "corpus" else "query"}
-        is_given = isinstance(model, Source) or model.step.finished
-        if is_given and texts != "corpus":
+        if texts != "corpus" and (isinstance(model, Source) or model.step.finished):
             values["examples"] = self.examples  # models that this run finetuned bring theirs along
         return self._step_once(f"{name}/embed_{texts}", embed.JOB, model=model, texts=self._texts(texts), **values)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ratchet.errors import ModelError
-from ratchet.jobs.pretrained import pretrained
 from ratchet.orchestrator.step import Output, Source, Step
-from ratchet.recipes._predictions import score_lists
+from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.predictions import score_lists
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def choose_teacher(name: str) -> Teacher | None:
     """Convert the recipe parameter `teacher`: empty, the address of an API, or a model."""
     if not name:
         return None
-    return Teacher((name if name.startswith(("http://", "https://")) else pretrained(name),))
+    return Teacher((name if name.startswith(("http://", "https://")) else find_model(name),))
 
 
 def choose_reranker(name: str) -> Source | Output | Literal["embedder"] | None:
@@ -43,7 +43,7 @@ def choose_reranker(name: str) -> Source | Output | Literal["embedder"] | None:
     if name in ("none", "embedder"):
         return None if name == "none" else "embedder"
     try:
-        return pretrained(name)
+        return find_model(name)
     except ModelError as error:
         near = difflib.get_close_matches(name, ("none", "embedder"), n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""

@@ -1,0 +1,185 @@
+"""Ratchet from Python, as from the command line: `import ratchet; ratchet.run("retriever", data="pairs.jsonl")`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ratchet.errors import RunError
+from ratchet.orchestrator import recipe, run_models
+from ratchet.orchestrator.cli.run_command import run_recipe
+from ratchet.orchestrator.job_interface.settings import expect_one_of
+from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.reporting import report_json
+from ratchet.orchestrator.reporting.formatting import Estimate
+from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
+from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.run_models import RunModel
+from ratchet.orchestrator.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """A step of a run that has ended."""
+
+    store: Store
+    data: StepReport
+
+    @property
+    def metrics(self) -> Mapping[str, float | int | str]:
+        return self.data.metrics
+
+    @cached_property
+    def path(self) -> Path:
+        """The folder of the result. Its files are verified, and those in a bucket are downloaded first. Raises RunError
+        if the step has no result."""
+        commit = self.store.lookup(self.data.step_id) if self.data.step_id else None
+        if commit is None:
+            raise RunError(f"step {self.data.name}: no result; expected one; run the recipe again")
+        return self.store.path(commit.manifest, full=True)
+
+
+class Steps(Mapping[str, StepResult]):
+    """The steps of a run by name."""
+
+    def __init__(self, store: Store, report: RunReport) -> None:
+        self.found = {step.name: StepResult(store, step) for step in report.steps}
+
+    def __getitem__(self, name: str) -> StepResult:
+        if name not in self.found:
+            raise KeyError(f"step {name}: {expect_one_of(self.found, name)}")
+        return self.found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+
+class Run:
+    """A run that has ended: its table, models, steps and report."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self.store, self.folder = store, folder
+        data = report_json.read(RunLog(folder))
+        assert data is not None  # the run has ended
+        self.data, self.steps = data, Steps(store, data)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.run_id}: {self.status}>"
+
+    @property
+    def run_id(self) -> str:
+        return self.data.run_id
+
+    @property
+    def status(self) -> str:
+        """finished, failed or interrupted."""
+        return self.data.status
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.folder / "report.html"
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The final table: a row per label; a column `NAME ±` behind each that has intervals or deviations."""
+        import pandas as pd
+
+        rows: dict[str, dict[str, float | None]] = {}
+        for label, row in self.data.rows.items():
+            own = rows[label] = {}
+            for name, value in row.items():
+                own[name] = None if value is None else float(value)
+                if isinstance(value, Estimate) and value.deviation is not None:
+                    own[f"{name} ±"] = value.deviation
+        return pd.DataFrame.from_dict(rows, orient="index")
+
+    @property
+    def models(self) -> list[RunModel]:
+        """The models of the rows of the table."""
+        return run_models.read_models(self.store, RunLog(self.folder))
+
+    @property
+    def best(self) -> Path:
+        """The folder of the model that the run ended with. Raises InputError if it made none."""
+        return run_models.find_model(self.store, self.run_id).locate(self.store)
+
+
+def run(
+    name: str,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    store: str | Path | None = None,
+    seeds: int = 1,
+    address: str | None = None,
+    check: bool = True,
+    **parameters: Any,
+) -> Run:
+    """Run a recipe, or continue a run, and print its progress and its table.
+
+    name: of the recipe, or the path of a file with one. parameters: those of the recipe. settings: those of steps and
+    jobs, {"finetune_embedder.epochs": 2}. store, seeds, address: the options of `ratchet run`. check: raise RunError if
+    a step fails or the run is interrupted; it keeps what it has done, and the same call continues it. Raises
+    RatchetError for wrong input."""
+    lines = write_lines(parameters, settings)
+    opened = Store.open(find_store(store))
+    argv = ["ratchet", "run", name, *(part for line in lines for part in ("--set", line))]
+    argv += ["--seeds", str(seeds)] if seeds > 1 else []
+    done = run_recipe(name, recipe.Settings.read(lines, seeds), opened, argv, address=address)
+    if check and done.word != "finished":
+        failures = "; ".join(f"{step}: {reason}" for step, reason in done.failures.items())
+        raise RunError(
+            f"run {done.run_log.run_id} {done.word}{f' ({failures})' if failures else ''}; expected all steps done;"
+            f" correct it and give the same call again, which continues: {shlex.join(argv)}"
+        )
+    return Run(opened, done.run_log.folder)
+
+
+def plan(
+    name: str,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    store: str | Path | None = None,
+    seeds: int = 1,
+    **parameters: Any,
+) -> dict[str, str]:
+    """Return step -> `done`, `to run` or `open` (see `ratchet plan`). Nothing is started. Raises RatchetError for wrong
+    input."""
+    opened = Store.view(find_store(store), missing_ok=True)
+    given = recipe.Settings.read(write_lines(parameters, settings), seeds)
+    made = Plan(recipe.build(recipe.find(name), given, opened)[0], opened)
+    made.check()
+    words = {"hit": "done", "miss": "to run", "unknown": "open"}
+    return {step: words[planned.state] for step, planned in made.steps.items()}
+
+
+def list_models(run: str = "", *, store: str | Path | None = None) -> list[RunModel]:
+    """Return the models of the runs whose ids begin with `run`, those of the newest run first."""
+    return list(run_models.list_models(Store.view(find_store(store)), run))
+
+
+def find_store(given: str | Path | None) -> str | Path:
+    """Return the store that is meant: the given one, else that of the environment, else `.ratchet`."""
+    return given or os.environ.get("RATCHET_STORE", ".ratchet")
+
+
+def write_lines(parameters: Mapping[str, Any], settings: Mapping[str, Any] | None) -> list[str]:
+    """Return Python values as the `name=value` lines of the command."""
+    return [f"{name}={_write(value)}" for name, value in {**parameters, **(settings or {})}.items()]
+
+
+def _write(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(_write, value))
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,62 @@
+"""A run from its settings to its report, by the command and by Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ratchet.errors import InputError
+from ratchet.orchestrator import recipe
+from ratchet.orchestrator.cli import console
+from ratchet.orchestrator.cli.live_view import LiveView
+from ratchet.orchestrator.reporting.report import write_report
+from ratchet.orchestrator.reporting.run_summary import build_run_report
+from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.store.open_runs import OpenRun
+
+if TYPE_CHECKING:  # it imports Ray
+    from ratchet.orchestrator.execution.run import Run
+
+
+def run_recipe(
+    name: str,
+    settings: recipe.Settings,
+    store: Store,
+    argv: Sequence[str],
+    *,
+    address: str | None = None,
+    repair: bool = False,
+    target: Path | None = None,
+) -> Run:
+    """Run a recipe, or continue a run, and print what happens. Return the run, which may have failed steps.
+
+    name: of the recipe, or its file. argv: the command that repeats the run. address: of a Ray cluster. repair: compute
+    damaged results again. target: a new folder for the result of the recipe. Raises InputError for wrong input."""
+    if target and (target.exists() or not target.absolute().parent.is_dir()):
+        what = "exists already" if target.exists() else "is in a folder that does not exist"
+        raise InputError(f"{target}: {what}; expected a new folder; give another name")
+    from ratchet.orchestrator.execution.cluster import Cluster
+    from ratchet.orchestrator.execution.run import Run, begin
+
+    found = recipe.find(name)
+    steps, summary, parameters = recipe.build(found, settings, store)
+    cluster = Cluster(address, recipe.list_modules(found, steps))
+    try:
+        with OpenRun(store) as open_run:
+            plan, run_log = begin(found, steps, store, parameters, argv, repair, cluster)
+            open_run.set_folder(run_log.folder)
+            console.print_warnings(plan, summary)
+            with LiveView(list(plan.steps), found.name, run_log.run_id) as view:
+                run = Run(found, summary, plan, cluster, run_log, view)
+                run.execute()
+            write_report(run_log.folder, build_run_report(run))
+            run.copy_files()
+            if target:
+                run.copy_result(target)
+                console.print_target(target)
+            console.print_outcome(run)
+            store.publish(run_log.folder)
+    finally:
+        cluster.stop()
+    return run

@@ -1,0 +1,1 @@
+"""What several recipes are made of."""
