@@ -29,15 +29,18 @@ def score_jaccard(corpus: Sequence[str], queries: Sequence[str], block: int = 25
 
 
 def score_bm25(corpus: Sequence[str], queries: Sequence[str], block: int = 256) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (row of the first query, [block, N] float32 BM25 scores of all documents) for blocks of queries.
-
-    Lucene's BM25 with k1 = 1.5 and b = 0.75, lower-cased, without stemming. Stop words are kept, since they carry
-    meaning in short technical texts.
-    """
-    tokens = bm25s.tokenize(list(corpus), stopwords=None, show_progress=False)
-    index = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
-    index.index(tokens, show_progress=False)
+    """Yield (row of the first query, [block, N] float32 BM25 scores of all documents) for blocks of queries."""
+    index = index_bm25(corpus)
     split = bm25s.tokenize(list(queries), stopwords=None, show_progress=False, return_ids=False)
     for start in range(0, len(queries), block):
         rows = [index.get_scores(words) if words else np.zeros(len(corpus)) for words in split[start : start + block]]
         yield start, np.stack(rows).astype(np.float32)
+
+
+def index_bm25(corpus: Sequence[str]) -> bm25s.BM25:
+    """Return an index of documents: Lucene's BM25 with k1 = 1.5 and b = 0.75, lower-cased, without stemming. Stop words
+    are kept, since they carry meaning in short technical texts."""
+    tokens = bm25s.tokenize(list(corpus), stopwords=None, show_progress=False)
+    index = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
+    index.index(tokens, show_progress=False)
+    return index

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
 
 from ratchet.errors import InputError, RatchetError
 from ratchet.orchestrator import recipe
@@ -16,7 +18,9 @@ from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS
 from ratchet.orchestrator.cli.run_command import run_recipe
 from ratchet.orchestrator.cli.termination import end_at_once
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
+from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.reporting import report_json
 from ratchet.orchestrator.run_log import read_last_step_ids
 from ratchet.orchestrator.run_models import list_models
 from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
@@ -45,7 +49,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
     store, argv = Store.open(arguments.store), ["ratchet", *sys.argv[1:]]
     options = {"address": arguments.address, "repair": arguments.repair, "target": getattr(arguments, "target", None)}
-    done = run_recipe(arguments.recipe, _settings(arguments), store, argv, **options)
+    own, as_json = RECIPE_COMMANDS.get(arguments.command), getattr(arguments, "json", False)
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        done = run_recipe(arguments.recipe, _settings(arguments), store, argv, **options)
+    if own and as_json and not own.after:
+        print_clean((done.run_log.folder / report_json.NAME).read_text())
+    if own and own.after and done.word == "finished":
+        module, _, function = own.after.partition(":")
+        getattr(importlib.import_module(module), function)(done.locate_result(), arguments)
     return 130 if done.interrupted else 1 if done.failures else 0
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from ratchet.orchestrator.cli.arguments import number
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,11 @@ class RecipeCommand:
     """Parameter of the recipe -> the help of the option `--PARAMETER`, which makes it true."""
     target: str = ""
     """The name, in the usage, of the new folder for the result of the recipe. Empty: it has none."""
+    after: str = ""
+    """The function, `module:function`, that is called with the paths of the inputs and of the result of the recipe's
+    last step, and with the arguments. Empty: none."""
+    further: Callable[[argparse.ArgumentParser], None] = field(default=lambda sub: None)
+    """Adds the options of `after`."""
 
     def add_arguments(self, sub: argparse.ArgumentParser) -> None:
         for name, shown in self.words.items():
@@ -37,14 +44,25 @@ class RecipeCommand:
         for name, text in self.options.items():
             option = f"--{name.replace('_', '-')}"
             sub.add_argument(option, dest=name, metavar="VALUE", help=text, required=name in self.required)
+        said = "a JSON object per query" if self.after else "report.json of the run"
+        sub.add_argument("--json", action="store_true", help=f"print {said} alone, and the progress as errors")
+        self.further(sub)
 
     def list_settings(self, arguments: argparse.Namespace) -> list[str]:
         """Return the `name=value` settings of the recipe."""
         given = {name: getattr(arguments, name) for name in (*self.words, *self.options, *self.flags)}
-        if self.target and given.get("name") is None:
+        if "name" in self.options and given["name"] is None:
             given["name"] = arguments.target.name
         texts = {name: ",".join(value) if isinstance(value, list) else value for name, value in given.items()}
         return [f"{name}={text}" for name, text in texts.items() if text is not None]
+
+
+def add_query_options(sub: argparse.ArgumentParser) -> None:
+    """Add the options of `ratchet search` that say what is asked."""
+    sub.add_argument("--query", action="append", metavar="TEXT",
+        help="a query; may be repeated (default: queries are typed, or read from the standard input)")  # fmt: skip
+    sub.add_argument("--hybrid", action="store_const", const="true", help="fuse with BM25 by reciprocal ranks")
+    sub.add_argument("--top", type=number(int, 1), default=10, metavar="N", help="documents per query (default: 10)")
 
 
 RECIPE_COMMANDS = {
@@ -86,5 +104,35 @@ the model is of their kind, and nothing is written where one of them gives other
             "name": "what the model card calls the model, such as its id on the hub",
             "license": "the license in the model card, an identifier of the hub such as apache-2.0",
         },
+    ),
+    "embed": RecipeCommand(
+        help="embed your texts with a model: vectors as Parquet and as .npy",
+        examples="""\
+examples:
+  ratchet embed 20261124-2311:embedder documents.jsonl vectors
+  ratchet embed sentence-transformers/all-MiniLM-L6-v2 questions.txt vectors --role query
+
+DIR has shard-00000.parquet and so on (id, embedding), embeddings.npy (float32) and ids.txt.
+
+""",
+        words={"model": "MODEL", "texts": "FILE"},
+        target="DIR",
+        options={"role": "the template of the model that is applied: passage or query (default: passage)"},
+    ),
+    "search": RecipeCommand(
+        help="build an index of your documents, and search in it",
+        examples="""\
+examples:
+  ratchet search 20261124-2311:embedder documents.jsonl
+  ratchet search 20261124-2311:embedder documents.jsonl --query "adds the denominators" --hybrid
+  ratchet search base/ documents.parquet --index hnsw --json < queries.txt
+
+The index is kept in the store: the same command searches at once.
+
+""",
+        words={"model": "MODEL", "documents": "FILE"},
+        options={"index": "flat (exact), ivf or hnsw (approximate, for millions of documents) (default: flat)"},
+        after="ratchet.jobs.indexes.prompt:ask",
+        further=add_query_options,
     ),
 }

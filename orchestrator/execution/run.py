@@ -32,6 +32,7 @@ from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.step import Step, Summary, describe_summary
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.lease import Leases
+from ratchet.orchestrator.store.manifest import NAME as MANIFEST
 from ratchet.orchestrator.store.read_only import allow_writing
 
 TICK = 0.3
@@ -186,17 +187,26 @@ class Run:
                 source = self.plan.store.path(commit.manifest, output.part)
                 replace(self.run_log.folder / name, source.read_bytes())
 
-    def copy_result(self, target: Path) -> None:
-        """Copy the result of the summary, if its step is done, to a folder that does not exist yet, as a whole."""
+    def locate_result(self) -> dict[str, Path]:
+        """Return the paths of the inputs of the step whose output is the summary's result, by field, and of the
+        `result`; empty if the step is not done."""
         output = self.summary.result
         commit = self.plan.steps[output.step.name].commit if output else None
         if output is None or commit is None:
+            return {}
+        inputs = vars(self.plan.inputs(output.step.name, verified=True))
+        return {**inputs, "result": self.plan.store.path(commit.manifest, output.part, full=True)}
+
+    def copy_result(self, target: Path) -> None:
+        """Copy the result of the summary, if its step is done, to a folder that does not exist yet, as a whole."""
+        source = self.locate_result().get("result")
+        if source is None:
             return
         unfinished = target.with_name(f".{target.name}.{os.getpid()}")
         try:
             with self.plan.store.report_full_disk(target):
-                source = self.plan.store.path(commit.manifest, output.part, full=True)
-                shutil.copytree(source, unfinished, copy_function=shutil.copyfile)
+                ignored = shutil.ignore_patterns(MANIFEST)
+                shutil.copytree(source, unfinished, copy_function=shutil.copyfile, ignore=ignored)
                 allow_writing(unfinished)
                 sync_tree(unfinished)
             unfinished.rename(target)

@@ -1,0 +1,1 @@
+"""Indexes: documents that are found by typed queries."""

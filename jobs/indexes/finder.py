@@ -1,0 +1,48 @@
+"""Search in an index: by vectors, or by vectors and words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import bm25s
+import faiss
+import numpy as np
+import pyarrow.parquet as pq
+
+from ratchet.data.lexical_baselines import index_bm25
+from ratchet.jobs.indexes.build_index import DOCUMENTS, INDEX
+from ratchet.models.embedder import encoder
+
+CANDIDATES, RANK_CONSTANT = 100, 60
+"""Documents of each of two rankings that are fused, and the constant of reciprocal rank fusion."""
+
+Found = tuple[str, str, float]
+"""Id, text and score of a document."""
+
+
+class Finder:
+    """An index with its embedder."""
+
+    def __init__(self, model: Path, folder: Path, hybrid: bool = False) -> None:
+        """hybrid: fuse with BM25 by reciprocal ranks (Cormack, Clarke and Büttcher 2009)."""
+        self.encoder = encoder.load(model, device="cpu")
+        self.index = faiss.read_index(str(folder / INDEX))
+        documents = pq.read_table(folder / DOCUMENTS)
+        self.ids, self.texts = documents["id"].to_pylist(), documents["text"]
+        self.words: bm25s.BM25 | None = index_bm25(self.texts.to_pylist()) if hybrid else None
+
+    def find(self, query: str, k: int = 10) -> list[Found]:
+        """Return the k best documents for a query, the best first."""
+        depth = min(len(self.ids), k if self.words is None else max(k, CANDIDATES))
+        scores, rows = (found[0] for found in self.index.search(self.encoder.encode([query], "query"), depth))
+        best = {int(row): float(score) for row, score in zip(rows, scores, strict=True) if row >= 0}
+        if self.words is not None:
+            split = bm25s.tokenize([query], stopwords=None, show_progress=False, return_ids=False)[0]
+            score_N = self.words.get_scores(split) if split else np.zeros(len(self.ids))
+            by_words = [int(row) for row in np.argsort(-score_N, kind="stable")[:depth] if score_N[row] > 0]
+            fused: dict[int, float] = {}
+            for ranking in (list(best), by_words):
+                for rank, row in enumerate(ranking, 1):
+                    fused[row] = fused.get(row, 0.0) + 1 / (RANK_CONSTANT + rank)
+            best = dict(sorted(fused.items(), key=lambda one: -one[1]))
+        return [(self.ids[row], self.texts[row].as_py(), score) for row, score in list(best.items())[:k]]

@@ -1,0 +1,46 @@
+"""Typed queries: the best documents of an index, for people or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ratchet.orchestrator.job_interface.terminal import print_clean
+
+
+def ask(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
+    """Answer the queries of the command, else those on the standard input, one per line. paths: the inputs of
+    `build_index`, and its result."""
+    from ratchet.jobs.indexes.finder import Finder
+
+    finder = Finder(paths["model"], paths["result"], arguments.hybrid == "true")
+    for query in arguments.query or read_queries():
+        found = finder.find(query, arguments.top)
+        if arguments.json:
+            rows = [{"id": name, "score": round(score, 6), "text": text} for name, text, score in found]
+            print_clean(json.dumps({"query": query, "documents": rows}, ensure_ascii=False))
+        else:
+            print_clean(f"\n{query}")
+            for rank, (name, text, score) in enumerate(found, 1):
+                print_clean(f"{rank:>3}  {score:.4f}  {name}  {shorten(text)}")
+
+
+def read_queries() -> Iterator[str]:
+    """Yield the lines of the standard input, after a prompt if a person types them."""
+    types = sys.stdin.isatty()
+    while True:
+        if types:
+            print_clean("\nquery (empty to end): ", end="")
+        if not (line := sys.stdin.readline()) or (types and not line.strip()):
+            return
+        if line.strip():
+            yield line.strip()
+
+
+def shorten(text: str, width: int = 100) -> str:
+    """Return a text on one line, with its end cut off."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -1,0 +1,23 @@
+"""Embed your own texts: vectors as Parquet and as an array."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ratchet.jobs.predictions import prepare_queries
+from ratchet.jobs.retrieval import embed as embedding
+from ratchet.orchestrator.step import Output, Row, Source, Summary, step
+from ratchet.recipes.parts.models import find_model
+
+
+def embed(*, model: str, texts: str, role: Literal["query", "passage"] = "passage") -> Summary:
+    """Embed texts with a model: shard-00000.parquet and so on (id, embedding), embeddings.npy and ids.txt.
+
+    model       an embedder: a folder, a hub id, or a model of a run (`ratchet models` lists them)
+    texts       JSONL, CSV or Parquet with `text` (or `query`) and maybe `id`, or a text file with one per line
+    role        the template of the model that is applied: passage, for documents, or query
+    """
+    prepared = step("prepare", prepare_queries.JOB, queries=Source.find(texts, "texts"))
+    vectors = step("embed", embedding.JOB, model=find_model(model), texts=prepared, role=role, npy=True)
+    columns = {name: vectors.metric(name) for name in ("rows", "dim", "tokens")}
+    return Summary([Row(model, columns, [vectors])], result=Output(vectors))

@@ -1,0 +1,25 @@
+"""Build an index of your documents, and search in it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ratchet.jobs.indexes import build_index
+from ratchet.jobs.predictions import prepare_queries
+from ratchet.jobs.retrieval import embed
+from ratchet.orchestrator.step import Output, Row, Source, Summary, step
+from ratchet.recipes.parts.models import find_model
+
+
+def search(*, model: str, documents: str, index: Literal["flat", "ivf", "hnsw"] = "flat") -> Summary:
+    """Embed documents and build a FAISS index of them, whose recall against exact search is measured.
+
+    model       an embedder: a folder, a hub id, or a model of a run (`ratchet models` lists them)
+    documents   JSONL, CSV or Parquet with `text` and maybe `id`, or a text file with one per line
+    index       flat (exact), ivf or hnsw (approximate, for millions of documents)
+    """
+    folder, texts = find_model(model), step("prepare", prepare_queries.JOB, queries=Source.find(documents, "documents"))
+    vectors = step("embed", embed.JOB, model=folder, texts=texts)
+    built = step("build_index", build_index.JOB, model=folder, vectors=vectors, texts=texts, kind=index)
+    columns = {name: built.metric(name) for name in (f"recall@{built.config.k}", "documents", "megabytes")}
+    return Summary([Row(index, columns, [vectors, built])], result=Output(built))

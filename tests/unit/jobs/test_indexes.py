@@ -1,0 +1,119 @@
+"""Indexes of documents: their recall is that of a full sort, and queries find what it finds."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import bm25s
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ratchet.data.tables import CORPUS, write_shards
+from ratchet.data.vectors import write_vectors
+from ratchet.jobs.indexes.build_index import Config, Inputs
+from ratchet.jobs.indexes.finder import Finder
+from ratchet.jobs.indexes.implementation.build_index import run
+from ratchet.jobs.indexes.prompt import ask
+from ratchet.models.embedder import encoder
+from ratchet.models.model_files import MINILM, resolve
+from ratchet.orchestrator.job_interface import Context
+
+MakeContext = Callable[..., Context]
+SUBJECTS = ("The cat", "A dog", "One fox", "The old king", "My neighbour", "No pilot", "Every nurse", "Some child")
+VERBS = ("sees", "paints", "buys", "forgets", "repairs", "sings about", "fears")
+OBJECTS = ("the river", "a red boat", "seven keys", "the moon", "a bitter soup", "an empty train")
+TEXTS = [f"{a} {b} {c}." for a in SUBJECTS for b in VERBS for c in OBJECTS]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    folder, model = tmp_path_factory.mktemp("index"), resolve(MINILM)
+    ids = [f"d{number}" for number in range(len(TEXTS))]
+    rows = [{"id": name, "text": text} for name, text in zip(ids, TEXTS, strict=True)]
+    paths = write_shards(folder / "texts", rows, CORPUS, 100)
+    vectors_ND = encoder.load(model, dtype="float32", device="cpu").encode(TEXTS, "passage")
+    for number, path in enumerate(paths):
+        part = slice(100 * number, 100 * (number + 1))
+        write_vectors(folder / "vectors" / path.name, pa.chunked_array([ids[part]]), vectors_ND[part])
+    return Inputs(model, folder / "vectors", folder / "texts")
+
+
+def rank(model: Path, query: str) -> np.ndarray:
+    """Return the rows of all documents by a full sort."""
+    loaded = encoder.load(model, device="cpu")
+    rows: np.ndarray = np.argsort(
+        -(loaded.encode(TEXTS, "passage") @ loaded.encode([query], "query")[0]), kind="stable"
+    )
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("values", "least"),
+    [
+        ({"kind": "flat"}, 1.0),
+        ({"kind": "ivf", "lists": 12, "probes": 12}, 1.0),
+        ({"kind": "ivf", "lists": 12, "probes": 4}, 0.6),
+        ({"kind": "hnsw"}, 0.95),
+    ],
+)
+def test_kinds_have_the_recall_that_they_report(
+    values: dict[str, Any], least: float, inputs: Inputs, context: MakeContext
+) -> None:
+    made = context(1)
+    result = run(made, Config(**values, samples=60), inputs)
+    assert least <= float(result.metrics["recall@10"]) <= 1.0
+    assert (result.metrics["documents"], result.metrics["dimensions"]) == (len(TEXTS), 384)
+    found = Finder(inputs.model, made.out).find("a hungry cat near water", 5)
+    expected = [f"d{row}" for row in rank(inputs.model, "a hungry cat near water")[:5]]
+    if least == 1.0:
+        assert [name for name, _, _ in found] == expected
+        assert [score for *_, score in found] == sorted((score for *_, score in found), reverse=True)
+    assert all(TEXTS[int(name[1:])] == text for name, text, _ in found)
+
+
+def test_fewer_lists_searched_find_less(inputs: Inputs, context: MakeContext) -> None:
+    recalls = [
+        float(run(context(1), Config(kind="ivf", lists=24, probes=probes), inputs).metrics["recall@10"])
+        for probes in (1, 4, 24)
+    ]
+    assert recalls[0] < recalls[1] < recalls[2] == 1.0
+
+
+def test_a_hybrid_search_is_the_sum_of_reciprocal_ranks(inputs: Inputs, context: MakeContext) -> None:
+    made, query = context(1), "nurse repairs keys"
+    run(made, Config(), inputs)
+    words = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
+    words.index(bm25s.tokenize(TEXTS, stopwords=None, show_progress=False), show_progress=False)
+    score_N = words.get_scores(bm25s.tokenize([query], stopwords=None, show_progress=False, return_ids=False)[0])
+    by_words = [row for row in np.argsort(-score_N, kind="stable")[:100] if score_N[row] > 0]
+    points: dict[int, float] = {}
+    for ranking in (rank(inputs.model, query)[:100], by_words):
+        for place, row in enumerate(ranking, 1):
+            points[int(row)] = points.get(int(row), 0.0) + 1 / (60 + place)
+    best = sorted(points.items(), key=lambda one: -one[1])[:7]
+    found = Finder(inputs.model, made.out, hybrid=True).find(query, 7)
+    assert [(int(name[1:]), pytest.approx(score)) for name, _, score in found] == best
+
+
+def test_queries_are_answered_from_the_command_and_from_the_standard_input(
+    inputs: Inputs, context: MakeContext, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = context(1)
+    run(made, Config(), inputs)
+    paths = {**vars(inputs), "result": made.out}
+    options = {"hybrid": None, "top": 2, "json": True, "query": ["a soup", "the moon"]}
+    ask(paths, argparse.Namespace(**options))
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (first["query"], second["query"], len(first["documents"])) == ("a soup", "the moon", 2)
+    assert "soup" in first["documents"][0]["text"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("a train\n\nkeys\n"))
+    ask(paths, argparse.Namespace(**{**options, "json": False, "query": None}))
+    said = capsys.readouterr().out
+    assert "\na train\n  1  0." in said
+    assert "\nkeys\n  1  0." in said
