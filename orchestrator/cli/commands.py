@@ -150,6 +150,11 @@ def _models(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _diff(arguments: argparse.Namespace) -> int:
+    console.print_diff(Store.view(arguments.store), arguments.before, arguments.after, arguments.json)
+    return 0
+
+
 def _report(arguments: argparse.Namespace) -> int:
     console.print_report(Store.view(arguments.store), arguments.run)
     return 0
@@ -186,6 +191,7 @@ COMMANDS = {
     "status": _status,
     "models": _models,
     "report": _report,
+    "diff": _diff,
     "gc": _gc,
     "verify": _verify,
 }

@@ -22,6 +22,7 @@ from ratchet.orchestrator.job_interface.terminal import CleanConsole, print_clea
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Recipe
 from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, format_with_deviation, pluralize
+from ratchet.orchestrator.reporting.run_diff import compare_runs
 from ratchet.orchestrator.reporting.run_summary import build_summary_table, list_unreported_metrics
 from ratchet.orchestrator.reporting.sweep_data import SweepReport, format_trials
 from ratchet.orchestrator.run_log import RunLog, list_run_logs, list_sweeps
@@ -242,6 +243,32 @@ def print_report(store: Store, run: str | None) -> None:
         )
     print_clean(path.read_text())
     print_clean(f"report: {run_log.folder / 'report.html'}")
+
+
+def print_diff(store: Store, before: str, after: str, as_json: bool) -> None:
+    """Print what differs between two runs."""
+    found = compare_runs(store, _find_run(store, before), _find_run(store, after))
+    if as_json:
+        verdicts = [{**asdict(one), "verdict": one.verdict} for one in found.numbers]
+        print_clean(json.dumps({**asdict(found), "numbers": verdicts}, indent=1))
+        return
+    print_clean(f"before: {found.runs[0]}, {format_duration(found.seconds[0])}")
+    print_clean(f"after:  {found.runs[1]}, {format_duration(found.seconds[1])}")
+    for name, (old, new) in found.parameters.items():
+        print_clean(f"parameter {name}: {old!r} -> {new!r}")
+    grid = Table("row", "column", "before", "after", "difference", "", box=None, pad_edge=False)
+    for one in found.numbers:
+        if one.after != one.before:
+            cells = (f"{one.before:.4f}", f"{one.after:.4f}", f"{one.after - one.before:+.4f}")
+            grid.add_row(Text(one.row), Text(one.column), *cells, one.verdict)
+    if grid.row_count:
+        _print_grid(grid)
+    for step in found.steps:
+        old, new = (format_duration(seconds) for seconds in step.seconds)
+        print_clean(f"step {step.name}: {old} -> {new}")
+        for change in step.changes:
+            print_clean(f"    {change}")
+    print_clean(f"{pluralize(found.equal_steps, 'step')} with the same identity")
 
 
 def collect_garbage(store: Store, keep: int, grace_period: float, delete: bool) -> None:

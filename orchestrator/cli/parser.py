@@ -99,6 +99,12 @@ best models. These names are accepted wherever a recipe takes a model:
 
 """
 
+DIFF = """\
+Parameters, numbers of the final tables, and of each step what gives it another identity: settings, inputs, functions of
+its code, libraries. A difference of numbers that have intervals is called more than noise if it is larger than the root
+of the sum of their squares: the interval of a difference of independent numbers.
+"""
+
 GC = """\
 These are never removed: results of the newest --keep runs that finished and of every run since, of the newest --keep
 sweeps, of runs whose folder holds a file named `pinned`, of runs whose driver may be running, of promoted models, and
@@ -197,6 +203,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
     sub = add_command("report", "show the report of a run, and the path of report.html")
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning (default: the newest run)")
+
+    sub = add_command("diff", "show what differs between two runs", epilog=DIFF)
+    sub.add_argument("before", metavar="RUN", help="id of a run, or its beginning")
+    sub.add_argument("after", metavar="RUN", help="id of another run, or its beginning")
+    sub.add_argument("--json", action="store_true", help="print all differences as JSON")
 
     _add_gc(add_command("gc", "list results that no kept run needs, and remove them with --yes", epilog=GC))
     sub = add_command("verify", "check that stored results are unchanged", epilog=VERIFY)

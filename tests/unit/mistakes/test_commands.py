@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from mistakes import Mistake, answers, check, parametrize
 
-ALL = "run, sweep, submit, plan, recipes, status, models, evaluate, export, report, gc, verify"
-RECIPES = "chat, countdown, evaluate, export, gsm8k, misconceptions, predict, quickstart, retriever, squad, theorems"
+ALL = "run, sweep, submit, plan, recipes, status, models, evaluate, export, embed, search, report, diff, gc, verify"
+RECIPES = "chat, countdown, embed, evaluate, export, gsm8k, misconceptions, predict, quickstart, retriever, search, "
+RECIPES += "squad, theorems"
 
 COMMANDS = answers(
     ("", rf"command: not given; expected one of {ALL}; `ratchet --help` explains them"),

@@ -1,0 +1,113 @@
+"""What differs between two runs: parameters, numbers of the table, and the settings, inputs and code of their steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ratchet.errors import StoreError
+from ratchet.orchestrator.fingerprint import describe_changes
+from ratchet.orchestrator.reporting import report_json
+from ratchet.orchestrator.reporting.formatting import Estimate
+from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
+from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.store import Store
+
+
+@dataclass(frozen=True)
+class NumberChange:
+    """A number of the tables of both runs."""
+
+    row: str
+    column: str
+    before: float
+    after: float
+    noise: float | None
+    """The root of the sum of the squares of both intervals, which a difference by chance seldom exceeds if the runs are
+    independent; on the same rows it is smaller. None: not known."""
+
+    @property
+    def verdict(self) -> str:
+        if self.noise is None:
+            return ""
+        return "more than noise" if abs(self.after - self.before) > self.noise else "within noise"
+
+
+@dataclass(frozen=True)
+class StepChange:
+    """A step that has another identity, or that only one of the runs has."""
+
+    name: str
+    changes: tuple[str, ...]
+    seconds: tuple[float | None, float | None]
+
+
+@dataclass(frozen=True)
+class RunDiff:
+    """Two runs."""
+
+    runs: tuple[str, str]
+    seconds: tuple[float, float]
+    parameters: Mapping[str, tuple[Any, Any]]
+    """Name -> both values, of those that differ."""
+    numbers: tuple[NumberChange, ...]
+    steps: tuple[StepChange, ...]
+    equal_steps: int
+    """Steps with the same identity in both runs."""
+
+
+def compare_runs(store: Store, before: RunLog, after: RunLog) -> RunDiff:
+    """Compare two runs that have ended, well or not. Raises StoreError for one that has not."""
+    one, other = (_read(run_log) for run_log in (before, after))
+    given = [{**run.parameters} for run in (one, other)]
+    names = dict.fromkeys([*given[0], *given[1]])
+    parameters = {name: (given[0].get(name), given[1].get(name)) for name in names}
+    steps = [{step.name: step for step in run.steps} for run in (one, other)]
+    both = [name for name in steps[0] if name in steps[1]]
+    equal = [name for name in both if steps[0][name].step_id and steps[0][name].step_id == steps[1][name].step_id]
+    changed = []
+    for name in dict.fromkeys([*steps[0], *steps[1]]):
+        if name in equal:
+            continue
+        own = [found.get(name) for found in steps]
+        first, second = (step.seconds if step else None for step in own)
+        changed.append(StepChange(name, tuple(_describe(store, *own)), (first, second)))
+    return RunDiff(
+        (one.run_id, other.run_id),
+        (one.seconds, other.seconds),
+        {name: pair for name, pair in parameters.items() if pair[0] != pair[1]},
+        tuple(_compare_numbers(one, other)),
+        tuple(changed),
+        len(equal),
+    )
+
+
+def _read(run_log: RunLog) -> RunReport:
+    found = report_json.read(run_log)
+    if found is None:
+        raise StoreError(f"run {run_log.run_id}: no report; expected a run that ended; give its command again")
+    return found
+
+
+def _describe(store: Store, before: StepReport | None, after: StepReport | None) -> list[str]:
+    """Return what gives a step another identity: of a step without a result, what is known of its settings."""
+    if before is None or after is None:
+        return ["removed" if after is None else "added"]
+    commits = [store.lookup(step.step_id) if step.step_id else None for step in (before, after)]
+    if commits[0] and commits[1]:
+        return describe_changes(commits[0].fingerprint, commits[1].fingerprint)
+    missing = "before" if commits[0] is None else "after"
+    return [*describe_changes({"config": before.config}, {"config": after.config}), f"has no result {missing}"]
+
+
+def _compare_numbers(one: RunReport, other: RunReport) -> Iterator[NumberChange]:
+    for row, columns in one.rows.items():
+        for column, before in columns.items():
+            after = other.rows.get(row, {}).get(column)
+            if before is None or after is None or column == "time":
+                continue
+            widths = [cell.deviation for cell in (before, after) if isinstance(cell, Estimate) and cell.deviation]
+            noise = math.hypot(*widths) if len(widths) == 2 else None
+            yield NumberChange(row, column, float(before), float(after), noise)
