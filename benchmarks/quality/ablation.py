@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -56,6 +57,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "full, 1 epoch": {**FULL, "epochs": 1},
     "full, layer decay 0.8": {**FULL, "layer_decay": 0.8},
     "full, temperature 0.02": {**FULL, "temperature": 0.02},
+    "full, temperature 0.07": {**FULL, "temperature": 0.07},
+    "full, temperature 0.1": {**FULL, "temperature": 0.1},
+    "full, learned temperature": {**FULL, "temperature_rate": 5.0},
+    "full, mean of 4 epochs": {**FULL, "averaged_epochs": 4},
     "full, annealed to 0.02": {**FULL, "final_temperature": 0.02},
     "full, below 0.95 of the positive": {**FULL, "percent_of_positive": 0.95},
     "full, window 0 to 50": {**FULL, "window": (0, 50)},
@@ -71,7 +76,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 MINING = ("window", "percent_of_positive", "absolute_margin", "num_mined", "labelled")
 """Settings of a variant that are those of `mine`."""
-OTHERS = ("guide", "neighbours", "models")
+LINEAR_ONLY = ("temperature_rate", "averaged_epochs")
+"""Settings of `train_linear`."""
+OTHERS = ("guide", "neighbours", "models", *LINEAR_ONLY)
 """The base guides the choice of negatives; batches are made of similar queries; the weights of so many models, which
 differ in their seeds, are averaged. All further settings are the finetune's."""
 DIMS = (64, 128)
@@ -145,6 +152,8 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
     from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
     from ratchet.models.model_files import MINILM, resolve
 
+    if wrong := [name for name in LINEAR_ONLY if name in variant]:
+        sys.exit(f"{wrong[0]}: only measured with --linear")
     torch.set_num_threads(given.threads)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -192,16 +201,18 @@ def measure_linear(given: argparse.Namespace, source: str, variant: dict[str, An
         folder = Path(name)
         seen_Q = write(given, folder, source, variant, seed)
         started = time.perf_counter()
-        values = {**LOOP, "seed": seed, **variant, **(LINEAR if variant.get("epochs") != 0 else {})}
+        values = {**LOOP, **variant, **(LINEAR if variant.get("epochs") != 0 else {})}
         values = {name: value for name, value in values.items() if name not in MINING + OTHERS}
-        config = make_config(FinetuneConfig, values, given.set)
+        seeds = [seed + 1000 * number for number in range(variant.get("models", 1))]
+        configs = [make_config(FinetuneConfig, {**values, "seed": one}, given.set) for one in seeds]
         corpus, test = read_shards(folder / "corpus"), read_shards(folder / "valid")
         triplets = Triplets(read_shards(folder / "mined"), corpus)
         corpus_ND = embed(given, corpus["text"].to_pylist(), "passage")
         train_QD, test_QD = (
             embed_queries(given, source, column.to_pylist()) for column in (triplets.query_text, test["text"])
         )
-        map_DD = train_linear(config, triplets, train_QD, corpus_ND)
+        own = {name: variant[name] for name in LINEAR_ONLY if name in variant}
+        map_DD = np.mean([train_linear(one, triplets, train_QD, corpus_ND, **own) for one in configs], 0)
         seconds = time.perf_counter() - started
         mapped = (vectors + vectors @ map_DD for vectors in (test_QD, corpus_ND))
         return {"seconds": seconds, **evaluate(given, folder, seen_Q, *mapped)}

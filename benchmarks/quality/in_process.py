@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, get_type_hints
 
@@ -54,11 +55,21 @@ def train(task: Any) -> int:
     return total
 
 
-def train_linear(config: Any, triplets: Any, query_QD: np.ndarray, corpus_ND: np.ndarray) -> np.ndarray:
+def train_linear(
+    config: Any,
+    triplets: Any,
+    query_QD: np.ndarray,
+    corpus_ND: np.ndarray,
+    *,
+    temperature_rate: float = 0.0,
+    averaged_epochs: int = 1,
+) -> np.ndarray:
     """Train a linear map of frozen vectors as an embedder is trained: `normalize(x + x W)`, of queries and documents.
     Return W, float32 [D, D].
 
-    config: that of `finetune_embedder`. Settings of the model, guides and gradient clipping are not used."""
+    config: that of `finetune_embedder`. Settings of the model, guides and gradient clipping are not used.
+    temperature_rate: of learning the logarithm of the temperature, relative to the rate of W; 0: it stays.
+    averaged_epochs: the mean of W after so many last epochs is returned."""
     import torch
 
     from ratchet.data.triplets import pad_rows
@@ -67,9 +78,12 @@ def train_linear(config: Any, triplets: Any, query_QD: np.ndarray, corpus_ND: np
 
     query, corpus = torch.from_numpy(query_QD), torch.from_numpy(corpus_ND)
     map_DD = torch.zeros((query.shape[1],) * 2, requires_grad=True)
+    log_scale = torch.tensor(-math.log(config.temperature), requires_grad=True)
     batches = triplets.num_batches(config.batch_size)
-    total, temperature = config.epochs * batches, find_teacher_temperature(config, triplets)
-    optimizer = torch.optim.AdamW([map_DD], weight_decay=config.weight_decay)
+    total, teacher_temperature = config.epochs * batches, find_teacher_temperature(config, triplets)
+    groups: list[dict[str, Any]] = [{"params": [map_DD], "weight_decay": config.weight_decay, "share": 1.0}]
+    groups.append({"params": [log_scale], "weight_decay": 0.0, "share": temperature_rate})
+    optimizer, kept = torch.optim.AdamW(groups), list[torch.Tensor]()
     for number in range(total):
         size = config.batch_size, config.num_negatives
         batch = triplets.make_batch(config.seed, *divmod(number, batches), *size, 0, 1)
@@ -78,19 +92,22 @@ def train_linear(config: Any, triplets: Any, query_QD: np.ndarray, corpus_ND: np
         losses = [
             distillation_loss(
                 config.distillation,
-                cosine(query_qD[:, :dim], passage_PD[:, :dim]) / config.temperature,
+                cosine(query_qD[:, :dim], passage_PD[:, :dim]) * log_scale.exp(),
                 torch.from_numpy(pad_rows(batch.own_Q, -1)),
                 None if batch.teacher_Q is None else torch.from_numpy(pad_rows(batch.teacher_Q, 0.0)),
-                teacher_temperature=temperature,
+                teacher_temperature=teacher_temperature,
                 weight=config.distillation_weight,
             )
             for dim in dims
         ]
-        optimizer.param_groups[0]["lr"] = config.learning_rate * (1 - number / total)
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate * (1 - number / total) * group["share"]
         optimizer.zero_grad()
         (sum(losses[1:], losses[0]) / len(losses) / len(batch.query_Q)).backward()
         optimizer.step()
-    found: np.ndarray = map_DD.detach().numpy()
+        if number % batches == batches - 1:
+            kept = [*kept, map_DD.detach().clone()][-averaged_epochs:]
+    found: np.ndarray = torch.stack(kept).mean(0).numpy() if kept else map_DD.detach().numpy()
     return found
 
 
