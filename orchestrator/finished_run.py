@@ -15,6 +15,7 @@ from pathlib import Path
 from ratchet.errors import InputError, StoreError
 from ratchet.orchestrator.job_interface.job import Context, Job, Resources, Result
 from ratchet.orchestrator.job_interface.settings import expect_one_of
+from ratchet.orchestrator.promotion import find_promoted
 from ratchet.orchestrator.reporting.model_card import write_card
 from ratchet.orchestrator.run_log import RunLog, list_run_logs
 from ratchet.orchestrator.run_models import NAME, RunModel, find_model
@@ -105,11 +106,14 @@ def find_model_output(name: str) -> Output | None:
 
 
 def find_run_model(name: str) -> RunModel | None:
-    """Return a model that a run made, by a name such as `20261124-2311:embedder` (see `run_models`); None for a name of
-    another form, and for a folder. Raises InputError if there is no such model."""
-    if not NAME.fullmatch(name) or Path(name).exists():
+    """Return a model that a run made, by a name such as `20261124-2311:embedder` (see `run_models`) or by the name that
+    it was promoted to; None for other names, and for a folder. Raises InputError if the run has no such model."""
+    if Path(name).exists():
         return None
-    return find_model(_get_store(f"model {name}"), name)
+    if NAME.fullmatch(name):
+        return find_model(_get_store(f"model {name}"), name)
+    store = _store.get()
+    return find_promoted(store, name) if store else None
 
 
 def find_model_input(made: RunModel, field: str) -> Output | str | None:

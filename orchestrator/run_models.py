@@ -36,6 +36,9 @@ SIGNS = {
 }
 """File -> kind of the model in whose folder it is. The first one decides."""
 
+MEASURED_ON = ("queries", "statements", "samples")
+"""Inputs of the steps that measure, or that make the `completions` that are measured: what is measured on."""
+
 CODE = {
     "adapter": "from peft import AutoPeftModel; AutoPeftModel.from_pretrained({folder})",
     "modules.json": "from sentence_transformers import SentenceTransformer; SentenceTransformer({folder})",
@@ -72,6 +75,8 @@ class RunModel:
     """The label of its row in the table of the run. Empty: it has none."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Column of the table -> number; of several seeds or folds, that of the first."""
+    data: Mapping[str, str] = field(default_factory=dict)
+    """Column of the table -> the digest of the queries or samples that it was measured on, if there are any."""
     best_as: str = ""
     """Its name among the models that the run ended with, such as `embedder`. Empty: it is none of them."""
 
@@ -179,6 +184,7 @@ def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, par
         base=find_base(steps, step),
         row=row["label"],
         metrics=_read_metrics(store, steps, row["columns"]),
+        data=_read_data(store, steps, row["columns"]),
         best_as=next((name for name, found in plan.get("best", {}).items() if found == place), ""),
     )
 
@@ -209,4 +215,19 @@ def _read_metrics(
         value = store.manifest(address).result.get("metrics", {}).get(name) if address else None
         if isinstance(value, int | float):
             found[title] = value
+    return found
+
+
+def _read_data(
+    store: Store, steps: Mapping[str, Mapping[str, Any]], columns: Mapping[str, list[list[str]]]
+) -> dict[str, str]:
+    found = {}
+    for title, metrics in columns.items():
+        own = metrics[0][0]
+        own = dict(steps[own].get("inputs", ())).get("completions", own)
+        step_id = steps.get(own, {}).get("step_id")
+        commit = store.lookup(step_id) if step_id else None
+        inputs = commit.fingerprint.get("inputs", {}) if commit else {}
+        if digest := next((inputs[name] for name in MEASURED_ON if isinstance(inputs.get(name), str)), ""):
+            found[title] = digest
     return found

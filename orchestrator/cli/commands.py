@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 
 from ratchet.errors import InputError, RatchetError
-from ratchet.orchestrator import recipe
+from ratchet.orchestrator import promotion, recipe
 from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.cli.error_report import find_places, report_error
 from ratchet.orchestrator.cli.parser import parse
 from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS
 from ratchet.orchestrator.cli.run_command import run_recipe
 from ratchet.orchestrator.cli.termination import end_at_once
+from ratchet.orchestrator.finished_run import find_run_model, use_store
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
 from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.plan import Plan
@@ -155,6 +156,30 @@ def _diff(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _promote(arguments: argparse.Namespace) -> int:
+    with end_at_once():
+        from ratchet.orchestrator.execution import run  # noqa: F401
+
+    promotion.check_name(arguments.name, "promote")
+    store = Store.open(arguments.store)
+    with use_store(store):
+        made = find_run_model(arguments.model)
+    if made is None:
+        raise InputError(
+            f"promote {arguments.model}: no model of a run; expected one that `ratchet models` lists; give its name"
+        )
+    if arguments.if_better:
+        promotion.check_better(store, arguments.name, made)
+    lines = [f"model={arguments.model}", f"name={arguments.name}", f"license={arguments.license}"]
+    done = run_recipe("export", recipe.Settings.read(lines), store, ["ratchet", *sys.argv[1:]])
+    commit = done.plan.steps["export"].commit
+    if commit is None:
+        return 130 if done.interrupted else 1
+    path = promotion.promote_model(store, arguments.name, made, commit, done.run_log.run_id)
+    print_clean(f"promoted: {arguments.name} is {made.name}; {path / 'model'}")
+    return 0
+
+
 def _report(arguments: argparse.Namespace) -> int:
     console.print_report(Store.view(arguments.store), arguments.run)
     return 0
@@ -190,6 +215,7 @@ COMMANDS = {
     "recipes": _recipes,
     "status": _status,
     "models": _models,
+    "promote": _promote,
     "report": _report,
     "diff": _diff,
     "gc": _gc,

@@ -99,6 +99,18 @@ best models. These names are accepted wherever a recipe takes a model:
 
 """
 
+PROMOTE = """\
+examples:
+  ratchet promote 20261124-2311:embedder eedi
+  ratchet promote 20261201-0815:embedder eedi --if-better
+  ratchet run retriever --set data=PATH --set base=eedi
+
+The model is exported with its card (see `ratchet export`), and promoted/NAME in the store links to the result. `gc`
+keeps it. NAME.json beside it lists what the name stood for before. The name is accepted wherever a recipe takes a
+model.
+
+"""
+
 DIFF = """\
 Parameters, numbers of the final tables, and of each step what gives it another identity: settings, inputs, functions of
 its code, libraries. A difference of numbers that have intervals is called more than noise if it is larger than the root
@@ -200,6 +212,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         own.add_arguments(sub)
         _add_run(add_recipe(sub, name))
         sub.set_defaults(seeds=1)
+
+    sub = add_command("promote", "give a model of a run a name that stays", epilog=PROMOTE)
+    sub.add_argument("model", metavar="MODEL", help="a model that `ratchet models` lists")
+    sub.add_argument("name", metavar="NAME", help="letters, digits, - and _, a letter first")
+    sub.add_argument("--if-better", action="store_true",
+        help="refuse a model that is no better than the one that has the name, on the same data")
+    sub.add_argument("--license", default="unknown", help="the license in the model card (default: unknown)")
 
     sub = add_command("report", "show the report of a run, and the path of report.html")
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning (default: the newest run)")

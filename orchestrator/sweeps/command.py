@@ -8,12 +8,12 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from ratchet.errors import RecipeError
 from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.execution.address import check_cluster_address
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.job_interface.terminal import print_clean
+from ratchet.orchestrator.promotion import check_name
 from ratchet.orchestrator.recipe import list_modules
 from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.store import Store
@@ -31,10 +31,8 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
 
     Returns the exit status: 0 if a trial finished, 1 if every trial failed, 130 if interrupted.
     """
-    if arguments.promote and not arguments.promote.replace("-", "").replace("_", "").isalnum():
-        raise RecipeError(
-            f"sweep --promote {arguments.promote}: expected a name of letters, digits, - and _; correct it"
-        )
+    if arguments.promote:
+        check_name(arguments.promote, "sweep --promote")
     store = Store.open(arguments.store)
     with OpenRun(store) as open_run:
         check_cluster_address(arguments.address or os.environ.get("RAY_ADDRESS"))

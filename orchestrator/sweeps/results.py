@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import shlex
 import statistics
 import time
@@ -14,11 +12,12 @@ from typing import Any
 
 import yaml
 
-from ratchet.orchestrator.atomic_file import make_folder, sync, write_atomically
+from ratchet.orchestrator.atomic_file import write_atomically
 from ratchet.orchestrator.execution.executor import versions
+from ratchet.orchestrator.promotion import promote
 from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.sweep_data import SweepReport, TrialReport
-from ratchet.orchestrator.store import Store, audit_log
+from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.sweeps.plan import SweepPlan
 from ratchet.orchestrator.sweeps.space import format_settings
 from ratchet.orchestrator.sweeps.trial_log import Trial
@@ -136,20 +135,9 @@ def promote_winner(sweep: SweepPlan, best: Trial, store: Store, name: str) -> Pa
     step_id = next(s["step_id"] for s in run_log.steps() if s["name"] == sweep.objective.step)
     commit = store.use(step_id)
     assert commit is not None  # the trial finished
-    folder = store.local("promoted")
-    make_folder(folder)
-    sweep_id, settings = sweep.trial_log.id, dict(best.settings)
-    about: dict[str, Any] = {"step_id": step_id, "object": commit.manifest, "sweep": sweep_id, "settings": settings}
+    about: dict[str, Any] = {"sweep": sweep.trial_log.id, "settings": dict(best.settings)}
     about |= {"metric": sweep.objective.metric, "value": best.value, "note": read_note(sweep, best, store)}
-    write_atomically(folder / f"{name}.json", json.dumps(about, indent=1))
-    link = folder / f".{name}.{os.getpid()}"
-    link.symlink_to(Path("..", "objects", commit.manifest))
-    link.replace(folder / name)
-    sync(folder)
-    store.publish(folder)
-    size = sum(file.bytes for file in store.manifest(commit.manifest).files)
-    audit_log.record(store, "promote", sweep_id, name=name, step=step_id, object=commit.manifest, bytes=size)
-    return folder / name
+    return promote(store, name, commit, sweep.trial_log.id, about)
 
 
 def _build_command(sweep: SweepPlan, trial: Trial) -> list[str]:

@@ -22,6 +22,8 @@ from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig
 from ratchet.orchestrator.job_interface import Context, Result
 
+pytestmark = pytest.mark.slow
+
 MakeContext = Callable[..., Context]
 ENCODERS = ("bert", "xlm-roberta", "modernbert")
 
@@ -56,7 +58,6 @@ def make_adapter(base: Path, kind: str, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("form", ["model", "adapter"])
 def test_embedders_of_all_architectures(
@@ -73,7 +74,6 @@ def test_embedders_of_all_architectures(
     assert (folder / "modules.json").exists() == (form == "model")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "architecture", "libraries"),
     [

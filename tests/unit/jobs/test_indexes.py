@@ -24,6 +24,8 @@ from ratchet.models.embedder import encoder
 from ratchet.models.model_files import MINILM, resolve
 from ratchet.orchestrator.job_interface import Context
 
+pytestmark = pytest.mark.slow
+
 MakeContext = Callable[..., Context]
 SUBJECTS = ("The cat", "A dog", "One fox", "The old king", "My neighbour", "No pilot", "Every nurse", "Some child")
 VERBS = ("sees", "paints", "buys", "forgets", "repairs", "sings about", "fears")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from mistakes import Mistake, answers, check, parametrize
 
-ALL = "run, sweep, submit, plan, recipes, status, models, evaluate, export, embed, search, report, diff, gc, verify"
+ALL = "run, sweep, submit, plan, recipes, status, models, evaluate, export, embed, search, promote, report, diff, "
+ALL += "gc, verify"
 RECIPES = "chat, countdown, embed, evaluate, export, gsm8k, misconceptions, predict, quickstart, retriever, search, "
 RECIPES += "squad, theorems"
 

@@ -1,0 +1,77 @@
+"""Names of models: what they point to, what they pointed to before, and when a model may take one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from run_models import EMBEDDER, make_run
+from store_contents import made_of
+
+from ratchet.errors import InputError
+from ratchet.orchestrator.finished_run import find_model_output, use_store
+from ratchet.orchestrator.promotion import check_better, check_name, find_promoted, promote_model, read_promotion
+from ratchet.orchestrator.run_models import RunModel, find_model
+from ratchet.orchestrator.store import Store, gc
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / "store")
+
+
+def make_model(store: Store, score: float, data: str = "d1") -> RunModel:
+    made = find_model(store, make_run(store, {"merge": EMBEDDER}, {"embedder": "merge"}).run_id)
+    return replace(made, metrics={"loss": 1.0, "MAP@25": score}, data={"MAP@25": data})
+
+
+def promote(store: Store, made: RunModel, name: str = "mine") -> Path:
+    inside = {f"model/{file}": text for file, text in EMBEDDER.items()}
+    step_id = f"export-{made.run_id}"
+    commit = store.lookup(step_id) or made_of(store, step_id, inside)
+    return promote_model(store, name, made, commit, "export-run")
+
+
+def test_a_name_points_to_the_exported_model_and_is_a_base(store: Store) -> None:
+    made = make_model(store, 0.5)
+    link = promote(store, made)
+    assert (link / "model" / "modules.json").read_text() == "[]"
+    found = find_promoted(store, "mine")
+    assert found is not None
+    assert (found.base, found.metrics["MAP@25"], found.part) == ("owner/base", 0.5, "model")
+    assert found.locate(store) == link.resolve() / "model"
+    with use_store(store):
+        output = find_model_output("mine")
+        assert find_model_output("nosuch") is None
+    assert output is not None
+    assert output.step.finished == found.step_id
+    assert gc.plan(store, keep=0, grace=-1.0) == [] or found.object not in str(gc.plan(store, keep=0, grace=-1.0))
+
+
+def test_the_history_of_a_name_is_kept_and_the_same_model_is_no_step_of_it(store: Store) -> None:
+    first, second = make_model(store, 0.5), make_model(store, 0.6)
+    for made in (first, first, second):
+        promote(store, made)
+    about = read_promotion(store, "mine")
+    assert about is not None
+    assert about["of"] == second.name
+    assert [one["of"] for one in about["earlier"]] == [first.name]
+    assert json.loads(store.local("promoted", "mine.json").read_text()) == about
+
+
+def test_a_better_model_on_the_same_data_takes_a_name(store: Store) -> None:
+    check_better(store, "mine", make_model(store, 0.1))  # nobody has it
+    promote(store, make_model(store, 0.5))
+    check_better(store, "mine", make_model(store, 0.51))
+    with pytest.raises(InputError, match=r"promote mine: .* has MAP@25 0.5000; expected more than 0.5000, that of"):
+        check_better(store, "mine", make_model(store, 0.5))
+    with pytest.raises(InputError, match="have no number of the same data in their tables"):
+        check_better(store, "mine", make_model(store, 0.9, data="d2"))
+
+
+@pytest.mark.parametrize("name", ["", "2026", "a/b", "a b", "../x", ".hidden"])
+def test_names_are_checked(name: str) -> None:
+    with pytest.raises(InputError, match="expected a name of letters, digits, - and _, with a letter first"):
+        check_name(name, "promote")
