@@ -77,6 +77,8 @@ def find_module(name: str, followed: tuple[str, ...] = ()) -> Module:
         return Module(name, "followed")
     path = Path(spec.origin or "")
     if not path.is_file():
+        if top != name and find_module(top, followed).kind == "installed":
+            return Module(name, "installed")  # by a finder that the library added, such as one of old names
         raise RecipeError(
             f"module {name}: loaded from {spec.origin}, which is not a file; expected a file, so that its changes are"
             " noticed; unpack it"

@@ -299,3 +299,15 @@ def test_mutations_of_the_sources_of_a_recipe_change_the_identity_of_its_steps(t
     assert found["count"]["constant"] > 10
     assert found["count"]["docstring"] > 1
     assert not found["wrong"]
+
+
+def test_names_that_an_imported_library_makes_up_are_the_librarys() -> None:
+    """sentence-transformers adds a finder of its old names, whose modules have no file."""
+    import sentence_transformers  # noqa: F401
+
+    imports.find_module.cache_clear()
+    try:
+        assert imports.find_module("sentence_transformers.SentenceTransformer").kind == "installed"
+        assert imports.find_module("sentence_transformers").kind == "installed"
+    finally:
+        imports.find_module.cache_clear()
