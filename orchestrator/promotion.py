@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -54,12 +53,10 @@ def promote(store: Store, name: str, commit: Commit, run_id: str, about: Mapping
 
 
 def read_promotion(store: Store, name: str) -> dict[str, Any] | None:
-    """Return what is known of a promoted name; None if there is none."""
-    store.pull("promoted")
-    with suppress(FileNotFoundError, NotADirectoryError):
-        found: dict[str, Any] = json.loads(store.local("promoted", f"{name}.json").read_text())
-        return found
-    return None
+    """Return what is known of a promoted name; None if there is none. Raises DamagedError for a file that is not
+    JSON."""
+    found: dict[str, Any] | None = store.read(f"promoted/{name}.json")
+    return found
 
 
 def promote_model(store: Store, name: str, made: RunModel, commit: Commit, run_id: str) -> Path:

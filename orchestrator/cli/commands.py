@@ -23,7 +23,6 @@ from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting import report_json
 from ratchet.orchestrator.run_log import read_last_step_ids
-from ratchet.orchestrator.run_models import list_models
 from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
 from ratchet.orchestrator.step import Step
 from ratchet.orchestrator.store import Store
@@ -146,8 +145,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _models(arguments: argparse.Namespace) -> int:
-    store = Store.view(arguments.store)
-    console.print_models(list_models(store, arguments.run), store, arguments.json)
+    console.print_models(Store.view(arguments.store), arguments.run, arguments.json)
     return 0
 
 

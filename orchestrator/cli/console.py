@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from inspect import Parameter
 from pathlib import Path
@@ -26,7 +26,7 @@ from ratchet.orchestrator.reporting.run_diff import compare_runs
 from ratchet.orchestrator.reporting.run_summary import build_summary_table, list_unreported_metrics
 from ratchet.orchestrator.reporting.sweep_data import SweepReport, format_trials
 from ratchet.orchestrator.run_log import RunLog, list_run_logs, list_sweeps
-from ratchet.orchestrator.run_models import RunModel, read_best
+from ratchet.orchestrator.run_models import RunModel, read_best, read_models
 from ratchet.orchestrator.step import Step, Summary
 from ratchet.orchestrator.store import Store, audit_log, gc
 from ratchet.orchestrator.store.lease import list_lease_holders
@@ -195,8 +195,15 @@ def print_status(store: Store, run: str | None) -> None:
         print_clean(f"step {step_id[:12]} is held by {owner}")
 
 
-def print_models(models: Iterable[RunModel], store: Store, as_json: bool) -> None:
-    """Print the models that runs made, a line for each; with `as_json` all that is known of them."""
+def print_models(store: Store, run: str, as_json: bool) -> None:
+    """Print the models of the runs whose ids begin with `run`, a line for each; with `as_json` all that is known of
+    them."""
+    models: list[RunModel] = []
+    for run_log in list_run_logs(store):
+        try:
+            models += read_models(store, run_log) if run_log.run_id.startswith(run) else ()
+        except DamagedError as error:
+            print_error(f"run {run_log.run_id}: {error}")
     if as_json:
         print_clean(json.dumps([{"name": one.name, **asdict(one)} for one in models], indent=1))
         return

@@ -8,6 +8,7 @@ import pytest
 from run_models import ADAPTER, CROSS_ENCODER, DECODER, EMBEDDER, YES_NO, make_run
 
 from ratchet.errors import InputError
+from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.finished_run import find_model_output, use_store
 from ratchet.orchestrator.run_models import NAME, find_model, list_models
 from ratchet.orchestrator.store import Store
@@ -99,3 +100,12 @@ def test_a_run_without_models_says_so(store: Store) -> None:
     assert list(list_models(store)) == []
     with pytest.raises(InputError, match="has made no model yet"):
         find_model(store, run_log.run_id)
+
+
+def test_a_damaged_run_is_named_and_the_others_are_listed(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    whole, damaged = (make_run(store, {"one": EMBEDDER}, {"embedder": "one"}) for _ in range(2))
+    (damaged.folder / "plan.json").write_text("{")
+    assert main(["models", "--store", str(store.root)]) == 0
+    said = capsys.readouterr()
+    assert f"{whole.run_id}:embedder (best)" in said.out
+    assert f"ratchet: run {damaged.run_id}: " in said.err
