@@ -14,7 +14,7 @@ from ratchet.errors import RunError
 from ratchet.orchestrator import recipe, run_models
 from ratchet.orchestrator.cli.run_command import run_recipe
 from ratchet.orchestrator.job_interface.settings import expect_one_of
-from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.plan import STATES, Plan
 from ratchet.orchestrator.reporting import report_json
 from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
@@ -160,8 +160,7 @@ def plan(
     given = recipe.Settings.read(write_lines(parameters, settings), seeds)
     made = Plan(recipe.build(recipe.find(name), given, opened)[0], opened)
     made.check()
-    words = {"hit": "done", "miss": "to run", "unknown": "open"}
-    return {step: words[planned.state] for step, planned in made.steps.items()}
+    return {step: STATES[planned.state] for step, planned in made.steps.items()}
 
 
 def list_models(run: str = "", *, store: str | Path | None = None) -> list[RunModel]:

@@ -23,6 +23,9 @@ from ratchet.orchestrator.step import Output, Reference, Source, Step
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.manifest import Manifest
 
+STATES = {"hit": "done", "miss": "to run", "unknown": "open"}
+"""What users read."""
+
 
 @dataclass
 class Planned:
@@ -166,7 +169,7 @@ class Plan:
         if planned.state == "unknown":
             return [
                 f"depends on {parent}, which would run"
-                for parent in self.parents[name]
+                for parent in sorted(self.parents[name])
                 if self.steps[parent].commit is None
             ]
         assert planned.fingerprint is not None
@@ -174,6 +177,20 @@ class Plan:
         if earlier is None:
             return ["no earlier run in this store finished it"]
         return describe_changes(earlier.fingerprint, planned.fingerprint) or ["its result was removed from the store"]
+
+    def describe(self, before: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return what is known of each step: `state` is done, to run or open; `reasons` say why it is not done. before:
+        as for `explain`."""
+        return [
+            {
+                "step": name,
+                "job": planned.step.job.name,
+                "state": STATES[planned.state],
+                "step_id": planned.step_id,
+                "reasons": self.explain(name, before),
+            }
+            for name, planned in self.steps.items()
+        ]
 
     def digest_input(self, ref: Reference) -> Any:
         if ref is None:

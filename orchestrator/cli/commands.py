@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from contextlib import nullcontext, redirect_stdout
 
 from ratchet.errors import InputError, RatchetError
 from ratchet.orchestrator import promotion, recipe
-from ratchet.orchestrator.cli import console
+from ratchet.orchestrator.cli import console, store_console
 from ratchet.orchestrator.cli.error_report import find_places, report_error
 from ratchet.orchestrator.cli.parser import parse
 from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS
@@ -108,8 +109,11 @@ def _plan(arguments: argparse.Namespace) -> int:
     plan.check()
     console.print_warnings(plan, summary)
     machines = [needs.parse_gpu(text) for text in arguments.gpu] or needs.list_known_machines()
-    known = needs.estimate(plan, machines)
-    console.print_plan(plan, read_last_step_ids(store, found.name), known, explain=arguments.explain)
+    known, before = needs.estimate(plan, machines), read_last_step_ids(store, found.name)
+    if arguments.json:
+        print_clean(json.dumps(plan.describe(before), indent=1))
+    else:
+        console.print_plan(plan, before, known, explain=arguments.explain)
     needs.check_fits(plan, known, machines)
     return 0
 
@@ -138,19 +142,19 @@ def _example_steps(found: recipe.Recipe) -> list[Step]:
 
 def _status(arguments: argparse.Namespace) -> int:
     if arguments.log:
-        console.print_log(Store.view(arguments.store), arguments.limit, arguments.run or "")
+        store_console.print_log(Store.view(arguments.store), arguments.limit, arguments.run or "")
     else:
-        console.print_status(Store.view(arguments.store), arguments.run)
+        store_console.print_status(Store.view(arguments.store), arguments.run, arguments.json)
     return 0
 
 
 def _models(arguments: argparse.Namespace) -> int:
-    console.print_models(Store.view(arguments.store), arguments.run, arguments.json)
+    store_console.print_models(Store.view(arguments.store), arguments.run, arguments.json)
     return 0
 
 
 def _diff(arguments: argparse.Namespace) -> int:
-    console.print_diff(Store.view(arguments.store), arguments.before, arguments.after, arguments.json)
+    store_console.print_diff(Store.view(arguments.store), arguments.before, arguments.after, arguments.json)
     return 0
 
 
@@ -179,18 +183,18 @@ def _promote(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    console.print_report(Store.view(arguments.store), arguments.run)
+    store_console.print_report(Store.view(arguments.store), arguments.run)
     return 0
 
 
 def _gc(arguments: argparse.Namespace) -> int:
     store = Store.open(arguments.store, create=False) if arguments.yes else Store.view(arguments.store)
-    console.collect_garbage(store, arguments.keep, arguments.grace_period * 3600, arguments.yes)
+    store_console.collect_garbage(store, arguments.keep, arguments.grace_period * 3600, arguments.yes)
     return 0
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    return 0 if console.verify_store(Store.view(arguments.store), arguments.sample) else 1
+    return 0 if store_console.verify_store(Store.view(arguments.store), arguments.sample) else 1
 
 
 def _lines(arguments: argparse.Namespace) -> list[str]:

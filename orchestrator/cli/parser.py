@@ -184,6 +184,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add_seeds(add_recipe(sub))
     sub.add_argument("--explain", action="store_true",
         help="for each step that would run, show which setting, input or function changed since the last run")
+    sub.add_argument("--json", action="store_true", help="print step, job, state, id and reasons of each step as JSON")
     sub.add_argument("--gpu", action="append", default=[], metavar="NAME:GB[:COUNT]",
         help="plan for a machine with COUNT of these GPUs (default 1), such as H100:80:8; may be repeated (default: the"
         " machines of the file RATCHET_CLUSTER, else this machine)")
@@ -197,6 +198,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
     sub = add_command("status", "show the runs in the store, the sweeps, and the steps that are running")
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning: show the steps of this run")
+    sub.add_argument("--json", action="store_true", help="print the runs, or the steps of the run, as JSON")
     sub.add_argument("--log", action="store_true",
         help="show which results were stored (commit), given up as damaged (withdraw), given a name (promote) and"
         " removed (collect), when and by whom, the newest last")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import ratchet
 from ratchet.errors import RecipeError, RunError, StoreError
 from ratchet.names import PLACES
 from ratchet.orchestrator.api import Run, write_lines
+from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
@@ -68,3 +70,19 @@ def test_a_run_has_a_table_models_steps_and_a_report(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="step later: no result"):
         _ = run.steps["later"].path
     assert [one.name for one in ratchet.list_models(store=store.root)] == [f"{run_log.run_id}:embedder"]
+
+
+def test_plans_and_runs_are_printed_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store.open(tmp_path / "store")
+    run_log = make_run(store, {"merge": EMBEDDER}, {"embedder": "merge"})
+    assert main(["status", "--json", "--store", str(store.root)]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["run"], row["recipe"], row["state"]) == (run_log.run_id, "toy", "killed")
+    assert main(["status", run_log.run_id, "--json", "--store", str(store.root)]) == 0
+    assert [step["step"] for step in json.loads(capsys.readouterr().out)] == ["tune", "merge"]
+    assert main(["plan", "quickstart", "--json", "--store", str(tmp_path / "none")]) == 0
+    steps = {step["step"]: step for step in json.loads(capsys.readouterr().out)}
+    assert (steps["prepare"]["state"], steps["prepare"]["job"]) == ("to run", "prepare")
+    assert steps["iter0/mine"]["reasons"] == [
+        f"depends on {name}, which would run" for name in ("prepare", "zero_shot/embed_corpus", "zero_shot/embed_train")
+    ]

@@ -15,7 +15,7 @@ import pytest
 from store_contents import HOUR, age, collected, made, named_by_a_run
 
 from ratchet.errors import DamagedError
-from ratchet.orchestrator.cli.console import collect_garbage
+from ratchet.orchestrator.cli.store_console import collect_garbage
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Store, gc
 from ratchet.orchestrator.store.lease import Lease, Leases

@@ -1,0 +1,210 @@
+"""The output of the commands that show a store: its runs, models and garbage."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from ratchet.errors import DamagedError, StoreError
+from ratchet.orchestrator.cli.console import print_error
+from ratchet.orchestrator.cli.grids import format_time, print_grid, print_table
+from ratchet.orchestrator.job_interface.terminal import print_clean
+from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, pluralize
+from ratchet.orchestrator.reporting.run_diff import compare_runs
+from ratchet.orchestrator.run_log import RunLog, list_run_logs, list_sweeps
+from ratchet.orchestrator.run_models import RunModel, read_models
+from ratchet.orchestrator.store import Store, audit_log, gc
+from ratchet.orchestrator.store.lease import list_lease_holders
+from ratchet.orchestrator.store.open_runs import list_open_runs
+from ratchet.orchestrator.store.verification import verify
+
+MAX_LISTED = 50
+"""Maximum number of removable folders that `gc` lists one by one."""
+
+
+def print_status(store: Store, run: str | None, as_json: bool = False) -> None:
+    """Print all runs, newest first, or the steps of one run."""
+    found = list_run_steps(_find_run(store, run)) if run is not None else list_run_states(store)
+    if as_json:
+        print_clean(json.dumps(found, indent=1))
+        return
+    shown = {"seconds": format_duration, "started": format_time, "note": lambda text: (text.splitlines() or [""])[0]}
+    if found:
+        grid = Table(*found[0], box=None, pad_edge=False)
+        for row in found:
+            grid.add_row(*(Text(str(shown[name](cell) if name in shown else cell)) for name, cell in row.items()))
+        print_grid(grid)
+    elif run is None:
+        print_clean(f"no runs in {store.where}")
+    for line in list_sweeps_and_leases(store) if run is None else ():
+        print_clean(line)
+
+
+def list_run_steps(run_log: RunLog) -> list[dict[str, Any]]:
+    """Return the steps of a run with their last events."""
+    latest = {event["step"]: event for event in run_log.events()}
+    rows = []
+    for step in run_log.steps():
+        event = latest.get(step["name"], {"event": "pending"})
+        note = event.get("reason") or event.get("on") or event.get("because") or ""
+        rows.append({"step": step["name"], "status": event["event"], "seconds": event.get("seconds"), "note": note})
+    return rows
+
+
+def list_run_states(store: Store) -> list[dict[str, Any]]:
+    """Return what is known of each run, the newest first."""
+    running = {mark["run"] for mark in list_open_runs(store)}
+    rows = []
+    for run_log in list_run_logs(store):
+        row: dict[str, Any] = {"run": run_log.run_id, "recipe": NOTHING, "started": None, "steps": NOTHING}
+        try:
+            about, steps = run_log.read("about.json") or {}, run_log.steps()
+        except DamagedError as error:
+            rows.append({**row, "state": f"damaged: {error}"})
+            continue
+        done = sum(step.get("status") == "done" for step in steps)
+        state = run_log.find_end() or ("running" if f"runs/{run_log.run_id}" in running else "killed")
+        row |= {"recipe": str(about.get("recipe")), "started": about.get("started", 0), "steps": f"{done}/{len(steps)}"}
+        rows.append({**row, "state": state})
+    return rows
+
+
+def list_sweeps_and_leases(store: Store) -> list[str]:
+    """Return a line for each sweep, and for each step that a process holds."""
+    lines = []
+    for sweep in list_sweeps(store):
+        events = sweep.events()
+        begun = {json.dumps(event["settings"]) for event in events if event["event"] == "started"}
+        ended = {json.dumps(event["trial"]["settings"]) for event in events if event["event"] == "ended"}
+        count = f"{len(ended)} of {pluralize(len(begun), 'started trial')} ended"
+        lines.append(f"sweep {sweep.run_id}: {count}; {sweep.folder}")
+    return [*lines, *(f"step {step_id[:12]} is held by {owner}" for step_id, owner in list_lease_holders(store))]
+
+
+def print_models(store: Store, run: str, as_json: bool) -> None:
+    """Print the models of the runs whose ids begin with `run`, a line for each; with `as_json` all that is known of
+    them."""
+    models: list[RunModel] = []
+    for run_log in list_run_logs(store):
+        try:
+            models += read_models(store, run_log) if run_log.run_id.startswith(run) else ()
+        except DamagedError as error:
+            print_error(f"run {run_log.run_id}: {error}")
+    if as_json:
+        print_clean(json.dumps([{"name": one.name, **asdict(one)} for one in models], indent=1))
+        return
+    grid = Table("model", "kind", "row", "metric", "base", "MB", "run started", box=None, pad_edge=False)
+    grid.columns[5].justify = "right"
+    for one in models:
+        best = " (best)" if one.best_as else ""
+        size, base = f"{one.bytes / 1e6:,.1f}", Text(one.base or NOTHING)
+        numbers = one.format_metric(), base, size, format_time(one.started)
+        grid.add_row(Text(one.name + best), one.kind, Text(one.row), *numbers)
+    if grid.row_count:
+        print_grid(grid)
+    else:
+        print_clean(f"no models in {store.where}")
+
+
+def print_log(store: Store, limit: int, run: str) -> None:
+    """Print the newest records of the audit log, the newest last; only those of runs whose id starts with `run`."""
+    grid = Table("time", "what", "MB", "step or name", "object", "by", "run", box=None, pad_edge=False)
+    grid.columns[2].justify = "right"
+    for event in audit_log.read_newest(store, limit, run):
+        subject = f"{event['things']:,} things" if "things" in event else event.get("name") or ""
+        grid.add_row(
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"])),
+            event["what"],
+            f"{event['bytes'] / 1e6:,.1f}" if "bytes" in event else NOTHING,
+            Text(" ".join(filter(None, [subject, event.get("step", "")[:12]]))),
+            event.get("object", NOTHING)[:12],
+            Text(f"{event['user']}@{event['host']}"),
+            Text(event["run"] or NOTHING),
+        )
+    print_grid(grid)
+
+
+def print_report(store: Store, run: str | None) -> None:
+    """Print the Markdown report of a run and the path of the HTML report."""
+    run_log = _find_run(store, run)
+    path = run_log.folder / "report.md"
+    if not path.exists():
+        others = (other.run_id for other in list_run_logs(store) if (other.folder / "report.md").exists())
+        other = next((f"; `ratchet report {run_id}` shows the newest report" for run_id in others), "")
+        raise StoreError(
+            f"run {run_log.run_id}: no report; expected a run that ended; give its command again to continue it{other}"
+        )
+    print_clean(path.read_text())
+    print_clean(f"report: {run_log.folder / 'report.html'}")
+
+
+def print_diff(store: Store, before: str, after: str, as_json: bool) -> None:
+    """Print what differs between two runs."""
+    found = compare_runs(store, _find_run(store, before), _find_run(store, after))
+    if as_json:
+        verdicts = [{**asdict(one), "verdict": one.verdict} for one in found.numbers]
+        print_clean(json.dumps({**asdict(found), "numbers": verdicts}, indent=1))
+        return
+    print_clean(f"before: {found.runs[0]}, {format_duration(found.seconds[0])}")
+    print_clean(f"after:  {found.runs[1]}, {format_duration(found.seconds[1])}")
+    for name, (old, new) in found.parameters.items():
+        print_clean(f"parameter {name}: {old!r} -> {new!r}")
+    grid = Table("row", "column", "before", "after", "difference", "", box=None, pad_edge=False)
+    for one in found.numbers:
+        if one.after != one.before:
+            cells = (f"{one.before:.4f}", f"{one.after:.4f}", f"{one.after - one.before:+.4f}")
+            grid.add_row(Text(one.row), Text(one.column), *cells, one.verdict)
+    if grid.row_count:
+        print_grid(grid)
+    for step in found.steps:
+        old, new = (format_duration(seconds) for seconds in step.seconds)
+        print_clean(f"step {step.name}: {old} -> {new}")
+        for change in step.changes:
+            print_clean(f"    {change}")
+    print_clean(f"{pluralize(found.equal_steps, 'step')} with the same identity")
+
+
+def collect_garbage(store: Store, keep: int, grace_period: float, delete: bool) -> None:
+    """Print what `gc` would remove, the largest first; remove it if `delete` is true. `grace_period`: seconds."""
+    garbage = gc.plan(store, keep=keep, grace=grace_period, on_note=print_clean)
+    for item in sorted(garbage, key=lambda item: -item.bytes)[:MAX_LISTED]:
+        print_clean(str(item))
+    if len(garbage) > MAX_LISTED:
+        print_clean(f"{len(garbage) - MAX_LISTED:,} smaller ones are not shown")
+    if delete:
+        garbage = gc.sweep(store, garbage, keep=keep, grace=grace_period)
+    things, size = Counter[str](), Counter[str]()
+    for item in garbage:
+        things[item.why] += 1
+        size[item.why] += item.bytes
+    if things:
+        print_table({why: {"things": f"{things[why]:,}", "MB": f"{size[why] / 1e6:,.1f}"} for why in things})
+    done = "removed" if delete else "could be removed; --yes removes them"
+    print_clean(f"{len(garbage):,} things, {size.total() / 1e6:,.1f} MB {done}")
+
+
+def verify_store(store: Store, sample: float) -> bool:
+    """Check all results, print what is damaged, and return whether nothing is. sample: fraction of files to read."""
+    found = verify(store, sample)
+    for problem in found.problems:
+        print_clean(problem)
+    print_clean(
+        f"{pluralize(found.commits, 'result')} in {pluralize(found.objects, 'object')}; content of"
+        f" {found.files_read:,} of {pluralize(found.files, 'file')} read, {found.bytes_read / 1e6:,.1f} MB;"
+        f" {pluralize(len(found.problems), 'problem') if found.problems else 'no damage'}"
+    )
+    return not found.problems
+
+
+def _find_run(store: Store, run: str | None) -> RunLog:
+    for run_log in list_run_logs(store):
+        if run is None or run_log.run_id.startswith(run):
+            return run_log
+    wanted = f"no run '{run}'" if run else "no runs"
+    raise StoreError(f"store {store.where}: {wanted} in it; `ratchet status` lists them")
