@@ -148,8 +148,7 @@ def print_diff(store: Store, before: str, after: str, as_json: bool) -> None:
     """Print what differs between two runs."""
     found = compare_runs(store, _find_run(store, before), _find_run(store, after))
     if as_json:
-        verdicts = [{**asdict(one), "verdict": one.verdict} for one in found.numbers]
-        print_clean(json.dumps({**asdict(found), "numbers": verdicts}, indent=1))
+        print_clean(json.dumps(asdict(found), indent=1))
         return
     print_clean(f"before: {found.runs[0]}, {format_duration(found.seconds[0])}")
     print_clean(f"after:  {found.runs[1]}, {format_duration(found.seconds[1])}")

@@ -35,6 +35,16 @@ class Estimate(float):
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
 
 
+def judge_difference(before: float, after: float) -> str:
+    """Return `more than noise` if two estimates differ by more than the root of the sum of the squares of what is added
+    to each and subtracted from it, which independent ones seldom do by chance; else `within noise`. Empty if one has no
+    such number."""
+    widths = [one.deviation for one in (before, after) if isinstance(one, Estimate) and one.deviation is not None]
+    if len(widths) < 2:
+        return ""
+    return "more than noise" if abs(after - before) > math.hypot(*widths) else "within noise"
+
+
 def format_with_deviation(value: Any, format_one: Callable[[Any], str]) -> str:
     """Format a value, and an `Estimate` as `0.412 ± 0.003`."""
     deviation = value.deviation if isinstance(value, Estimate) else None

@@ -7,7 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ratchet.orchestrator.reporting.formatting import format_duration, format_timestamp, is_time, pluralize
+from ratchet.orchestrator.reporting.formatting import (
+    format_duration,
+    format_timestamp,
+    is_time,
+    judge_difference,
+    pluralize,
+)
 from ratchet.orchestrator.reporting.tables import Table, build_table, collect_columns, infer_direction, is_finite
 
 Rows = Mapping[str, Mapping[str, float | None]]
@@ -132,7 +138,8 @@ def list_headlines(rows: Rows) -> dict[str, str]:
 
 
 def format_headline(rows: Rows, column: str) -> str:
-    """`0.452 at iteration 1: +0.276 against zero-shot` (the best baseline); empty if the name tells nothing."""
+    """`0.452 at iteration 1: +0.276 against zero-shot, more than noise` (the best baseline); empty if the name tells
+    nothing."""
     known: dict[str, Any] = {label: row[column] for label, row in rows.items() if is_finite(row.get(column))}
     sign = infer_direction(column)
     order = sorted(known, key=lambda label: -sign * known[label])
@@ -140,7 +147,10 @@ def format_headline(rows: Rows, column: str) -> str:
     rivals = [label for label in order if is_baseline(label)]
     if not ours or not sign:
         return ""
-    against = f": {known[ours[0]] - known[rivals[0]]:+.3f} against {rivals[0]}" if rivals else ""
+    against = ""
+    if rivals:
+        verdict = judge_difference(known[rivals[0]], known[ours[0]])
+        against = f": {known[ours[0]] - known[rivals[0]]:+.3f} against {rivals[0]}{f', {verdict}' if verdict else ''}"
     return f"{known[ours[0]]:.3f} at {ours[0]}{against}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from ratchet.errors import StoreError
 from ratchet.orchestrator.fingerprint import describe_changes
 from ratchet.orchestrator.reporting import report_json
-from ratchet.orchestrator.reporting.formatting import Estimate
+from ratchet.orchestrator.reporting.formatting import judge_difference
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Store
@@ -24,15 +23,8 @@ class NumberChange:
     column: str
     before: float
     after: float
-    noise: float | None
-    """The root of the sum of the squares of both intervals, which a difference by chance seldom exceeds if the runs are
-    independent; on the same rows it is smaller. None: not known."""
-
-    @property
-    def verdict(self) -> str:
-        if self.noise is None:
-            return ""
-        return "more than noise" if abs(self.after - self.before) > self.noise else "within noise"
+    verdict: str
+    """See `judge_difference`."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +100,4 @@ def _compare_numbers(one: RunReport, other: RunReport) -> Iterator[NumberChange]
             after = other.rows.get(row, {}).get(column)
             if before is None or after is None or column == "time":
                 continue
-            widths = [cell.deviation for cell in (before, after) if isinstance(cell, Estimate) and cell.deviation]
-            noise = math.hypot(*widths) if len(widths) == 2 else None
-            yield NumberChange(row, column, float(before), float(after), noise)
+            yield NumberChange(row, column, float(before), float(after), judge_difference(before, after))

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.run_data import (
     StepReport,
     collect_cases,
@@ -59,6 +60,8 @@ def test_headline_compares_with_the_best_baseline():
     assert format_headline(rows, "MAP@25") == "0.358 at iteration 0: +0.182 against zero-shot"
     worse = {"base": {"loss": 1.0}, "iteration 0": {"loss": 2.0}, "iteration 1": {"loss": 1.5}}
     assert format_headline(worse, "loss") == "1.500 at iteration 1: +0.500 against base"
+    intervals = {"zero-shot": {"MAP@25": Estimate(0.2, 0.03)}, "iteration 0": {"MAP@25": Estimate(0.5, 0.04)}}
+    assert format_headline(intervals, "MAP@25") == "0.500 at iteration 0: +0.300 against zero-shot, more than noise"
     assert format_headline(rows, "rows") == format_headline({"BM25": {"MAP@25": 0.1}}, "MAP@25") == ""
 
 

@@ -11,10 +11,10 @@ from store_contents import made_of
 
 from ratchet.errors import StoreError
 from ratchet.orchestrator.cli.main import main
-from ratchet.orchestrator.reporting.formatting import Estimate
+from ratchet.orchestrator.reporting.formatting import Estimate, judge_difference
 from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
-from ratchet.orchestrator.reporting.run_diff import NumberChange, compare_runs
+from ratchet.orchestrator.reporting.run_diff import compare_runs
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Store
 
@@ -65,10 +65,11 @@ def test_parameters_numbers_and_steps(store: Store) -> None:
     }
     numbers = {(one.row, one.column): one for one in found.numbers}
     assert set(numbers) == {("BM25", "MAP@25"), ("row", "MAP@25")}
-    assert numbers["row", "MAP@25"].noise == pytest.approx(0.05)
     assert numbers["row", "MAP@25"].verdict == "more than noise"
     assert numbers["BM25", "MAP@25"].verdict == ""
-    assert NumberChange("a", "b", 0.5, 0.54, 0.05).verdict == "within noise"
+    assert judge_difference(Estimate(0.5, 0.03), Estimate(0.54, 0.04)) == "within noise"
+    assert judge_difference(Estimate(0.5, 0.03), Estimate(0.449, 0.04)) == "more than noise"
+    assert judge_difference(0.5, Estimate(0.6, 0.01)) == ""
 
 
 def test_the_command_prints_text_and_json(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
