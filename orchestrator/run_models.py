@@ -92,12 +92,15 @@ class RunModel:
         return f"{names[0]} {self.metrics[names[0]]:.4f}" if names else ""
 
     def locate(self, store: Store) -> Path:
-        """Return the folder, whose files are verified, and downloaded first from a bucket."""
-        return store.path(self.object, self.part, full=True)
+        """Return the folder, in which the size of every file is checked; it is downloaded first from a bucket."""
+        return store.path(self.object, self.part)
 
     def write_code(self, store: Store) -> str:
-        """Return the line of Python that loads the model."""
-        folder = self.locate(store)
+        """Return the line of Python that loads the model, or for one that is only in a bucket the command that fetches
+        it. Its weights are not read."""
+        folder = store.local("objects", self.object, self.part)
+        if not folder.is_dir():
+            return f"ratchet export {self.name} DIR"
         known = [self.kind]
         if self.kind == "embedder" and (folder / "modules.json").exists():
             known = ["modules.json"]

@@ -64,7 +64,7 @@ def evaluate(
         given = {"models": tuple(folders.values()), "queries": asked["queries"]}
         measured = step("measure", measure_embedders.JOB, **given)
         for number, name in enumerate(folders):
-            columns[name] |= {"ms per query": measured.metric(f"{number}/milliseconds")}
+            columns[name] |= {"ms per query": measured.metric(f"{number}/milliseconds", count=f"{number}/queries")}
             columns[name] |= {"MB": measured.metric(f"{number}/megabytes")}
     return Summary([Row(name, columns[name], steps=[*own.parents, own]) for name, own in found.items()])
 

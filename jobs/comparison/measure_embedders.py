@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Unit
+from annotated_types import Ge, Gt
 
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import Job
+from ratchet.orchestrator.job_interface import Job, Unit
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class Config:
     """Queries that are embedded one at a time, the first ones of the data."""
     rounds: Annotated[int, Ge(1)] = 2
     """Rounds over all models, every other one in reverse. The fastest round of a model counts."""
+    max_gigabytes: Annotated[float, Gt(0), Unit("GB")] = 4.0
+    """Models with more weights are not run: they belong on GPUs."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Dtype of weights and arithmetic."""
 
@@ -43,5 +45,5 @@ JOB = Job(
     check=check,
     single_process=True,
     outputs=("latency.json",),
-    metrics=lambda config: [f"*/{name}" for name in ("milliseconds", "megabytes", "weights", "dimensions")],
+    metrics=lambda config: [f"*/{name}" for name in ("milliseconds", "megabytes", "dimensions", "queries")],
 )

@@ -21,19 +21,24 @@ WARM_UP = 3
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     torch.set_num_threads(max(1, int(context.resources.cpus or 1)))
     texts = read_shards(inputs.queries)["text"].to_pylist()[: config.samples]
+    sizes = [sum(file.stat().st_size for file in folder.rglob("*.safetensors")) for folder in inputs.models]
     found: dict[int, dict[str, float | int]] = {}
     for done in range(config.rounds):
         for number, folder in list(enumerate(inputs.models))[:: -1 if done % 2 else 1]:
-            measured = measure(folder, config.dtype, texts)
-            found[number] = min(found.get(number, measured), measured, key=lambda one: one["milliseconds"])
+            if sizes[number] <= config.max_gigabytes * 1e9:
+                measured = measure(folder, config.dtype, texts)
+                found[number] = min(found.get(number, measured), measured, key=lambda one: one["milliseconds"])
         context.progress(Progress(done + 1, config.rounds, "rounds"))
-    metrics = {f"{number}/{name}": value for number, one in sorted(found.items()) for name, value in one.items()}
+    metrics: dict[str, float | int | str] = {}
+    for number, size in enumerate(sizes):
+        own = {"megabytes": round(size / 1e6, 1), **found.get(number, {})}
+        metrics |= {f"{number}/{name}": value for name, value in own.items()}
     (context.out / "latency.json").write_text(json.dumps(metrics, indent=1))
     return Result(metrics)
 
 
 def measure(folder: Path, dtype: str, texts: list[str]) -> dict[str, float | int]:
-    """Return the median of the milliseconds per query, and the size of a model."""
+    """Return the median of the milliseconds per query of a model, and the number of queries."""
     loaded = encoder.load(folder, dtype=dtype, device="cpu")
     seconds = []
     for text in [*texts[:WARM_UP], *texts]:
@@ -42,7 +47,6 @@ def measure(folder: Path, dtype: str, texts: list[str]) -> dict[str, float | int
         seconds.append(time.perf_counter() - started)
     return {
         "milliseconds": round(1000 * float(np.median(seconds[WARM_UP:])), 3),
-        "megabytes": round(sum(file.stat().st_size for file in folder.rglob("*.safetensors")) / 1e6, 1),
-        "weights": sum(weight.numel() for weight in loaded.model.parameters()),
         "dimensions": loaded.dim,
+        "queries": len(texts),
     }
