@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # it imports torch
 
 LIBRARIES = 0.62e9
 """Bytes of a worker without a model: Python, torch, transformers and Ray, in training PEFT and DeepSpeed too."""
+SHORT_TEXTS = 0.5e9
+"""Bytes of the activations of a few short texts, at most."""
 TRAINED = 6
 """Bytes per trained weight for the bucket in which gradients are added over workers, and for temporaries of Adam."""
 BUCKET = 5e8  # weights whose gradients are added up at a time, as in `ratchet.models.engine.start_engine`
@@ -195,6 +197,15 @@ def merge(folder: Path | None, adapter: Path | None, resources: Resources) -> Ne
     # Layers are hardly narrower than the hidden states.
     held = sum(file.stat().st_size for file in files) or 4 * 32 * 2 * one.multiplied // one.width
     return Needs(0.0, _gb(LIBRARIES + held + max(12 * one.largest, 6 * one.largest + one.peak)), _gb(one.weights))
+
+
+def load_whole(folder: Path | None, adapter: bool, resources: Resources) -> Needs | None:
+    """Return the needs of a job in which several libraries load the whole model on CPUs, one after the other, for a few
+    short texts. adapter: whether one of them merges an adapter, in float32."""
+    if folder is None or _is_small(folder, resources):
+        return None
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    return Needs(0.0, _gb(LIBRARIES + (1 + adapter) * size + SHORT_TEXTS), _gb(size))
 
 
 def bound_length(limit: int, parents: Parents, field: str, texts: int = 1) -> int:
