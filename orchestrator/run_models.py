@@ -145,8 +145,8 @@ def find_model(store: Store, name: str) -> RunModel:
         wanted = [one for one in models if one.best_as] or models[-1:]
         if not wanted:
             raise InputError(
-                f"model {name}: run {found.run_id} of {plan.get('recipe')} has made no model yet; expected one in its"
-                " table; `ratchet models` lists what runs made"
+                f"model {name}: run {found.run_id} of {plan.get('recipe')} has no model in the store; expected one that"
+                " it made and that `gc` has not removed; `ratchet models` lists those there are"
             )
         return next((one for one in wanted if one.best_as == next(iter(plan["best"]), "")), wanted[0])
     if own in plan.get("best", {}):

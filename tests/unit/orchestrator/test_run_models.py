@@ -98,7 +98,7 @@ def test_unknown_names_are_refused_with_the_nearest(store: Store, name: str, sai
 def test_a_run_without_models_says_so(store: Store) -> None:
     run_log = make_run(store, {"one": {"table.csv": "x"}}, {})
     assert list(list_models(store)) == []
-    with pytest.raises(InputError, match="has made no model yet"):
+    with pytest.raises(InputError, match="has no model in the store"):
         find_model(store, run_log.run_id)
 
 
