@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from ratchet.errors import InputError, StoreError
@@ -102,7 +103,10 @@ def find_run(run_id: str) -> FinishedRun:
 def find_model_output(name: str) -> Output | None:
     """Return the folder of a model that a run made, as `find_run_model` does."""
     made = find_run_model(name)
-    return None if made is None else _make_step(f"{made.run_id}/{made.step}", made.step_id)[made.part]
+    if made is None:
+        return None
+    place = f"{made.run_id}/{made.step}" if NAME.fullmatch(name) else f"promoted/{name}"
+    return _make_step(place, made.step_id)[made.part]
 
 
 def find_run_model(name: str) -> RunModel | None:
@@ -132,6 +136,7 @@ def find_card(made: RunModel, name: str, license: str) -> str:
     return write_card(_get_store(f"run {made.run_id}"), made, name, license)
 
 
+@lru_cache(maxsize=1024)  # a plan has a step once, wherever its recipe uses it
 def _make_step(name: str, step_id: str) -> Step:
     return Step(name, JOB, Nothing(), {}, Resources(), finished=step_id)
 

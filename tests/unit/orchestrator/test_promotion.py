@@ -13,6 +13,7 @@ from store_contents import made_of
 from ratchet.errors import InputError
 from ratchet.orchestrator.finished_run import find_model_output, use_store
 from ratchet.orchestrator.promotion import check_better, check_name, find_promoted, promote_model, read_promotion
+from ratchet.orchestrator.recipe import Settings, build, find
 from ratchet.orchestrator.run_models import RunModel, find_model
 from ratchet.orchestrator.store import Store, gc
 
@@ -48,6 +49,17 @@ def test_a_name_points_to_the_exported_model_and_is_a_base(store: Store) -> None
     assert output is not None
     assert output.step.finished == found.step_id
     assert gc.plan(store, keep=0, grace=-1.0) == [] or found.object not in str(gc.plan(store, keep=0, grace=-1.0))
+
+
+def test_a_recipe_may_use_a_model_twice_and_under_two_names(store: Store, tmp_path: Path) -> None:
+    promote(store, made := make_model(store, 0.5))
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(f'{{"query": "q{n}", "pos": ["p{n}"], "neg": []}}\n' for n in range(20)))
+    for name in ("mine", made.run_id):
+        steps, *_ = build(find("retriever"), Settings({"data": str(data), "base": name}), store)  # it also mines
+        assert len([one for one in steps if one.finished]) == 1
+    steps, *_ = build(find("evaluate"), Settings({"data": str(data), "models": f"mine,{made.run_id}"}), store)
+    assert {one.name for one in steps if one.finished} == {"promoted/mine", f"{made.run_id}/merge"}
 
 
 def test_the_history_of_a_name_is_kept_and_the_same_model_is_no_step_of_it(store: Store) -> None:
