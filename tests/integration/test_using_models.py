@@ -89,7 +89,7 @@ def test_the_export_is_the_model(said: dict[str, str], folder: Path) -> None:
 def test_a_promoted_model_is_a_base(said: dict[str, str], folder: Path) -> None:
     assert "promoted: mine is" in find(said, "ratchet promote")
     assert (folder / ".ratchet/promoted/mine/model/modules.json").exists()
-    assert "/export" in find(said, "ratchet plan")
+    assert "promoted/mine " in find(said, "ratchet plan")
 
 
 def test_models_are_compared_on_new_data(said: dict[str, str]) -> None:
