@@ -25,11 +25,16 @@ def compute_points(ranking: pa.Table, method: str, rank_constant: float, spread:
     points = []
     for names, scores in zip(ranking["documents"].to_pylist(), ranking["scores"].to_pylist(), strict=True):
         if method == "rrf":
-            points.append({name: 1.0 / (rank_constant + rank) for rank, name in enumerate(names, 1)})
+            points.append(score_ranks(names, rank_constant))
             continue
         low = min(scores, default=0.0)
         points.append({name: (score - low) / spread for name, score in zip(names, scores, strict=True)})
     return points
+
+
+def score_ranks(names: Sequence[str], rank_constant: float = 60.0) -> dict[str, float]:
+    """Return the reciprocal ranks of a list's documents, the best first."""
+    return {name: 1.0 / (rank_constant + rank) for rank, name in enumerate(names, 1)}
 
 
 def fuse(points: Sequence[Sequence[dict[str, float]]], weights: Sequence[float]) -> list[list[tuple[str, float]]]:

@@ -127,7 +127,8 @@ def find_model_input(made: RunModel, field: str) -> Output | str | None:
     if given is None:
         return None
     step, _, part = given.rstrip("]").partition("[")
-    run = _read(_get_store(f"run {made.run_id}"), RunLog(_get_store("run").local("runs", made.run_id)))
+    store = _get_store(f"run {made.run_id}")
+    run = _read(store, RunLog(store.local("runs", made.run_id)))
     return run.step(step)[part] if step in run.step_ids else given
 
 

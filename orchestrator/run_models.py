@@ -135,12 +135,14 @@ def find_model(store: Store, name: str) -> RunModel:
     """Return the model that a name means: of the runs whose ids begin so, the newest with a model in its table counts.
     Raises InputError with the nearest known name if there is none."""
     run, _, own = name.partition(":")
-    matching = [run_log for run_log in list_run_logs(store) if run and run_log.run_id.startswith(run)]
+    runs = list(list_run_logs(store))
+    matching = [run_log for run_log in runs if run and run_log.run_id.startswith(run)]
     if not matching:
-        known = [run_log.run_id for run_log in list_run_logs(store)][:MAX_KNOWN]
+        known = [run_log.run_id for run_log in runs[:MAX_KNOWN]]
         raise InputError(f"model {name}: no such run in {store.where}; {expect_one_of(known, name)}")
-    found = next((run_log for run_log in matching if read_models(store, run_log)), matching[0])
-    plan, models = found.read("plan.json") or {}, read_models(store, found)
+    made_by = ((run_log, read_models(store, run_log)) for run_log in matching)
+    found, models = next((pair for pair in made_by if pair[1]), (matching[0], []))
+    plan = found.read("plan.json") or {}
     if not own:
         wanted = [one for one in models if one.best_as] or models[-1:]
         if not wanted:

@@ -63,15 +63,13 @@ def compare_embedder(folder: Path, dtype: str, adapter: Path | None = None) -> d
         return found
 
     def use_flag_embedding() -> Mapping[Role, np.ndarray]:
-        from FlagEmbedding import FlagLLMModel, FlagModel
+        from FlagEmbedding import FlagModel
 
-        kind: Any = FlagLLMModel if config.pooling == "last_token" else FlagModel
-        pooling = {} if config.pooling == "last_token" else {"pooling_method": config.pooling}
         options = {f"{role}_instruction_format": "{}{}" for role in TEXTS}
         options |= {"query_instruction_for_retrieval": prompts["query"]}
         options |= {"passage_instruction_for_retrieval": prompts["passage"]}
-        given = {**pooling, **options, "normalize_embeddings": config.normalize, "use_fp16": False, "devices": "cpu"}
-        model = kind(str(folder), **given)
+        given: dict[str, Any] = {"pooling_method": config.pooling, "normalize_embeddings": config.normalize}
+        model = FlagModel(str(folder), **given, **options, use_fp16=False, devices="cpu")
         encode: dict[Role, Any] = {"query": model.encode_queries, "passage": model.encode_corpus}
         return {role: encode[role](texts) for role, texts in TEXTS.items()}
 

@@ -9,12 +9,13 @@ import faiss
 import numpy as np
 import pyarrow.parquet as pq
 
+from ratchet.data.fusion import fuse, score_ranks
 from ratchet.data.lexical_baselines import index_bm25
 from ratchet.jobs.indexes.build_index import DOCUMENTS, INDEX
 from ratchet.models.embedder import encoder
 
-CANDIDATES, RANK_CONSTANT = 100, 60
-"""Documents of each of two rankings that are fused, and the constant of reciprocal rank fusion."""
+CANDIDATES = 100
+"""Documents of each of two rankings that are fused."""
 
 Found = tuple[str, str, float]
 """Id, text and score of a document."""
@@ -40,9 +41,6 @@ class Finder:
             split = bm25s.tokenize([query], stopwords=None, show_progress=False, return_ids=False)[0]
             score_N = self.words.get_scores(split) if split else np.zeros(len(self.ids))
             by_words = [int(row) for row in np.argsort(-score_N, kind="stable")[:depth] if score_N[row] > 0]
-            fused: dict[int, float] = {}
-            for ranking in (list(best), by_words):
-                for rank, row in enumerate(ranking, 1):
-                    fused[row] = fused.get(row, 0.0) + 1 / (RANK_CONSTANT + rank)
-            best = dict(sorted(fused.items(), key=lambda one: -one[1]))
+            points = [[score_ranks([str(row) for row in ranking])] for ranking in (list(best), by_words)]
+            best = {int(row): score for row, score in fuse(points, [1.0, 1.0])[0]}
         return [(self.ids[row], self.texts[row].as_py(), score) for row, score in list(best.items())[:k]]

@@ -16,7 +16,7 @@ def ask(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
     `build_index`, and its result."""
     from ratchet.jobs.indexes.finder import Finder
 
-    finder = Finder(paths["model"], paths["result"], arguments.hybrid == "true")
+    finder = Finder(paths["model"], paths["result"], arguments.hybrid)
     for query in arguments.query or read_queries():
         found = finder.find(query, arguments.top)
         if arguments.json:

@@ -61,7 +61,7 @@ def add_query_options(sub: argparse.ArgumentParser) -> None:
     """Add the options of `ratchet search` that say what is asked."""
     sub.add_argument("--query", action="append", metavar="TEXT",
         help="a query; may be repeated (default: queries are typed, or read from the standard input)")  # fmt: skip
-    sub.add_argument("--hybrid", action="store_const", const="true", help="fuse with BM25 by reciprocal ranks")
+    sub.add_argument("--hybrid", action="store_true", help="fuse with BM25 by reciprocal ranks")
     sub.add_argument("--top", type=number(int, 1), default=10, metavar="N", help="documents per query (default: 10)")
 
 

@@ -109,7 +109,7 @@ def test_queries_are_answered_from_the_command_and_from_the_standard_input(
     made = context(1)
     run(made, Config(), inputs)
     paths = {**vars(inputs), "result": made.out}
-    options = {"hybrid": None, "top": 2, "json": True, "query": ["a soup", "the moon"]}
+    options = {"hybrid": False, "top": 2, "json": True, "query": ["a soup", "the moon"]}
     ask(paths, argparse.Namespace(**options))
     first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert (first["query"], second["query"], len(first["documents"])) == ("a soup", "the moon", 2)
