@@ -117,7 +117,7 @@ class Plan:
         verified: check the content of the inputs against their manifests first.
         """
         step = self.steps[name].step
-        return step.job.inputs(**{key: self._input_path(ref, verified) for key, ref in step.inputs.items()})
+        return step.job.inputs(**{key: self.path_of(ref, verified) for key, ref in step.inputs.items()})
 
     def check_sources(self, name: str) -> None:
         """Raises InputError if a source changed since the plan was made."""
@@ -203,11 +203,12 @@ class Plan:
         assert manifest is not None  # only called when all parents are done
         return manifest.part_digest(ref.part)
 
-    def _input_path(self, ref: Reference, verified: bool) -> Any:
+    def path_of(self, ref: Reference, verified: bool) -> Any:
+        """Return the path of what a step or a command reads: None if it does not exist yet, a tuple for a tuple."""
         if ref is None:
             return None
         if isinstance(ref, tuple):
-            paths = [self._input_path(item, verified) for item in ref]
+            paths = [self.path_of(item, verified) for item in ref]
             return None if any(path is None for path in paths) else tuple(paths)
         if isinstance(ref, Source):
             return ref.path.absolute()  # workers have another working directory

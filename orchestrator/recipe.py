@@ -13,6 +13,7 @@ from __future__ import annotations
 import fnmatch
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 import reprlib
@@ -25,7 +26,7 @@ from typing import Any, get_type_hints
 import yaml
 
 import ratchet
-from ratchet.errors import InputError, RecipeError
+from ratchet.errors import InputError, RatchetError, RecipeError
 from ratchet.files import read_text
 from ratchet.orchestrator.finished_run import use_store
 from ratchet.orchestrator.job_interface.job import Resources
@@ -321,3 +322,16 @@ def _convert(text: str, annotation: Any, line: str) -> Any:
         return convert(text, annotation, line)
     except InputError as error:
         raise RecipeError(str(error)) from None
+
+
+def make_example_steps(found: Recipe) -> list[Step]:
+    """Return the steps of a recipe with its defaults; an existing folder stands for each required parameter.
+
+    Models are looked up on this machine only. Empty if the recipe cannot be built.
+    """
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    required = [name for name, parameter in found.parameters.items() if parameter.default is parameter.empty]
+    try:
+        return build(found, Settings.read([f"{name}=." for name in required]))[0]
+    except RatchetError:
+        return []

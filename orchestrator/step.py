@@ -141,8 +141,9 @@ class Summary:
     """Names of the steps that the recipe made and that no row or goal depends on. `recipe.build` fills it in."""
     files: Mapping[str, Output] = field(default_factory=dict)
     """Name -> a file of a step's output that is copied into the folder of the run, for the user to take."""
-    result: Output | None = None
-    """A folder that the command puts where the user wants it, such as an exported model."""
+    results: Mapping[str, Output | Source] = field(default_factory=dict)
+    """Name -> what the command works on after the run. The first is put where the user wants it, such as an exported
+    model."""
     best: Mapping[str, Output] = field(default_factory=dict)
     """Name -> the folder of a model that the run ends with, such as {"embedder": merged["model"]}: what a user takes.
     The first one is meant where the run stands for its model."""
@@ -250,7 +251,7 @@ def list_goals(summary: Summary) -> list[Step]:
     """Return the steps that a summary names."""
     shown = [metric.step for row in summary.rows for _, metric in row.metrics]
     taken = [*summary.files.values(), *summary.best.values(), *(row.model for row in summary.rows if row.model)]
-    taken += [summary.result] if summary.result else []
+    taken += [one for one in summary.results.values() if isinstance(one, Output)]
     own = (s for row in summary.rows for s in row.steps)
     return [*shown, *own, *summary.goals, *(output.step for output in taken)]
 

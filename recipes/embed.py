@@ -20,4 +20,4 @@ def embed(*, model: str, texts: str, role: Literal["query", "passage"] = "passag
     prepared = step("prepare", prepare_queries.JOB, queries=Source.find(texts, "texts"))
     vectors = step("embed", embedding.JOB, model=find_model(model), texts=prepared, role=role, npy=True)
     columns = {name: vectors.metric(name) for name in ("rows", "dim", "tokens")}
-    return Summary([Row(model, columns, [vectors])], result=Output(vectors))
+    return Summary([Row(model, columns, [vectors])], results={"vectors": Output(vectors)})

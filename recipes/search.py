@@ -22,4 +22,4 @@ def search(*, model: str, documents: str, index: Literal["flat", "ivf", "hnsw"] 
     vectors = step("embed", embed.JOB, model=folder, texts=texts)
     built = step("build_index", build_index.JOB, model=folder, vectors=vectors, texts=texts, kind=index)
     columns = {name: built.metric(name) for name in (f"recall@{built.config.k}", "documents", "megabytes")}
-    return Summary([Row(index, columns, [vectors, built])], result=Output(built))
+    return Summary([Row(index, columns, [vectors, built])], results={"index": Output(built), "model": folder})

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.quality.in_process import LINEAR, make_config, make_task, train, train_linear
+from benchmarks.quality.in_process import LINEAR, find_device, make_config, make_task, train, train_linear
 from benchmarks.quality.repeat import make_parser, repeat
 from benchmarks.quality.retrieval_sets import (
     has_seen_label,
@@ -112,7 +112,7 @@ def embed(given: argparse.Namespace, texts: Sequence[str], role: Any) -> np.ndar
     file = given.vectors / f"{name}.npy"
     if not file.exists():
         given.vectors.mkdir(parents=True, exist_ok=True)
-        np.save(file, encoder.load(resolve(MINILM), dtype="float32", device="cpu").encode(texts, role))
+        np.save(file, encoder.load(resolve(MINILM), dtype="float32", device=find_device()).encode(texts, role))
     vectors: np.ndarray = np.load(file)
     return vectors
 

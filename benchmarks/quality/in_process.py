@@ -23,11 +23,20 @@ def make_config(config_class: Any, values: dict[str, Any], settings: Sequence[st
 
 
 def make_task(task_class: type, config: Any, inputs: Any, threads: int) -> Any:
-    """Return the task of a job with one worker, on CPUs."""
+    """Return the task of a job with one worker."""
     from ratchet.jobs.training.task import WorkerInfo
     from ratchet.orchestrator.job_interface import Resources
 
-    return task_class(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=float(threads), gpus=0.0))
+    device = find_device()
+    gpus = float(device != "cpu")
+    return task_class(WorkerInfo(0, 1, device), config, inputs, Resources(1, cpus=float(threads), gpus=gpus))
+
+
+def find_device() -> str:
+    """Return "cuda" where torch sees a GPU, else "cpu"."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def train(task: Any) -> int:

@@ -129,7 +129,7 @@ def read_corpus(beir: Path) -> tuple[list[str], list[str]]:
 def encode(model: Path, texts: Sequence[str]) -> np.ndarray:
     from sentence_transformers import SentenceTransformer
 
-    found: np.ndarray = SentenceTransformer(str(model), device="cpu").encode(list(texts), normalize_embeddings=True)
+    found: np.ndarray = SentenceTransformer(str(model)).encode(list(texts), normalize_embeddings=True)
     return found
 
 
@@ -147,7 +147,7 @@ def run_ratchet(beir: Path, store: Path, settings: Sequence[str]) -> Path:
     from ratchet.orchestrator.store import Store
 
     values = [f"data={beir}", "iterations=2", *settings]
-    command = [str(Path(sys.executable).with_name("ratchet")), "run", "retriever", "--store", str(store)]
+    command = [sys.executable, "-m", "ratchet.orchestrator", "run", "retriever", "--store", str(store)]
     # Ray's workers have a low priority, which would tell where others use the machine too.
     environment = {**os.environ, "RAY_worker_niceness": "0"}
     command += [text for value in values for text in ("--set", value)]
@@ -197,7 +197,7 @@ def judge(model: Path, queries: Sequence[Query], text_of: dict[str, str]) -> flo
         map_at_k=[25],
         write_csv=False,
     )
-    return float(evaluator(SentenceTransformer(str(model), device="cpu"))["cosine_map@25"])
+    return float(evaluator(SentenceTransformer(str(model)))["cosine_map@25"])
 
 
 def mine(model: Path, pairs: list[tuple[str, str]], corpus: list[str]) -> list[tuple[str, str, list[str]]]:
@@ -209,7 +209,7 @@ def mine(model: Path, pairs: list[tuple[str, str]], corpus: list[str]) -> list[t
     columns = {"anchor": [query for query, _ in pairs], "positive": [right for _, right in pairs]}
     rows = mine_hard_negatives(
         Dataset.from_dict(columns),
-        SentenceTransformer(str(model), device="cpu"),
+        SentenceTransformer(str(model)),
         corpus=corpus,
         range_min=WINDOW[0],
         range_max=WINDOW[1],
@@ -237,9 +237,9 @@ def train_peer(
 
     columns: dict[str, list[str]] = {"anchor": [row[0] for row in mined], "positive": [row[1] for row in mined]}
     columns |= {f"negative_{n}": [row[2][n] for row in mined] for n in range(NEGATIVES)}
-    model = SentenceTransformer(str(start), device="cpu")
+    model = SentenceTransformer(str(start))
     if guided:
-        guide = SentenceTransformer(str(start), device="cpu")
+        guide = SentenceTransformer(str(start))
         loss: Any = losses.CachedGISTEmbedLoss(model, guide, temperature=0.05)
     else:
         loss = losses.CachedMultipleNegativesRankingLoss(model, scale=20.0)
@@ -251,7 +251,6 @@ def train_peer(
         lr_scheduler_type="cosine",
         warmup_steps=0.1,
         batch_sampler=BatchSamplers.NO_DUPLICATES,
-        use_cpu=True,
         report_to="none",
         save_strategy="no",
         disable_tqdm=True,
@@ -288,7 +287,6 @@ def train_flag_embedding(
         "learning_rate": rate,
         "lr_scheduler_type": "cosine",
         "warmup_steps": 0.1,
-        "use_cpu": True,
         "report_to": "none",
         "save_strategy": "no",
         "disable_tqdm": True,

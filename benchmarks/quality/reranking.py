@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.quality.in_process import make_config, make_task, train
+from benchmarks.quality.in_process import find_device, make_config, make_task, train
 from benchmarks.quality.repeat import make_parser, repeat
 from benchmarks.quality.retrieval_sets import (
     has_seen_label,
@@ -116,7 +116,7 @@ class Case:
     def score(self, model: Path, name: str) -> np.ndarray:
         from ratchet.models.embedder import encoder
 
-        loaded = encoder.load(model, dtype="float32", device="cpu")
+        loaded = encoder.load(model, dtype="float32", device=find_device())
         query_QD = loaded.encode([query.text for query in self.splits[name]], "query")
         scores: np.ndarray = query_QD @ loaded.encode([one.text for one in self.corpus], "passage").T
         return scores

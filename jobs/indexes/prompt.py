@@ -12,11 +12,11 @@ from ratchet.orchestrator.job_interface.terminal import print_clean
 
 
 def ask(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
-    """Answer the queries of the command, else those on the standard input, one per line. paths: the inputs of
-    `build_index`, and its result."""
+    """Answer the queries of the command, else those on the standard input, one per line. paths: of the
+    `index` and its `model`."""
     from ratchet.jobs.indexes.finder import Finder
 
-    finder = Finder(paths["model"], paths["result"], arguments.hybrid)
+    finder = Finder(paths["model"], paths["index"], arguments.hybrid)
     for query in arguments.query or read_queries():
         found = finder.find(query, arguments.top)
         if arguments.json:

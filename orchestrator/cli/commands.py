@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 
-from ratchet.errors import InputError, RatchetError
+from ratchet.errors import InputError
 from ratchet.orchestrator import promotion, recipe
 from ratchet.orchestrator.cli import console, store_console
 from ratchet.orchestrator.cli.error_report import find_places, report_error
@@ -25,7 +25,6 @@ from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting import report_json
 from ratchet.orchestrator.run_log import read_last_step_ids
 from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
-from ratchet.orchestrator.step import Step
 from ratchet.orchestrator.store import Store
 
 
@@ -57,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print_clean((done.run_log.folder / report_json.NAME).read_text())
     if own and own.after and done.word == "finished":
         module, _, function = own.after.partition(":")
-        getattr(importlib.import_module(module), function)(done.locate_result(), arguments)
+        getattr(importlib.import_module(module), function)(done.locate_results(), arguments)
     return 130 if done.interrupted else 1 if done.failures else 0
 
 
@@ -123,21 +122,8 @@ def _recipes(arguments: argparse.Namespace) -> int:
         console.print_recipes([recipe.find(name) for name in recipe.names()])
         return 0
     found = recipe.find(arguments.recipe)
-    console.print_recipe(found, _example_steps(found))
+    console.print_recipe(found, recipe.make_example_steps(found))
     return 0
-
-
-def _example_steps(found: recipe.Recipe) -> list[Step]:
-    """Return the steps of a recipe with its defaults; an existing folder stands for each required parameter.
-
-    Models are looked up on this machine only. Empty if the recipe cannot be built.
-    """
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    required = [name for name, parameter in found.parameters.items() if parameter.default is parameter.empty]
-    try:
-        return recipe.build(found, recipe.Settings.read([f"{name}=." for name in required]))[0]
-    except RatchetError:
-        return []
 
 
 def _status(arguments: argparse.Namespace) -> int:

@@ -28,7 +28,9 @@ first steps:
   ratchet run quickstart               run it; after an interruption, the same command continues
   ratchet report                       show the report of the newest run
 
-`ratchet COMMAND --help` explains the options of a command.
+`ratchet COMMAND --help` explains the options of a command. The Tab key completes commands, options, recipes, settings,
+runs and models after this line in bash (for other shells see `register-python-argcomplete --help`):
+  eval "$(register-python-argcomplete ratchet)"
 """
 
 SETTINGS = """\
@@ -235,6 +237,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub.add_argument("--sample", type=number(float, 0, 1), default=1.0, metavar="FRACTION",
         help="fraction of the files, drawn at random, whose content is read; names and sizes are always checked"
         " (default: 1)")
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
+        from ratchet.orchestrator.cli.completion import complete
+
+        complete(parser)
     return parser.parse(argv)
 
 

@@ -28,8 +28,8 @@ class RecipeCommand:
     target: str = ""
     """The name, in the usage, of the new folder for the result of the recipe. Empty: it has none."""
     after: str = ""
-    """The function, `module:function`, that is called with the paths of the inputs and of the result of the recipe's
-    last step, and with the arguments. Empty: none."""
+    """The function, `module:function`, that is called with the paths of the summary's results and the arguments. Empty:
+    none."""
     further: Callable[[argparse.ArgumentParser], None] = field(default=lambda sub: None)
     """Adds the options of `after`."""
 
@@ -44,7 +44,7 @@ class RecipeCommand:
         for name, text in self.options.items():
             option = f"--{name.replace('_', '-')}"
             sub.add_argument(option, dest=name, metavar="VALUE", help=text, required=name in self.required)
-        said = "a JSON object per query" if self.after else "report.json of the run"
+        said = "what it answers as JSON" if self.after else "report.json of the run"
         sub.add_argument("--json", action="store_true", help=f"print {said} alone, and the progress as errors")
         self.further(sub)
 
@@ -63,6 +63,14 @@ def add_query_options(sub: argparse.ArgumentParser) -> None:
         help="a query; may be repeated (default: queries are typed, or read from the standard input)")  # fmt: skip
     sub.add_argument("--hybrid", action="store_true", help="fuse with BM25 by reciprocal ranks")
     sub.add_argument("--top", type=number(int, 1), default=10, metavar="N", help="documents per query (default: 10)")
+
+
+def add_server_options(sub: argparse.ArgumentParser) -> None:
+    """Add the options of `ratchet serve` that say where."""
+    sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)")
+    sub.add_argument("--port", type=number(int, 1, 65_535), default=8000, help="port to listen on (default: 8000)")
+    sub.add_argument("--replicas", type=number(int, 1), default=1, metavar="N",
+        help="processes with the models; each takes a GPU, or its share of the CPUs (default: 1)")  # fmt: skip
 
 
 RECIPE_COMMANDS = {
@@ -134,5 +142,26 @@ The index is kept in the store: the same command searches at once.
         options={"index": "flat (exact), ivf or hnsw (approximate, for millions of documents) (default: flat)"},
         after="ratchet.jobs.indexes.prompt:ask",
         further=add_query_options,
+    ),
+    "serve": RecipeCommand(
+        help="serve embedders and rerankers over HTTP, with OpenAI's and Cohere's requests",
+        examples="""\
+examples:
+  ratchet serve 20261124-2311:embedder
+  ratchet serve 20261124-2311:embedder 20261124-2311:reranker --port 8080
+
+  curl http://127.0.0.1:8000/v1/embeddings -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" \\
+    -d '{"model": "20261124-2311:embedder", "input": ["a question"], "input_type": "query"}'
+
+POST /v1/embeddings takes OpenAI's requests; `input_type` (passage or query) says which template of the model is
+applied. POST /rerank takes Cohere's; scores are the logistic function of the model's. GET /v1/models and /health
+answer too. Clients send a bearer token: that of the environment variable RATCHET_TOKEN, else a random one, which is
+printed. The models are exported first, and are not served where another library gives other results.
+
+""",
+        words={"models": "MODEL..."},
+        options={},
+        after="ratchet.jobs.serving.server:serve",
+        further=add_server_options,
     ),
 }

@@ -187,19 +187,14 @@ class Run:
                 source = self.plan.store.path(commit.manifest, output.part)
                 replace(self.run_log.folder / name, source.read_bytes())
 
-    def locate_result(self) -> dict[str, Path]:
-        """Return the paths of the inputs of the step whose output is the summary's result, by field, and of the
-        `result`; empty if the step is not done."""
-        output = self.summary.result
-        commit = self.plan.steps[output.step.name].commit if output else None
-        if output is None or commit is None:
-            return {}
-        inputs = vars(self.plan.inputs(output.step.name, verified=True))
-        return {**inputs, "result": self.plan.store.path(commit.manifest, output.part, full=True)}
+    def locate_results(self) -> dict[str, Path]:
+        """Return the paths of the summary's results; empty if a step is not done."""
+        found = {name: self.plan.path_of(ref, verified=True) for name, ref in self.summary.results.items()}
+        return {} if None in found.values() else found
 
     def copy_result(self, target: Path) -> None:
-        """Copy the result of the summary, if its step is done, to a folder that does not exist yet, as a whole."""
-        source = self.locate_result().get("result")
+        """Copy the first result of the summary, if it is there, to a folder that does not exist yet, as a whole."""
+        source = next(iter(self.locate_results().values()), None)
         if source is None:
             return
         unfinished = target.with_name(f".{target.name}.{os.getpid()}")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from ratchet.errors import InputError
+from ratchet.jobs.export import export_model
 from ratchet.jobs.pretrained import pretrained
-from ratchet.orchestrator.finished_run import find_model_output
-from ratchet.orchestrator.step import Output, Source
+from ratchet.orchestrator.finished_run import find_model_input, find_model_output, find_run_model
+from ratchet.orchestrator.step import Output, Source, Step, step
 
 
 def find_model(name: str) -> Source | Output:
@@ -14,3 +18,20 @@ def find_model(name: str) -> Source | Output:
     unknown model of a run.
     """
     return find_model_output(name) or pretrained(name)
+
+
+def make_export(name: str, model: str, *, adapter: bool = False, **settings: Any) -> Step:
+    """Return the step that writes a model, or its adapter alone, for other libraries. A model of a run that is an
+    adapter is merged into its base."""
+    inputs: dict[str, Any] = {"model": find_model(model), "adapter": None}
+    if made := find_run_model(model):
+        found = inputs["model"] if made.kind == "adapter" else find_model_input(made, "adapter") if adapter else None
+        if found is not None:
+            base = find_model_input(made, "base")
+            if base is None:
+                raise InputError(f"model {model}: an adapter without a known base; expected one that a run trained")
+            inputs = {"model": find_model(base) if isinstance(base, str) else base, "adapter": found}
+            settings |= {"base_name": made.base}
+    if adapter and inputs["adapter"] is None:
+        raise InputError(f"adapter: true given, for {model}, which has none; expected a model of LoRA; leave it out")
+    return step(name, export_model.JOB, **inputs, form="adapter" if adapter else "model", **settings)

@@ -16,21 +16,15 @@ from ratchet.models.adapters.shard_merge import read_main_dtype
 from ratchet.models.decoder import decoder
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.embedder.sentence_transformers_layout import write_layout
-from ratchet.models.model_files import (
-    ENCODING_CONFIG_FILE,
-    OTHER_FORMATS,
-    RERANKER_CONFIG_FILE,
-    TRAINING_STATE,
-    find_config_folder,
-)
-from ratchet.models.model_kind import describe_kind, read_config
-from ratchet.models.presets import find_preset
+from ratchet.models.model_files import OTHER_FORMATS, TRAINING_STATE
+from ratchet.models.model_kind import read_config
+from ratchet.models.usage import find_usage
 from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     torch.set_num_threads(max(1, int(context.resources.cpus or 1)))
-    target, kind = context.out / "model", find_kind(inputs.model, inputs.adapter)
+    target, kind = context.out / "model", find_usage(inputs.model, inputs.adapter)
     context.progress(Progress(0, 2, "stages", "writing"))
     if config.form == "adapter":
         assert inputs.adapter is not None  # `check` made sure
@@ -58,16 +52,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     metrics["difference"] = max(found.values())
     note = f"the same in {', '.join(differences)}: differences up to {metrics['difference']:.1g}"
     return Result(metrics, {"largest difference from other libraries": rows}, note=note)
-
-
-def find_kind(model: Path, adapter: Path | None) -> str:
-    """Return what a model is used as: embedder, reranker or decoder."""
-    folder = find_config_folder(model, adapter)
-    kind = describe_kind(read_config(model))
-    if (folder / RERANKER_CONFIG_FILE).is_file() or kind == "a reranker" or find_preset(model, "reranker"):
-        return "reranker"
-    embeds = any((folder / name).is_file() for name in (ENCODING_CONFIG_FILE, "modules.json"))
-    return "decoder" if kind == "a decoder" and not embeds and not find_preset(model, "embedder") else "embedder"
 
 
 def write_model(kind: str, inputs: Inputs, target: Path) -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from mistakes import Mistake, answers, check, parametrize
 
-ALL = "run, sweep, submit, plan, recipes, status, models, evaluate, export, embed, search, promote, report, diff, "
+ALL = (
+    "run, sweep, submit, plan, recipes, status, models, evaluate, export, embed, search, serve, promote, report, diff, "
+)
 ALL += "gc, verify"
 RECIPES = "chat, countdown, embed, evaluate, export, gsm8k, misconceptions, predict, quickstart, retriever, search, "
-RECIPES += "squad, theorems"
+RECIPES += "serve, squad, theorems"
 
 COMMANDS = answers(
     ("", rf"command: not given; expected one of {ALL}; `ratchet --help` explains them"),

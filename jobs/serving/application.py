@@ -1,0 +1,159 @@
+"""The HTTP application of `ratchet serve`: embeddings as OpenAI's API gives them, and reranking as Cohere's does."""
+
+# Ray Serve makes the routes from copies of the methods, which have the names above the class alone. Annotations are
+# therefore no strings (`from __future__ import annotations`), and functions stand above it.
+import asyncio
+import base64
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from fastapi import FastAPI, Header, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from ray import serve
+
+from ratchet.models.embedder import encoder
+from ratchet.models.embedder.encoding_config import Role
+from ratchet.models.reranker import reranker
+from ratchet.models.usage import find_usage
+
+MOST_TEXTS = 2048
+"""Texts of a request: OpenAI's limit."""
+
+Texts = Annotated[list[str], Field(min_length=1, max_length=MOST_TEXTS)]
+application = FastAPI(title="ratchet serve")
+
+
+class EmbeddingRequest(BaseModel):
+    """https://platform.openai.com/docs/api-reference/embeddings/create"""
+
+    model: str
+    input: str | Texts
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    """The first so many dimensions, normalised again: for models that were trained for it (Matryoshka)."""
+    input_type: Literal["passage", "document", "query"] = "passage"
+    """Which template of the model is applied. Not of OpenAI; the name is Cohere's."""
+
+
+class RerankRequest(BaseModel):
+    """https://docs.cohere.com/reference/rerank"""
+
+    model: str = ""
+    """Empty: the only reranker."""
+    query: str
+    documents: Texts
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    return_documents: bool = False
+
+
+@application.exception_handler(RequestValidationError)
+async def refuse(request: Request, error: RequestValidationError) -> JSONResponse:
+    found = error.errors()[-1]  # of a union that of its last type, the general one
+    where = ".".join(str(part) for part in found["loc"][1:] if part == found["loc"][1] or isinstance(part, int))
+    return _answer_error(400, f"{where or 'request'}: {found['msg']}")
+
+
+@application.exception_handler(HTTPException)
+async def explain(request: Request, error: HTTPException) -> JSONResponse:
+    return _answer_error(error.status_code, str(error.detail))
+
+
+def _answer_error(status: int, message: str) -> JSONResponse:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return JSONResponse({"error": {"message": message, "type": kind, "code": None}}, status)
+
+
+def encode_vector(vector_D: np.ndarray, encoding_format: str) -> str | Sequence[float]:
+    """Return a vector as the values of JSON, or as base64 of little-endian float32."""
+    if encoding_format == "base64":
+        return base64.b64encode(vector_D.astype("<f4").tobytes()).decode()
+    found: list[float] = vector_D.tolist()
+    return found
+
+
+@serve.ingress(application)
+class ModelServer:
+    """A replica: all models, and the routes."""
+
+    def __init__(self, folders: Mapping[str, str], token: str, threads: int) -> None:
+        """folders: the name of each model in requests -> its folder. token: what the header `Authorization` must hold
+        after `Bearer`."""
+        torch.set_num_threads(threads)
+        self.token = token
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        usages = {name: find_usage(Path(folder)) for name, folder in folders.items()}
+        self.embedders, self.rerankers = (
+            {name: load(Path(folders[name]), device=device) for name, usage in usages.items() if usage == wanted}
+            for wanted, load in (("embedder", encoder.load), ("reranker", reranker.load))
+        )
+        # One batch at a time: concurrent ones would share the same processor, and keep their activations meanwhile.
+        self.lock = asyncio.Lock()
+
+    @application.get("/health")
+    async def health(self) -> dict[str, str]:
+        return {"status": "ok"}
+
+    @application.get("/v1/models")
+    async def list_models(self, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
+        self._check_token(authorization)
+        names = [*self.embedders, *self.rerankers]
+        return {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "ratchet"} for name in names]}
+
+    @application.post("/v1/embeddings")
+    async def embed(self, request: EmbeddingRequest, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
+        self._check_token(authorization)
+        model = self._find(self.embedders, request.model, "embedder")
+        if (request.dimensions or 1) > model.dim:
+            raise HTTPException(400, f"dimensions: {request.dimensions} given; expected at most {model.dim}")
+        texts = [request.input] if isinstance(request.input, str) else request.input
+        role: Role = "query" if request.input_type == "query" else "passage"
+        tokens = 0
+
+        def count(tokens_B: np.ndarray) -> None:
+            nonlocal tokens
+            tokens += int(tokens_B.sum())
+
+        async with self.lock:
+            vectors_ND = await asyncio.to_thread(model.encode, texts, role, progress=count)
+        if request.dimensions:
+            vectors_ND = vectors_ND[:, : request.dimensions]
+            vectors_ND = vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-12)
+        rows = [
+            {"object": "embedding", "index": index, "embedding": encode_vector(vector_D, request.encoding_format)}
+            for index, vector_D in enumerate(vectors_ND)
+        ]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return {"object": "list", "data": rows, "model": request.model, "usage": usage}
+
+    @application.post("/rerank")
+    @application.post("/v1/rerank")
+    async def rerank(self, request: RerankRequest, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
+        self._check_token(authorization)
+        name = request.model or next(iter(self.rerankers), "")
+        model = self._find(self.rerankers, name, "reranker")
+        async with self.lock:
+            (scores,) = await asyncio.to_thread(model.score, [request.query], [request.documents])
+        probabilities = 1 / (1 + np.exp(-scores.astype(np.float64)))
+        order = np.argsort(-scores, kind="stable")[: request.top_n].tolist()
+        results = [
+            {"index": index, "relevance_score": float(probabilities[index])}
+            | ({"document": {"text": request.documents[index]}} if request.return_documents else {})
+            for index in order
+        ]
+        return {"model": name, "results": results}
+
+    def _check_token(self, authorization: str) -> None:
+        if not secrets.compare_digest(authorization.encode(), f"Bearer {self.token}".encode()):
+            raise HTTPException(401, "wrong or missing token; expected the header `Authorization: Bearer TOKEN`")
+
+    def _find(self, models: Mapping[str, Any], name: str, usage: str) -> Any:
+        if name not in models:
+            known = ", ".join(models) or f"none, since no {usage} is served"
+            raise HTTPException(404, f"model: '{name}' given; expected one of: {known}")
+        return models[name]

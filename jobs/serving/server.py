@@ -1,0 +1,103 @@
+"""`ratchet serve`: starts the HTTP endpoint by Ray Serve, and stops it at ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from ratchet.errors import InputError
+from ratchet.models.usage import find_usage
+from ratchet.orchestrator.job_interface.snapshot import freeze_code
+from ratchet.orchestrator.job_interface.terminal import print_clean
+
+NAME = "ratchet"
+"""Of the application in Ray Serve."""
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def serve(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
+    """Serve models until the process is interrupted. paths: name in requests -> the exported folder."""
+    _check(paths, arguments)
+    import ray
+    from ray import serve as ray_serve
+
+    from ratchet.jobs.serving.application import ModelServer
+
+    token = os.environ.get("RATCHET_TOKEN") or secrets.token_urlsafe(24)
+    address = arguments.address or os.environ.get("RAY_ADDRESS") or "local"
+    with freeze_code(()) as (_, runtime_env):
+        handler = signal.getsignal(signal.SIGTERM)  # Ray sets its own, which ends the process at once
+        ray.init(address=address, runtime_env=runtime_env, log_to_driver=False, logging_level=logging.ERROR)
+        signal.signal(signal.SIGTERM, handler)
+    try:
+        http_options = {"host": arguments.host, "port": arguments.port}
+        quiet = {"log_level": "ERROR", "enable_access_log": False}
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+        ray_serve.start(proxy_location="HeadOnly", http_options=http_options, logging_config=quiet)
+        machine = ray.cluster_resources()
+        gpu = machine.get("GPU", 0) > 0
+        threads = max(1, int(machine["CPU"]) // arguments.replicas)
+        deployment = ray_serve.deployment(
+            num_replicas=arguments.replicas,
+            max_ongoing_requests=100,
+            ray_actor_options={"num_gpus": 1} if gpu else {"num_cpus": threads},
+        )(ModelServer)
+        application = deployment.bind({name: str(path) for name, path in paths.items()}, token, threads)
+        ray_serve.run(application, name=NAME, logging_config=quiet)
+        _tell(paths, arguments, token)
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        print_clean("stopping")
+    finally:
+        if address != "local":  # else everything ends with Ray
+            ray_serve.delete(NAME)
+        ray.shutdown()
+
+
+def _check(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
+    """Raise InputError for what would only fail after models are loaded."""
+    if importlib.util.find_spec("fastapi") is None:
+        raise InputError("serve: Ray Serve is not installed; expected the extra `serve`; pip install 'ratchet[serve]'")
+    for name, path in paths.items():
+        if find_usage(path) == "decoder":
+            raise InputError(
+                f"serve {name}: a causal language model; expected embedders and rerankers; `ratchet export` it, and"
+                " serve the folder with `vllm serve`"
+            )
+    with socket.socket(socket.AF_INET6 if ":" in arguments.host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((arguments.host, arguments.port))
+        except OSError as error:
+            raise InputError(
+                f"serve: port {arguments.port} of {arguments.host}: {error.strerror}; expected a free port of this"
+                " machine; give another --port"
+            ) from None
+
+
+def _tell(paths: Mapping[str, Path], arguments: argparse.Namespace, token: str) -> None:
+    host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+    url, models = f"http://{host}:{arguments.port}", {name: find_usage(path) for name, path in paths.items()}
+    if arguments.json:
+        print_clean(json.dumps({"url": url, "token": token, "models": models}))
+        return
+    name = next(iter(models))
+    print_clean(f"serving {', '.join(f'{name} ({usage})' for name, usage in models.items())} at {url}")
+    print_clean(f"token: {token}")
+    if models[name] == "embedder":
+        print_clean(f'  from openai import OpenAI; client = OpenAI(base_url="{url}/v1", api_key="{token}")')
+        print_clean(
+            f'  client.embeddings.create(model="{name}", input=["a text"], extra_body={{"input_type": "query"}})'
+        )
+    if arguments.host not in LOOPBACK:
+        print_clean("note: requests and the token are not encrypted; put a proxy with TLS in front of it")
+    print_clean("ctrl-C stops it")

@@ -1,0 +1,22 @@
+"""What a model folder is used as."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from ratchet.models.model_files import ENCODING_CONFIG_FILE, RERANKER_CONFIG_FILE, find_config_folder
+from ratchet.models.model_kind import describe_kind, read_config
+from ratchet.models.presets import find_preset
+
+Usage = Literal["embedder", "reranker", "decoder"]
+
+
+def find_usage(model: Path, adapter: Path | None = None) -> Usage:
+    """Return what a model, maybe with an adapter, is used as: by its files, else by its config and name."""
+    folder = find_config_folder(model, adapter)
+    kind = describe_kind(read_config(model))
+    if (folder / RERANKER_CONFIG_FILE).is_file() or kind == "a reranker" or find_preset(model, "reranker"):
+        return "reranker"
+    embeds = any((folder / name).is_file() for name in (ENCODING_CONFIG_FILE, "modules.json"))
+    return "decoder" if kind == "a decoder" and not embeds and not find_preset(model, "embedder") else "embedder"

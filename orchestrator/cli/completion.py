@@ -1,0 +1,69 @@
+"""Completion in a shell, by argcomplete: of commands and options, and of the names in `LISTERS`.
+
+eval "$(register-python-argcomplete ratchet)"
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import fields
+
+import argcomplete
+
+from ratchet.errors import RatchetError
+from ratchet.orchestrator import recipe
+from ratchet.orchestrator.cli.arguments import Parser
+from ratchet.orchestrator.run_log import list_run_logs
+from ratchet.orchestrator.run_models import list_models
+from ratchet.orchestrator.store import Store
+
+Lister = Callable[[argparse.Namespace], list[str]]
+
+
+def complete(parser: Parser) -> None:
+    """Answer the shell that asks for completions, and end the process."""
+    for command in parser.list_commands().values():
+        for action in command._actions:
+            if lister := LISTERS.get(action.dest):
+                action.completer = _make_completer(lister)  # type: ignore[attr-defined]
+    argcomplete.autocomplete(parser)
+
+
+def _make_completer(lister: Lister) -> Callable[..., list[str]]:
+    def list_names(parsed_args: argparse.Namespace, **_: object) -> list[str]:
+        try:
+            return lister(parsed_args)
+        except RatchetError:
+            return []  # no such recipe, no store: there is nothing to offer
+
+    return list_names
+
+
+def _list_recipes(arguments: argparse.Namespace) -> list[str]:
+    return recipe.names()
+
+
+def _list_settings(arguments: argparse.Namespace) -> list[str]:
+    """Return `NAME=` of the recipe's parameters, and `JOB.SETTING=` of its jobs."""
+    found = recipe.find(arguments.recipe)
+    jobs = {step.job.name: step.job for step in recipe.make_example_steps(found)}
+    settings = [f"{name}.{field.name}" for name, job in jobs.items() for field in fields(job.config)]
+    return [f"{name}=" for name in (*found.parameters, *settings)]
+
+
+def _list_runs(arguments: argparse.Namespace) -> list[str]:
+    return [run.run_id for run in list_run_logs(Store.view(arguments.store))]
+
+
+def _list_models(arguments: argparse.Namespace) -> list[str]:
+    return [model.name for model in list_models(Store.view(arguments.store))]
+
+
+LISTERS: dict[str, Lister] = {
+    "recipe": _list_recipes,
+    "set": _list_settings,
+    **dict.fromkeys(("run", "before", "after"), _list_runs),
+    **dict.fromkeys(("model", "models"), _list_models),
+}
+"""Destination of an option or a word -> what it is completed by."""
