@@ -140,7 +140,8 @@ def _models(arguments: argparse.Namespace) -> int:
 
 
 def _diff(arguments: argparse.Namespace) -> int:
-    store_console.print_diff(Store.view(arguments.store), arguments.before, arguments.after, arguments.json)
+    given = arguments
+    store_console.print_diff(Store.view(given.store), given.before, given.after, given.json, given.html)
     return 0
 
 

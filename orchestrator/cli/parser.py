@@ -231,6 +231,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub.add_argument("before", metavar="RUN", help="id of a run, or its beginning")
     sub.add_argument("after", metavar="RUN", help="id of another run, or its beginning")
     sub.add_argument("--json", action="store_true", help="print all differences as JSON")
+    sub.add_argument("--html", type=Path, metavar="FILE", help="also write them as a page")
 
     _add_gc(add_command("gc", "list results that no kept run needs, and remove them with --yes", epilog=GC))
     sub = add_command("verify", "check that stored results are unchanged", epilog=VERIFY)

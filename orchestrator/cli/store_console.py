@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import Counter
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from ratchet.errors import DamagedError, StoreError
+from ratchet.orchestrator.atomic_file import write_atomically
 from ratchet.orchestrator.cli.console import print_error
 from ratchet.orchestrator.cli.grids import format_time, print_grid, print_table
 from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, pluralize
-from ratchet.orchestrator.reporting.run_diff import compare_runs
+from ratchet.orchestrator.reporting.run_diff import compare_runs, render_diff
 from ratchet.orchestrator.run_log import RunLog, list_run_logs, list_sweeps
 from ratchet.orchestrator.run_models import RunModel, read_models
 from ratchet.orchestrator.store import Store, audit_log, gc
@@ -144,9 +147,12 @@ def print_report(store: Store, run: str | None) -> None:
     print_clean(f"report: {run_log.folder / 'report.html'}")
 
 
-def print_diff(store: Store, before: str, after: str, as_json: bool) -> None:
-    """Print what differs between two runs."""
+def print_diff(store: Store, before: str, after: str, as_json: bool, page: Path | None) -> None:
+    """Print what differs between two runs. page: a file for it as HTML."""
     found = compare_runs(store, _find_run(store, before), _find_run(store, after))
+    if page:
+        write_atomically(page, render_diff(found))
+        print_clean(f"page: {page}", sys.stderr if as_json else None)
     if as_json:
         print_clean(json.dumps(asdict(found), indent=1))
         return

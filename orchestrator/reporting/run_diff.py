@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ratchet.errors import StoreError
 from ratchet.orchestrator.fingerprint import describe_changes
 from ratchet.orchestrator.reporting import report_json
-from ratchet.orchestrator.reporting.formatting import judge_difference
+from ratchet.orchestrator.reporting.formatting import format_setting, judge_difference
+from ratchet.orchestrator.reporting.report import render_template
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
+from ratchet.orchestrator.reporting.tables import build_table
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Store
 
@@ -73,6 +75,18 @@ def compare_runs(store: Store, before: RunLog, after: RunLog) -> RunDiff:
         tuple(_compare_numbers(one, other)),
         tuple(changed),
         len(equal),
+    )
+
+
+def render_diff(diff: RunDiff) -> str:
+    """Return the page of a difference, as `render` does that of a run."""
+    rows = [{**asdict(one), "difference": one.after - one.before} for one in diff.numbers if one.after != one.before]
+    parameters = [{"parameter": name, "before": old, "after": new} for name, (old, new) in diff.parameters.items()]
+    texts = {name: [format_setting(row[name]) for row in parameters] for name in ("before", "after")}
+    order = ("row", "column", "before", "after", "difference", "verdict")
+    numbers = build_table([{name: row[name] for name in order} for row in rows], {}, directions={})
+    return render_template(
+        "diff.html.j2", data=diff, numbers=numbers, parameters=build_table(parameters, {}, texts, directions={})
     )
 
 

@@ -147,9 +147,10 @@ def test_it_is_served_to_the_openai_client(said: dict[str, str]) -> None:
     assert find(said, "import os").strip() == "384"
 
 
-def test_two_runs_are_compared(said: dict[str, str]) -> None:
-    output = find(said, "ratchet diff")
+def test_two_runs_are_compared(said: dict[str, str], folder: Path) -> None:
+    output, _ = (output for command, output in said.items() if command.startswith("ratchet diff"))
     assert "setting epochs: 2 -> 1" in output
+    assert "setting epochs: 2 -&gt; 1" in (folder / "difference.html").read_text()
     assert "iteration 0" in output
 
 

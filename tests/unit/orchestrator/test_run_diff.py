@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page import Page
 from store_contents import made_of
 
 from ratchet.errors import StoreError
@@ -87,3 +88,15 @@ def test_a_run_that_has_not_ended_is_refused(store: Store) -> None:
     ended, running = make_run(store, {}, {}), RunLog.begin(store, "toy", {})
     with pytest.raises(StoreError, match=f"run {running.run_id}: no report; expected a run that ended"):
         compare_runs(store, ended, running)
+
+
+def test_the_page_shows_numbers_parameters_and_steps(store: Store, tmp_path: Path) -> None:
+    runs = [
+        make_run(store, {"a<b": ({"k": k}, True)}, {"row": {"MAP@25": Estimate(k / 10, 0.01)}}, k=k).run_id
+        for k in (1, 2)
+    ]
+    file = tmp_path / "difference.html"
+    assert main(["diff", *runs, "--html", str(file), "--store", str(store.root)]) == 0
+    page = Page(file.read_text())
+    for text in ("0.100 0.200 0.100 more than noise", "k 1 2", "a<b 1.0 s → 1.0 s"):
+        assert text in page.text
