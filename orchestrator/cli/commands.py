@@ -52,7 +52,7 @@ def _run(arguments: argparse.Namespace) -> int:
     own, as_json = RECIPE_COMMANDS.get(arguments.command), getattr(arguments, "json", False)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         done = run_recipe(arguments.recipe, _settings(arguments), store, argv, **options)
-    if own and as_json and not own.after:
+    if own and as_json and not own.answers:
         print_clean((done.run_log.folder / report_json.NAME).read_text())
     if own and own.after and done.word == "finished":
         module, _, function = own.after.partition(":")

@@ -30,6 +30,8 @@ class RecipeCommand:
     after: str = ""
     """The function, `module:function`, that is called with the paths of the summary's results and the arguments. Empty:
     none."""
+    answers: bool = False
+    """Whether `after` prints the JSON that `--json` asks for, instead of report.json."""
     further: Callable[[argparse.ArgumentParser], None] = field(default=lambda sub: None)
     """Adds the options of `after`."""
 
@@ -44,7 +46,7 @@ class RecipeCommand:
         for name, text in self.options.items():
             option = f"--{name.replace('_', '-')}"
             sub.add_argument(option, dest=name, metavar="VALUE", help=text, required=name in self.required)
-        said = "what it answers as JSON" if self.after else "report.json of the run"
+        said = "what it answers as JSON" if self.answers else "report.json of the run"
         sub.add_argument("--json", action="store_true", help=f"print {said} alone, and the progress as errors")
         self.further(sub)
 
@@ -63,6 +65,12 @@ def add_query_options(sub: argparse.ArgumentParser) -> None:
         help="a query; may be repeated (default: queries are typed, or read from the standard input)")  # fmt: skip
     sub.add_argument("--hybrid", action="store_true", help="fuse with BM25 by reciprocal ranks")
     sub.add_argument("--top", type=number(int, 1), default=10, metavar="N", help="documents per query (default: 10)")
+
+
+def add_hub_options(sub: argparse.ArgumentParser) -> None:
+    """Add the options of `ratchet export` for the Hugging Face hub."""
+    sub.add_argument("--push", metavar="OWNER/NAME", help="also upload the folder to the Hugging Face hub")
+    sub.add_argument("--public", action="store_true", help="make a new repository public (default: private)")
 
 
 def add_server_options(sub: argparse.ArgumentParser) -> None:
@@ -100,6 +108,7 @@ examples:
   ratchet export 20261124-2311 my-embedder          the model that the run ended with
   ratchet export 20261124-2311:reranker my-reranker --license apache-2.0
   ratchet export 20261124-2311:sft my-adapter --adapter
+  ratchet export 20261124-2311 my-embedder --name me/my-embedder --push me/my-embedder
 
 The folder is loaded by sentence-transformers, transformers, FlagEmbedding and PEFT, as far as they are installed and
 the model is of their kind, and nothing is written where one of them gives other results than Ratchet.
@@ -112,6 +121,8 @@ the model is of their kind, and nothing is written where one of them gives other
             "name": "what the model card calls the model, such as its id on the hub",
             "license": "the license in the model card, an identifier of the hub such as apache-2.0",
         },
+        after="ratchet.jobs.export.hub:push",
+        further=add_hub_options,
     ),
     "embed": RecipeCommand(
         help="embed your texts with a model: vectors as Parquet and as .npy",
@@ -141,6 +152,7 @@ The index is kept in the store: the same command searches at once.
         words={"model": "MODEL", "documents": "FILE"},
         options={"index": "flat (exact), ivf or hnsw (approximate, for millions of documents) (default: flat)"},
         after="ratchet.jobs.indexes.prompt:ask",
+        answers=True,
         further=add_query_options,
     ),
     "serve": RecipeCommand(
@@ -162,6 +174,7 @@ printed. The models are exported first, and are not served where another library
         words={"models": "MODEL..."},
         options={},
         after="ratchet.jobs.serving.server:serve",
+        answers=True,
         further=add_server_options,
     ),
 }

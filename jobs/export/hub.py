@@ -1,0 +1,32 @@
+"""An exported model on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from ratchet.errors import ModelError
+from ratchet.orchestrator.job_interface.terminal import print_clean
+
+
+def push(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
+    """Upload the exported folder as one commit, where `--push` asks for it. A repository that does not exist yet is
+    made, private without `--public`. Raises ModelError where the hub refuses."""
+    if not arguments.push:
+        return
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError, HTTPError
+
+    api = HfApi()
+    try:
+        name = api.create_repo(arguments.push, private=not arguments.public, exist_ok=True).repo_id
+        found = api.upload_folder(repo_id=name, folder_path=paths["model"], commit_message="Export by Ratchet")
+    except (HTTPError, HFValidationError) as error:
+        said = " ".join(str(error).split())[:300]
+        raise ModelError(
+            f"export --push {arguments.push}: {said}; expected OWNER/NAME that the token (HF_TOKEN, or `hf auth login`)"
+            f" may write; correct one of them; the model is in {arguments.target}"
+        ) from None
+    print_clean(f"pushed: {found.commit_url}", sys.stderr if arguments.json else None)
