@@ -16,8 +16,9 @@ def push(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
     made, private without `--public`. Raises ModelError where the hub refuses."""
     if not arguments.push:
         return
+    from httpx2 import HTTPError  # what the hub's client raises
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError, HTTPError
+    from huggingface_hub.errors import HFValidationError
 
     api = HfApi()
     try:
