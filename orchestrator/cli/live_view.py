@@ -9,6 +9,7 @@ Every method may be called from any thread and returns within microseconds; a se
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import threading
 import time
@@ -58,10 +59,7 @@ class LiveView(RunListener):
         self.total, self.recipe, self.run_id, self.noun = len(names), clean(recipe), clean(run_id), noun
         self.console = console or CleanConsole(highlight=False)
         self.clock = clock
-        # With FORCE_COLOR rich assumes a terminal; only a real one can erase lines.
-        self.live_here = (
-            self.console.is_interactive and self.console.file.isatty() and not self.console.is_dumb_terminal
-        )
+        self.live_here = _can_erase(self.console)
         self.crowded = self.total > _LIST_LIMIT
         self.ascii = not (self.console.encoding or "").lower().startswith("utf")
         self.begin = clock()
@@ -330,3 +328,11 @@ _ASCII = {"▸": ">", "●": "=", "✓": "+", "✗": "x", "■": "!", "○": "-"
 def _join_names(names: Sequence[str], most: int = 4) -> str:
     """Join names: `a, b, c, d and 9 more`."""
     return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def _can_erase(console: Console) -> bool:
+    """Return whether lines can be drawn over: on a terminal, and in a notebook with ipywidgets."""
+    if console.is_jupyter:
+        return importlib.util.find_spec("ipywidgets") is not None
+    # With FORCE_COLOR rich assumes a terminal; only a real one can erase lines.
+    return console.is_interactive and console.file.isatty() and not console.is_dumb_terminal
