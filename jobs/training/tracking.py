@@ -25,6 +25,8 @@ from typing import Any
 
 from tensorboardX import SummaryWriter
 
+from ratchet.orchestrator.job_interface import mlflow_runs
+
 QUEUED = 10_000
 """Calls that wait for a service. Later ones are given up."""
 
@@ -33,9 +35,6 @@ CLOSE_SECONDS = 20.0
 
 LONGEST_WAIT = 60.0
 """Seconds between two tries, at most. They double from 1 second on."""
-
-MLFLOW_LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
-"""MLflow's own time-out is two minutes, seven times. Variables that are set already are kept."""
 
 
 class TensorBoard:
@@ -58,25 +57,14 @@ class MLflow:
     """A run of the experiment MLFLOW_EXPERIMENT_NAME (default `ratchet`). A tag identifies the run."""
 
     def __init__(self, name: str, run_id: str) -> None:
-        for variable, value in MLFLOW_LIMITS.items():
-            os.environ.setdefault(variable, value)
-        from mlflow import MlflowClient  # an optional dependency
-        from mlflow.entities import Metric
-
-        self.metric_class: Any = Metric
-        self.client: Any = MlflowClient()
-        title = os.environ.get("MLFLOW_EXPERIMENT_NAME", "ratchet")
-        experiment = self.client.get_experiment_by_name(title)
-        experiment_id = experiment.experiment_id if experiment else self.client.create_experiment(title)
-        runs = self.client.search_runs([experiment_id], f"tags.`ratchet.step` = '{run_id}'", max_results=1)
-        tags = {"ratchet.step": run_id}
-        run = runs[0] if runs else self.client.create_run(experiment_id, tags=tags, run_name=name)
-        self.run_id = run.info.run_id
+        self.client, self.run_id = mlflow_runs.find_run("ratchet.step", run_id, name)
         self.client.update_run(self.run_id, status="RUNNING")
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
         now = int(time.time() * 1000)
-        metrics = [self.metric_class(name, value, now, step) for name, value in values.items()]
+        metrics = [Metric(mlflow_runs.make_name(name), value, now, step) for name, value in values.items()]
         self.client.log_batch(self.run_id, metrics=metrics)
 
     def close(self, failed: bool) -> None:

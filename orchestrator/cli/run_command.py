@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ from ratchet.errors import InputError
 from ratchet.orchestrator import recipe
 from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.cli.live_view import LiveView
+from ratchet.orchestrator.job_interface.terminal import print_clean
+from ratchet.orchestrator.reporting import trackers
 from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.run_summary import build_run_report
 from ratchet.orchestrator.store import Store
@@ -50,13 +53,16 @@ def run_recipe(
             with LiveView(list(plan.steps), found.name, run_log.run_id) as view:
                 run = Run(found, summary, plan, cluster, run_log, view)
                 run.execute()
-            write_report(run_log.folder, build_run_report(run))
+            report = build_run_report(run)
+            write_report(run_log.folder, report)
             run.copy_files()
             if target:
                 run.copy_result(target)
                 console.print_target(target)
             console.print_outcome(run)
             store.publish(run_log.folder)
+            for note in trackers.publish(report, run_log.folder):
+                print_clean(f"note: {note}", sys.stderr)
     finally:
         cluster.stop()
     return run

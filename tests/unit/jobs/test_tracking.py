@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import mlflow
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
@@ -62,8 +63,6 @@ def test_nowhere_is_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_mlflow_finds_the_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mlflow = pytest.importorskip("mlflow")
-    pytest.importorskip("sqlalchemy")
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     twice(tmp_path)
@@ -78,8 +77,19 @@ def test_mlflow_finds_the_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ]
 
 
+def test_a_name_that_mlflow_refuses_does_not_end_the_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    with Tracker(tmp_path, "iter0/finetune", 1, RUN) as tracker:
+        tracker.log(1, {"valid/map@25": 0.5, "valid/p*": 0.25})
+        tracker.log(2, {"valid/map@25": 0.75})
+    client = mlflow.MlflowClient(uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("ratchet").experiment_id])
+    assert run.data.metrics == {"valid/map_at_25": 0.75, "valid/p_": 0.25}
+    assert not (tmp_path / "tracking.log").exists()
+
+
 def test_wandb_offline_keeps_the_numbers(tmp_path: Path) -> None:
-    pytest.importorskip("wandb")
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path\n"
         "from ratchet.jobs.training.tracking import Tracker\n"
@@ -164,7 +174,6 @@ def silent_server() -> Iterator[int]:
 
 @pytest.mark.parametrize("silent", [True, False], ids=["silent", "closed"])
 def test_an_outage_of_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_server: int, silent: bool) -> None:
-    pytest.importorskip("mlflow")
     monkeypatch.setattr(tracking, "CLOSE_SECONDS", 2.0)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{silent_server if silent else 9}")
     start = time.monotonic()

@@ -1,0 +1,105 @@
+"""A run that has ended, on MLflow and Weights & Biases: settings, the final table, the report, and the steps.
+
+Each is used if it is installed and configured by its environment variables, as for the curves of a training
+(`ratchet.jobs.training.tracking`). On MLflow the steps are nested runs, among them those that have the curves; on
+Weights & Biases they are rows of a table. An outage is reported, and costs `SECONDS` at most.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ratchet.orchestrator.job_interface.mlflow_runs import find_run, make_name
+from ratchet.orchestrator.reporting import report_json
+from ratchet.orchestrator.reporting.run_data import WORDS, RunReport, StepReport
+
+SECONDS = 60.0
+LONGEST_VALUE = 500
+"""Characters of a parameter on MLflow."""
+
+
+def publish(data: RunReport, folder: Path) -> Iterator[str]:
+    """Send a run to the configured services. folder: that of the run, with its reports. Yield what went wrong."""
+    services: dict[str, Callable[[RunReport, Path], None]] = {}
+    if os.environ.get("MLFLOW_TRACKING_URI") and importlib.util.find_spec("mlflow"):
+        services["MLflow"] = _write_mlflow
+    if (os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE")) and importlib.util.find_spec("wandb"):
+        services["W&B"] = _write_wandb
+    for name, write in services.items():
+        failures = [f"not done in {SECONDS:.0f} s"]
+
+        def attempt(write: Callable[[RunReport, Path], None] = write, failures: list[str] = failures) -> None:
+            try:
+                write(data, folder)
+                failures.clear()
+            except Exception as error:  # whatever a service does, the run is done
+                failures[:] = [f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"]
+
+        thread = threading.Thread(target=attempt, daemon=True)
+        thread.start()
+        thread.join(SECONDS)
+        yield from (f"{name} does not have this run: {failure}" for failure in list(failures))
+
+
+def list_numbers(data: RunReport) -> dict[str, float]:
+    """Return the numbers of the final table by `row/column`."""
+    cells = [(label, name, value) for label, row in data.rows.items() for name, value in row.items()]
+    return {f"{label}/{name}": float(value) for label, name, value in cells if value is not None}
+
+
+def _write_mlflow(data: RunReport, folder: Path) -> None:
+    client, run_id = find_run("ratchet.run", data.run_id, f"{data.title} {data.run_id}")
+    _log(client, run_id, data.parameters, list_numbers(data))
+    for name in ("report.html", "report.md", report_json.NAME):
+        client.log_artifact(run_id, str(folder / name))
+    for step in data.steps:
+        if step.step_id and step.status != "pending":
+            _write_step(client, run_id, step)
+    client.set_terminated(run_id, "FINISHED" if data.status == "finished" else "FAILED")
+
+
+def _write_step(client: Any, run_id: str, step: StepReport) -> None:
+    """Make the run of a step, or find that which has its curves, and nest it. A reused step moves to the newest run."""
+    _, child = find_run("ratchet.step", step.step_id, step.name)
+    numbers = {name: value for name, value in step.metrics.items() if isinstance(value, int | float)}
+    _log(client, child, step.config, numbers)
+    inputs = {f"ratchet.input.{name}": f"{source} {digest}" for name, source, digest in step.inputs}
+    for tag, value in {"mlflow.parentRunId": run_id, "ratchet.job": step.job, **inputs}.items():
+        client.set_tag(child, tag, value)
+    client.set_terminated(child, "FAILED" if step.status == "failed" else "FINISHED")
+
+
+def _log(client: Any, run_id: str, settings: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
+    from mlflow.entities import Metric, Param
+
+    params = [Param(make_name(name), str(value)[:LONGEST_VALUE]) for name, value in settings.items()]
+    metrics = [Metric(make_name(name), float(value), 0, 0) for name, value in numbers.items()]
+    client.log_batch(run_id, metrics=metrics, params=params)
+
+
+def _write_wandb(data: RunReport, folder: Path) -> None:
+    import pandas as pd
+    import wandb
+
+    settings = wandb.Settings(console="off", silent=True, init_timeout=SECONDS / 3)
+    project = os.environ.get("WANDB_PROJECT", "ratchet")
+    config = {**data.parameters, "steps": {step.name: dict(step.config) for step in data.steps}}
+    about: dict[str, Any] = {"id": data.run_id, "name": f"{data.title} {data.run_id}", "dir": str(folder)}
+    run: Any = wandb.init(
+        project=project, job_type=data.title, config=config, resume="allow", settings=settings, **about
+    )
+    steps: Any = {"step": [], "job": [], "status": [], "seconds": [], "run with the curves": [], "inputs": []}
+    for step in data.steps:
+        inputs = ", ".join(f"{name}: {source}" for name, source, _ in step.inputs)
+        values = (step.name, step.job, WORDS[step.status], step.seconds, step.step_id[:32], inputs)
+        for column, value in zip(steps.values(), values, strict=True):
+            column.append(value)
+    table = wandb.Table(dataframe=pd.DataFrame(steps))
+    run.log({"steps": table, "report": wandb.Html(str(folder / "report.html"), inject=False)})
+    run.summary.update(list_numbers(data))
+    run.finish(exit_code=int(data.status != "finished"))
