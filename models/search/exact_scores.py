@@ -12,10 +12,12 @@ Shapes: Q queries, N corpus rows, D dimensions, P (query, row) pairs.
 from __future__ import annotations
 
 import bisect
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +28,10 @@ from ratchet.models.search.kernels import dot_pairs
 Array = np.ndarray | torch.Tensor
 Blocks = Array | Iterable[tuple[int, Array]]
 """A whole corpus, or blocks (index of the first row, block_ND) in any order, without overlaps or gaps."""
+
+
+OPERANDS = {"tf32": 2.0**-9, "bf16": 2.0**-6}
+"""Format of the operands of a multiplication -> bound on the relative error that their rounding adds."""
 
 
 def compute_exact_scores(
@@ -42,12 +48,14 @@ def bound_rounding(dim: int) -> float:
 
     Summation: min(d, 5 sqrt(d)) units of 2**-24; the root is Higham & Mary (2019), "A new approach to probabilistic
     rounding error analysis". This allows 98 units at d = 384; seen over 11 million products of random terms: 2; of
-    equal terms, which all round to the same side: d/4 up to d = 384 and 50 units beyond. TF32, if torch was told to,
-    rounds the operands too.
+    equal terms, which all round to the same side: d/4 up to d = 384 and 50 units beyond. TF32 and bfloat16 round the
+    operands too, where torch or CUDA's own variable NVIDIA_TF32_OVERRIDE says so.
     """
     terms = min(float(dim), 5.0 * dim**0.5) + 4.0
-    operands = {"highest": 0.0, "high": 2.0**-9, "medium": 2.0**-6}[torch.get_float32_matmul_precision()]
-    return terms * 2.0**-24 + operands
+    backends: tuple[Any, Any] = torch.backends.cuda, torch.backends.mkldnn
+    formats = {backend.matmul.fp32_precision for backend in backends}
+    formats |= {"tf32"} if os.environ.get("NVIDIA_TF32_OVERRIDE") == "1" else set()
+    return terms * 2.0**-24 + max(OPERANDS.get(name, 0.0) for name in formats)
 
 
 def check_finite(vectors: Array, where: str) -> tuple[torch.Tensor, torch.Tensor]:

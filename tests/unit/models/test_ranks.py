@@ -7,6 +7,7 @@ import csv
 import numpy as np
 import pytest
 import pytrec_eval
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from public_data import FOLDER, needs_public_data
@@ -107,6 +108,30 @@ def test_the_order_is_that_of_search() -> None:
     relevant = ranks.Relevant.from_lists([sorted(set(range(q, 400, 7 + q))) for q in range(20)])
     found = ranks.rank_relevant(query, relevant, lambda: [(0, corpus[:150]), (150, corpus[150:])])
     np.testing.assert_array_equal(rows[relevant.query_R, found - 1], relevant.indices)
+
+
+@pytest.mark.parametrize("told_by", ["torch", "CUDA"])
+def test_ranks_are_exact_where_products_are_in_tf32(told_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the operands rounded as GPUs round them. Each document is relevant once: its own score is among those that
+    are counted, and its product may be above the exact one."""
+
+    def round_to_tf32(given: torch.Tensor) -> torch.Tensor:
+        return ((given.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+    mm = torch.mm
+    monkeypatch.setattr(torch, "mm", lambda a, b, **options: mm(round_to_tf32(a), round_to_tf32(b), **options))
+    query, corpus = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in vectors(0, 300, 300, 40))
+    relevant = ranks.Relevant.from_lists([[q] for q in range(300)])
+    expected = brute_ranks(exact_scores(query, corpus), [[q] for q in range(300)], np.full(300, -1))
+    if told_by == "CUDA":
+        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    else:
+        torch.set_float32_matmul_precision("high")
+    try:
+        found = ranks.rank_relevant(query, relevant, lambda: [(0, corpus)])
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_shards_scores_go_together() -> None:
