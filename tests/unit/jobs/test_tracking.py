@@ -89,6 +89,7 @@ def test_a_name_that_mlflow_refuses_does_not_end_the_curves(tmp_path: Path, monk
     assert not (tmp_path / "tracking.log").exists()
 
 
+@pytest.mark.slow
 def test_wandb_offline_keeps_the_numbers(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path\n"

@@ -75,6 +75,7 @@ def test_mlflow_has_the_run_with_its_steps_nested(folder: Path, monkeypatch: pyt
     }
 
 
+@pytest.mark.slow
 def test_wandb_offline_keeps_table_steps_and_report(folder: Path) -> None:
     code = (
         "import sys; from pathlib import Path; sys.path[:0] = sys.argv[1:3]\n"
