@@ -62,6 +62,7 @@ def test_nowhere_is_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tracker.sinks == []
 
 
+@pytest.mark.slow
 def test_mlflow_finds_the_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)

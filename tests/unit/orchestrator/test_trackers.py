@@ -16,6 +16,8 @@ from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
 
+pytestmark = pytest.mark.slow
+
 STEPS = [
     StepReport(
         "iter0/mine", "mine", "done", "a" * 64, config={"window": (2, 100)}, metrics={"queries": 5, "kind": "x"}
@@ -75,7 +77,6 @@ def test_mlflow_has_the_run_with_its_steps_nested(folder: Path, monkeypatch: pyt
     }
 
 
-@pytest.mark.slow
 def test_wandb_offline_keeps_table_steps_and_report(folder: Path) -> None:
     code = (
         "import sys; from pathlib import Path; sys.path[:0] = sys.argv[1:3]\n"
