@@ -12,8 +12,8 @@ from ratchet.orchestrator.job_interface.terminal import print_clean
 
 
 def ask(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
-    """Answer the queries of the command, else those on the standard input, one per line. paths: of the
-    `index` and its `model`."""
+    """Answer the queries of the command, else those on the standard input, one per line. paths: of the `index` and its
+    `model`."""
     from ratchet.jobs.indexes.finder import Finder
 
     finder = Finder(paths["model"], paths["index"], arguments.hybrid)

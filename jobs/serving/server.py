@@ -32,7 +32,8 @@ def serve(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
 
     from ratchet.jobs.serving.application import ModelServer
 
-    token = os.environ.get("RATCHET_TOKEN") or secrets.token_urlsafe(24)
+    given = os.environ.get("RATCHET_TOKEN")
+    token = given or secrets.token_urlsafe(24)
     address = arguments.address or os.environ.get("RAY_ADDRESS") or "local"
     with freeze_code(()) as (_, runtime_env):
         handler = signal.getsignal(signal.SIGTERM)  # Ray sets its own, which ends the process at once
@@ -44,16 +45,21 @@ def serve(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
         ray_serve.start(proxy_location="HeadOnly", http_options=http_options, logging_config=quiet)
         machine = ray.cluster_resources()
-        gpu = machine.get("GPU", 0) > 0
-        threads = max(1, int(machine["CPU"]) // arguments.replicas)
+        kind = "GPU" if machine.get("GPU") else "CPU"
+        if arguments.replicas > machine[kind]:
+            raise InputError(
+                f"serve --replicas {arguments.replicas}: more than the {machine[kind]:g} {kind}s of the cluster;"
+                " expected at most one replica for each; lower it"
+            )
+        threads = int(machine["CPU"]) // arguments.replicas
         deployment = ray_serve.deployment(
             num_replicas=arguments.replicas,
             max_ongoing_requests=100,
-            ray_actor_options={"num_gpus": 1} if gpu else {"num_cpus": threads},
+            ray_actor_options={"num_gpus": 1} if kind == "GPU" else {"num_cpus": threads},
         )(ModelServer)
-        application = deployment.bind({name: str(path) for name, path in paths.items()}, token, threads)
+        application = deployment.bind({name: str(path) for name, path in paths.items()}, token, max(1, threads))
         ray_serve.run(application, name=NAME, logging_config=quiet)
-        _tell(paths, arguments, token)
+        _tell(paths, arguments, "" if given else token)
         threading.Event().wait()
     except KeyboardInterrupt:
         print_clean("stopping")
@@ -85,16 +91,18 @@ def _check(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
 
 
 def _tell(paths: Mapping[str, Path], arguments: argparse.Namespace, token: str) -> None:
+    """Print where the models are served. token: one that nobody knows yet; empty: that of RATCHET_TOKEN."""
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     url, models = f"http://{host}:{arguments.port}", {name: find_usage(path) for name, path in paths.items()}
     if arguments.json:
-        print_clean(json.dumps({"url": url, "token": token, "models": models}))
+        print_clean(json.dumps({"url": url, **({"token": token} if token else {}), "models": models}))
         return
     name = next(iter(models))
     print_clean(f"serving {', '.join(f'{name} ({usage})' for name, usage in models.items())} at {url}")
-    print_clean(f"token: {token}")
+    print_clean(f"token: {token or 'that of RATCHET_TOKEN'}")
+    key = f'"{token}"' if token else 'os.environ["RATCHET_TOKEN"]'
     if models[name] == "embedder":
-        print_clean(f'  from openai import OpenAI; client = OpenAI(base_url="{url}/v1", api_key="{token}")')
+        print_clean(f'  from openai import OpenAI; client = OpenAI(base_url="{url}/v1", api_key={key})')
         print_clean(
             f'  client.embeddings.create(model="{name}", input=["a text"], extra_body={{"input_type": "query"}})'
         )

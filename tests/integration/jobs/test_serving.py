@@ -62,10 +62,11 @@ def server(tmp_path_factory: pytest.TempPathFactory, cross_encoder: Path) -> Ite
 
 @pytest.fixture(scope="module")
 def client(server: dict[str, Any]) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server['url']}/v1", api_key=server["token"], max_retries=0)
+    return openai.OpenAI(base_url=f"{server['url']}/v1", api_key=TOKEN, max_retries=0)
 
 
 def test_models_are_listed(server: dict[str, Any], client: openai.OpenAI, cross_encoder: Path) -> None:
+    assert "token" not in server, "a secret that the user has is not printed"
     assert server["models"] == {MINILM: "embedder", str(cross_encoder): "reranker"}
     assert [one.id for one in client.models.list().data] == list(server["models"])
     assert requests.get(f"{server['url']}/health", timeout=60).json() == {"status": "ok"}
@@ -132,3 +133,10 @@ def test_mistakes_end_before_a_model_is_served(server: dict[str, Any], tmp_path:
     status, output = command.run("serve", MINILM, "--port", port, "--store", str(tmp_path / "store"))
     assert status == 2
     assert f"serve: port {port} of 127.0.0.1: Address already in use; expected a free port" in output
+
+
+def test_more_replicas_than_processors_are_refused(tmp_path: Path) -> None:
+    words = ("serve", MINILM, "--port", str(free_port()), "--replicas", "1000", "--store", str(tmp_path / "store"))
+    status, output = command.run(*words)
+    assert status == 2
+    assert "serve --replicas 1000: more than the " in output
