@@ -43,7 +43,7 @@ def serving(command: str, folder: Path) -> Iterator[None]:
     try:
         wait_for(lambda: "ctrl-C stops it" in log.read_text(), "it does not serve")
         yield
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)  # a shell in the background would let it ignore SIGINT
         assert process.wait(60) == 0
     finally:
         process.kill()
