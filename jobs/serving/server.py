@@ -20,7 +20,7 @@ from ratchet.orchestrator.job_interface.snapshot import freeze_code
 from ratchet.orchestrator.job_interface.terminal import print_clean
 
 NAME = "ratchet"
-"""Of the application in Ray Serve."""
+"""Name of the application in Ray Serve."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
