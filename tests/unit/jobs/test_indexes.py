@@ -108,7 +108,7 @@ def test_queries_are_answered_from_the_command_and_from_the_standard_input(
 ) -> None:
     made = context(1)
     run(made, Config(), inputs)
-    paths = {**vars(inputs), "result": made.out}
+    paths = {**vars(inputs), "index": made.out}
     options = {"hybrid": False, "top": 2, "json": True, "query": ["a soup", "the moon"]}
     ask(paths, argparse.Namespace(**options))
     first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
