@@ -5,16 +5,16 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 
-from ratchet.jobs.__main__ import find_declarations, load_declaration
 from ratchet.orchestrator.job_interface import Resources
 from ratchet.orchestrator.job_interface.settings import Setting, describe_settings
+from ratchet.orchestrator.recipe.single_job import list_jobs, load_job
 
 
 def write_reference() -> str:
     """Return the inputs and settings of all jobs as Markdown."""
     parts = [REFERENCE_HEAD, "## Resources", *_table(describe_settings(Resources))]
-    for verb, module in find_declarations().items():
-        job = load_declaration(module)
+    for verb, module in list_jobs().items():
+        job = load_job(module)
         text = (importlib.import_module(module).__doc__ or "").partition("\n\n")[0]
         parts += [f"## {verb}", " ".join(text.split()).removeprefix(f"{verb}: ").replace("|", "\\|")]
         inputs = describe_settings(job.inputs)

@@ -163,8 +163,8 @@ def _describe_other(folder: Path) -> str:
         except (ValueError, AttributeError):
             base = "its base"
         return (
-            f"this is a LoRA adapter of {base}; expected a whole model; merge it first (python -m jobs merge --base"
-            f" {base} --adapter {folder} --corpus ... --out ...)"
+            f"this is a LoRA adapter of {base}; expected a whole model; merge it first (ratchet run jobs/merge"
+            f" --set base={base} --set adapter={folder} --set corpus=... --out ...)"
         )
     if files := sorted(folder.glob("*.gguf")):
         return f"holds GGUF ({files[0].name}), which is not read; expected the model that it was made from"

@@ -30,7 +30,7 @@ class Inputs:
     model: Path
     """A Hugging Face model folder."""
     texts: Path
-    """Shards with the columns id and text. `python -m jobs` takes a `.jsonl` or `.txt` file too."""
+    """Shards with the columns id and text."""
     adapter: Path | None = None
     """A LoRA adapter for the model."""
     examples: Path | None = None

@@ -19,6 +19,7 @@ from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS
 from ratchet.orchestrator.cli.run_command import run_recipe
 from ratchet.orchestrator.cli.termination import end_at_once
 from ratchet.orchestrator.finished_run import find_run_model, use_store
+from ratchet.orchestrator.job_interface.settings import json_schema
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
 from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.plan import Plan
@@ -88,7 +89,7 @@ def _submit(arguments: argparse.Namespace) -> int:
             )
     found = recipe.find(arguments.recipe)
     return submit(
-        f"./{found.name}.py" if arguments.recipe.endswith(".py") else found.name,
+        f"./{found.name}.py" if arguments.recipe.endswith(".py") else arguments.recipe,
         options,
         Snapshot.take([found.module]),
         [arguments.settings] if arguments.settings else [],
@@ -118,10 +119,15 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 
 def _recipes(arguments: argparse.Namespace) -> int:
+    if arguments.json and not arguments.recipe:
+        raise InputError("recipes --json: no recipe given; expected the name of one; give it before --json")
     if not arguments.recipe:
-        console.print_recipes([recipe.find(name) for name in recipe.names()])
+        console.print_recipes([recipe.find(name) for name in recipe.names()], recipe.job_names())
         return 0
     found = recipe.find(arguments.recipe)
+    if arguments.json:
+        print_clean(json.dumps(json_schema(found.function), indent=2))
+        return 0
     console.print_recipe(found, recipe.make_example_steps(found))
     return 0
 

@@ -41,7 +41,7 @@ def _make_completer(lister: Lister) -> Callable[..., list[str]]:
 
 
 def _list_recipes(arguments: argparse.Namespace) -> list[str]:
-    return recipe.names()
+    return [*recipe.names(), *recipe.job_names()]
 
 
 def _list_settings(arguments: argparse.Namespace) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from inspect import Parameter
 from pathlib import Path
@@ -26,6 +27,9 @@ from ratchet.orchestrator.store import Store
 if TYPE_CHECKING:  # they import Ray
     from ratchet.orchestrator.execution.run import Run
     from ratchet.orchestrator.needs import StepNeeds
+
+
+HELP = textwrap.TextWrapper(112, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False)
 
 
 def print_error(text: str) -> None:
@@ -106,24 +110,26 @@ def print_plan(plan: Plan, before: Mapping[str, str], needs: Mapping[str, StepNe
         console.print(Text(total))
 
 
-def print_recipes(recipes: Sequence[Recipe]) -> None:
-    """Print the name and the first line of each recipe."""
+def print_recipes(recipes: Sequence[Recipe], jobs: Sequence[str]) -> None:
+    """Print the name and the first line of each recipe, and the names of the jobs."""
     for recipe in recipes:
         lines = recipe.doc.splitlines()
         print_clean(f"{recipe.name:<16} {lines[0] if lines else ''}")
+    print_clean("\nA job is a recipe of one step:")
+    print_clean(textwrap.fill(", ".join(jobs), 120))
     print_clean("\n`ratchet recipes NAME` shows the parameters and the steps of a recipe")
 
 
 def print_recipe(recipe: Recipe, steps: Sequence[Step]) -> None:
     """Print the documentation of a recipe, its parameters, and its steps by job, if they are known."""
     print_clean(f"{recipe.name}\n\n{recipe.doc}\n\nParameters (--set NAME=VALUE):")
-    rows = [
-        (s.name, s.type, s.default or ("required" if recipe.parameters[s.name].default is Parameter.empty else "''"))
-        for s in describe_parameters(recipe.function)
-    ]
-    widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
-    for name, kind, default in rows:
-        print_clean(f"  {name:<{widths[0]}}  {kind:<{widths[1]}}  {default}")
+    settings = describe_parameters(recipe.function)
+    name_width, type_width = (max((len(getattr(s, part)) for s in settings), default=0) for part in ("name", "type"))
+    for s in settings:
+        default = s.default or ("required" if recipe.parameters[s.name].default is Parameter.empty else "''")
+        print_clean(f"  {s.name:<{name_width}}  {s.type:<{type_width}}  {default}")
+        if s.help:
+            print_clean(HELP.fill(s.help))
     if not steps:
         print_clean(f"\n`ratchet plan {recipe.name} --set ...` lists the steps")
         return
@@ -134,7 +140,7 @@ def print_recipe(recipe: Recipe, steps: Sequence[Step]) -> None:
     print_clean("\nSteps by job (--set JOB.SETTING=VALUE, or STEP.SETTING=VALUE for one step):")
     for job, names in jobs.items():
         print_clean(f"  {job:<{width}}  {', '.join(names)}")
-    print_clean("\n`python -m jobs JOB --help` lists the settings of a job")
+    print_clean("\n`ratchet recipes jobs/JOB` shows the settings of a job")
 
 
 def _print_summary(rows: Mapping[str, Mapping[str, float | None]]) -> None:

@@ -49,6 +49,7 @@ examples:
   ratchet run quickstart
   ratchet run misconceptions --set data=PATH --set base=MODEL --set iterations=2
   ratchet run ./my_recipe.py --settings settings.yaml
+  ratchet run jobs/embed --set model=MODEL --set texts=FOLDER --out vectors      a single job
 
 A failed step does not stop the steps that do not depend on it. The exit status is 0 if all steps are done, 1 if a step
 failed, 2 for wrong input, 130 if interrupted. The report is written to STORE/runs/RUN/report.html.
@@ -161,7 +162,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         if name:
             sub.set_defaults(recipe=name)
         else:
-            sub.add_argument("recipe", help="name from `ratchet recipes`, or path of a Python file with a recipe in it")
+            sub.add_argument("recipe",
+                help="name from `ratchet recipes`, or path of a Python file with a recipe or a job in it")
         sub.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
             help="set a parameter of the recipe (NAME=VALUE), a setting of all steps of a job (JOB.SETTING=VALUE), or a"
             " setting of the steps that match a pattern (STEP.SETTING=VALUE); may be repeated")
@@ -176,7 +178,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             " (default: 1)")
         return sub
 
-    _add_run(add_seeds(add_recipe(add_command("run", "run a recipe, or continue a run", epilog=RUN + SETTINGS))))
+    sub = add_command("run", "run a recipe, or continue a run", epilog=RUN + SETTINGS)
+    _add_run(add_seeds(add_recipe(sub)))
+    sub.add_argument("--out", type=Path, dest="target", metavar="DIR",
+        help="copy the result to a new folder; jobs have one, and recipes that write a model, vectors or an index")
     _add_sweep(
         add_recipe(add_command("sweep", "search for good settings of a recipe with Ray Tune", epilog=SWEEP + SETTINGS))
     )
@@ -197,6 +202,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "With a name: the recipe's documentation, its parameters with types and defaults, and its steps by job.",
     )
     sub.add_argument("recipe", nargs="?", help="name of a recipe, or path of a Python file; without it, list all")
+    sub.add_argument("--json", action="store_true", help="print the JSON Schema of the parameters of the recipe")
 
     sub = add_command("status", "show the runs in the store, the sweeps, and the steps that are running")
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning: show the steps of this run")

@@ -44,6 +44,11 @@ def run_recipe(
 
     found = recipe.find(name)
     steps, summary, parameters = recipe.build(found, settings, store)
+    if target and not summary.results:
+        raise InputError(
+            f"--out {target}: {name} has no result to copy; expected a job, or a recipe that writes a model, vectors or"
+            " an index; leave it out"
+        )
     cluster = Cluster(address, recipe.list_modules(found, steps))
     try:
         with OpenRun(store) as open_run:

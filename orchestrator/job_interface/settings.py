@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from annotated_types import Interval
 from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from ratchet.errors import InputError
 
@@ -118,17 +119,24 @@ def describe_settings(kind: type) -> list[Setting]:
 
 
 def describe_parameters(function: Callable[..., Any]) -> list[Setting]:
-    """Return the parameters of a function, in order, with their types and defaults."""
+    """Return the parameters of a function, in order, with their types, defaults, and descriptions if they have one."""
     hints, parameters = get_type_hints(function, include_extras=True), inspect.signature(function).parameters
-    return [Setting(name, _type_text(hints[name]), _default_text(p.default), "") for name, p in parameters.items()]
+    notes = [(name, item) for name, hint in hints.items() for item in getattr(hint, "__metadata__", ())]
+    docs = {name: item.description or "" for name, item in notes if isinstance(item, FieldInfo)}
+    return [
+        Setting(name, _type_text(hints[name]), _default_text(p.default), docs.get(name, ""))
+        for name, p in parameters.items()
+    ]
 
 
-def json_schema(kind: type) -> dict[str, Any]:
-    """Return the JSON Schema of a dataclass, with the help of its fields as descriptions."""
-    schema = _adapter(kind).json_schema()
-    for name, text in field_docs(kind).items():
-        schema["properties"][name]["description"] = text
-    return schema
+def json_schema(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the JSON Schema of the parameters of a function."""
+    hints, parameters = get_type_hints(function, include_extras=True), inspect.signature(function).parameters
+    fields = [
+        (name, hints[name], *([] if p.default is p.empty else [dataclasses.field(default=p.default)]))
+        for name, p in parameters.items()
+    ]
+    return TypeAdapter(dataclasses.make_dataclass("Parameters", fields, kw_only=True)).json_schema()
 
 
 def field_docs(kind: type) -> dict[str, str]:

@@ -23,7 +23,14 @@ if TYPE_CHECKING:  # it imports Ray
 
 def build_summary_table(plan: Plan, summary: Summary) -> dict[str, dict[str, float | None]]:
     """Build the rows of the summary: label -> column -> value or None. `time`: seconds of the row's steps. The notes of
-    the row's steps stand behind its label, and counts (`Metric.count`) behind the titles."""
+    the row's steps stand behind its label, and counts (`Metric.count`) behind the titles. Of a summary without rows:
+    the numbers of its goals."""
+    if not summary.rows:
+        return {
+            f"{goal.name}: {name}": {"value": value}
+            for goal in summary.goals
+            for name, value in plan.steps[goal.name].numbers.items()
+        }
     titles = _name_columns(plan, summary)
     return {
         _describe_row(plan, row): {

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from docs.write_settings import write_reference
-from ratchet.jobs.__main__ import find_declarations, load_declaration
 from ratchet.models.embedder.encoding_config import EncodingConfig
 from ratchet.models.reranker.reranker_config import RerankerConfig
 from ratchet.names import PLACES
 from ratchet.orchestrator.job_interface import Resources
 from ratchet.orchestrator.job_interface.code import read_code
 from ratchet.orchestrator.recipe import names as recipe_names
+from ratchet.orchestrator.recipe.single_job import list_jobs, load_job
 
 ROOT = Path(__file__).resolve().parents[2]
-DECLARATIONS = find_declarations()
+DECLARATIONS = list_jobs()
 CONFIGS = {"encoding_config": EncodingConfig, "reranker_config": RerankerConfig}
 FILES = ("py", "csv", "tsv", "txt", "json", "jsonl", "parquet", "html", "yaml", "md", "trec")
 
@@ -61,7 +61,7 @@ def test_settings_that_documents_name_exist(owner: str, name: str) -> None:
         kinds: list[type] = [CONFIGS[owner]]
     else:
         assert owner in DECLARATIONS
-        job = load_declaration(DECLARATIONS[owner])
+        job = load_job(DECLARATIONS[owner])
         kinds = [job.config, job.inputs, Resources]
     assert name in {field.name for kind in kinds for field in dataclasses.fields(kind)}
 
@@ -74,7 +74,7 @@ def test_documents_name_settings() -> None:
 def test_every_setting_and_resource_is_read_by_the_work(verb: str) -> None:
     """A setting that only its declaration and its check know does nothing. `placement` reads the resources that every
     map and training has."""
-    job = load_declaration(DECLARATIONS[verb])
+    job = load_job(DECLARATIONS[verb])
     declared = f"{DECLARATIONS[verb].replace('.', '/')}.py"
     read: set[str] = set()
     for name, path in read_code(job).files.items():

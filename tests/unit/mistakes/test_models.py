@@ -56,7 +56,7 @@ FOLDERS = [
         "adapter",
         "lora",
         r"model lora: this is a LoRA adapter of BAAI/bge-small-en; expected a whole model; merge it"
-        r" first \(python -m jobs merge .*",
+        r" first \(ratchet run jobs/merge .*",
         {"lora/adapter_config.json": ADAPTER},
     ),
     retriever(

@@ -29,8 +29,9 @@ import ratchet
 from ratchet.errors import InputError, RatchetError, RecipeError
 from ratchet.files import read_text
 from ratchet.orchestrator.finished_run import use_store
-from ratchet.orchestrator.job_interface.job import Resources
+from ratchet.orchestrator.job_interface.job import Job, Resources
 from ratchet.orchestrator.job_interface.settings import convert, expect_one_of, suggest
+from ratchet.orchestrator.recipe import single_job
 from ratchet.orchestrator.secrets import contains_secret
 from ratchet.orchestrator.step import (
     Step,
@@ -160,8 +161,17 @@ def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(folder) if not module.ispkg)
 
 
+def job_names() -> list[str]:
+    """Return `jobs/NAME` of the jobs that come with Ratchet, each of which is a recipe of one step."""
+    return [f"jobs/{name}" for name in single_job.list_jobs()]
+
+
 def find(name: str) -> Recipe:
-    """Find a recipe by name, or by the path of a file that has a function of the file's name."""
+    """Find a recipe by name, by the name of a job as in `jobs/mine`, or by the path of a file that has a function of
+    the file's name or a `JOB`."""
+    if name in job_names():
+        job = name.removeprefix("jobs/")
+        return Recipe(job, single_job.make_recipe(single_job.load_job(single_job.list_jobs()[job])))
     if name.endswith(".py"):
         path = Path(name).resolve()
         if not path.is_file():
@@ -182,11 +192,15 @@ def find(name: str) -> Recipe:
     elif name in names():
         module = importlib.import_module(f"ratchet.recipes.{name}")
     else:
-        raise RecipeError(f"recipe '{name}': unknown; {expect_one_of(names(), name)}")
+        known = job_names() if name.startswith("jobs/") else names()
+        raise RecipeError(f"recipe '{name}': unknown; {expect_one_of(known, name)}")
     function = getattr(module, name, None)
+    declared = getattr(module, "JOB", None)
+    if function is None and isinstance(declared, Job):
+        return Recipe(name, single_job.make_recipe(declared))
     if not callable(function) or inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise RecipeError(
-            f"recipe {name}: {module.__file__} has no function {name}(); expected one that returns a Summary"
+            f"recipe {name}: {module.__file__} has no function {name}(); expected one that returns a Summary, or a JOB"
         )
     recipe = Recipe(name, function)
     for key, parameter in recipe.parameters.items():
@@ -230,7 +244,7 @@ def build(recipe: Recipe, settings: Settings, store: Store | None = None) -> tup
 def _check_job_names(steps: Sequence[Step]) -> None:
     """Raise RecipeError if two different jobs have one name: `--set` and the fingerprints could not tell them apart."""
     jobs: dict[str, Any] = {}
-    built_in = {path.stem for path in Path(ratchet.__file__).parent.glob("jobs/*/*.py")}
+    built_in = single_job.list_jobs()
     for s in steps:
         if s.job.name in built_in and s.job.config.__module__.partition(".")[0] != "ratchet":
             raise RecipeError(

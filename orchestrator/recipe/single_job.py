@@ -1,0 +1,72 @@
+"""Any job as a recipe of one step, whose parameters are the inputs and settings of the job."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import Field
+
+import ratchet
+from ratchet.orchestrator.job_interface.job import Job, Source
+from ratchet.orchestrator.job_interface.settings import field_docs
+from ratchet.orchestrator.step import Output, Summary, step
+
+MODELS = {"model", "models", "base", "student"}
+"""Inputs that are models: folders, hub ids, or models of runs. The others are files and folders."""
+
+
+def list_jobs() -> dict[str, str]:
+    """Return job -> the dotted name of the module that declares it: the modules of `jobs` with a `JOB`."""
+    paths = sorted(Path(ratchet.__file__).parent.glob("jobs/*/*.py"))
+    found = {path.stem: path for path in paths if "\nJOB = " in path.read_text()}
+    return {name: f"ratchet.jobs.{path.parent.name}.{name}" for name, path in found.items()}
+
+
+def load_job(module: str) -> Job:
+    """Return the job that a module declares."""
+    job: Job = importlib.import_module(module).JOB
+    return job
+
+
+def make_recipe(job: Job) -> Callable[..., Summary]:
+    """Return the recipe: a function with a keyword parameter for each input and each setting of the job."""
+
+    def run_job(**given: Any) -> Summary:
+        values = {name: _find_inputs(name, given[name]) if name in inputs else given[name] for name in given}
+        made = step(job.name, job, **values)
+        return Summary([], goals=[made], results={job.name: Output(made)})
+
+    inputs = {field.name for field in fields(job.inputs)}
+    hints = {**get_type_hints(job.inputs), **get_type_hints(job.config, include_extras=True)}
+    docs = {**field_docs(job.inputs), **field_docs(job.config)}
+    parameters = []
+    for field in (*fields(job.inputs), *fields(job.config)):
+        kind: Any = hints[field.name]
+        if field.name in inputs:
+            kind = tuple[str, ...] if "tuple" in str(kind) else str if field.default is MISSING else str | None
+        annotation: Any = Annotated[kind, Field(description=docs.get(field.name, ""))]
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        parameters.append(
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        )
+    made: Any = run_job
+    made.__signature__ = inspect.Signature(parameters)
+    made.__annotations__ = {one.name: one.annotation for one in parameters}
+    made.__doc__ = inspect.getdoc(inspect.getmodule(job.config))
+    return run_job
+
+
+def _find_inputs(name: str, given: Any) -> Any:
+    """Return the inputs that a user names; None and empty tuples as they are."""
+    if isinstance(given, tuple):
+        return tuple(_find_inputs(name, one) for one in given)
+    if not given:
+        return given
+    # The module imports jobs, which the orchestrator does not.
+    models = importlib.import_module("ratchet.recipes.parts.models")
+    return models.find_model(given) if name in MODELS else Source.find(given, name)
