@@ -37,6 +37,15 @@ def check_adapter(job: str, adapter: Path | None) -> None:
         raise InputError(f"{job}.adapter: {adapter} has no adapter_config.json; expected the folder of a LoRA adapter")
 
 
+def require_onnx(where: str) -> None:
+    """Raise InputError, beginning with `where`, if ONNX models can be neither written nor run."""
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"{where}: given, without {', '.join(missing)}; expected the extra; pip install 'ratchet[onnx]'"
+        )
+
+
 def check_engine(job: str, config: EngineConfig) -> None:
     """Raise InputError for an engine that is not installed, or for weights that it does not load."""
     if config.engine != "vllm":

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from annotated_types import Ge, MinLen
 
 from ratchet.errors import InputError
-from ratchet.jobs.comparison import compare_systems, measure_embedders
-from ratchet.jobs.retrieval import embed, evaluate_retrieval, prepare
-from ratchet.jobs.retrieval.datasets import find_datasets
-from ratchet.orchestrator.step import Metric, Output, Row, Source, Step, Summary, step
+from ratchet.jobs.comparison import measure_embedders
+from ratchet.jobs.retrieval import evaluate_retrieval
+from ratchet.orchestrator.step import Row, Step, Summary, step
+from ratchet.recipes.parts.comparison import compare, evaluate_embedder, prepare_evaluation
 from ratchet.recipes.parts.models import find_model
 from ratchet.recipes.parts.predictions import score_lists
 from ratchet.recipes.parts.teachers import choose_teacher
 
 BM25 = "bm25"
-METRICS = ("map@25", "ndcg@10", "r@25")
 
 
 def evaluate(
@@ -40,26 +38,23 @@ def evaluate(
     """
     if len(set(models)) < len(models):
         raise InputError(f"models: {','.join(models)} given; expected each once; leave one out")
-    prepared = step("prepare", prepare.JOB, **find_datasets("", test=data), validation_fraction=0.0)
-    asked = {"queries": prepared["test"], "corpus": prepared["corpus"]}
+    asked = prepare_evaluation(data)
     folders = {name: find_model(name) for name in models if name != BM25}
     found: dict[str, Step] = {}
-    for name, ranked in evaluate_all(models, folders, asked):
-        found[name] = ranked
+    first: Step | None = None
+    for number, name in enumerate(models):
+        own = BM25 if name == BM25 else f"model{number}"
+        if name == BM25:
+            given: dict[str, Any] = {**asked, "before": first, "tag": own, "system": BM25}
+            ranked = step(f"{own}/evaluate", evaluate_retrieval.JOB, **given)
+        else:
+            ranked = evaluate_embedder(own, folders[name], asked, first)
+        found[name], first = ranked, first or ranked
         if teacher := choose_teacher(reranker):
-            own = ranked.name.partition("/")[0]
             scored = score_lists(f"{own}/rerank", teacher.models[0], ranked["ranking"], asked["corpus"], depth=depth)
-            given: dict[str, Any] = {**asked, "scored": scored, "before": ranked, "system": "reranked"}
+            given = {**asked, "scored": scored, "before": ranked, "system": "reranked"}
             found[f"{name}, reranked"] = step(f"{own}/evaluate_reranked", evaluate_retrieval.JOB, **given)
-    columns: dict[str, dict[str, Metric]] = {
-        name: {metric.upper(): ranked.metric(metric) for metric in METRICS} for name, ranked in found.items()
-    }
-    if len(found) > 1:
-        given = {"queries": asked["queries"], "evaluations": tuple(found.values()), "names": tuple(found)}
-        compared = step("compare", compare_systems.JOB, **given)
-        for number, name in enumerate(list(found)[1:], 1):
-            columns[name][f"difference of {METRICS[0].upper()}"] = compared.metric(f"{number}/{METRICS[0]}")
-            columns[name] |= {f"queries {end}": compared.metric(f"{number}/{end}") for end in ("won", "lost")}
+    columns = compare(found, asked["queries"])
     if folders:
         given = {"models": tuple(folders.values()), "queries": asked["queries"]}
         measured = step("measure", measure_embedders.JOB, **given)
@@ -67,21 +62,3 @@ def evaluate(
             columns[name] |= {"ms per query": measured.metric(f"{number}/milliseconds", count=f"{number}/queries")}
             columns[name] |= {"MB": measured.metric(f"{number}/megabytes")}
     return Summary([Row(name, columns[name], steps=[*own.parents, own]) for name, own in found.items()])
-
-
-def evaluate_all(
-    models: tuple[str, ...], folders: Mapping[str, Source | Output], asked: Mapping[str, Output]
-) -> Iterator[tuple[str, Step]]:
-    """Yield (name, evaluation) of each model. asked: queries and corpus."""
-    first: Step | None = None
-    for number, model in enumerate(models):
-        name = BM25 if model == BM25 else f"model{number}"
-        given: dict[str, Any] = {**asked, "before": first, "tag": name, "system": BM25}
-        if model != BM25:
-            for texts, role in (("queries", "query"), ("corpus", "passage")):
-                vectors = step(f"{name}/embed_{texts}", embed.JOB, model=folders[model], texts=asked[texts], role=role)
-                given["query_embeddings" if role == "query" else "corpus_embeddings"] = vectors
-            given["system"] = "dense"
-        ranked = step(f"{name}/evaluate", evaluate_retrieval.JOB, **given)
-        first = first or ranked
-        yield model, ranked

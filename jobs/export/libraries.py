@@ -17,6 +17,7 @@ from peft import PeftModel
 
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import Role
+from ratchet.models.embedder.onnx_model import MODEL as ONNX
 from ratchet.models.loading import open_model, silence_transformers
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.prefix_sharing import make_pair_row
@@ -73,6 +74,12 @@ def compare_embedder(folder: Path, dtype: str, adapter: Path | None = None) -> d
         encode: dict[Role, Any] = {"query": model.encode_queries, "passage": model.encode_corpus}
         return {role: encode[role](texts) for role, texts in TEXTS.items()}
 
+    def use_onnxruntime() -> Mapping[Role, np.ndarray]:
+        model = encoder.load(folder, onnx=folder / ONNX)
+        return {role: model.encode(texts, role) for role, texts in TEXTS.items()}
+
+    if (folder / ONNX).is_file():
+        libraries["onnxruntime"] = use_onnxruntime
     if (folder / "modules.json").is_file() and adapter is None:
         libraries["sentence_transformers"] = use_sentence_transformers
     plain_tokens = adapter is not None or (folder / "modules.json").is_file()

@@ -9,7 +9,7 @@ from typing import Literal
 from ratchet.data.formats.examples import read_examples
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.inference import EngineConfig, check_adapter, check_engine
+from ratchet.jobs.inference import EngineConfig, check_adapter, check_engine, require_onnx
 from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.model_files import check_folder
@@ -33,6 +33,8 @@ class Inputs:
     """Shards with the columns id and text."""
     adapter: Path | None = None
     """A LoRA adapter for the model."""
+    onnx: Path | None = None
+    """A file of `export_model` that ONNX Runtime runs on CPUs in place of the weights. The rest is the model's."""
     examples: Path | None = None
     """Few-shot examples in front of every query: JSON Lines with `query` and `answer`."""
 
@@ -43,6 +45,7 @@ def check(config: Config, inputs: Inputs) -> None:
         check_embedder(inputs.model)
         find_encoding_config(config, inputs)
     check_adapter("embed", inputs.adapter)
+    check_onnx(config, inputs)
     check_vllm(config, inputs)
 
 
@@ -62,6 +65,17 @@ def check_vllm(config: Config, inputs: Inputs) -> None:
             f"embed.engine: 'vllm' given, for an embedder with a projection ({inputs.model}); expected one without; set"
             " engine=transformers"
         )
+
+
+def check_onnx(config: Config, inputs: Inputs) -> None:
+    """Raise InputError for an ONNX file with settings that it does not follow."""
+    if inputs.onnx is None:
+        return
+    require_onnx("embed.onnx")
+    given = {"dtype": config.dtype, "engine": config.engine, "quantization": config.quantization}
+    expected = {"dtype": "float32", "engine": "transformers", "quantization": "none"}
+    if given != expected or inputs.adapter is not None:
+        raise InputError(f"embed.onnx: with {given}, adapter {inputs.adapter}; expected {expected} and no adapter")
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:

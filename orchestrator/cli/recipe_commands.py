@@ -108,6 +108,7 @@ examples:
   ratchet export 20261124-2311 my-embedder          the model that the run ended with
   ratchet export 20261124-2311:reranker my-reranker --license apache-2.0
   ratchet export 20261124-2311:sft my-adapter --adapter
+  ratchet export 20261124-2311 my-embedder --onnx --int8 --data beir/scifact
   ratchet export 20261124-2311 my-embedder --name me/my-embedder --push me/my-embedder
 
 The folder is loaded by sentence-transformers, transformers, FlagEmbedding and PEFT, as far as they are installed and
@@ -116,8 +117,13 @@ the model is of their kind, and nothing is written where one of them gives other
 """,
         words={"model": "MODEL"},
         target="DIR",
-        flags={"adapter": "write the LoRA adapter alone, with the name of its base, for PEFT"},
+        flags={
+            "adapter": "write the LoRA adapter alone, with the name of its base, for PEFT",
+            "onnx": "also write onnx/model.onnx, of an embedder",
+            "int8": "also write onnx/model_int8.onnx, and show what 8 bits cost on --data",
+        },
         options={
+            "data": "queries with their documents, for --int8 (docs/data.md)",
             "name": "what the model card calls the model, such as its id on the hub",
             "license": "the license in the model card, an identifier of the hub such as apache-2.0",
         },

@@ -36,6 +36,7 @@ class Worker:
             device=device,
             quantization=config.quantization,
             encoding_config=find_encoding_config(config, inputs),
+            onnx=inputs.onnx,
         )
         self.config = config
         self.batch_tokens = batch_tokens

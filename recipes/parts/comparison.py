@@ -1,0 +1,51 @@
+"""Systems side by side on one data set: evaluations, and the differences from the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ratchet.jobs.comparison import compare_systems
+from ratchet.jobs.retrieval import embed, evaluate_retrieval, prepare
+from ratchet.jobs.retrieval.datasets import find_datasets
+from ratchet.orchestrator.step import Metric, Output, Source, Step, step
+
+METRICS = ("map@25", "ndcg@10", "r@25")
+
+
+def prepare_evaluation(data: str) -> dict[str, Output]:
+    """Return the queries and the corpus of a data set: of data with splits the test split, else all of it."""
+    prepared = step("prepare", prepare.JOB, **find_datasets("", test=data), validation_fraction=0.0)
+    return {"queries": prepared["test"], "corpus": prepared["corpus"]}
+
+
+def evaluate_embedder(
+    name: str, model: Source | Output, asked: Mapping[str, Output], before: Step | None = None, **settings: Any
+) -> Step:
+    """Return the evaluation of an embedder on queries and a corpus. before: that of the first system. settings: those
+    of both steps that embed."""
+    roles = {"queries": "query", "corpus": "passage"}
+    queries, corpus = (
+        step(f"{name}/embed_{texts}", embed.JOB, model=model, texts=asked[texts], role=role, **settings)
+        for texts, role in roles.items()
+    )
+    given: dict[str, Any] = {
+        **asked,
+        "query_embeddings": queries,
+        "corpus_embeddings": corpus,
+        "before": before,
+        "tag": name,
+    }
+    return step(f"{name}/evaluate", evaluate_retrieval.JOB, **given)
+
+
+def compare(found: Mapping[str, Step], queries: Output) -> dict[str, dict[str, Metric]]:
+    """Return name -> columns of the table: metrics, and the difference from the first one, query by query."""
+    columns = {name: {metric.upper(): ranked.metric(metric) for metric in METRICS} for name, ranked in found.items()}
+    if len(found) > 1:
+        given: dict[str, Any] = {"queries": queries, "evaluations": tuple(found.values()), "names": tuple(found)}
+        compared = step("compare", compare_systems.JOB, **given)
+        for number, name in enumerate(list(found)[1:], 1):
+            columns[name][f"difference of {METRICS[0].upper()}"] = compared.metric(f"{number}/{METRICS[0]}")
+            columns[name] |= {f"queries {end}": compared.metric(f"{number}/{end}") for end in ("won", "lost")}
+    return columns
