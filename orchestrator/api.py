@@ -25,6 +25,8 @@ from ratchet.orchestrator.store import Store
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ratchet.orchestrator.sweeps.command import Sweep
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -144,6 +146,32 @@ def run(
             f" correct it and give the same call again, which continues: {shlex.join(argv)}"
         )
     return Run(opened, done.run_log.folder)
+
+
+def sweep(
+    name: str,
+    space: str | Path,
+    metric: str,
+    *,
+    trials: int = 16,
+    settings: Mapping[str, Any] | None = None,
+    store: str | Path | None = None,
+    options: Mapping[str, Any] | None = None,
+    **parameters: Any,
+) -> Sweep:
+    """Search for good settings of a recipe, or continue a search, and print its progress and its table.
+
+    space: YAML file of the search space. metric: the one that decides, such as map@25. options: further options of
+    `ratchet sweep`, {"seeds": 3, "searcher": "optuna"}. name, settings, store, parameters: as for `run`. The same call
+    continues a sweep that was interrupted. Raises RatchetError for wrong input."""
+    from ratchet.orchestrator.cli.parser import parse
+    from ratchet.orchestrator.sweeps.command import run_sweep
+
+    lines = write_lines(parameters, settings)
+    given = {"space": space, "metric": metric, "trials": trials, "store": find_store(store), **(options or {})}
+    argv = ["sweep", name, *(part for line in lines for part in ("--set", line))]
+    argv += [part for key, value in given.items() for part in (f"--{key.replace('_', '-')}", str(value))]
+    return run_sweep(parse(argv), lines, ["ratchet", *argv])
 
 
 def plan(

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 PLACES = {
-    "ratchet.orchestrator.api": ("run", "plan", "list_models", "Run"),
+    "ratchet.orchestrator.api": ("run", "sweep", "plan", "list_models", "Run"),
     "ratchet.orchestrator.step": ("step", "Metric", "Output", "Row", "Source", "Step", "Summary"),
     "ratchet.orchestrator.job_interface": ("Context", "Job", "Progress", "Resources", "Result"),
 }

@@ -65,7 +65,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
     with end_at_once():
         from ratchet.orchestrator.sweeps.command import run_sweep
 
-    return run_sweep(arguments, _lines(arguments), ["ratchet", *sys.argv[1:]])
+    done = run_sweep(arguments, _lines(arguments), ["ratchet", *sys.argv[1:]])
+    return 130 if done.interrupted else 0 if done.data.winner is not None else 1
 
 
 def _submit(arguments: argparse.Namespace) -> int:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ratchet.errors import RunError
 from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.execution.address import check_cluster_address
@@ -16,21 +19,51 @@ from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.promotion import check_name
 from ratchet.orchestrator.recipe import list_modules
 from ratchet.orchestrator.reporting.report import write_report
+from ratchet.orchestrator.reporting.sweep_data import SweepReport, build_trials
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.open_runs import OpenRun
 from ratchet.orchestrator.sweeps import results
 from ratchet.orchestrator.sweeps.plan import SweepPlan, plan_sweep
 from ratchet.orchestrator.sweeps.trial_log import compute_key
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 IN_SWEEP_ID = ("searcher", "stopping", "grace_period", "reduction_factor", "seeds", "seed")
 """Options that are part of the sweep's id."""
 
 
-def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequence[str]) -> int:
-    """Run or continue a sweep. `lines` are the `name=value` settings of all trials.
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep that has ended: its trials, winner and report."""
 
-    Returns the exit status: 0 if a trial finished, 1 if every trial failed, 130 if interrupted.
-    """
+    folder: Path
+    data: SweepReport
+    interrupted: bool
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The trials, the best first: settings that vary, the metric, status and seconds."""
+        import pandas as pd
+
+        columns = build_trials(self.data).columns
+        return pd.DataFrame({c.name: c.values for c in columns[1:]}, index=columns[0].texts if columns else ())
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The winner's settings from the space: empty for the recipe's defaults. Raises RunError without a winner."""
+        if self.data.winner is None:
+            raise RunError(f"sweep {self.data.sweep_id}: no trial finished; expected one; see {self.report}")
+        return self.data.trials[self.data.winner - 1].settings
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.folder / "report.html"
+
+
+def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequence[str]) -> Sweep:
+    """Run or continue a sweep, and print what happens. `lines` are the `name=value` settings of all trials."""
     if arguments.promote:
         check_name(arguments.promote, "sweep --promote")
     store = Store.open(arguments.store)
@@ -60,8 +93,7 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
         store.publish(sweep.trial_log.folder)
     if not finished:
         print_clean("give the same command again to continue")
-        return 130
-    return 0 if best is not None else 1
+    return Sweep(sweep.trial_log.folder, report, not finished)
 
 
 def _run_trials(sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluster, store: Store) -> bool:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from toy_sweeps import Sweeps
 
+import ratchet
+
 
 @pytest.fixture
 def sweeps(tmp_path: Path) -> Iterator[Sweeps]:
@@ -21,7 +23,9 @@ def sweeps(tmp_path: Path) -> Iterator[Sweeps]:
 GRID = "fit.rate: grid(0.1, 0.7, 0.3)\n"
 
 
-def test_trials_share_what_they_have_in_common_and_the_best_one_wins(sweeps: Sweeps) -> None:
+def test_trials_share_what_they_have_in_common_and_the_best_one_wins(
+    sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Takes half a minute: four trials under Ray Tune, and two commands that find everything cached."""
     status, output = sweeps.sweep(GRID, "--stopping", "none", "--promote", "best")
     assert status == 0, output
@@ -43,6 +47,13 @@ def test_trials_share_what_they_have_in_common_and_the_best_one_wins(sweeps: Swe
     started = time.monotonic()
     status, again = sweeps.sweep(GRID, "--stopping", "none", "--promote", "best")
     assert (status, time.monotonic() - started < 8) == (0, True), again
+    monkeypatch.setenv("TOY_TRACE", str(sweeps.trace))
+    found = ratchet.sweep(str(sweeps.folder / "toy.py"), sweeps.folder / "space.yaml", "score", trials=4,
+        store=sweeps.store, options={"stopping": "none"})  # fmt: skip
+    assert found.settings == {"fit.rate": "0.7"}
+    assert list(found.table["score"]) == pytest.approx([2.1, 1.5, 0.9, 0.3])
+    assert found.table.index[0] == "trial 3 (winner) (a high rate)"
+    assert found.report.is_file()
     assert again.splitlines()[:5] == output.splitlines()[-len(again.splitlines()) :][:5]
 
 
