@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from nodes import free_port
+from s3_server import KEYS, serve_s3
 
 from ratchet.errors import DamagedError, LeaseLost, StoreError
 from ratchet.orchestrator.job_interface import Result
@@ -125,36 +125,15 @@ class Faulty:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[int]:
-    port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    import boto3
-
-    keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
-    client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **keys)
-    end = time.monotonic() + 60
-    while True:
-        try:
-            client.create_bucket(Bucket="kept")
-            break
-        except Exception:
-            assert time.monotonic() < end, "the server does not answer"
-            assert process.poll() is None, "the server ended"
-            time.sleep(0.3)
-    yield port
-    process.terminate()
-    process.wait(30)
+    with serve_s3() as port:
+        yield port
 
 
 @pytest.fixture
 def at(server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Store]:
     """Opens the test's prefix as from a machine with a cache of its own, over a connection of its own."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
 
     def opened(machine: str, port: int | None = None) -> Store:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port or server}")
