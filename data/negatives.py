@@ -15,12 +15,11 @@ from typing import Literal
 
 import numpy as np
 
-from ratchet.errors import DataError
-
 
 @dataclass(frozen=True)
 class Window:
-    """Settings of the selection of negatives. Ranks count from 0; margins apply to the similarities of the ranking."""
+    """Settings of the selection of negatives. Ranks count from 0, and lo < hi; margins apply to the similarities of the
+    ranking."""
 
     lo: int
     hi: int
@@ -34,12 +33,6 @@ class Window:
     which uses 0.95)."""
     max_score: float | None = None
     min_score: float | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.lo < self.hi:
-            raise DataError(f"window: {self.lo},{self.hi} given; expected 0 <= lo < hi, as in 2,200")
-        if self.num_negatives < 1:
-            raise DataError(f"num_negatives: {self.num_negatives} given; expected >= 1")
 
     def ceiling(self, positive: float) -> float:
         """Return the highest similarity that a negative may have, given that of the best positive."""

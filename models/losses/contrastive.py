@@ -21,8 +21,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ratchet.errors import ModelError
-
 
 def cross_entropy(
     logits_QP: Tensor, positive_Q: Tensor, *, mask_QP: Tensor | None = None, label_smoothing: float = 0.0
@@ -34,13 +32,9 @@ def cross_entropy(
 
     positive_Q: int64, the column of each query's positive. mask_QP: bool, True where a passage does not take part
     (`false_negative_mask`); never the positive. label_smoothing moves that share of the target evenly over all
-    passages that take part (the positive among them). Raises ModelError for a mask of another shape.
+    passages that take part (the positive among them).
     """
     if mask_QP is not None:
-        if mask_QP.shape != logits_QP.shape:
-            raise ModelError(
-                f"cross_entropy: mask_QP is {tuple(mask_QP.shape)}; expected {tuple(logits_QP.shape)}; mask this batch"
-            )
         logits_QP = logits_QP.masked_fill(mask_QP, -torch.inf)
     normaliser_Q = torch.logsumexp(logits_QP, dim=1)
     loss_Q = normaliser_Q - logits_QP.gather(1, positive_Q[:, None]).squeeze(1)
@@ -80,11 +74,6 @@ def false_negative_mask(
     every_Q = torch.arange(queries, device=device)
     query_parts, text_parts = [every_Q], [passage_text_P[positive_Q]]
     if known_indptr is not None and known_text is not None:
-        if len(known_indptr) != queries + 1 or int(known_indptr[-1]) != len(known_text):
-            raise ModelError(
-                f"false_negative_mask: known_indptr has {len(known_indptr)} entries, the last {int(known_indptr[-1])}; "
-                f"expected {queries + 1} and {len(known_text)}; give one more entry than queries, the last all texts"
-            )
         query_parts.append(torch.repeat_interleave(every_Q, known_indptr.diff().to(device)))
         text_parts.append(known_text.to(device))
     if query_text_Q is not None:
@@ -130,11 +119,6 @@ class _Gather(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, offsets: list[int]) -> Tensor:
         ctx.offsets, ctx.rank = offsets, dist.get_rank()
         sizes = [stop - start for start, stop in itertools.pairwise(offsets)]
-        if sizes[ctx.rank] != len(tensor):
-            raise ModelError(
-                f"gather_with_gradient: {len(tensor)} rows; expected the {sizes[ctx.rank]} that offsets say; "
-                "compute row_offsets for this batch"
-            )
         # Padded to the largest: gloo and nccl gather equal shapes only.
         padded = tensor.new_zeros((max(sizes), *tensor.shape[1:]))
         padded[: len(tensor)] = tensor

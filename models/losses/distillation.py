@@ -2,7 +2,8 @@
 
 Legend: Q queries, G members of a group (the positive first), P passages of all groups.
 
-Groups may hold fewer members than G: `mask_QG` is True where there is none. The loss is a sum over queries, so
+Groups may hold fewer members than G: `mask_QG` is True where there is none. Each has its positive, and finite scores
+of the teacher (`ratchet.data.triplets`). The loss is a sum over queries, so
 `ratchet.models.losses.contrastive.scale_for_workers` makes it the same for any number of workers.
 """
 
@@ -13,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ratchet.errors import ModelError
 from ratchet.models.losses.contrastive import cross_entropy
 from ratchet.models.losses.lambdarank import lambdarank
 
@@ -55,26 +55,14 @@ def distillation_loss(
 
 
 def teacher_targets(teacher_QG: Tensor, mask_QG: Tensor | None = None, temperature: float = 1.0) -> Tensor:
-    """Return the teacher's distribution over each group, float32: softmax(teacher / temperature). Raises ModelError as
-    `scale_teacher` does."""
+    """Return the teacher's distribution over each group, float32: softmax(teacher / temperature)."""
     return torch.softmax(scale_teacher(teacher_QG, mask_QG, temperature), dim=1)
 
 
 def scale_teacher(teacher_QG: Tensor, mask_QG: Tensor | None, temperature: float) -> Tensor:
-    """Return the teacher's scores divided by the temperature, float32, -inf where the mask is True. Raises ModelError
-    for a score that is not finite and a temperature <= 0."""
-    if not temperature > 0:
-        raise ModelError(f"teacher_temperature: {temperature} given; expected more than 0; 1 leaves the scores alone")
+    """Return the teacher's scores divided by the temperature, float32, -inf where the mask is True."""
     scores_QG = teacher_QG.float() / temperature
-    if mask_QG is not None:
-        scores_QG = scores_QG.masked_fill(mask_QG, -torch.inf)
-    finite_Q = (torch.isfinite(scores_QG) if mask_QG is None else torch.isfinite(scores_QG) | mask_QG).all(1)
-    if not bool(finite_Q.all()):
-        row = int((~finite_Q).nonzero()[0])
-        raise ModelError(
-            f"teacher's scores of query {row} of the batch: not finite; expected numbers; score them again"
-        )
-    return scores_QG
+    return scores_QG if mask_QG is None else scores_QG.masked_fill(mask_QG, -torch.inf)
 
 
 def kl_div(
@@ -88,7 +76,6 @@ def kl_div(
 
     The student's scores are used as given: divide them by its temperature before.
     """
-    _check("kl_div", score_QG, teacher_QG, mask_QG)
     target_QG = teacher_targets(teacher_QG, mask_QG, teacher_temperature)
     logits_QG = score_QG.float()
     if mask_QG is not None:
@@ -107,7 +94,6 @@ def margin_mse(
 
         loss_q = mean_g (score_q0 - score_qg - (teacher_q0 - teacher_qg) / teacher_temperature)^2
     """
-    _check("margin_mse", score_QG, teacher_QG, mask_QG)
     off_QG = score_QG.float() - scale_teacher(teacher_QG, mask_QG, teacher_temperature)
     there_QG = torch.ones_like(off_QG, dtype=torch.bool) if mask_QG is None else ~mask_QG
     error_QG = (off_QG[:, :1] - off_QG.where(there_QG, off_QG[:, :1])) ** 2
@@ -131,9 +117,6 @@ def m3_kd_loss(
     score_QP: scores of each query with the passages of all groups, divided by the student's temperature. member_QG:
     int64, index of each member in P, distinct in a group. mask_QP: True where a passage is excluded, never a member.
     """
-    _check("m3_kd_loss", member_QG, teacher_QG, mask_QG)
-    if len(score_QP) != len(member_QG):
-        raise ModelError(f"m3_kd_loss: {len(score_QP)} rows of scores for {len(member_QG)} groups; expected one each")
     there_QG = torch.ones_like(member_QG, dtype=torch.bool) if mask_QG is None else ~mask_QG
     place_QG = member_QG.where(there_QG, member_QG[:, :1])
     own_QG = score_QP.float().gather(1, place_QG)
@@ -147,13 +130,3 @@ def m3_kd_loss(
     loss_QG = torch.logaddexp(after_QG, others_Q1) - own_QG
     target_QG = teacher_targets(teacher_QG, mask_QG, teacher_temperature)
     return (loss_QG * target_QG).where(there_QG, 0.0).sum(1)
-
-
-def _check(name: str, first: Tensor, teacher_QG: Tensor, mask_QG: Tensor | None) -> None:
-    if first.ndim != 2 or first.shape != teacher_QG.shape or (mask_QG is not None and mask_QG.shape != first.shape):
-        raise ModelError(
-            f"{name}: groups {tuple(first.shape)}, teacher {tuple(teacher_QG.shape)}"
-            f"{'' if mask_QG is None else f', mask {tuple(mask_QG.shape)}'}; expected [Q, G] each, the positive first"
-        )
-    if mask_QG is not None and bool(mask_QG[:, 0].any()):
-        raise ModelError(f"{name}: a group without a positive; expected member 0 in each; leave such queries out")

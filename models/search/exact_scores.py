@@ -27,11 +27,14 @@ from ratchet.models.search.kernels import dot_pairs
 
 Array = np.ndarray | torch.Tensor
 Blocks = Array | Iterable[tuple[int, Array]]
-"""A whole corpus, or blocks (index of the first row, block_ND) in any order, without overlaps or gaps."""
+"""A whole corpus, or blocks (index of the first row, block_ND) in any order, without overlaps or gaps. Rows are below
+2**32 - 1."""
 
 
 OPERANDS = {"tf32": 2.0**-9, "bf16": 2.0**-6}
 """Format of the operands of a multiplication -> bound on the relative error that their rounding adds."""
+LONGEST = 3e18
+"""Bound on the length of a vector: products, and their error bounds, stay within float32."""
 
 
 def compute_exact_scores(
@@ -59,18 +62,15 @@ def bound_rounding(dim: int) -> float:
 
 
 def check_finite(vectors: Array, where: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the vectors [N, D] on the CPU in float32, and their norms [N]. Raises ModelError for another shape and for
-    values that are not finite."""
-    tensor = torch.as_tensor(vectors)
-    if tensor.ndim != 2:
-        raise ModelError(f"{where}: shape {tuple(tensor.shape)}; expected rows x dimensions; stack the vectors as rows")
-    tensor = tensor.detach().to("cpu", torch.float32).contiguous()
+    """Return the vectors [N, D] on the CPU in float32, and their norms [N]. Raises ModelError for values that are not
+    finite, or so large that products overflow."""
+    tensor = torch.as_tensor(vectors).detach().to("cpu", torch.float32).contiguous()
     norm_N = torch.linalg.vector_norm(tensor, dim=1)
-    bad = torch.nonzero(~torch.isfinite(norm_N)).flatten()
+    bad = torch.nonzero(~(norm_N < LONGEST)).flatten()
     if len(bad):
         raise ModelError(
-            f"{where}: row {int(bad[0])} ({len(bad)} rows in all) holds NaN, infinity or numbers beyond 1e19; expected "
-            "finite embeddings; look for empty texts or overflow in float16 where they were computed"
+            f"{where}: row {int(bad[0])} ({len(bad)} rows in all) holds NaN, infinity or numbers beyond {LONGEST:g}; "
+            "expected finite embeddings; look for empty texts or overflow in float16 where they were computed"
         )
     return tensor, norm_N
 
@@ -96,11 +96,7 @@ class Corpus:
             )
         if not len(block_ND):
             return block_ND
-        if offset < 0 or offset + len(block_ND) > 2**32 - 1:
-            raise ModelError(f"{where}: ends at row {offset + len(block_ND)}; expected rows from 0 below 2**32 - 1")
         self.longest = max(self.longest, float(norm_N.max()))
-        if not self.longest * float(self.query_norm_Q.max(initial=0.0)) < 1e37:
-            raise ModelError(f"{where}: vectors up to {self.longest:.3g} long; their products overflow; scale them")
         bisect.insort(self.blocks, (offset, block_ND), key=lambda block: block[0])
         self.rows += len(block_ND)
         return block_ND
@@ -111,17 +107,6 @@ class Corpus:
             block_ND = self.add(offset, block)
             for start in range(0, len(block_ND), block_rows):
                 yield offset + start, block_ND[start : start + block_rows]
-
-    def check_complete(self, where: str) -> None:
-        """Raise ModelError if blocks overlap or leave gaps."""
-        end = 0 if not self.blocks else self.blocks[0][0]
-        for offset, block in self.blocks:
-            if offset != end:
-                raise ModelError(
-                    f"{where}: a corpus block begins at row {offset}; expected {end}, where the one before it ends; "
-                    "give each block the row of its first document"
-                )
-            end = offset + len(block)
 
     def bound_error(self, queries: slice | np.ndarray) -> np.ndarray:
         """Bound on a multiplied score's error, float32 [queries]. Scores closer than twice the bound may be in either

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ratchet.errors import ModelError
 from ratchet.models.search.ranks import Relevant
 
 
@@ -33,20 +32,14 @@ class RankMetrics:
 def compute_rank_metrics(
     ranks_R: np.ndarray, relevant: Relevant, ks: Sequence[int] = (1, 5, 10, 25, 100)
 ) -> RankMetrics:
-    """Compute metrics from the ranks of all relevant documents, as defined by trec_eval.
+    """Compute metrics from the ranks of all relevant documents, which count from 1, as defined by trec_eval.
 
     p@k divides by k even if the corpus is smaller; ndcg@k has gain grade / log2(rank + 1) (linear, not 2**grade - 1)
     and the ideal order of all grades cut at k. map@k sums precision at the relevant documents within k and divides by
     R, all that are relevant (trec_eval's map_cut_k); with one relevant document it is the reciprocal rank, 0 beyond k,
     as in the MAP@25 of Kaggle. Queries without relevant documents are left out of the means, as in trec_eval.
     """
-    if not all(k >= 1 for k in ks):
-        raise ModelError(f"rank_metrics: ks={tuple(ks)}; expected each k at least 1; correct the value")
     queries, query_R, count_Q = len(relevant.indptr) - 1, relevant.query_R, np.diff(relevant.indptr)
-    if len(ranks_R) != len(query_R) or np.any(ranks_R < 1):
-        raise ModelError(
-            f"rank_metrics: {len(ranks_R)} ranks for {len(query_R)} relevant documents; expected one each, from 1"
-        )
     order = np.lexsort((ranks_R, query_R))
     rank = ranks_R[order].astype(np.float64)
     place = np.arange(len(rank)) - relevant.indptr[query_R] + 1.0  # position among the query's relevant documents

@@ -34,7 +34,8 @@ PAIRS_AT_ONCE = 4096
 class Relevant:
     """The relevant corpus rows of each query in CSR form: those of query q are indices[indptr[q] : indptr[q + 1]].
 
-    indptr: int64 [Q + 1]. indices: int64 [R]. grades: float64 [R], above 0; None: all 1."""
+    indptr: int64 [Q + 1], rising from 0 to R. indices: int64 [R]. grades: float64 [R], above 0; None: all 1. Raises
+    ModelError for a row that a query has twice."""
 
     indptr: np.ndarray
     indices: np.ndarray
@@ -44,23 +45,12 @@ class Relevant:
         for name, kind in (("indptr", np.int64), ("indices", np.int64), ("grades", np.float64)):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, np.asarray(getattr(self, name), kind))
-        indptr, indices = self.indptr, self.indices
-        if not len(indptr) or indptr[0] != 0 or indptr[-1] != len(indices) or np.any(np.diff(indptr) < 0):
+        order = np.lexsort((self.indices, self.query_R))
+        same = (np.diff(self.indices[order]) == 0) & (np.diff(self.query_R[order]) == 0)
+        if np.any(same):
+            at = int(order[np.argmax(same)])
             raise ModelError(
-                f"Relevant: indptr has {len(indptr)} entries for {len(indices)} indices; expected it to rise from 0 to "
-                "the number of indices; give one more entry than queries"
-            )
-        if self.grades is not None and (len(self.grades) != len(indices) or not np.all(self.grades > 0)):
-            raise ModelError(
-                f"Relevant: {len(self.grades)} grades for {len(indices)} relevant documents; expected one above 0 for "
-                "each; leave out what is not relevant"
-            )
-        order = np.lexsort((indices, self.query_R))
-        same = (np.diff(indices[order]) == 0) & (np.diff(self.query_R[order]) == 0)
-        if np.any(same) or np.any(indices < 0):
-            at = int(order[np.argmax(same)]) if np.any(same) else int(np.argmin(indices))
-            raise ModelError(
-                f"Relevant: row {indices[at]} of query {self.query_R[at]}; expected rows from 0, each once per query; "
+                f"Relevant: row {self.indices[at]} of query {self.query_R[at]}; expected each row once per query; "
                 "remove duplicates"
             )
 
@@ -98,10 +88,8 @@ def score_relevant(query_QD: Array, relevant: Relevant, corpus: Blocks) -> np.nd
 
 
 def rank_by_scores(scores_QN: np.ndarray, relevant: Relevant, exclude_Q: np.ndarray | None = None) -> np.ndarray:
-    """Return the ranks of the relevant documents by given scores (BM25), float32 [Q, N]: int64 [R]. Equal scores are
-    ties. exclude_Q: see `RankCounter`."""
-    if np.isnan(scores_QN).any():
-        raise ModelError("rank_by_scores: a score is NaN; expected numbers; look where they were computed")
+    """Return the ranks of the relevant documents by given scores (BM25), float32 [Q, N] and never NaN: int64 [R]. Equal
+    scores are ties. exclude_Q: see `RankCounter`."""
     if exclude_Q is not None:
         scores_QN = scores_QN.copy()
         scores_QN[exclude_Q >= 0, exclude_Q[exclude_Q >= 0]] = -np.inf
@@ -115,9 +103,9 @@ def rank_by_scores(scores_QN: np.ndarray, relevant: Relevant, exclude_Q: np.ndar
 class RankCounter:
     """Counts, block by block, the documents ranked before each relevant one.
 
-    scores_R: float32 [R], `score_relevant`. exclude_Q: a corpus row per query that is not ranked (the query itself), -1
-    for none; never a relevant one. Every corpus row must be added exactly once, to one of the counters whose counts are
-    added.
+    scores_R: float32 [R], `score_relevant` of the whole corpus. query_QD: a row for each query. exclude_Q: a corpus row
+    per query that is not ranked (the query itself), -1 for none; never a relevant one. Every corpus row must be added
+    exactly once, to one of the counters whose counts are added.
     """
 
     def __init__(
@@ -138,26 +126,8 @@ class RankCounter:
         """The number of documents before each relevant one, int64 [R]."""
         self._asked = Corpus(check_finite(query_QD, "RankCounter: query_QD")[0])
         self._there_QD = self._asked.query_QD.to(device)
-        queries, given = len(relevant.indptr) - 1, len(self._there_QD)
-        self.exclude_Q = np.full(queries, -1, np.int64) if exclude_Q is None else np.asarray(exclude_Q, np.int64)
-        if len(self.exclude_Q) != queries or given != queries:
-            raise ModelError(
-                f"RankCounter: relevant has {queries} queries, exclude_Q {len(self.exclude_Q)}, query_QD {given}; "
-                "expected the same; give one row per query"
-            )
-        missing = np.flatnonzero(~np.isfinite(self.scores_R))
-        if len(self.scores_R) != len(relevant.indices) or len(missing):
-            at = int(missing[0]) if len(missing) else len(self.scores_R)
-            raise ModelError(
-                f"RankCounter: the relevant pair {at} has no finite score; expected one for each of "
-                f"{len(relevant.indices)}; see that score_relevant saw the whole corpus and that it holds every row"
-            )
-        if np.any(self.exclude_Q[relevant.query_R] == relevant.indices):
-            at = int(np.argmax(self.exclude_Q[relevant.query_R] == relevant.indices))
-            raise ModelError(
-                f"RankCounter: query {relevant.query_R[at]} excludes row {relevant.indices[at]}, which is relevant to "
-                "it; expected another; remove it from one of the two"
-            )
+        nobody_Q = np.full(len(relevant.indptr) - 1, -1)
+        self.exclude_Q = np.asarray(nobody_Q if exclude_Q is None else exclude_Q, np.int64)
         asking_q = np.flatnonzero(np.diff(relevant.indptr))
         self._chunks = [asking_q[start : start + query_rows] for start in range(0, len(asking_q), query_rows)]
 

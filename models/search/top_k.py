@@ -43,8 +43,8 @@ def top_k(
     query_rows: int = 512,
     block_rows: int = 4096,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k best rows of the corpus for each query: scores float32 and rows int64, both [Q, min(k, N)], best
-    first.
+    """Return the k best rows of the corpus (k >= 1) for each query: scores float32 and rows int64, both [Q, min(k, N)],
+    best first.
 
     Rows and scores are the same, in the same order, for every `backend` ("blocked" or "faiss"), `device` and block
     size. Results may be merged over shards (`merge_top_k`).
@@ -52,12 +52,8 @@ def top_k(
     Blocks are held by reference until the call returns: a corpus in memory or memory-mapped costs nothing more, one
     that does not fit is searched shard by shard. Memory besides: about 12 bytes x Q x k, and query_rows x block_rows.
 
-    Raises ModelError for vectors that are not finite, shapes that do not fit, k < 1, and rows beyond 2**32.
+    Raises ModelError for vectors that are not finite, or of different dimensions.
     """
-    if k < 1:
-        raise ModelError(f"top_k: k is {k}; expected at least 1; ask for one neighbour or more")
-    if backend not in ("blocked", "faiss"):
-        raise ModelError(f"top_k: backend {backend!r}; expected 'blocked' or 'faiss'; correct the name")
     seen = Corpus(check_finite(query_QD, "top_k: query_QD")[0])
     chunks = [slice(start, start + query_rows) for start in range(0, len(seen.query_QD), query_rows)]
     unsettled_q = np.zeros(0, np.int64)
@@ -71,7 +67,6 @@ def top_k(
             pools[number].absorb(scores_QN, seen, k, offset)
 
         multiply_all(seen.query_QD, chunks, seen.add_all(corpus, block_rows), device, absorb)
-    seen.check_complete("top_k")
     with single_threaded_pool() as executor:
         best = list(executor.map(lambda pool: _resolve(seen, pool.start, pool.keys_QW, k, True), pools))
     keys_QK = np.concatenate(best) if best else np.empty((0, min(k, seen.rows)), np.uint64)
@@ -201,7 +196,6 @@ def _find_faiss_candidates(seen: Corpus, corpus: Blocks, k: int) -> tuple[np.nda
     index = faiss.IndexFlatIP(seen.query_QD.shape[1])
     for offset, block in iterate_blocks(corpus):
         seen.add(offset, block)
-    seen.check_complete("top_k")
     for _, block_ND in seen.blocks:
         index.add(block_ND.numpy())
     asked = min(seen.rows, k + 8 + k // 16)

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worker_processes import run_workers
 
-from ratchet.errors import ModelError
 from ratchet.models.losses import contrastive as losses
 
 SIZES = {1: [8], 2: [5, 3], 4: [1, 4, 2, 1]}  # queries per worker: 8 in all, uneven on purpose
@@ -183,8 +182,3 @@ def test_one_process_gathers_itself() -> None:
     rows = torch.ones(3, 2, requires_grad=True)
     assert losses.gather_with_gradient(rows, offsets=[0, 3]) is rows
     assert losses.row_offsets(3) == [0, 3]
-
-
-def test_a_mask_of_another_shape_is_refused() -> None:
-    with pytest.raises(ModelError, match="mask_QP is"):
-        losses.cross_entropy(torch.ones(2, 3), torch.tensor([0, 1]), mask_QP=torch.zeros(1, 3, dtype=torch.bool))
