@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import InputError, ModelError
 from ratchet.models.model_kind import read_config
+from ratchet.models.pass_size import CPU_TOKENS, size_passes
 from ratchet.orchestrator.job_interface import Needs, Parents, Resources, Result
 
 if TYPE_CHECKING:  # it imports torch
@@ -30,8 +31,6 @@ CUDA = 1.0e9
 """Bytes of a GPU that the CUDA context and its libraries take, and of the fragments between tensors."""
 TEMPLATE = 64
 """Tokens of a template, a task or a prompt."""
-CPU_TOKENS = 2048
-"""Padded tokens of a forward pass on CPUs, as in `CPU_BATCH_TOKENS` and `CPU_TOKENS` of models and jobs."""
 SMALL = 5 * 10**8
 """Bytes of a model that is not counted for CPUs. It fits on any machine, and counting takes seconds."""
 LESS = {
@@ -83,7 +82,7 @@ def infer(
     if folder is None or _is_small(folder, resources):
         return None
     dtype = _dtype(config, resources)
-    tokens = resources.batch_tokens if resources.gpus else min(resources.batch_tokens, CPU_TOKENS)
+    _, tokens = size_passes("cuda" if resources.gpus else "cpu", resources.batch_tokens)
     batch = max(1, tokens // length)
     given = {"dtype": dtype, "rows": batch, "length": length, "quantization": config.quantization}
     one = _measure(folder, kind, **given)

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-MULTIPLE = 8
-"""Padded lengths are multiples of this, for faster kernels and fewer distinct shapes."""
+from ratchet.models.pass_size import MULTIPLE
 
 OVERHEAD_TOKENS = 64
 """Fixed cost of a forward and backward pass, in tokens of padding."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from ratchet.jobs.model_settings import resolve_encoding_config
 from ratchet.jobs.training.config import find_start
 from ratchet.jobs.training.evaluation import Evaluation
-from ratchet.jobs.training.finetuning import CPU_TOKENS, make_trainable
+from ratchet.jobs.training.finetuning import make_trainable
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.models.adapters import lora
 from ratchet.models.batching import group_by_length, pad
@@ -25,6 +25,7 @@ from ratchet.models.engine import load_partitioned
 from ratchet.models.loading import eval_mode, other_adapter
 from ratchet.models.losses import grad_cache
 from ratchet.models.model_files import find_config_folder
+from ratchet.models.pass_size import size_passes
 from ratchet.models.search.ranks import RankCounter, Relevant, score_relevant
 from ratchet.models.zero3_sync import Zero3Sync
 from ratchet.orchestrator.job_interface import Resources
@@ -44,6 +45,7 @@ class EmbedderTask:
     def __init__(self, worker: WorkerInfo, config: Any, inputs: Any, resources: Resources) -> None:
         self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
         self.device = "cpu" if worker.device == "cpu" else "cuda"
+        self.multiple, self.pass_tokens = size_passes(self.device, resources.batch_tokens, training=True)
         start, adapter = find_start(config, inputs)
         encoding_config = self.make_encoding_config(start, adapter)
         with load_partitioned(config.dtype, self.device, zero_stage=config.zero_stage, offload=config.offload):
@@ -95,12 +97,11 @@ class EmbedderTask:
             lora.save(self.model, folder)
             self.encoder.encoding_config.write(folder)
 
-    def embed_batch(self, rows: list[list[int]], row_ids: np.ndarray, multiple: int) -> Tensor:
-        """Return the vectors of one forward pass, float32 [rows, D] with gradient. Padded lengths are multiples.
-
-        row_ids: see `DropoutMasks.tokens`."""
+    def embed_batch(self, rows: list[list[int]], row_ids: np.ndarray) -> Tensor:
+        """Return the vectors of one forward pass, float32 [rows, D] with gradient. row_ids: see
+        `DropoutMasks.tokens`."""
         side, filler = self.encoder.encoding_config.padding_side, self.encoder.tokenizer.pad_token_id
-        ids_BL, mask_BL = pad(rows, filler, side, multiple)
+        ids_BL, mask_BL = pad(rows, filler, side, self.multiple)
         with self.dropout.tokens(torch.from_numpy(row_ids)[:, None], mask_BL.cumsum(1)):
             return self.encoder.embed(ids_BL.to(self.device), mask_BL.to(self.device)).float()
 
@@ -108,16 +109,11 @@ class EmbedderTask:
         """Return the vectors of some rows, float32 [rows, D] with gradient, computed in batches of similar length.
 
         Without rows the model runs too, so that there is a backward pass. Collective under ZeRO-3."""
-        multiple, tokens = self._get_forward_size()
-        groups = group_by_length([len(ids_R[row]) for row in rows], tokens, multiple) if len(rows) else []
-        parts = [self.embed_batch([ids_R[i] for i in rows[at]], row_ids_R[rows[at]], multiple) for at in groups]
+        groups = self._group([len(ids_R[row]) for row in rows])
+        parts = [self.embed_batch([ids_R[i] for i in rows[at]], row_ids_R[rows[at]]) for at in groups]
         vectors = torch.cat(parts) if parts else self.run_filler()[:0].float()
         back = np.argsort(np.concatenate(groups)) if groups else np.zeros(0, np.int64)
         return vectors[torch.from_numpy(back).to(self.device)] + self.zero3_sync.finish(self.run_filler)
-
-    def _get_forward_size(self) -> tuple[int, int]:
-        """Return (multiple of padded lengths, padded tokens) of a forward pass."""
-        return (4, CPU_TOKENS) if self.device == "cpu" else (8, self.resources.batch_tokens)
 
     def make_parts(
         self, ids_R: Sequence[list[int]], row_ids_R: np.ndarray, gradient: Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -135,14 +131,17 @@ class EmbedderTask:
     def _split_micro_batches(self, lengths: list[int]) -> list[np.ndarray]:
         """Split rows into micro batches of similar length. All workers get the same number; some may be empty."""
         most = self.resources.micro_batch_size
-        multiple, tokens = self._get_forward_size()
         if most is not None:
             order = np.argsort(lengths, kind="stable")
             groups = np.array_split(order, -(-len(order) // most)) if len(order) else []
         else:
-            groups = group_by_length(lengths, tokens, multiple) if lengths else []
+            groups = self._group(lengths)
         wanted = max(gather_objects(len(groups)))
         return [*groups, *[np.zeros(0, np.int64)] * (wanted - len(groups))]
+
+    def _group(self, lengths: list[int]) -> list[np.ndarray]:
+        """Return the rows of each forward pass."""
+        return group_by_length(lengths, self.pass_tokens, self.multiple) if lengths else []
 
     def run_filler(self) -> Tensor:
         """Run the forward pass that ZeRO-3 needs from a worker without rows."""

@@ -26,9 +26,6 @@ from ratchet.models.dropout import DropoutMasks
 from ratchet.models.loading import add_other_adapter, train_in_float32
 from ratchet.orchestrator.job_interface import Context, Result, digests
 
-CPU_TOKENS = 2048
-"""Padded tokens of a forward pass on CPUs. Larger ones leave the caches."""
-
 
 def steps_of_epochs(job: str, rows: int, steps: int, epochs: int, worker: WorkerInfo) -> list[int]:
     """Return the training steps of each epoch. Raises InputError if a worker would have no row in a step."""

@@ -17,7 +17,7 @@ import transformers
 from torch import Tensor
 
 from ratchet.errors import ModelError
-from ratchet.models.batching import MULTIPLE, batch_by_tokens, pad
+from ratchet.models.batching import batch_by_tokens, pad
 from ratchet.models.devices import resolve_device, resolve_dtype
 from ratchet.models.embedder import projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, Role, read_encoding_config
@@ -26,12 +26,10 @@ from ratchet.models.embedder.sentence_transformers_layout import write_layout
 from ratchet.models.embedder.tokenization import TextTokenizer
 from ratchet.models.loading import eval_mode, open_model, save_weights
 from ratchet.models.model_files import find_config_folder
+from ratchet.models.pass_size import size_passes
 
 OWN_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "distilbert", "modernbert", "t5", "bloom", "mpt")
 """Model types that derive positions from the padding tokens, or take no `position_ids`."""
-
-CPU_BATCH_TOKENS = 2048
-"""Larger batches do not fit in the caches of a CPU and are not faster (benchmarks/embedding.py)."""
 
 WINDOW = 2048
 """Texts per tokenization call, sorted by characters. The next window is tokenized while one is embedded."""
@@ -102,13 +100,10 @@ class Encoder:
         """Return vectors [N, D], float32, in the order of `texts`. Deterministic on the same machine.
 
         tasks: those of queries; None, or an empty one: the encoding config's. batch_tokens: padded tokens per forward
-        pass, at most CPU_BATCH_TOKENS on CPUs. progress(tokens of each text) is called after each batch. Raises
+        pass, at most CPU_TOKENS on CPUs. progress(tokens of each text) is called after each batch. Raises
         ModelError for a vector that is not finite.
         """
-        # CPUs save work with exact lengths; GPU kernels prefer multiples.
-        multiple = 1 if self.device.type == "cpu" else MULTIPLE
-        if self.device.type == "cpu":
-            batch_tokens = min(batch_tokens, CPU_BATCH_TOKENS)
+        multiple, batch_tokens = size_passes(self.device.type, batch_tokens)
         out_ND = np.empty((len(texts), self.dim), dtype=np.float32)
         with eval_mode(self.model):
             for places, rows in self._windows(texts, role, tasks):

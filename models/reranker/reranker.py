@@ -22,10 +22,11 @@ from accelerate.utils import align_module_device
 from torch import Tensor
 
 from ratchet.errors import ModelError
-from ratchet.models.batching import MULTIPLE, batch_by_tokens
+from ratchet.models.batching import batch_by_tokens
 from ratchet.models.engine import gather_weights, is_partitioned
 from ratchet.models.loading import eval_mode, open_model
 from ratchet.models.model_files import find_config_folder
+from ratchet.models.pass_size import size_passes
 from ratchet.models.reranker.prefix_sharing import (
     PrefixRow,
     can_share_prefix,
@@ -36,9 +37,6 @@ from ratchet.models.reranker.prefix_sharing import (
     padded_length,
 )
 from ratchet.models.reranker.reranker_config import PairTokenizer, RerankerConfig, read_reranker_config
-
-CPU_BATCH_TOKENS = 2048
-"""Larger batches do not fit in the caches of a CPU and are not faster."""
 
 HEADS = ("classifier", "score", "pre_classifier")
 """Names that transformers uses for the head of a sequence classifier. Heads are trained in full."""
@@ -141,11 +139,10 @@ class Reranker:
         """Return the scores of each query's passages, float32, in their order. Higher is more relevant.
 
         prompts: see `PairTokenizer.tokenize_pairs`. batch_tokens: padded tokens per forward pass, at most
-        CPU_BATCH_TOKENS on CPUs. progress(pairs done, tokens done) is called after each batch; shared tokens count
+        CPU_TOKENS on CPUs. progress(pairs done, tokens done) is called after each batch; shared tokens count
         once. Raises ModelError for a score that is not finite.
         """
-        cpu = self.device.type == "cpu"
-        multiple, budget = (1, min(batch_tokens, CPU_BATCH_TOKENS)) if cpu else (MULTIPLE, batch_tokens)
+        multiple, budget = size_passes(self.device.type, batch_tokens)
         rows = self.tokenize(queries, passages, prompts)
         lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
         scores, places_of = np.zeros(sum(map(len, passages)), np.float32), index_pairs(rows)

@@ -17,11 +17,12 @@ from ratchet.errors import InputError
 from ratchet.jobs.answers.answering_task import AnsweringTask, read_samples
 from ratchet.jobs.answers.grpo import Config, Inputs, Options, check_samples, make_options
 from ratchet.jobs.training.evaluation import Evaluation
-from ratchet.jobs.training.finetuning import CPU_TOKENS, run_finetuning
+from ratchet.jobs.training.finetuning import run_finetuning
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.jobs.training.trainer_loop import TrainerLoop
 from ratchet.models.decoder.sampling import Sampling, generate
 from ratchet.models.loading import silence_transformers, train_in_float32
+from ratchet.models.pass_size import size_passes
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 
@@ -104,7 +105,7 @@ class GrpoTask(AnsweringTask):
     def _rows_per_pass(self, rows: int) -> int:
         """Return the largest number of completions that fit into a forward pass and divide those of a training step."""
         longest = max(len(ids) for _, ids in self.questions) + self.config.max_new_tokens
-        tokens = CPU_TOKENS if self.device == "cpu" else self.resources.batch_tokens
+        _, tokens = size_passes(self.device, self.resources.batch_tokens, training=True)
         most = self.resources.micro_batch_size or max(1, tokens // longest)
         return next(count for count in range(min(rows, most), 0, -1) if rows % count == 0)
 

@@ -28,11 +28,9 @@ from ratchet.models.decoder.conversation import Tokens
 from ratchet.models.loading import eval_mode
 from ratchet.models.losses import causal_lm_loss
 from ratchet.models.losses.causal_lm_loss import TeacherLogprobs, pack_rows
+from ratchet.models.pass_size import size_passes
 from ratchet.models.zero3_sync import Zero3Sync
 from ratchet.orchestrator.job_interface import Context, Resources, Result
-
-CPU_BATCH_TOKENS = 2048
-"""Padded tokens per forward pass on CPUs. Larger passes do not fit into the caches."""
 
 
 class TrainTask(AnsweringTask):
@@ -48,6 +46,7 @@ class TrainTask(AnsweringTask):
             )
         super().__init__(worker, config, inputs, resources)
         self.zero3_sync = Zero3Sync(self.decoder.causal.base_model, self.device, needed=config.zero_stage == 3)
+        self.multiple, self.pass_tokens = size_passes(self.device, resources.batch_tokens, training=True)
         self.max_length = config.max_length or DEFAULT_MAX_LENGTH
         ids, self.train, too_long = self._tokenize(inputs.train, read_samples(inputs.train))
         _, self.valid, _ = self._tokenize(inputs.valid, self.held_out)
@@ -115,9 +114,7 @@ class TrainTask(AnsweringTask):
         sizes = [len(one.ids) for one in samples]
         rows = pack_rows(sizes, self.max_length) if self.config.packing else [[i] for i in range(len(sizes))]
         lengths = [sum(sizes[i] for i in row) for row in rows]
-        cpu = self.device == "cpu"
-        tokens, multiple = (CPU_BATCH_TOKENS, 4) if cpu else (self.resources.batch_tokens, 8)
-        groups = group_by_length(lengths, tokens, multiple)
+        groups = group_by_length(lengths, self.pass_tokens, self.multiple)
         if (most := self.resources.micro_batch_size) is not None:
             groups = [group[at : at + most] for group in groups for at in range(0, len(group), most)]
         return [[rows[i] for i in group] for group in groups]
@@ -126,23 +123,23 @@ class TrainTask(AnsweringTask):
         """Return this worker's part of the mean loss over the batch's labels, and its tokens. Without rows, a pass with
         weight 0 is made, since all workers take part in each pass."""
         weight = self.worker.world_size / labels if rows else 0.0
-        chosen, multiple = rows or [[0]], 4 if self.device == "cpu" else 8
-        with self.dropout.tokens(*self._name_tokens(chosen, multiple)):
+        chosen = rows or [[0]]
+        with self.dropout.tokens(*self._name_tokens(chosen)):
             loss = causal_lm_loss.compute_loss(
                 self.decoder,
                 [[self.train[i] for i in row] for row in chosen],
                 None if self.teacher is None else [[self.teacher[i] for i in row] for row in chosen],
                 ce_weight=self.config.ce_weight,
                 temperature=self.config.teacher_temperature,
-                multiple=multiple,
+                multiple=self.multiple,
             )
         return loss * weight, sum(len(self.train[i].ids) for row in rows for i in row)
 
-    def _name_tokens(self, rows: list[list[int]], multiple: int) -> tuple[Tensor, Tensor]:
+    def _name_tokens(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
         """Return the sample of each token and its position in the sample, both int64 [B, L]. How samples are packed
         depends on the workers, so the rows of the batch cannot name them."""
         lengths = [[len(self.train[i].ids) for i in row] for row in rows]
-        length = causal_lm_loss.padded_length([[self.train[i] for i in row] for row in rows], multiple)
+        length = causal_lm_loss.padded_length([[self.train[i] for i in row] for row in rows], self.multiple)
         sample_BL, position_BL = torch.zeros((2, len(rows), length), dtype=torch.int64)
         for b, row in enumerate(rows):
             used = sum(lengths[b])

@@ -25,7 +25,7 @@ from ratchet.jobs.model_settings import list_instructions, resolve_reranker_conf
 from ratchet.jobs.retrieval.finetune_reranker import MICRO_BATCH_SIZE, Config, Inputs
 from ratchet.jobs.training.config import find_start
 from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
-from ratchet.jobs.training.finetuning import CPU_TOKENS, make_trainable, run_finetuning, steps_of_epochs
+from ratchet.jobs.training.finetuning import make_trainable, run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.jobs.training.teacher_gate import TeacherGate, find_teacher_temperature, resolve_distillation
 from ratchet.models.adapters import lora
@@ -36,6 +36,7 @@ from ratchet.models.loading import eval_mode, other_adapter, save_weights
 from ratchet.models.losses.contrastive import scale_for_workers
 from ratchet.models.losses.distillation import distillation_loss
 from ratchet.models.model_files import find_config_folder
+from ratchet.models.pass_size import size_passes
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.prefix_sharing import PrefixRow, index_pairs, make_pair_row, padded_length
 from ratchet.models.reranker.reranker_config import read_reranker_config
@@ -169,7 +170,7 @@ class TrainTask:
 
     def _score(self, rows: Sequence[PrefixRow], row_ids: np.ndarray) -> Tensor:
         """float32 [pairs] with gradient, computed in batches of similar length."""
-        multiple, tokens = (4, CPU_TOKENS) if self.device == "cpu" else (8, self.resources.batch_tokens)
+        multiple, tokens = size_passes(self.device, self.resources.batch_tokens, training=True)
         groups = group_by_length([len(row.ids) for row in rows], tokens, multiple)
         scores = torch.cat([self._forward([rows[i] for i in group], row_ids[group], multiple) for group in groups])
         pairs_of = index_pairs(rows)

@@ -1,0 +1,18 @@
+"""The size of forward passes on CPUs and on GPUs. Imports nothing heavy, since plans count with it."""
+
+from __future__ import annotations
+
+MULTIPLE = 8
+"""Padded lengths on GPUs are multiples of this, for faster kernels and fewer distinct shapes."""
+CPU_TOKENS = 2048
+"""Padded tokens of a forward pass on CPUs. Larger ones leave the caches, and are not faster
+(benchmarks/embedding.py)."""
+
+
+def size_passes(device: str, batch_tokens: int, *, training: bool = False) -> tuple[int, int]:
+    """Return (multiple of padded lengths, padded tokens) of a forward pass. device: `cpu` or another type.
+
+    On CPUs nearly exact lengths save work. There `batch_tokens` matters in inference only, as an upper bound."""
+    if device != "cpu":
+        return MULTIPLE, batch_tokens
+    return (4, CPU_TOKENS) if training else (1, min(batch_tokens, CPU_TOKENS))
