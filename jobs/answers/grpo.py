@@ -14,13 +14,14 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Interval
+from annotated_types import Ge, Gt
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.training.config import (
     FinetuneConfig,
+    OptimizerConfig,
     check_checkpoints,
     check_config,
     check_no_adapter,
@@ -37,7 +38,7 @@ LEARNING_RATES = {"lora": 1e-5, "full": 1e-6}
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(OptimizerConfig):
     steps: Annotated[int, Ge(1), Unit("training steps")] = 200
     """Training steps. Questions are drawn without replacement, and again when all were drawn."""
     checkpoints: tuple[Annotated[int, Ge(1)], ...] = ()
@@ -55,45 +56,24 @@ class Config:
     kl_weight: Annotated[float, Ge(0)] = 0.0
     """Weight of the KL divergence from the model that training starts from (TRL's `beta`). 0: none, which saves a
     forward pass and, with method=full, a second copy of the model."""
-    method: Literal["lora", "full"] = "lora"
-    """`full` trains all weights and writes a model instead of an adapter."""
-    learning_rate: Annotated[float, Gt(0)] | None = None
+    learning_rate: Annotated[float, Gt(0)] | None = None  # type: ignore[assignment]
     """Peak learning rate, reached after the warm-up. None: 1e-5 with LoRA, and 1e-6 for all weights."""
     lora_r: Annotated[int, Ge(1)] = 16
     """LoRA rank of a new adapter."""
     lora_alpha: Annotated[float, Gt(0)] = 32.0
     """LoRA alpha of a new adapter. The update is scaled by lora_alpha / lora_r."""
-    target_modules: str = "all-linear"
-    """Modules that get LoRA layers: `all-linear`, or names separated by commas."""
-    warmup_ratio: Annotated[float, Interval(ge=0, lt=1)] = 0.1
-    """Fraction of all training steps over which the learning rate rises."""
-    warmup_steps: Annotated[int, Ge(0), Unit("training steps")] | None = None
-    """Training steps over which the learning rate rises. None: given by warmup_ratio."""
     lr_scheduler_type: Literal["cosine", "linear", "constant"] = "constant"
     """Decay of the learning rate after the warm-up."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
     """Weight decay of AdamW."""
-    max_grad_norm: Annotated[float, Ge(0)] = 1.0
-    """Gradient norm above which gradients are clipped. 0: no clipping."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Dtype of the arithmetic. auto: bfloat16 where the hardware multiplies it natively. Trained weights are
-    float32."""
-    quantization: Literal["none", "nf4"] = "none"
-    """`nf4` trains an adapter over a base in 4 bits with double quantization (QLoRA)."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: slower, with much less memory."""
     valid_samples: Annotated[int, Ge(1), Unit("samples")] = 256
     """Held-out samples that the model answers greedily at each evaluation. Their accuracy selects the model."""
-    allow_regression: bool = False
-    """Keep the best new model even if it does not improve on the start."""
-    save_steps: Annotated[int, Ge(1), Unit("training steps")] | None = None
-    """Training steps between checkpoints to resume from. None: about every five minutes, and after evaluations."""
     seed: Seed = 42
     """Random seed of a new adapter, of the order of the questions and of the completions."""
 
 
 @dataclass(frozen=True)
-class Options(Config, FinetuneConfig):  # type: ignore[misc]  # a learning rate may be None until it is chosen
+class Options(Config, FinetuneConfig):
     """The settings as all finetuning jobs have them: one epoch, of `steps` training steps."""
 
     epochs: int = 1

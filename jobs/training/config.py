@@ -19,24 +19,17 @@ Distillation = Literal["none", "kl_div", "m3_kd_loss", "margin_mse"]
 
 
 @dataclass(frozen=True)
-class FinetuneConfig:
-    """Settings of every finetuning job."""
+class OptimizerConfig:
+    """Settings of every training job: the weights that are trained, and the steps of the optimizer."""
 
-    epochs: Annotated[int, Ge(1)] = 4
-    """Passes over the training data. The model with the best `metric` is kept."""
     learning_rate: Annotated[float, Gt(0)] = 2e-4
     """Peak learning rate, reached after the warm-up."""
     method: Literal["lora", "full"] = "lora"
     """`full` trains all weights of the model, and writes a model instead of an adapter."""
-    layer_decay: Annotated[float, Interval(gt=0, le=1)] = 1.0
-    """Factor on the learning rate from each layer to the one below it, down to the embeddings; with `method=full`. 1:
-    all layers learn at the same rate."""
     lora_r: Annotated[int, Ge(1)] = 32
     """LoRA rank."""
     lora_alpha: Annotated[float, Gt(0)] = 64.0
     """LoRA scaling: the update is multiplied by lora_alpha / lora_r."""
-    lora_dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
-    """Dropout on the inputs of LoRA layers. On CPUs it costs up to a tenth of the speed."""
     target_modules: str = "all-linear"
     """Modules that get LoRA layers: `all-linear`, or names separated by commas."""
     warmup_ratio: Annotated[float, Interval(ge=0, lt=1)] = 0.1
@@ -49,13 +42,35 @@ class FinetuneConfig:
     """Weight decay of AdamW."""
     max_grad_norm: Annotated[float, Ge(0)] = 1.0
     """Gradient norm above which gradients are clipped. 0: no clipping."""
-    max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
-    """Longer texts are truncated. None: the limit of the encoding config. It is saved with the adapter."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Dtype of weights and arithmetic. auto: bfloat16 where the hardware multiplies it natively. Master weights are
     float32."""
     quantization: Literal["none", "nf4"] = "none"
     """`nf4` trains over a base in 4 bits with double quantization (QLoRA): a quarter of the memory, and slower."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: a third slower, with much less memory."""
+    allow_regression: bool = False
+    """Keep the best new model even if it does not improve on the current best."""
+    save_steps: Annotated[int, Ge(1), Unit("training steps")] | None = None
+    """Training steps between checkpoints to resume from, besides those after evaluations. None: about every five
+    minutes."""
+    seed: Seed = 42
+    """Random seed of the adapter's weights, of the order of the data and of sampling."""
+
+
+@dataclass(frozen=True)
+class FinetuneConfig(OptimizerConfig):
+    """Settings of every finetuning job."""
+
+    epochs: Annotated[int, Ge(1)] = 4
+    """Passes over the training data. The model with the best `metric` is kept."""
+    layer_decay: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    """Factor on the learning rate from each layer to the one below it, down to the embeddings; with `method=full`. 1:
+    all layers learn at the same rate."""
+    lora_dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    """Dropout on the inputs of LoRA layers. On CPUs it costs up to a tenth of the speed."""
+    max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
+    """Longer texts are truncated. None: the limit of the encoding config. It is saved with the adapter."""
     start_from: Literal["base", "current_best"] = "base"
     """Where training starts: the base, with a new adapter, or the current best adapter or model if there is one."""
     metric: str = "map@25"
@@ -64,22 +79,14 @@ class FinetuneConfig:
     """`all` keeps the model of each evaluation too: checkpoint-epoch-1 and so on, with eval_steps checkpoint-STEP."""
     epoch: Annotated[int, Ge(1)] | None = None
     """Take the model after this epoch instead of the best one, even if nothing improved. None: the best."""
-    allow_regression: bool = False
-    """Keep the best new model even if it does not improve on the current best."""
-    save_steps: Annotated[int, Ge(1), Unit("training steps")] | None = None
-    """Training steps between checkpoints within an epoch. None: about every five minutes."""
     eval_steps: Annotated[int, Ge(1), Unit("training steps")] | None = None
     """Training steps between evaluations. None: after each epoch."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: a third slower, with much less memory."""
     zero_stage: Annotated[int, Interval(ge=0, le=3)] = 1
     """DeepSpeed ZeRO stage. 0: nothing is sharded; 1: optimizer states; 2: gradients too; 3: all weights too, which is
     slow and meant for bases that do not fit otherwise (not with nf4)."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
     """What GPUs keep in the memory of the host, which is slow. `optimizer`: the optimizer states, with zero_stage 1 or
     more; `parameters`: the weights as well, with zero_stage 3."""
-    seed: Seed = 42
-    """Random seed of the adapter's weights, of the order of the data and of sampling."""
 
     @property
     def kept_steps(self) -> tuple[int, ...]:
