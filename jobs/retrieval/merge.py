@@ -66,10 +66,8 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
 
 JOB = Job(
     "merge",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.retrieval.implementation.merge:run",
     resources=("cpus", "memory", "accelerator", "labels", "retries"),
     check=check,
     needs=estimate_needs,

@@ -53,10 +53,8 @@ def list_metrics(config: Config) -> list[str]:
 
 JOB = Job(
     "evaluate_papers",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.statements.implementation.evaluate_papers:run",
     resources=MAP_RESOURCES,
     maps_shards=lambda config: True,
     outputs=("ranks",),

@@ -104,10 +104,8 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
 
 JOB = Job(
     "finetune_embedder_pairs",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.statements.implementation.finetune_embedder_pairs:run",
     check=check,
     predict=predict,
     needs=estimate_needs,

@@ -61,10 +61,8 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 JOB = Job(
     "prepare_papers",
-    version=1,
     config=Config,
     inputs=Inputs,
-    run="ratchet.jobs.statements.implementation.prepare_papers:run",
     resources=("retries",),
     predict=predict,
     outputs=("train", "valid", "test"),
