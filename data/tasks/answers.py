@@ -51,12 +51,8 @@ TRUNCATED = "truncated"
 
 
 def pass_at_k(num_completions: int, correct: int, k: int) -> float:
-    """Return the probability that k completions drawn without replacement contain a correct one:
+    """Return the probability that k <= num_completions completions drawn without replacement contain a correct one:
     1 - C(n-c, k) / C(n, k), the unbiased estimator of Chen et al. 2021 (Codex), section 2.1."""
-    if not 0 <= correct <= num_completions or not 1 <= k <= num_completions:
-        raise ValueError(
-            f"pass@{k}: {correct} correct of {num_completions} completions; expected k within the completions"
-        )
     return 1.0 - comb(num_completions - correct, k) / comb(num_completions, k)
 
 

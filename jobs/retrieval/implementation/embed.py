@@ -13,7 +13,6 @@ import transformers
 from ratchet.data.rankings import summarize_tokens
 from ratchet.data.tables import list_shards, read_queries
 from ratchet.data.vectors import write_vectors
-from ratchet.errors import ArtifactError
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows
 from ratchet.jobs.distributed.vllm_shards import Request, Task, run_engine
@@ -98,10 +97,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     config = resolve_dtype(context, config)
     check_vllm(config, inputs)  # at plan time the model may not have existed
     counts = run_engine(context, shards, config, inputs, Worker, ShardClient, rows)
-    dims = {pq.read_schema(path).field("embedding").type.list_size for path in list_shards(context.out)}
-    if len(dims) != 1:
-        raise ArtifactError(f"step {context.step}: vectors of {sorted(dims)} dimensions; expected the same of all")
-    dim = dims.pop()
+    dim = pq.read_schema(list_shards(context.out)[0]).field("embedding").type.list_size
     if config.npy:
         _write_npy(context.out, rows, dim)
     lengths = {int(name.removeprefix("length/")): number for name, number in counts.items() if "/" in name}

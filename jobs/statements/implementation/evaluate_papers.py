@@ -16,7 +16,7 @@ from ratchet.data.rankings import summarize_counts
 from ratchet.data.significance import list_half_widths
 from ratchet.data.tables import list_shards, read_shards, write_table
 from ratchet.data.vectors import read_blocks
-from ratchet.errors import ArtifactError, InputError
+from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.statements.evaluate_papers import Config, Inputs
 from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
@@ -81,11 +81,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     map_shards(context, shards, Worker, arguments, context.out / "ranks", total_rows=total)
 
     paper_S = number_papers(read_shards(inputs.statements, ["paper"]))
-    ranks = read_shards(context.out / "ranks")["ranks"].combine_chunks()
-    flat_R = ranks.flatten().to_numpy(zero_copy_only=False)
+    flat_R = read_shards(context.out / "ranks")["ranks"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     row_Q = np.flatnonzero(_queries_mask(config, paper_S))
-    if len(ranks) != len(row_Q):
-        raise ArtifactError(f"step {context.step}: ranks of {len(ranks)} statements; expected one row per query")
     relevant = Relevant(*other_statements(paper_S, row_Q))
     metrics = compute_rank_metrics(flat_R, relevant, list_cutoffs(inputs.selection, config.k))
     names = ["mrr", "map", *(f"{kind}@{k}" for kind in ("p", "r") for k in config.k)]

