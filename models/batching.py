@@ -53,12 +53,16 @@ def group_by_length(lengths: Sequence[int], tokens: int, multiple: int) -> list[
     return groups
 
 
+def pad_length(lengths: Sequence[int], multiple: int) -> int:
+    """Return the largest of the lengths, at least 1, rounded up to `multiple`."""
+    return -(-max([1, *lengths]) // multiple) * multiple
+
+
 def pad(
     rows: Sequence[Sequence[int]], pad_id: int, side: str = "right", multiple: int = MULTIPLE
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Pad rows to the longest length, rounded up to `multiple`. Returns (input_ids_BL, attention_mask_BL), int64."""
-    longest = max((len(row) for row in rows), default=1)
-    length = (max(longest, 1) + multiple - 1) // multiple * multiple
+    length = pad_length([len(row) for row in rows], multiple)
     ids = np.full((len(rows), length), pad_id, dtype=np.int64)
     mask = np.zeros((len(rows), length), dtype=np.int64)
     for number, row in enumerate(rows):

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from ratchet.models.batching import pad
 from ratchet.models.decoder.conversation import Tokens
 from ratchet.models.decoder.decoder import Decoder
 from ratchet.models.engine import is_partitioned
@@ -53,11 +54,6 @@ def pack_rows(lengths: Sequence[int], most: int) -> list[list[int]]:
         rows[row].append(number)
         room[row] -= lengths[number]
     return rows
-
-
-def padded_length(rows: Sequence[Sequence[Tokens]], multiple: int) -> int:
-    """Return the tokens of the longest row, rounded up to `multiple`."""
-    return -(-max(sum(len(one.ids) for one in row) for row in rows) // multiple) * multiple
 
 
 def compute_loss(
@@ -117,20 +113,17 @@ def _predicted(one: Tokens) -> int:
 def _states_at_labels(decoder: Decoder, rows: Sequence[Sequence[Tokens]], multiple: int) -> tuple[Tensor, Tensor]:
     """Return (states that predict a label [T, D], labels int64 [T]), row by row."""
     flat = [[token for one in row for token in one.ids] for row in rows]
-    length = padded_length(rows, multiple)
-    ids_BL = np.full((len(rows), length), decoder.tokenizer.pad_token_id, np.int64)
-    predicts_BL = np.zeros((len(rows), length), bool)
+    ids_BL, _ = pad(flat, decoder.tokenizer.pad_token_id, multiple=multiple)
+    predicts_BL = np.zeros(ids_BL.shape, bool)
     labels: list[int] = []
     for b, row in enumerate(rows):
-        ids_BL[b, : len(flat[b])] = flat[b]
         at = 0
         for one in row:
             own = np.flatnonzero(one.trained)
             predicts_BL[b, at + own[own > 0] - 1] = True  # a label is predicted from the token before it
             labels += [one.ids[i] for i in own if i > 0]
             at += len(one.ids)
-    ids = torch.from_numpy(ids_BL).to(decoder.device)
-    hidden_BLD = decoder.hidden(ids, **_separate_conversations(decoder, rows, length))
+    hidden_BLD = decoder.hidden(ids_BL.to(decoder.device), **_separate_conversations(decoder, rows, ids_BL.shape[1]))
     hidden_TD = hidden_BLD[torch.from_numpy(predicts_BL).to(decoder.device)]
     return hidden_TD, torch.tensor(labels, dtype=torch.int64, device=decoder.device)
 

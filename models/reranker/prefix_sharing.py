@@ -63,11 +63,6 @@ def index_pairs(rows: Sequence[PrefixRow]) -> list[np.ndarray]:
     return np.split(np.arange(counts.sum()), np.cumsum(counts)[:-1])
 
 
-def padded_length(rows: Sequence[PrefixRow], multiple: int) -> int:
-    """Return the length of the longest row, rounded up to `multiple`."""
-    return -(-max(len(row.ids) for row in rows) // multiple) * multiple
-
-
 def make_tree_attention(rows: Sequence[PrefixRow], length: int) -> tuple[np.ndarray, np.ndarray]:
     """Return (positions int64 [B, L], mask bool [B, 1, L, L]: whether a token (third axis) attends to another)."""
     owner_BL = np.full((len(rows), length), -1)

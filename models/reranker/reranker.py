@@ -22,7 +22,7 @@ from accelerate.utils import align_module_device
 from torch import Tensor
 
 from ratchet.errors import ModelError
-from ratchet.models.batching import batch_by_tokens
+from ratchet.models.batching import batch_by_tokens, pad
 from ratchet.models.engine import gather_weights, is_partitioned
 from ratchet.models.loading import eval_mode, open_model
 from ratchet.models.model_files import find_config_folder
@@ -34,7 +34,6 @@ from ratchet.models.reranker.prefix_sharing import (
     make_pair_row,
     make_shared_rows,
     make_tree_attention,
-    padded_length,
 )
 from ratchet.models.reranker.reranker_config import PairTokenizer, RerankerConfig, read_reranker_config
 
@@ -89,22 +88,16 @@ class Reranker:
 
     def forward(self, rows: Sequence[PrefixRow], multiple: int = 1) -> Tensor:
         """Return scores [pairs of all rows], float32, with gradients for weights that require them."""
-        length = padded_length(rows, multiple)
-        ids_BL = np.full((len(rows), length), self.filler, np.int64)
-        types_BL = np.zeros_like(ids_BL)
-        for number, row in enumerate(rows):
-            ids_BL[number, : len(row.ids)] = row.ids
-            if row.token_types is not None:
-                types_BL[number, : len(row.ids)] = row.token_types
-        given = torch.from_numpy(ids_BL).to(self.device)
+        ids_BL, mask_BL = pad([row.ids for row in rows], self.filler, multiple=multiple)
+        given = ids_BL.to(self.device)
         if self.reranker_config.kind == "yes_no":
             return self._score_answers(given, rows)
         options: dict[str, Tensor] = {}
-        lengths_B1 = torch.tensor([[len(row.ids)] for row in rows], device=self.device)
-        if not bool((lengths_B1 == length).all()):
-            options["attention_mask"] = (torch.arange(length, device=self.device) < lengths_B1).long()
+        if not bool(mask_BL.all()):
+            options["attention_mask"] = mask_BL.to(self.device)
         if rows[0].token_types is not None:
-            options["token_type_ids"] = torch.from_numpy(types_BL).to(self.device)
+            types_BL, _ = pad([row.token_types or [] for row in rows], 0, multiple=multiple)
+            options["token_type_ids"] = types_BL.to(self.device)
         logits_B1 = self.backbone(input_ids=given, **options).logits
         return logits_B1[:, 0].float()
 

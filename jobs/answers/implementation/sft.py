@@ -23,7 +23,7 @@ from ratchet.jobs.answers.sft import DEFAULT_MAX_LENGTH, LEARNING_RATES, Config,
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.finetuning import run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
-from ratchet.models.batching import group_by_length
+from ratchet.models.batching import group_by_length, pad_length
 from ratchet.models.decoder.conversation import Tokens
 from ratchet.models.loading import eval_mode
 from ratchet.models.losses import causal_lm_loss
@@ -139,7 +139,7 @@ class TrainTask(AnsweringTask):
         """Return the sample of each token and its position in the sample, both int64 [B, L]. How samples are packed
         depends on the workers, so the rows of the batch cannot name them."""
         lengths = [[len(self.train[i].ids) for i in row] for row in rows]
-        length = causal_lm_loss.padded_length([[self.train[i] for i in row] for row in rows], self.multiple)
+        length = pad_length([sum(own) for own in lengths], self.multiple)
         sample_BL, position_BL = torch.zeros((2, len(rows), length), dtype=torch.int64)
         for b, row in enumerate(rows):
             used = sum(lengths[b])

@@ -29,7 +29,7 @@ from ratchet.jobs.training.finetuning import make_trainable, run_finetuning, ste
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.jobs.training.teacher_gate import TeacherGate, find_teacher_temperature, resolve_distillation
 from ratchet.models.adapters import lora
-from ratchet.models.batching import group_by_length
+from ratchet.models.batching import group_by_length, pad_length
 from ratchet.models.dropout import DropoutMasks
 from ratchet.models.engine import load_partitioned
 from ratchet.models.loading import eval_mode, other_adapter, save_weights
@@ -38,7 +38,7 @@ from ratchet.models.losses.distillation import distillation_loss
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.pass_size import size_passes
 from ratchet.models.reranker import reranker
-from ratchet.models.reranker.prefix_sharing import PrefixRow, index_pairs, make_pair_row, padded_length
+from ratchet.models.reranker.prefix_sharing import PrefixRow, index_pairs, make_pair_row
 from ratchet.models.reranker.reranker_config import read_reranker_config
 from ratchet.models.search.ranks import Relevant
 from ratchet.models.zero3_sync import Zero3Sync
@@ -178,7 +178,7 @@ class TrainTask:
         return scores[torch.from_numpy(order).to(scores.device)]
 
     def _forward(self, rows: Sequence[PrefixRow], row_ids: np.ndarray, multiple: int) -> Tensor:
-        positions = torch.arange(padded_length(rows, multiple))
+        positions = torch.arange(pad_length([len(row.ids) for row in rows], multiple))
         with self.dropout.tokens(torch.from_numpy(row_ids)[:, None], positions[None]):
             return self.reranker.forward(rows, multiple)
 
