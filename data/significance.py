@@ -34,9 +34,9 @@ def number_groups(table: pa.Table, column: str = "group") -> np.ndarray:
     return number_Q
 
 
-def compute_half_width(value_Q: np.ndarray, group_Q: np.ndarray, level: float = 0.95) -> float:
-    """Return the half width of the confidence interval of a mean over rows, with the standard error that is robust to
-    groups (Liang and Zeger 1986; the linearised error of a ratio, with Student's t for C - 1 degrees of freedom):
+def compute_half_width(value_Q: np.ndarray, group_Q: np.ndarray) -> float:
+    """Return the half width of the 95 % confidence interval of a mean over rows, with the standard error that is robust
+    to groups (Liang and Zeger 1986; the linearised error of a ratio, with Student's t for C - 1 degrees of freedom):
 
         error^2 = C / (C - 1) * sum_c (sum of (value - mean) over group c)^2 / Q^2
 
@@ -48,7 +48,7 @@ def compute_half_width(value_Q: np.ndarray, group_Q: np.ndarray, level: float = 
         return float("nan")
     off_C = sum_by_group(value_Q - value_Q.mean(), group_Q)
     error = np.sqrt(groups / (groups - 1) * (off_C**2).sum()) / len(value_Q)
-    return float(stdtrit(groups - 1, (1 + level) / 2) * error)
+    return float(stdtrit(groups - 1, 0.975) * error)
 
 
 def list_half_widths(

@@ -40,13 +40,8 @@ LESS = {
 """Settings that lower the memory, the least costly first."""
 
 
-def predict_model(config: Any, inputs: Any, parents: Parents) -> Result:
-    """Predict, for a job that makes a model of its input `base`, the folder with the architecture."""
-    return add_architecture(Result(), inputs, parents)
-
-
 def add_architecture(result: Result, inputs: Any, parents: Parents) -> Result:
-    """Add what `predict_model` predicts."""
+    """Add, to what is predicted for a job that makes a model of its input `base`, the folder with the architecture."""
     folder = find_model("base", inputs, parents)
     return result if folder is None else replace(result, metrics={**result.metrics, "architecture": str(folder)})
 

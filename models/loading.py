@@ -87,7 +87,8 @@ def open_model(
         )
     is_merged = not getattr(model, "is_loaded_in_4bit", False)
     if adapter is not None and not training:
-        model = lora.merge(model, adapter) if is_merged else lora.load(model, adapter)
+        model = lora.load(model, adapter)
+        model = model.merge_and_unload() if is_merged else model
     model = move_model(model, torch.device("cpu") if device == BALANCED else resolve_device(device), kept)
     if device == BALANCED and is_merged:
         model = spread_model(model)
@@ -180,7 +181,8 @@ def train_in_float32(model: Any) -> None:
 def add_other_adapter(model: Any, folder: Path) -> None:
     """Load a saved adapter, for `other_adapter`, beside the one that a PEFT model trains. Raises ModelError as
     `lora.load` does. ZeRO-3 needs it before the engine starts: no layers can be added to partitioned ones."""
-    lora.add(model, folder, OTHER)
+    with lora.fitting(folder):
+        model.load_adapter(str(folder), OTHER)
     model.set_adapter(OTHER)
     train_in_float32(model)  # the layers of the other adapter too: they are trainable while they are active
     model.set_adapter("default")

@@ -17,12 +17,11 @@ def load_retrieval(path: Path, options: str = "", least: int = 2) -> RetrievalDa
     return check_data(_read(path, pairs.parse_options(options, str(path)), labelled=True), str(path), least)
 
 
-def load_queries(path: Path, options: str = "") -> list[Query]:
+def load_queries(path: Path) -> list[Query]:
     """Load queries that need no labels: data of any known format, a folder or file with Eedi's `test.csv`, a BEIR
     folder without qrels, JSON Lines, CSV or Parquet with `query` or `text`, or a text file with a query per line.
     Labels are not read. Raises DataError naming file and line."""
-    queries = _read(path, pairs.parse_options(options, str(path)), labelled=False).queries
-    return list(check_queries(queries, str(path)))
+    return list(check_queries(_read(path, {}, labelled=False).queries, str(path)))
 
 
 def _read(path: Path, options: pairs.Options, *, labelled: bool) -> RetrievalData:

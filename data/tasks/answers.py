@@ -62,13 +62,13 @@ def count_failures(labels: Sequence[Sequence[str]]) -> Counter[str]:
     return Counter(own[-1] for own in labels if own and CORRECT not in own)
 
 
-def find_collapses(accuracy_C: Sequence[float], rows: int, factor: float = 2.0) -> list[int]:
+def find_collapses(accuracy_C: Sequence[float], rows: int) -> list[int]:
     """Return the indices of checkpoints that are clearly worse than the one before: accuracy over `rows` rows fell by
-    more than `factor` standard errors of the difference of two proportions, and by more than a tenth."""
+    more than two standard errors of the difference of two proportions, and by more than a tenth."""
     found = []
     for number in range(1, len(accuracy_C)):
         before, after = accuracy_C[number - 1], accuracy_C[number]
         error = ((before * (1 - before) + after * (1 - after)) / max(1, rows)) ** 0.5
-        if before - after > max(factor * error, 0.1 * before):
+        if before - after > max(2 * error, 0.1 * before):
             found.append(number)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -52,8 +52,8 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Name the base that the adapter says it was trained on: an adapter fits all models of one shape."""
     about = {} if inputs.adapter is None else read_object(inputs.adapter / "adapter_config.json")
     base = about.get("base_model_name_or_path")
-    found = needs.predict_model(config, inputs, parents)
-    return replace(found, note=f"the adapter was trained on {base}" if base else "")
+    note = f"the adapter was trained on {base}" if base else ""
+    return needs.add_architecture(Result(note=note), inputs, parents)
 
 
 def list_metrics(config: Config) -> list[str]:

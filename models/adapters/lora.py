@@ -82,12 +82,6 @@ def load(model: Any, folder: Path, *, trainable: bool = False) -> PeftModel:
         return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable)
 
 
-def add(model: PeftModel, folder: Path, name: str) -> None:
-    """Load a saved adapter beside the one that the model has. Raises ModelError as `load` does."""
-    with fitting(folder):
-        model.load_adapter(str(folder), name)
-
-
 @contextmanager
 def fitting(folder: Path) -> Iterator[None]:
     """Context manager that raises ModelError for a folder without an adapter, or one for another model."""
@@ -103,8 +97,3 @@ def fitting(folder: Path) -> Iterator[None]:
         raise ModelError(
             f"adapter {folder}: does not fit the model ({first}); expected an adapter of this base"
         ) from None
-
-
-def merge(model: Any, folder: Path) -> Any:
-    """Return the plain model with the adapter merged into its weights."""
-    return load(model, folder).merge_and_unload()

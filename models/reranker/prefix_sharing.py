@@ -44,12 +44,12 @@ def make_pair_row(first: Sequence[int], second: Sequence[int], token_types: tupl
     return PrefixRow(both, marks, len(first), (len(both),))
 
 
-def make_shared_rows(first: Sequence[int], seconds: Sequence[Sequence[int]], most: int = ROW_TOKENS) -> list[PrefixRow]:
-    """Return rows of at most `most` tokens for the pairs of one prefix, in their order; at least one pair per row."""
+def make_shared_rows(first: Sequence[int], seconds: Sequence[Sequence[int]]) -> list[PrefixRow]:
+    """Return rows of at most ROW_TOKENS tokens, or one pair, for the pairs of one prefix in their order."""
     rows: list[PrefixRow] = []
     ids, ends = list(first), list[int]()
     for second in seconds:
-        if ends and len(ids) + len(second) > most:
+        if ends and len(ids) + len(second) > ROW_TOKENS:
             rows.append(PrefixRow(ids, None, len(first), tuple(ends)))
             ids, ends = list(first), []
         ids += second

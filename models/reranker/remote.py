@@ -11,26 +11,27 @@ from ratchet.errors import InputError, ModelError
 
 Api = Literal["cohere", "tei"]
 RETRIED = (429, 500, 502, 503, 504)
+RETRIES = 6
 CONNECTIONS = 3
 
 
 class RemoteReranker:
     """Asks a server for the scores of passages. The statuses `RETRIED` and interrupted answers are tried again up to
-    `retries` times, after waiting longer each time, or as long as the server says (`Retry-After`). A server that cannot
+    `RETRIES` times, after waiting longer each time, or as long as the server says (`Retry-After`). A server that cannot
     be connected to is tried `CONNECTIONS` times again, within seconds.
 
     url: the address that requests are posted to. model: its name, where the server has several. key: sent as a bearer
     token. timeout: seconds that the server may be silent.
     """
 
-    def __init__(self, url: str, model: str, api: Api, key: str = "", timeout: float = 60.0, retries: int = 6) -> None:
+    def __init__(self, url: str, model: str, api: Api, key: str = "", timeout: float = 60.0) -> None:
         import requests
         from requests.adapters import HTTPAdapter
         from urllib3 import Retry
 
         self.url, self.model, self.api, self.timeout = url, model, api, timeout
         self.session = requests.Session()
-        policy = Retry(retries, connect=CONNECTIONS, status_forcelist=RETRIED, backoff_factor=1, allowed_methods=None)
+        policy = Retry(RETRIES, connect=CONNECTIONS, status_forcelist=RETRIED, backoff_factor=1, allowed_methods=None)
         for scheme in ("http://", "https://"):
             self.session.mount(scheme, HTTPAdapter(pool_maxsize=64, max_retries=policy))
         if key:

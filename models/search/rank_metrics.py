@@ -28,6 +28,10 @@ class RankMetrics:
     ranks: dict[str, float]
     """Rank of each query's first relevant document, over queries that have one: mean, p10, p50, p90, p99, max."""
 
+    def list_by_cutoff(self, kinds: Sequence[str], ks: Sequence[int]) -> list[dict[str, float]]:
+        """Return the rows of a table of means: `k`, and `P` for the kind `p`."""
+        return [{"k": k} | {kind.upper(): round(self.values[f"{kind}@{k}"], 6) for kind in kinds} for k in ks]
+
 
 def compute_rank_metrics(
     ranks_R: np.ndarray, relevant: Relevant, ks: Sequence[int] = (1, 5, 10, 25, 100)

@@ -180,7 +180,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result(
         {**_scalars(metrics), **intervals, **groups, **compute_merging_cost(inputs.selection, metrics.values)},
         {
-            f"{config.tag}: metrics by cut-off": _by_cutoff(metrics, config.k),
+            f"{config.tag}: metrics by cut-off": metrics.list_by_cutoff(("map", "ndcg", "r", "p", "hit"), config.k),
             **_by_dim(config, ranked, relevant, metrics),
         },
         cases=_cases(config, inputs, queries, corpus, first, shown),
@@ -231,11 +231,6 @@ def compute_by_seen(metrics: RankMetrics, seen_Q: np.ndarray, group_Q: np.ndarra
             found |= {f"{group}/{name}": round(float(value_q.mean()), 6) for name, value_q in values.items()}
             found |= list_half_widths(values, WITH_INTERVAL, group_Q[own_Q], f"{group}/")
     return found
-
-
-def _by_cutoff(metrics: RankMetrics, ks: tuple[int, ...]) -> list[dict[str, Any]]:
-    kinds = ("map", "ndcg", "r", "p", "hit")
-    return [{"k": k, **{kind.upper(): round(float(metrics.values[f"{kind}@{k}"]), 6) for kind in kinds}} for k in ks]
 
 
 def _name_columns(dim: int) -> tuple[str, str]:

@@ -92,7 +92,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result(
         {**shown, **counts, **compute_merging_cost(inputs.selection, metrics.values)},
         {
-            "metrics by cut-off": _by_cutoff(metrics, config.k),
+            "metrics by cut-off": metrics.list_by_cutoff(("p", "r"), config.k),
             "true positives in the top k": _true_positives(metrics, config.k),
             "queries": [_queries(metrics, np.diff(relevant.indptr), total)],
         },
@@ -140,10 +140,6 @@ def _collect_vectors(context: Context, config: Config, inputs: Inputs) -> Path |
     del all_SD
     fresh.replace(target)
     return target
-
-
-def _by_cutoff(metrics: RankMetrics, ks: tuple[int, ...]) -> list[dict[str, Any]]:
-    return [{"k": k, "P": round(metrics.values[f"p@{k}"], 6), "R": round(metrics.values[f"r@{k}"], 6)} for k in ks]
 
 
 def _true_positives(metrics: RankMetrics, ks: tuple[int, ...]) -> list[dict[str, Any]]:

@@ -73,7 +73,7 @@ def test_saved_adapters_load_here_and_in_plain_peft(tiny: dict[str, Path], tmp_p
     assert (states(model) - states(body(tiny["bert"]))).abs().max() > 0.01
     torch.testing.assert_close(states(lora.load(body(tiny["bert"]), tmp_path)), states(model))
     torch.testing.assert_close(states(PeftModel.from_pretrained(body(tiny["bert"]), str(tmp_path))), states(model))
-    alone = lora.merge(body(tiny["bert"]), tmp_path)
+    alone = lora.load(body(tiny["bert"]), tmp_path).merge_and_unload()
     assert not adapter(alone)
     torch.testing.assert_close(states(alone), states(model), atol=1e-5, rtol=1e-5)
     again = lora.load(body(tiny["bert"]), tmp_path, trainable=True)

@@ -133,7 +133,7 @@ def test_what_is_too_long_is_cut_and_the_prompt_stays(tiny: dict[str, Path]) -> 
 def test_pairs_that_share_a_row_have_the_scores_and_gradients_of_pairs_alone(
     tiny: dict[str, Path], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefix_sharing.make_shared_rows, "__defaults__", (most,))
+    monkeypatch.setattr(prefix_sharing, "ROW_TOKENS", most)
     ours = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", reranker_config=ASK, training=True)
     assert ours.shares_prefixes
     rows = ours.tokenize(QUERIES, PASSAGES)
