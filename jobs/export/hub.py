@@ -18,13 +18,13 @@ def push(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
         return
     from httpx2 import HTTPError  # what the hub's client raises
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled
 
     api = HfApi()
     try:
         name = api.create_repo(arguments.push, private=not arguments.public, exist_ok=True).repo_id
         found = api.upload_folder(repo_id=name, folder_path=paths["model"], commit_message="Export by Ratchet")
-    except (HTTPError, HFValidationError) as error:
+    except (HTTPError, HFValidationError, OfflineModeIsEnabled) as error:
         said = " ".join(str(error).split())[:300]
         raise ModelError(
             f"export --push {arguments.push}: {said}; expected OWNER/NAME that the token (HF_TOKEN, or `hf auth login`)"

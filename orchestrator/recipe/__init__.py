@@ -343,9 +343,12 @@ def make_example_steps(found: Recipe) -> list[Step]:
 
     Models are looked up on this machine only. Empty if the recipe cannot be built.
     """
+    before = os.environ.get("HF_HUB_OFFLINE", "")
     os.environ["HF_HUB_OFFLINE"] = "1"
     required = [name for name, parameter in found.parameters.items() if parameter.default is parameter.empty]
     try:
         return build(found, Settings.read([f"{name}=." for name in required]))[0]
     except RatchetError:
         return []
+    finally:
+        os.environ["HF_HUB_OFFLINE"] = before

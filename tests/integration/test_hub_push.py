@@ -67,9 +67,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tmp_path_factory.mktemp("user") / "store")
 
 
-def push(hub: Hub, store: str, target: Path, token: str) -> tuple[int, str]:
+def push(hub: Hub, store: str, target: Path, token: str, **environment: str) -> tuple[int, str]:
     words = ("export", MINILM, str(target), "--push", "me/mine", "--store", store)
-    return command.run(*words, environment={"HF_ENDPOINT": hub.url, "HF_TOKEN": token})
+    return command.run(*words, environment={"HF_ENDPOINT": hub.url, "HF_TOKEN": token, **environment})
 
 
 def test_the_exported_folder_is_the_commit(hub: Hub, store: str, tmp_path: Path) -> None:
@@ -83,11 +83,12 @@ def test_the_exported_folder_is_the_commit(hub: Hub, store: str, tmp_path: Path)
     assert hub.files == written
 
 
-@pytest.mark.parametrize("reachable", [True, False])
-def test_a_failed_push_leaves_the_export(hub: Hub, store: str, tmp_path: Path, reachable: bool) -> None:
-    if not reachable:
+@pytest.mark.parametrize("fault", ["another token", "not reachable", "offline"])
+def test_a_failed_push_leaves_the_export(hub: Hub, store: str, tmp_path: Path, fault: str) -> None:
+    if fault == "not reachable":
         hub.url = "http://127.0.0.1:9"
-    status, output = push(hub, store, tmp_path / "model", "hf_another")
+    offline = {"HF_HUB_OFFLINE": "1"} if fault == "offline" else {}
+    status, output = push(hub, store, tmp_path / "model", "hf_another", **offline)
     assert status == 2, output
     assert "export --push me/mine: " in output
     assert (tmp_path / "model" / "config.json").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,8 +39,9 @@ def ray(local_ray: None) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> Path:
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    return resolve(MINILM)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        return resolve(MINILM)
 
 
 @pytest.fixture
