@@ -2,78 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
-import http.server
-import io
-import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from hub_server import COMMIT, serve_hub
 
 pytest.importorskip("datasets")
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILE = "data/train-00000-of-00001.parquet"
-
-
-class Hub(http.server.BaseHTTPRequestHandler):
-    """The hub's API for one data set, owner/toy, with one file."""
-
-    protocol_version = "HTTP/1.1"
-    content = b""
-    requests: list[str]
-
-    def answer(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        path = unquote(self.path.partition("?")[0])
-        self.requests.append(path)
-        oid = hashlib.sha1(self.content).hexdigest()
-        entry = {"type": "file", "path": FILE, "size": len(self.content), "oid": oid}
-        if path.startswith("/api/datasets/owner/toy/tree/"):
-            folder = {"type": "directory", "path": "data", "oid": "1" * 40}
-            return self.send(200, json.dumps([entry] if path.endswith("/data") else [entry, folder]).encode())
-        if path in {f"/api/datasets/owner/toy{end}" for end in ("", "/revision/main", f"/revision/{COMMIT}")}:
-            siblings = [{"rfilename": FILE}]
-            return self.send(200, json.dumps({"id": "owner/toy", "sha": COMMIT, "siblings": siblings}).encode())
-        if path.startswith("/datasets/owner/toy/resolve/") and path.endswith(FILE):
-            return self.send(200, self.content, {"ETag": f'"{oid}"', "X-Repo-Commit": COMMIT})
-        code = "EntryNotFound" if path.startswith("/datasets/owner/toy/") else "RepoNotFound"
-        return self.send(404, b"{}", {"X-Error-Code": code, "X-Repo-Commit": COMMIT})
-
-    do_GET = do_HEAD = do_POST = answer
-
-    def send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 @pytest.fixture
 def hub() -> Iterator[tuple[str, list[str]]]:
     """The address of the server, and the paths that were asked for."""
-    file = io.BytesIO()
     columns = {"question": [f"q {i}" for i in range(30)], "answer": [f"about {i}" for i in range(30)]}
-    pq.write_table(pa.table(columns), file)
-    requests: list[str] = []
-    handler = type("Handler", (Hub,), {"content": file.getvalue(), "requests": requests})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", requests
-    server.shutdown()
+    with serve_hub("owner/toy", FILE, pa.table(columns)) as found:
+        yield found
 
 
 def plan(folder: Path, endpoint: str, data: str) -> subprocess.CompletedProcess[str]:
