@@ -95,6 +95,7 @@ def list_metrics(config: Config) -> list[str]:
         "first_rank/*",
         "*/interval",
         "merging_cost",
+        "merging_cost/queries",
     ]
 
 

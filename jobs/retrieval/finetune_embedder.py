@@ -50,6 +50,9 @@ class Config(EncodingSettings, RetrievalFinetuneConfig):
     false_negative_mask: bool = True
     """Mask negatives that are known positives of the query, that mining suspects to be unlabelled ones (see the margins
     of `mine`), or that have the text of its positive or of the query."""
+    eval_pool: Annotated[int, Ge(1), Unit("documents")] | None = 1024
+    """Documents that `valid` is ranked against during training, where the corpus has more: the positives, the first
+    ones of `ranking`, and random ones. Metrics are then higher than over the whole corpus. None: all of the corpus."""
     guide_margin: Annotated[float, Interval(ge=-2, le=2)] = 0.0
     """With a guide: negatives whose cosine to the query is above that of the positive, less this margin, are masked."""
     num_examples: Annotated[int, Ge(0)] = 0
@@ -80,6 +83,8 @@ class Inputs:
     examples: Path | None = None
     """Few-shot examples that are saved with the adapter for inference, instead of `num_fixed_examples` drawn ones:
     JSON Lines with `query` and `answer`."""
+    ranking: Path | None = None
+    """A ranking of `valid` by the model before training, from which `eval_pool` is chosen. None: without it."""
 
 
 def check(config: Config, inputs: Inputs) -> None:
@@ -148,6 +153,8 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
             f"finetune_embedder.guide_margin: {config.guide_margin:g} given, without a guide; expected guide_queries"
             " and guide_corpus; give them, or leave the margin out"
         )
+    if ("ranking" in parents or inputs.ranking) and not ("valid" in parents or inputs.valid):
+        raise InputError("finetune_embedder: ranking given, without valid; expected both or none; give the other")
     if "valid" in parents and parents["valid"].metrics.get("train/queries") == 0:
         said = "the data has queries for test only; expected some to train on; add train.tsv or --set data=PATH"
         raise DataError(f"finetune_embedder: {said}, or evaluate only: --set iterations=0")
@@ -186,5 +193,5 @@ JOB = Job(
     warm_start=WARM_START,
     max_workers=lambda config: count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "selection.json"),
-    metrics=list_training_metrics,
+    metrics=lambda config: [*list_training_metrics(config), "valid/documents"],
 )

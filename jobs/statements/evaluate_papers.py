@@ -48,6 +48,7 @@ def list_metrics(config: Config) -> list[str]:
         "queries",
         "*/interval",
         "merging_cost",
+        "merging_cost/queries",
     ]
 
 

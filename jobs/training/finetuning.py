@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors.torch import load_file, save_file
 
 from ratchet.errors import InputError
@@ -81,6 +82,7 @@ def run_finetuning(
     *,
     base_is_usable: bool = True,
     loop: type | None = None,
+    pool_rows: np.ndarray | None = None,
     **arguments: Any,
 ) -> tuple[Result, TrainHistory]:
     """Train, and keep the best model on held-out rows in `context.out`, as `adapter` or `model`, with its metric in
@@ -90,11 +92,13 @@ def run_finetuning(
     inputs: `base` and `current_best`, as every finetuning job has.
     base_is_usable: whether the base as it is can be kept; one with a new head cannot.
     loop: see `ratchet.jobs.training.ray_train.train`.
+    pool_rows: those of the documents that held-out queries are ranked against, where it is not all of the corpus.
     arguments: those of `task_class` beside `config`, `inputs` and `resources`.
     """
     current_best: Path | None = inputs.current_best
     config = resolve_dtype(context, config)
     arguments |= {"config": config, "inputs": inputs, "resources": context.resources}
+    arguments |= {} if pool_rows is None else {"pool_rows": pool_rows}
     best_folder = context.out / ("model" if config.method == "full" else "adapter")
     history = train(context, config, task_class, arguments, best_folder, loop)
     unit = "step" if config.eval_steps or config.kept_steps else "epoch"
@@ -118,7 +122,8 @@ def run_finetuning(
     compared |= {} if decision.p_value is None else {"p_value": _rounded(decision.p_value)}
     note = f"kept the {kept.replace('_', ' ')}: {decision.reason}" if kept in ("base", "current_best") else ""
     if config.metric in history.start:
-        write_selection(context.out, config.metric, value)
+        write_selection(context.out, config.metric, value, exact=pool_rows is None)
+        compared |= {} if pool_rows is None else {"valid/documents": len(pool_rows)}
     else:
         compared = {}
         note = f"kept the last {unit}: nothing is held out, nothing was compared"

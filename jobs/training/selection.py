@@ -12,9 +12,9 @@ MERGING_COST = "merging_cost"
 """The held-out metric of the selected model before merging, minus that after it."""
 
 
-def write_selection(folder: Path, metric: str, value: float) -> None:
-    """Write the held-out metric of the model that is kept."""
-    (folder / NAME).write_text(json.dumps({"metric": metric, "value": value}) + "\n")
+def write_selection(folder: Path, metric: str, value: float, *, exact: bool = True) -> None:
+    """Write the held-out metric of the model that is kept. exact: over the whole corpus, not over a pool of it."""
+    (folder / NAME).write_text(json.dumps({"metric": metric, "value": value, "exact": exact}) + "\n")
 
 
 def list_cutoffs(selection: Path | None, ks: tuple[int, ...]) -> list[int]:
@@ -23,12 +23,13 @@ def list_cutoffs(selection: Path | None, ks: tuple[int, ...]) -> list[int]:
     return sorted(wanted)
 
 
-def compute_merging_cost(selection: Path | None, values: Mapping[str, float]) -> dict[str, float]:
-    """Return `MERGING_COST` for the metrics of the merged model on the held-out rows; nothing without a selection."""
-    if selection is None:
+def compute_merging_cost(selection: Path | None, values: Mapping[str, float], queries: int) -> dict[str, float]:
+    """Return `MERGING_COST` for the metrics of the merged model on the held-out rows, and the number of these; nothing
+    without a selection by metrics over the whole corpus."""
+    if selection is None or not (given := _read(selection))["exact"]:
         return {}
-    given = _read(selection)
-    return {MERGING_COST: round(given["value"] - float(values[given["metric"]]), 6)}
+    cost = round(given["value"] - float(values[given["metric"]]), 6)
+    return {MERGING_COST: cost, f"{MERGING_COST}/queries": queries}
 
 
 def _read(selection: Path) -> dict[str, Any]:

@@ -134,8 +134,8 @@ class RetrievalLoop:
             ]
         rows = []
         for split in self.splits[:1]:
-            name, queries = f"{self.folder}bm25/evaluate", self._queries(split)
-            bm25 = self._step_once(name, evaluate_retrieval.JOB, **queries, system="bm25", tag="bm25")
+            given = {**self._queries(split), "system": "bm25", "tag": "bm25"}
+            bm25 = self._step_once(f"{self.folder}bm25/evaluate", evaluate_retrieval.JOB, **given)
             zero_shot = self.evaluate(f"{self.folder}zero_shot", bootstrap, split)
             rows = [make_row("BM25", {split: bm25}), make_row("zero-shot", {split: zero_shot})]
         rows += [row for variant in variants for row in variant._iterate(bootstrap, iterations)]
@@ -175,6 +175,7 @@ class RetrievalLoop:
                 mined=self.score_with_teacher(f"{name}/rerank_mined", mined, teacher),
                 corpus=corpus,
                 valid=valid,
+                ranking=self.evaluate(miner_name, miner, "valid")["ranking"] if valid else None,
                 current_best=best,
                 examples=self.examples,
                 **self.guide(miner_name, miner),
@@ -204,7 +205,6 @@ class RetrievalLoop:
             if self.reranker is None:
                 continue
             reranker_base = reranker_base or (miner if self.reranker == "embedder" else self.reranker)
-
             hard = self.mine(f"{name}/mine_hard", miner_name, miner, self.reranker_window, i)
             values: dict[str, Any] = {
                 "base": reranker_base,

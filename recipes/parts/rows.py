@@ -32,5 +32,5 @@ def make_row(
         for group in ("seen", "unseen"):
             columns[f"{group} MAP@25{end}"] = last.metric(f"{group}/map@25", count=f"{group}/queries")
     if judged:
-        columns["merging cost"] = judged.metric("merging_cost")
+        columns["merging cost"] = judged.metric("merging_cost", count="merging_cost/queries")
     return Row(label, columns, [s for s in (mined, finetuned, last) if isinstance(s, Step)], merged)

@@ -178,7 +178,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if metrics.empty == metrics.queries:  # new queries, whose labels are not known
         return Result({"queries": metrics.queries, "queries_without_relevant": metrics.empty})
     return Result(
-        {**_scalars(metrics), **intervals, **groups, **compute_merging_cost(inputs.selection, metrics.values)},
+        {
+            **_scalars(metrics),
+            **intervals,
+            **groups,
+            **compute_merging_cost(inputs.selection, metrics.values, metrics.queries),
+        },
         {
             f"{config.tag}: metrics by cut-off": metrics.list_by_cutoff(("map", "ndcg", "r", "p", "hit"), config.k),
             **_by_dim(config, ranked, relevant, metrics),

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ratchet.data.evaluation_pool import choose_pool
 from ratchet.data.formats.examples import read_examples
 from ratchet.data.guide import Guide
 from ratchet.data.tables import read_shards
@@ -63,8 +64,17 @@ class TrainTask(EmbedderTask):
     config: Config
     inputs: Inputs
 
-    def __init__(self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources) -> None:
+    def __init__(
+        self,
+        worker: WorkerInfo,
+        config: Config,
+        inputs: Inputs,
+        resources: Resources,
+        pool_rows: np.ndarray | None = None,
+    ) -> None:
+        """pool_rows: rows of the documents that `valid` is ranked against. None: all of the corpus."""
         self.corpus = read_shards(inputs.corpus, ["id", "text"])
+        self.pool = self.corpus if pool_rows is None else self.corpus.take(pool_rows)
         self.valid = read_shards(inputs.valid) if inputs.valid else None
         distills = config.distillation != "none"
         self.triplets = Triplets(read_shards(inputs.mined), self.corpus, teacher=distills)
@@ -213,21 +223,26 @@ class TrainTask(EmbedderTask):
         return [[self._get_example(*pair) for pair in own] for own in drawn]
 
     def evaluate_model(self, model: Encoder) -> Evaluation:
-        """Exact metrics on `valid`; none without it. Each worker embeds a part of the queries and of the corpus."""
+        """Exact metrics on `valid` over the pool; none without it. Each worker embeds a part of the queries and of the
+        pool."""
         if self.valid is None:
             return Evaluation({})
-        asked, own = self.split_rows(len(self.valid)), self.split_rows(len(self.corpus))
+        asked, own = self.split_rows(len(self.valid)), self.split_rows(len(self.pool))
         budget = self.resources.batch_tokens
         tasks = [self.valid_tasks[row] for row in asked]
         own_QD = model.encode(self.valid["text"].take(asked).to_pylist(), "query", tasks, batch_tokens=budget)
-        own_ND = model.encode(self.corpus["text"].take(own).to_pylist(), "passage", batch_tokens=budget)
+        own_ND = model.encode(self.pool["text"].take(own).to_pylist(), "passage", batch_tokens=budget)
         self.finish_passes()
-        relevant = Relevant(*find_corpus_rows(self.valid, "positives", self.corpus))
-        query_QD, exclude_Q = np.concatenate(gather_objects(own_QD)), find_own_rows(self.valid, self.corpus)
+        relevant = Relevant(*find_corpus_rows(self.valid, "positives", self.pool))
+        query_QD, exclude_Q = np.concatenate(gather_objects(own_QD)), find_own_rows(self.valid, self.pool)
         ranks_R = self.count_ranks(query_QD, relevant, own, own_ND, exclude_Q=exclude_Q)
         return HeldOutRows(self.valid).evaluate(self.config.metric, ranks_R, relevant, "map@25", "r@25")
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     config = resolve_distillation(config, inputs.mined)
-    return run_finetuning(context, config, TrainTask, inputs)[0]
+    pool_rows: np.ndarray | None = None
+    if inputs.valid is not None:
+        corpus, ranked = read_shards(inputs.corpus, ["id"]), inputs.ranking and read_shards(inputs.ranking)
+        pool_rows = choose_pool(read_shards(inputs.valid), corpus, ranked, config.eval_pool, config.seed)
+    return run_finetuning(context, config, TrainTask, inputs, pool_rows=pool_rows)[0]

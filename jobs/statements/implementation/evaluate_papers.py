@@ -90,7 +90,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shown |= list_half_widths(metrics.per_query, names, paper_S[row_Q])
     counts = {"statements": total, "queries": metrics.queries}
     return Result(
-        {**shown, **counts, **compute_merging_cost(inputs.selection, metrics.values)},
+        {**shown, **counts, **compute_merging_cost(inputs.selection, metrics.values, metrics.queries)},
         {
             "metrics by cut-off": metrics.list_by_cutoff(("p", "r"), config.k),
             "true positives in the top k": _true_positives(metrics, config.k),

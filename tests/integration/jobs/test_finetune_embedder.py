@@ -11,7 +11,7 @@ import pytest
 import torch
 from embedder_finetuning import FAST, SHOWN, context, losses
 
-from ratchet.data.tables import read_shards
+from ratchet.data.tables import read_shards, write_table
 from ratchet.jobs.retrieval.finetune_embedder import Inputs
 from ratchet.jobs.retrieval.implementation.finetune_embedder import run
 from ratchet.jobs.training.schedule import learning_rate_at
@@ -124,6 +124,20 @@ def test_the_table_is_what_brute_force_finds_for_the_adapter(tuned: tuple[Result
     assert result.metrics["valid/map@25"] > result.metrics["valid/map@25_start"] + 0.1
     assert sum(row["best"] for row in result.tables["epochs"]) == 1
     assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] is None
+
+
+def test_a_large_corpus_is_represented_by_a_pool(tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path) -> None:
+    """On two workers. The training itself is that of the whole corpus."""
+    whole, _ = tuned
+    config = dataclasses.replace(FAST, eval_pool=8)
+    (tmp_path / "valid").mkdir()
+    few = read_shards(inputs.valid).slice(0, 5)  # type: ignore[arg-type]
+    write_table(tmp_path / "valid/shard-00000.parquet", few)
+    result = run(context(tmp_path, workers=2), config, dataclasses.replace(inputs, valid=tmp_path / "valid"))
+    assert result.metrics["valid/documents"] == 8
+    assert "valid/documents" not in whole.metrics
+    assert losses(result) == pytest.approx(losses(whole), rel=1e-5, abs=1e-6)
+    assert json.loads((tmp_path / "out/selection.json").read_text())["exact"] is False
 
 
 def test_the_same_step_gives_the_same_bytes_and_a_current_best_that_is_not_beaten_stays(

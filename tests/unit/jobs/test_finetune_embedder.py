@@ -7,15 +7,17 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import reranker_finetuning
 import torch
 from embedder_finetuning import FAST, SHOWN
 from torch import Tensor
 
+from ratchet.data.evaluation_pool import choose_pool
 from ratchet.data.tables import read_shards, write_table
 from ratchet.errors import InputError
-from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs, check
+from ratchet.jobs.retrieval.finetune_embedder import JOB, Config, Inputs, check
 from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models import loading
@@ -239,3 +241,33 @@ def test_the_current_best_is_measured_over_the_base_that_is_trained(
     for name, (trained, weight) in before.items():
         assert after[name].requires_grad == trained
         assert torch.equal(after[name], weight)
+
+
+def test_held_out_queries_are_ranked_against_the_pool(inputs: Inputs, tmp_path: Path) -> None:
+    """As by brute force over the documents of the pool alone; a pool of all documents gives what no pool gives."""
+    worker, resources = WorkerInfo(0, 1, "cpu"), Resources(1, cpus=1.0, gpus=0.0)
+    corpus, valid = read_shards(inputs.corpus), read_shards(inputs.valid).slice(0, 5)  # type: ignore[arg-type]
+    write_table(tmp_path / "shard-00000.parquet", valid)
+    inputs = dataclasses.replace(inputs, valid=tmp_path)
+    rows = choose_pool(valid, corpus, None, 8, seed=0)
+    assert rows is not None
+    task = TrainTask(worker, FAST, inputs, resources, rows)
+    vector_ND = task.encoder.encode(corpus["text"].take(rows).to_pylist(), "passage")
+    score_QN = task.encoder.encode(valid["text"].to_pylist(), "query") @ vector_ND.T
+    names, total = corpus["id"].take(rows).to_pylist(), 0.0
+    for own, positives in zip(score_QN, valid["positives"].to_pylist(), strict=True):
+        order = [names[i] for i in np.argsort(-own, kind="stable")]
+        places = sorted(order.index(name) + 1 for name in positives)
+        total += sum((n + 1) / place for n, place in enumerate(places)) / len(places)
+    pooled = task.evaluate().metrics["map@25"]
+    assert pooled == pytest.approx(total / len(valid), abs=1e-5)
+    whole = TrainTask(worker, FAST, inputs, resources).evaluate().metrics["map@25"]
+    assert TrainTask(worker, FAST, inputs, resources, np.arange(len(corpus))).evaluate().metrics["map@25"] == whole
+    assert whole < pooled
+
+
+def test_a_ranking_without_held_out_queries_is_refused(inputs: Inputs) -> None:
+    assert JOB.predict
+    given = dataclasses.replace(inputs, valid=None, ranking=inputs.mined)
+    with pytest.raises(InputError, match="finetune_embedder: ranking given, without valid"):
+        JOB.predict(FAST, given, {})

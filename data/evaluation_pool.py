@@ -1,0 +1,31 @@
+"""The documents that held-out queries are ranked against while a model is trained, where the corpus is large."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from ratchet.data.triplets import find_corpus_rows, pad_rows
+
+
+def choose_pool(
+    valid: pa.Table, corpus: pa.Table, ranked: pa.Table | None, size: int | None, seed: int
+) -> np.ndarray | None:
+    """Return the rows of the documents, int64, ascending: all positives; for half of what `size` leaves, the first
+    documents of the queries' rankings, one of each query in turn; and random ones.
+
+    ranked: a ranking of the queries, such as that of the model before training. None: only random ones. Returns None
+    for the whole corpus, where `size` is None or at least as large. Positives beyond `size` are in the pool too."""
+    if size is None or len(corpus) <= size:
+        return None
+    chosen = np.unique(find_corpus_rows(valid, "positives", corpus)[1])
+    if ranked is not None:
+        ends_Q, rows = find_corpus_rows(ranked, "documents", corpus, "ranking")
+        in_turn = pad_rows(np.split(rows, ends_Q[1:-1]), -1).T.ravel()
+        _, first = np.unique(in_turn, return_index=True)
+        in_turn = in_turn[np.sort(first)]
+        in_turn = in_turn[(in_turn >= 0) & ~np.isin(in_turn, chosen)]
+        chosen = np.concatenate([chosen, in_turn[: max(0, size - len(chosen)) // 2]])
+    others = np.setdiff1d(np.arange(len(corpus)), chosen, assume_unique=True)
+    drawn = np.random.default_rng(seed).choice(others, max(0, size - len(chosen)), replace=False)
+    return np.sort(np.concatenate([chosen, drawn]))
