@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Threads that wait for each other sleep: two processes of tests, each with threads, would burn the time of the other.
 PATIENT := OMP_WAIT_POLICY=PASSIVE
 
-.PHONY: help setup quickstart test test-integration test-soak settings lint types bench lock clean
+.PHONY: help setup quickstart test test-integration test-soak settings docs lint types bench lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ test-soak: $(READY) ## long tests on killed nodes and sweeps, before a release (
 
 settings: $(READY) ## write docs/settings.md from the jobs
 	@$(BIN)/python -m docs.write_settings > docs/settings.new && mv docs/settings.new docs/settings.md
+
+docs: $(READY) ## the documentation as a site, in .site; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 lint: $(READY) ## ruff: style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
