@@ -107,7 +107,7 @@ def check_head(base: Path) -> None:
     """Raise ModelError for a model that caps or scales its logits behind the linear head, as Gemma 2 does: losses and
     distributions are computed from the head alone. Reads no weights."""
     config = transformers.AutoConfig.from_pretrained(base).get_text_config()
-    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
+    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier"):
         if (value := getattr(config, name, None)) not in (None, 1, 0):
             raise ModelError(
                 f"model {base}: {name}={value} in config.json; expected a plain linear head; use another model"

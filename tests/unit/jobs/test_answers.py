@@ -307,7 +307,9 @@ def test_a_model_of_all_weights_has_no_adapter_to_improve_on(made: Path, tmp_pat
         sft.predict(dataclasses.replace(config, method="lora"), current, parents)
 
 
-@pytest.mark.parametrize(("name", "value"), [("final_logit_softcapping", 30.0), ("logits_scaling", 8.0)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("final_logit_softcapping", 30.0), ("logits_scaling", 8.0), ("lm_head_multiplier", 0.5)]
+)
 def test_heads_that_cap_or_scale_their_logits_are_refused(made: Path, tmp_path: Path, name: str, value: float) -> None:
     """As those of Gemma 2 and Granite: the losses would be those of other logits."""
     base = shutil.copytree(inputs(made).base, tmp_path / "base")
