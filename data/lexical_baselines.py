@@ -8,6 +8,8 @@ import bm25s
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from ratchet.errors import DataError
+
 
 def score_jaccard(corpus: Sequence[str], queries: Sequence[str], block: int = 256) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (row of the first query, [block, N] float32 Jaccard similarities to all documents) for blocks of queries.
@@ -39,8 +41,12 @@ def score_bm25(corpus: Sequence[str], queries: Sequence[str], block: int = 256) 
 
 def index_bm25(corpus: Sequence[str]) -> bm25s.BM25:
     """Return an index of documents: Lucene's BM25 with k1 = 1.5 and b = 0.75, lower-cased, without stemming. Stop words
-    are kept, since they carry meaning in short technical texts."""
+    are kept, since they carry meaning in short technical texts. Raises DataError for a corpus without a word."""
     tokens = bm25s.tokenize(list(corpus), stopwords=None, show_progress=False)
+    if not any(tokens.ids):
+        raise DataError(
+            "BM25: no document has a word of two or more letters or digits; expected some; use another system"
+        )
     index = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
     index.index(tokens, show_progress=False)
     return index
