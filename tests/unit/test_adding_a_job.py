@@ -37,8 +37,8 @@ def test_the_example_is_short() -> None:
     assert sum(len(text.splitlines()) for text in FILES.values()) <= 60
 
 
-def plan(folder: Path, *settings: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ratchet.orchestrator", "plan", "./recipe.py", "--store", str(folder / "store")]
+def plan(folder: Path, *settings: str, file: str = "recipe.py") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ratchet.orchestrator", "plan", f"./{file}", "--store", str(folder / "store")]
     options = [part for setting in settings for part in ("--set", setting)]
     return subprocess.run([*command, *options], cwd=folder, capture_output=True, text=True)
 
@@ -48,6 +48,13 @@ def test_the_example_plans(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     for name in ("prepare", "embed_queries", "embed_corpus", "mine", "drop_hubs", "finetune_all", "finetune_no_hubs"):
         assert name in done.stdout
+
+
+def test_its_job_is_a_recipe_by_itself(folder: Path) -> None:
+    write_shards(folder / "mined", [], MINED, 2)
+    done = plan(folder, f"mined={folder / 'mined'}", "max_fraction=0.02", file="drop_hubs.py")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[:2] for line in done.stdout.splitlines()[:1]] == [["drop_hubs", "to"]]
 
 
 def test_the_bounds_of_its_setting_are_checked(folder: Path) -> None:
