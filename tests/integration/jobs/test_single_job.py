@@ -5,20 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import command
 import pytest
 
 import ratchet
-from ratchet.orchestrator.cli.main import main
 
 
-def test_a_job_runs_by_itself_and_prints_its_numbers(
-    problem: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_runs_by_itself_and_prints_its_numbers(problem: Any, tmp_path: Path) -> None:
     given = {"queries": problem.queries, "corpus": problem.corpus, "system": "bm25", "k": "1,25"}
-    command = ["run", "jobs/evaluate_retrieval", "--store", str(tmp_path / "store")]
-    command += [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
-    assert main([*command, "--out", str(tmp_path / "made")]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "evaluate_retrieval: " in line]
+    settings = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
+    where = ("--store", str(tmp_path / "store"), "--out", str(tmp_path / "made"))
+    status, output = command.run("run", "jobs/evaluate_retrieval", *settings, *where)
+    assert status == 0, output
+    lines = [line.split() for line in output.splitlines() if line.startswith("evaluate_retrieval: ")]
     shown = {line[1]: float(line[2]) for line in lines}
     assert 0 < shown["map@25"] < 1
     assert shown["queries"] == 60
