@@ -45,7 +45,7 @@ def test_progress_is_drawn_in_a_widget(cells: list[nbformat.NotebookNode]) -> No
     for cell in (cells[1], cells[3]):
         shown = [output.data for output in cell.outputs if output.output_type == "display_data"]
         assert any("application/vnd.jupyter.widget-view+json" in data for data in shown)
-        assert any("14/14 steps" in data.get("text/plain", "") for data in shown)
+        assert any("16/16 steps" in data.get("text/plain", "") for data in shown)
 
 
 def test_the_file_has_no_results_of_its_own() -> None:
