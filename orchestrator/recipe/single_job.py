@@ -23,7 +23,7 @@ MODELS = {"model", "models", "base", "student"}
 def list_jobs() -> dict[str, str]:
     """Return job -> the dotted name of the module that declares it: the modules of `jobs` with a `JOB`."""
     paths = sorted(Path(ratchet.__file__).parent.glob("jobs/*/*.py"))
-    found = {path.stem: path for path in paths if "\nJOB = " in path.read_text()}
+    found = {path.stem: path for path in paths if "\nJOB = " in path.read_text(encoding="utf-8")}
     return {name: f"ratchet.jobs.{path.parent.name}.{name}" for name, path in found.items()}
 
 
