@@ -26,13 +26,13 @@ MODEL, INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
 class OnnxModel(torch.nn.Module):
     """An ONNX file in the place of a transformer, run by ONNX Runtime on CPUs."""
 
-    def __init__(self, file: Path, base: Path, threads: int = 0) -> None:
-        """base: the folder of the model that the file was made from. threads: 0: those of torch."""
+    def __init__(self, file: Path, base: Path) -> None:
+        """base: the folder of the model that the file was made from."""
         import onnxruntime
 
         super().__init__()
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or torch.get_num_threads()
+        options.intra_op_num_threads = torch.get_num_threads()
         self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         self.names = [one.name for one in self.session.get_inputs()]
         self.config, self.dtype = transformers.AutoConfig.from_pretrained(base), torch.float32

@@ -169,7 +169,7 @@ def job_names() -> list[str]:
 def find(name: str) -> Recipe:
     """Find a recipe by name, by the name of a job as in `jobs/mine`, or by the path of a file that has a function of
     the file's name or a `JOB`."""
-    if name in job_names():
+    if name.startswith("jobs/") and name in job_names():
         job = name.removeprefix("jobs/")
         return Recipe(job, single_job.make_recipe(single_job.load_job(single_job.list_jobs()[job])))
     if name.endswith(".py"):

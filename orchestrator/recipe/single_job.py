@@ -6,6 +6,7 @@ import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, fields
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -20,6 +21,7 @@ MODELS = {"model", "models", "base", "student"}
 """Inputs that are models: folders, hub ids, or models of runs. The others are files and folders."""
 
 
+@cache
 def list_jobs() -> dict[str, str]:
     """Return job -> the dotted name of the module that declares it: the modules of `jobs` with a `JOB`."""
     paths = sorted(Path(ratchet.__file__).parent.glob("jobs/*/*.py"))

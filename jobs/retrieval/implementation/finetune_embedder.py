@@ -243,6 +243,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     config = resolve_distillation(config, inputs.mined)
     pool_rows: np.ndarray | None = None
     if inputs.valid is not None:
-        corpus, ranked = read_shards(inputs.corpus, ["id"]), inputs.ranking and read_shards(inputs.ranking)
+        corpus = read_shards(inputs.corpus, ["id"])
+        ranked = inputs.ranking and read_shards(inputs.ranking, ["id", "documents"])
         pool_rows = choose_pool(read_shards(inputs.valid), corpus, ranked, config.eval_pool, config.seed)
     return run_finetuning(context, config, TrainTask, inputs, pool_rows=pool_rows)[0]
