@@ -28,11 +28,10 @@ quickstart: $(READY) ## set up, then run an iteration on generated data and writ
 test: $(READY) ## set up, then run the unit tests (no Ray cluster, 2 minutes)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --durations=12
 
-# Tests of the orchestrator mostly wait for processes that they start, so two run at once. Training has all cores.
-test-integration: $(READY) ## slow unit tests; tests on Ray and DeepSpeed, with killed processes (30 to 50 minutes)
+# Most of these tests wait for processes that they start, so two run at once.
+test-integration: $(READY) ## slow unit tests; tests on Ray and DeepSpeed, with killed processes (30 minutes)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
-	@$(PATIENT) $(BIN)/python -m pytest -n 2 --durations=15 tests/integration/orchestrator
-	@$(BIN)/python -m pytest -n 0 --durations=30 --ignore=tests/integration/orchestrator tests/integration
+	@$(PATIENT) $(BIN)/python -m pytest --durations=30 tests/integration
 
 test-soak: $(READY) ## long tests on killed nodes and sweeps, before a release (an hour and a half)
 	@$(BIN)/python -m pytest -n 0 --durations=15 tests/soak

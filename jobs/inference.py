@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from ratchet.errors import InputError
+from ratchet.extras import require_extra
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class InferenceConfig:
     last digits depend on the kind of machine. The other values give the same result on all CPUs."""
     quantization: Literal["none", "nf4"] = "none"
     """`nf4` keeps the linear layers in 4 bits: a quarter of the memory, slower, and slightly different results. An
-    adapter is then not merged."""
+    adapter is then not merged. It needs the extra `nf4`."""
 
 
 @dataclass(frozen=True)
@@ -39,22 +39,21 @@ def check_adapter(job: str, adapter: Path | None) -> None:
 
 def require_onnx(where: str) -> None:
     """Raise InputError, beginning with `where`, if ONNX models can be neither written nor run."""
-    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f"{where}: given, without {', '.join(missing)}; expected the extra; pip install 'ratchet[onnx]'"
-        )
+    require_extra(f"{where}: given", "onnx", "onnx", "onnxscript", "onnxruntime")
+
+
+def check_quantization(job: str, quantization: str) -> None:
+    """Raise InputError if weights cannot be quantized here."""
+    if quantization == "nf4":
+        require_extra(f"{job}.quantization: nf4 given", "nf4", "bitsandbytes")
 
 
 def check_engine(job: str, config: EngineConfig) -> None:
     """Raise InputError for an engine that is not installed, or for weights that it does not load."""
+    check_quantization(job, config.quantization)
     if config.engine != "vllm":
         return
-    if importlib.util.find_spec("vllm") is None:
-        raise InputError(
-            f"{job}.engine: 'vllm' given; expected it to be installed (the extra: pip install '.[vllm]'); or set"
-            " engine=transformers"
-        )
+    require_extra(f"{job}.engine: 'vllm' given", "vllm", "vllm")
     if config.quantization != "none":
         raise InputError(
             f"{job}.quantization: {config.quantization} given; expected none with engine 'vllm', which serves merged"

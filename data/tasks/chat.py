@@ -12,7 +12,6 @@ the answers of all turns, and return a bool, a number in [0, 1] (1 is correct) o
 from __future__ import annotations
 
 import functools
-import importlib.util
 import multiprocessing
 import traceback
 import unicodedata
@@ -26,6 +25,7 @@ from ratchet.data.formats.text_files import read_field, read_json_objects, show
 from ratchet.data.retrieval import refuse_repeated
 from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
 from ratchet.errors import DataError, InputError
+from ratchet.extras import require_extra
 
 Verify = Callable[[Any, Sequence[str]], list[Verification]]
 SECONDS = 20.0
@@ -76,8 +76,8 @@ def make_task(verifier: str = "none", code: str = "", file: str = "") -> Task:
     if verifier not in VERIFIERS:
         known = ", ".join(VERIFIERS)
         raise InputError(f"verifier: '{verifier}' given; expected {known}, or FILE:FUNCTION such as ./mine.py:verify")
-    if verifier == "math" and importlib.util.find_spec("math_verify") is None:
-        raise InputError("verifier: math given; expected the package math-verify; run pip install -e '.[math]'")
+    if verifier == "math":
+        require_extra("verifier: math given", "math", "math_verify")
     verify, failures = VERIFIERS[verifier]
     return replace(TASK, verify=verify, failures=failures, source={"verifier": verifier})
 

@@ -9,7 +9,6 @@ tokens of the training step (Yu et al. 2025, "DAPO"). TRL's GRPOTrainer does the
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,6 +16,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt
 
 from ratchet.errors import InputError
+from ratchet.extras import require_extra
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.training.config import (
@@ -103,8 +103,7 @@ def make_options(config: Config, start_from_adapter: bool) -> Options:
 
 
 def check(config: Config, inputs: Inputs) -> None:
-    if importlib.util.find_spec("trl") is None:
-        raise InputError("grpo: given, without TRL; expected the package trl; run pip install -e '.[grpo]'")
+    require_extra("grpo: given", "grpo", "trl")
     increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
     require("grpo", config, [("checkpoints", increasing, "increasing training steps")])
     check_checkpoints(config.checkpoints, config.steps)

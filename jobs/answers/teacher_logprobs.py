@@ -14,7 +14,7 @@ from annotated_types import Ge
 
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
-from ratchet.jobs.inference import InferenceConfig
+from ratchet.jobs.inference import InferenceConfig, check_quantization
 from ratchet.models.model_files import check_folder
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Unit
 
@@ -40,6 +40,7 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs) -> None:
+    check_quantization("teacher_logprobs", config.quantization)
     if inputs.model is None or inputs.student is None:
         return
     from ratchet.models.decoder import decoder

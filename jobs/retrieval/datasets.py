@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from ratchet.errors import DataError
+from ratchet.extras import require_extra
 from ratchet.files import read_text
 from ratchet.models.model_files import is_hub_reachable
 from ratchet.orchestrator.job_interface import Source
@@ -76,11 +77,10 @@ def _fetch(name: str, options: str, parameter: str) -> tuple[Source, str]:
     where, given = f"{parameter}: {HUB}{name}", dict(parse_qsl(options))
     split = given.get("split", {"data": "train", "valid": "validation"}.get(parameter, parameter))
     config, revision = given.get("config"), given.get("revision")
-    try:
-        import datasets
-        from datasets.packaged_modules.cache.cache import Cache
-    except ImportError:
-        raise DataError(f"{where} given; expected the library datasets; pip install -e '.[datasets]'") from None
+    require_extra(f"{where} given", "datasets", "datasets")
+    import datasets
+    from datasets.packaged_modules.cache.cache import Cache
+
     datasets.utils.logging.set_verbosity_error()
     cached = {"repo_id": name, "dataset_name": name.rpartition("/")[2], "config_name": config}
     try:

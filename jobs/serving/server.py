@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import logging
 import os
@@ -15,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ratchet.errors import InputError
+from ratchet.extras import require_extra
 from ratchet.models.usage import find_usage
 from ratchet.orchestrator.job_interface.snapshot import freeze_code
 from ratchet.orchestrator.job_interface.terminal import print_clean
@@ -71,8 +71,7 @@ def serve(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
 
 def _check(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
     """Raise InputError for what would only fail after models are loaded."""
-    if importlib.util.find_spec("fastapi") is None:
-        raise InputError("serve: Ray Serve is not installed; expected the extra `serve`; pip install 'ratchet[serve]'")
+    require_extra("serve: given", "serve", "fastapi")
     for name, path in paths.items():
         if find_usage(path) == "decoder":
             raise InputError(

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Interval
 
 from ratchet.errors import InputError
+from ratchet.jobs.inference import check_quantization
 from ratchet.models.model_files import check_folder, read_weight_names
 from ratchet.orchestrator.job_interface import Parents, Seed, Unit, WarmStart
 
@@ -46,7 +47,8 @@ class OptimizerConfig:
     """Dtype of weights and arithmetic. auto: bfloat16 where the hardware multiplies it natively. Master weights are
     float32."""
     quantization: Literal["none", "nf4"] = "none"
-    """`nf4` trains over a base in 4 bits with double quantization (QLoRA): a quarter of the memory, and slower."""
+    """`nf4` trains over a base in 4 bits with double quantization (QLoRA): a quarter of the memory, and slower. It
+    needs the extra `nf4`."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: a third slower, with much less memory."""
     allow_regression: bool = False
@@ -139,7 +141,9 @@ def find_start(config: FinetuneConfig, inputs: Any) -> tuple[Path, Path | None]:
 
 
 def check_config(job: str, config: FinetuneConfig, base: Path | None, current_best: Path | None = None) -> None:
-    """Raise InputError for settings that exclude each other, and for an unusable base or current best."""
+    """Raise InputError for settings that exclude each other or need a missing extra, and for an unusable base or
+    current best."""
+    check_quantization(job, config.quantization)
     full = config.method == "full"
     one_rate = "1 with method=lora, whose weights all learn at the same rate"
     rules = [

@@ -10,9 +10,12 @@ from pathlib import Path
 import command
 import numpy as np
 import pytest
+import transformers
+from architectures import make
 from s3_server import KEYS, serve_s3
 
 from ratchet.models.embedder import encoder
+from ratchet.models.model_files import MINILM, resolve
 
 DOCUMENTS = [
     "Squares each term of a sum on its own",
@@ -39,10 +42,13 @@ def ratchet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ratchet]:
 
 
 @pytest.fixture(scope="module")
-def runs(ratchet: Ratchet) -> list[str]:
-    """Two small runs of the quickstart, the older one first."""
+def runs(ratchet: Ratchet, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Two small runs of the quickstart with a tiny model, the older one first."""
+    folder, words = tmp_path_factory.mktemp("models") / "bert", {"vocab_size": 30_522, "pad_token_id": 0}
+    base = make("bert", transformers.AutoModel, folder, resolve(MINILM), **words)
     for epochs in ("1", "2"):
-        ratchet("run", "quickstart", "--set", "questions=60", "--set", f"finetune_embedder.epochs={epochs}")
+        settings = ("questions=60", f"base={base}", f"finetune_embedder.epochs={epochs}")
+        ratchet("run", "quickstart", *(word for one in settings for word in ("--set", one)))
     found = json.loads(ratchet("models", "--json"))
     return sorted({one["run_id"] for one in found})
 

@@ -21,12 +21,14 @@ MAY_IMPORT = {
     "ratchet.models": ("ratchet.errors",),
     "ratchet.data": (
         "ratchet.errors",
+        "ratchet.extras",
         "ratchet.files",
     ),
     "ratchet.examples": ("ratchet.errors", "ratchet.data.formats"),
     "ratchet.jobs": (
         "ratchet.errors",
         "ratchet.examples",
+        "ratchet.extras",
         "ratchet.files",
         "ratchet.orchestrator.job_interface",
         "ratchet.models",

@@ -267,11 +267,3 @@ def test_a_column_that_a_hub_data_set_lacks_is_refused_at_plan(
     assert (
         "toy-train.arrow: no column for the query; found 'question, answer'; expected title;" in capsys.readouterr().err
     )
-
-
-def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    with pytest.raises(
-        DataError, match=r"data: hf://a/b given; expected the library datasets; pip install -e '\.\[dat"
-    ):
-        find_datasets("hf://a/b")

@@ -1,0 +1,61 @@
+"""Settings that need a package which is not installed with Ratchet."""
+
+from __future__ import annotations
+
+import configparser
+import importlib.util
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ratchet.data.tasks.chat import make_task
+from ratchet.errors import InputError
+from ratchet.jobs.answers import generate, grpo, sft, teacher_logprobs
+from ratchet.jobs.inference import require_onnx
+from ratchet.jobs.retrieval import embed, finetune_embedder, finetune_reranker, rerank
+from ratchet.jobs.retrieval.datasets import find_datasets
+
+SETUP = Path(__file__).resolve().parents[2] / "setup.cfg"
+
+
+def check(job: Any, **settings: Any) -> None:
+    """Check a job's settings before any of its inputs exists."""
+    job.check(job.Config(**settings), SimpleNamespace(**{one.name: None for one in fields(job.Inputs)}))
+
+
+IN_4_BITS = (generate, sft, teacher_logprobs, embed, finetune_embedder, finetune_reranker, rerank)
+USES: dict[tuple[str, str], Callable[[], Any]] = {
+    **{
+        ("nf4", f"{job.JOB.name}.quantization: nf4 given, without bitsandbytes"): (
+            partial(check, job, quantization="nf4")
+        )
+        for job in IN_4_BITS
+    },
+    ("vllm", "embed.engine: 'vllm' given, without vllm"): partial(check, embed, engine="vllm"),
+    ("grpo", "grpo: given, without trl"): partial(check, grpo),
+    ("math", "verifier: math given, without math_verify"): partial(make_task, "math"),
+    ("datasets", "data: hf://a/b given, without datasets"): partial(find_datasets, "hf://a/b"),
+    ("onnx", "embed.onnx: given, without onnx, onnxscript, onnxruntime"): partial(require_onnx, "embed.onnx"),
+}
+
+
+@pytest.mark.parametrize(("extra", "start"), USES)
+def test_the_error_names_the_package_and_the_extra(extra: str, start: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError) as raised:
+        USES[extra, start]()
+    assert str(raised.value).startswith(f"{start}; expected the extra `{extra}`; pip install 'ratchet[{extra}]'")
+
+
+def test_the_extras_exist_and_the_set_up_of_a_checkout_has_what_is_tested() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(SETUP)
+    extras = setup["options.extras_require"]
+    assert {extra for extra, _ in USES} <= set(extras)
+    assert "bitsandbytes" in extras["dev"]
+    assert "bitsandbytes" not in setup["options"]["install_requires"]
