@@ -161,6 +161,12 @@ class Plan:
         known = {key: ref.step.name for key, ref in refs if isinstance(ref, Output)}
         return {key: self.results[parent] for key, parent in known.items() if parent in self.results}
 
+    def list_last_times(self, before: Mapping[str, str]) -> dict[str, float]:
+        """Return how long steps that have no result took in the run `before` (step name -> step id), in seconds."""
+        ids = {name: before[name] for name, planned in self.steps.items() if planned.commit is None and name in before}
+        found = {name: self.store.lookup(step_id) for name, step_id in ids.items()}
+        return {name: commit.record["seconds"] for name, commit in found.items() if commit}
+
     def explain(self, name: str, before: Mapping[str, str]) -> list[str]:
         """Return why a step is not a hit: what changed since `before` (step name -> step id of an earlier run)."""
         planned = self.steps[name]

@@ -91,12 +91,11 @@ def print_plan(plan: Plan, before: Mapping[str, str], needs: Mapping[str, StepNe
     print the reasons too."""
     console = CleanConsole(soft_wrap=True, highlight=False)
     colours = {"hit": "green", "miss": "yellow", "unknown": "dim"}
-    width = max((len(name) for name in plan.steps), default=0)
+    width, last_times = max((len(name) for name in plan.steps), default=0), plan.list_last_times(before)
     for name, planned in plan.steps.items():
         state = Text(f"{STATES[planned.state]:<8}", style=colours[planned.state])
-        earlier = plan.store.lookup(before[name]) if planned.commit is None and name in before else None
         parts = [_format_needs(needs[name])] if name in needs else []
-        parts += [f"last time {format_duration(earlier.record['seconds'])}"] if earlier else []
+        parts += [f"last time {format_duration(last_times[name])}"] if name in last_times else []
         rest = f"  {(planned.step_id or ''):<12.12}  {', '.join(parts)}".rstrip()
         console.print(Text(f"{name:<{width}}  "), state, Text(rest), sep="")
         for reason in plan.explain(name, before) if explain else []:

@@ -44,7 +44,8 @@ _RATE_SECONDS = 120.0
 
 
 class LiveView(RunListener):
-    """Context manager that shows a run of the steps `names` of `recipe`."""
+    """Context manager that shows a run of the steps `names` of `recipe`. last_times: the seconds that steps took in an
+    earlier run."""
 
     def __init__(
         self,
@@ -53,12 +54,13 @@ class LiveView(RunListener):
         run_id: str,
         *,
         noun: str = "step",
+        last_times: Mapping[str, float] | None = None,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.total, self.recipe, self.run_id, self.noun = len(names), clean(recipe), clean(run_id), noun
         self.console = console or CleanConsole(highlight=False)
-        self.clock = clock
+        self.clock, self.last_times = clock, last_times or {}
         self.live_here = _can_erase(self.console)
         self.crowded = self.total > _LIST_LIMIT
         self.ascii = not (self.console.encoding or "").lower().startswith("utf")
@@ -125,7 +127,8 @@ class LiveView(RunListener):
         with self._changing():
             self._add(name)
             if not self.live_here:
-                self._queue_line("started", clean(name) + (f"  attempt {attempt}" if attempt > 1 else ""))
+                again = f"  attempt {attempt}" if attempt > 1 else ""
+                self._queue_line("started", "  ".join([clean(name) + again, *self._format_last_time(name)]))
 
     def progress(self, name: str, progress: Progress) -> None:
         with self._state:
@@ -214,10 +217,13 @@ class LiveView(RunListener):
         """Show a step from now on, in place of what was shown of it."""
         self._remove(name)
         shown = shorten(" ".join(clean(name).split()), max(12, self.console.width * 2 // 5))
-        fields |= {"state": state, "progress": None, "logged": self.clock()}
+        fields |= {"state": state, "progress": None, "logged": self.clock(), "last_time": self._format_last_time(name)}
         self.bars.add_task(shown, total=None if state == "running" else 1, **fields)
         self.running[name] = self.bars.tasks[-1]
         return self.running[name]
+
+    def _format_last_time(self, name: str) -> list[str]:
+        return [f"last time {format_duration(self.last_times[name])}"] if name in self.last_times else []
 
     def _remove(self, name: str) -> None:
         if name in self.running:
@@ -235,7 +241,7 @@ class LiveView(RunListener):
             left = max(0.0, task.fields["until"] - self.clock())
             return [f"again in {format_duration(left)}: {task.fields['note']}"]
         if progress is None:
-            return [format_duration(math.floor(passed)) if passed >= 1 else "starting"]
+            return [format_duration(math.floor(passed)) if passed >= 1 else "starting", *task.fields["last_time"]]
         facts = [f"{format_duration(task.time_remaining)} left"] if progress.total and task.time_remaining else []
         numbers = dict(progress.numbers)
         tokens = numbers.pop("tokens_per_s", None)

@@ -15,6 +15,7 @@ from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.reporting import trackers
 from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.run_summary import build_run_report
+from ratchet.orchestrator.run_log import read_last_step_ids
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.open_runs import OpenRun
 
@@ -52,10 +53,12 @@ def run_recipe(
     cluster = Cluster(address, recipe.list_modules(found, steps))
     try:
         with OpenRun(store) as open_run:
+            before = read_last_step_ids(store, found.name)
             plan, run_log = begin(found, steps, store, parameters, argv, repair, cluster)
             open_run.set_folder(run_log.folder)
             console.print_warnings(plan, summary)
-            with LiveView(list(plan.steps), found.name, run_log.run_id) as view:
+            last_times = plan.list_last_times(before)
+            with LiveView(list(plan.steps), found.name, run_log.run_id, last_times=last_times) as view:
                 run = Run(found, summary, plan, cluster, run_log, view)
                 run.execute()
             report = build_run_report(run)

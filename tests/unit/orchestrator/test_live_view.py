@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -35,10 +36,10 @@ class Clock:
 
 
 def logged(
-    names: list[str], clock: Clock | None = None, size: tuple[int, int] = (80, 24)
+    names: list[str], clock: Clock | None = None, size: tuple[int, int] = (80, 24), **options: Any
 ) -> tuple[LiveView, io.StringIO]:
     console = Console(file=io.StringIO(), highlight=False, width=size[0], height=size[1])
-    return LiveView(names, "recipe", "run-1", console=console, clock=clock or Clock()), console.file
+    return LiveView(names, "recipe", "run-1", console=console, clock=clock or Clock(), **options), console.file
 
 
 def drawn(view: LiveView) -> list[str]:
@@ -182,6 +183,22 @@ def test_a_frame_tells_what_runs_first():
     assert re.search(r"step20 .* 20 s left +loss 0.250  2,000/4,000 rows \(50%\)  100 row", rows[0])
     assert rows[-2].rstrip() == "  11 more running, 20 waiting"
     assert "0/40 steps" in rows[-1]
+
+
+def test_a_step_says_at_its_start_how_long_it_took_the_last_time():
+    clock = Clock()
+    view, file = logged(["a", "b"], clock, (200, 24), last_times={"a": 95.0})
+    for name in ("a", "b"):
+        view.started(name, 1)
+    view.started("a", 2)
+    told = "last time 1 m 35 s"
+    assert lines(file) == [f"started   a  {told}", "started   b", f"started   a  attempt 2  {told}"]
+    clock.now = 7.0
+    found = {row.split()[1]: row for row in drawn(view)[:2]}
+    assert f"7.0 s  {told}" in found["a"]
+    assert "last time" not in found["b"]
+    view.progress("a", Progress(1, 4, "rows"))
+    assert "last time" not in drawn(view)[0]
 
 
 def test_the_rate_follows_and_forgets():
