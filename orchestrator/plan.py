@@ -163,8 +163,7 @@ class Plan:
 
     def list_last_times(self, before: Mapping[str, str]) -> dict[str, float]:
         """Return how long steps that have no result took in the run `before` (step name -> step id), in seconds."""
-        ids = {name: before[name] for name, planned in self.steps.items() if planned.commit is None and name in before}
-        found = {name: self.store.lookup(step_id) for name, step_id in ids.items()}
+        found = {name: self.store.lookup(before[name]) for name in self.missing() if name in before}
         return {name: commit.record["seconds"] for name, commit in found.items() if commit}
 
     def explain(self, name: str, before: Mapping[str, str]) -> list[str]:

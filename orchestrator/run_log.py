@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -112,12 +112,15 @@ def list_sweeps(store: Store) -> list[RunLog]:
     )
 
 
-def read_last_step_ids(store: Store, recipe: str) -> dict[str, str]:
-    """Return step name -> step id, from the newest run of the recipe that has one."""
-    known: dict[str, str] = {}
-    for run_log in list_run_logs(store, recipe):
+def read_last_step_ids(store: Store, recipe: str, names: Iterable[str]) -> dict[str, str]:
+    """Return step name -> step id of the steps `names`, each from the newest run of the recipe that has one. No more
+    runs are read than that needs: a store may have a thousand."""
+    known, wanted = dict[str, str](), set(names)
+    for run_log in list_run_logs(store, recipe) if wanted else ():
+        if wanted <= known.keys():
+            break
         with suppress(DamagedError):
             for step in run_log.steps():
-                if step["step_id"]:
+                if step["step_id"] and step["name"] in wanted:
                     known.setdefault(step["name"], step["step_id"])
     return known

@@ -110,7 +110,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     plan.check()
     console.print_warnings(plan, summary)
     machines = [needs.parse_gpu(text) for text in arguments.gpu] or needs.list_known_machines()
-    known, before = needs.estimate(plan, machines), read_last_step_ids(store, found.name)
+    known, before = needs.estimate(plan, machines), read_last_step_ids(store, found.name, plan.missing())
     if arguments.json:
         print_clean(json.dumps(plan.describe(before), indent=1))
     else:

@@ -53,11 +53,10 @@ def run_recipe(
     cluster = Cluster(address, recipe.list_modules(found, steps))
     try:
         with OpenRun(store) as open_run:
-            before = read_last_step_ids(store, found.name)
             plan, run_log = begin(found, steps, store, parameters, argv, repair, cluster)
             open_run.set_folder(run_log.folder)
             console.print_warnings(plan, summary)
-            last_times = plan.list_last_times(before)
+            last_times = plan.list_last_times(read_last_step_ids(store, found.name, plan.missing()))
             with LiveView(list(plan.steps), found.name, run_log.run_id, last_times=last_times) as view:
                 run = Run(found, summary, plan, cluster, run_log, view)
                 run.execute()

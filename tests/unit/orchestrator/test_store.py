@@ -20,6 +20,7 @@ from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.run_log import RunLog, read_last_step_ids
 from ratchet.orchestrator.step import step
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases
@@ -309,6 +310,29 @@ def test_a_file_is_a_part(tmp_path: Path) -> None:
     (file,) = (file for file in store.manifest(made.manifest).files if file.path.count("/") == 0)
     assert store.path(made.manifest, file.path).is_file()
     assert store.manifest(made.manifest).part_digest(file.path) != store.manifest(made.manifest).part_digest(None)
+
+
+def test_step_ids_come_from_the_newest_runs_and_no_more_runs_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, read = Store.open(tmp_path), []
+    for number, steps in enumerate(({"a": "1", "b": "1", "c": "1"}, {"a": "2", "b": "2"}, {"a": "3", "b": None})):
+        run_log = RunLog(store.local("runs", f"2026010{number}-recipe"))
+        run_log.folder.mkdir(parents=True)
+        run_log.write("about.json", {"recipe": "recipe"})
+        run_log.write("plan.json", {"steps": [{"name": name, "step_id": step} for name, step in steps.items()]})
+    read_steps = RunLog.steps
+    monkeypatch.setattr(RunLog, "steps", lambda self: (read.append(self.run_id), read_steps(self))[1])
+    for names, found, runs in (
+        ("", {}, 0),
+        ("a", {"a": "3"}, 1),
+        ("ab", {"a": "3", "b": "2"}, 2),
+        ("ac", {"a": "3", "c": "1"}, 3),
+        ("x", {}, 3),
+    ):
+        read.clear()
+        assert read_last_step_ids(store, "recipe", names) == found
+        assert len(read) == runs
 
 
 def test_a_plan_says_how_long_a_step_took_last_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
