@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 
-import bm25s
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from ratchet.errors import DataError
+
+# bm25s starts JAX where it finds it, for a function that is not used here, and JAX takes 75 % of a GPU's memory.
+_jax = sys.modules.setdefault("jax", None)  # type: ignore[arg-type]
+import bm25s  # noqa: E402
+
+if _jax is None:
+    del sys.modules["jax"]
 
 
 def score_jaccard(corpus: Sequence[str], queries: Sequence[str], block: int = 256) -> Iterator[tuple[int, np.ndarray]]:
@@ -33,10 +40,8 @@ def score_jaccard(corpus: Sequence[str], queries: Sequence[str], block: int = 25
 def score_bm25(corpus: Sequence[str], queries: Sequence[str], block: int = 256) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (row of the first query, [block, N] float32 BM25 scores of all documents) for blocks of queries."""
     index = index_bm25(corpus)
-    split = bm25s.tokenize(list(queries), stopwords=None, show_progress=False, return_ids=False)
     for start in range(0, len(queries), block):
-        rows = [index.get_scores(words) if words else np.zeros(len(corpus)) for words in split[start : start + block]]
-        yield start, np.stack(rows).astype(np.float32)
+        yield start, np.stack([score_words(index, query) for query in queries[start : start + block]])
 
 
 def index_bm25(corpus: Sequence[str]) -> bm25s.BM25:
@@ -50,3 +55,10 @@ def index_bm25(corpus: Sequence[str]) -> bm25s.BM25:
     index = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
     index.index(tokens, show_progress=False)
     return index
+
+
+def score_words(index: bm25s.BM25, query: str) -> np.ndarray:
+    """Return [N] float32 BM25 scores of all documents, which are 0 for a query without a known word."""
+    (words,) = bm25s.tokenize([query], stopwords=None, show_progress=False, return_ids=False)
+    scores = index.get_scores(words) if words else np.zeros(index.scores["num_docs"])
+    return scores.astype(np.float32)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -19,3 +23,14 @@ def test_a_query_or_a_document_without_words_scores_nothing() -> None:
 def test_a_corpus_without_words_is_refused() -> None:
     with pytest.raises(DataError, match="BM25: no document has a word of two or more letters"):
         list(score_bm25(["a", ""], ["words"]))
+
+
+def test_jax_is_not_started(tmp_path: Path) -> None:
+    """It takes most of a GPU's memory when it starts, and bm25s starts it where it is installed."""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax/__init__.py").write_text("")
+    (tmp_path / "jax/lax.py").write_text("def top_k(*given): raise SystemExit('started')")
+    environment = {"PYTHONPATH": str(tmp_path)}
+    for code, started in (("import bm25s", True), ("import ratchet.data.lexical_baselines, jax", False)):
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+        assert done.stderr.strip() == ("started" if started else "")
