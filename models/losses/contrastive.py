@@ -15,8 +15,10 @@ depend on W; a loss that is to be logged is the mean of loss_w over workers.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -55,40 +57,23 @@ def scale_for_workers(sum_of_losses: Tensor, queries: int, workers: int) -> Tens
 
 
 def false_negative_mask(
-    passage_text_P: Tensor,
-    positive_Q: Tensor,
-    known_indptr: Tensor | None = None,
-    known_text: Tensor | None = None,
-    *,
-    query_text_Q: Tensor | None = None,
+    passage_text_P: np.ndarray, positive_Q: np.ndarray, known_text_Q: Sequence[Iterable[int]]
 ) -> Tensor:
     """Return the mask bool [Q, P] for `cross_entropy`: True where a passage must not count as a negative of the query.
 
-    Masked are passages whose text equals the positive's, another known positive's or the query's own, except the
-    positive itself. Texts are int64 ids, equal exactly if the texts are: passage_text_P [P], query_text_Q [Q] (same
-    numbering; optional). known_text[known_indptr[q] : known_indptr[q + 1]] are the ids of all positives of query q
-    (those that are not among the passages do no harm). positive_Q is the row of each query's positive. Memory: the
-    mask and a few vectors, never Q x P ids.
+    Masked are passages with the text of the positive, or one of known_text_Q[q], such as those of other positives and
+    of the query itself; never the positive, whose row is positive_Q[q]. Texts are int64 ids, equal exactly if the texts
+    are. Those that are not among the passages do no harm.
     """
-    queries, device = len(positive_Q), passage_text_P.device
-    every_Q = torch.arange(queries, device=device)
-    query_parts, text_parts = [every_Q], [passage_text_P[positive_Q]]
-    if known_indptr is not None and known_text is not None:
-        query_parts.append(torch.repeat_interleave(every_Q, known_indptr.diff().to(device)))
-        text_parts.append(known_text.to(device))
-    if query_text_Q is not None:
-        query_parts.append(every_Q)
-        text_parts.append(query_text_Q.to(device))
-    query_E, text_E = torch.cat(query_parts), torch.cat(text_parts)
-    sorted_text_P, row_P = torch.sort(passage_text_P)
-    first_E = torch.searchsorted(sorted_text_P, text_E)
-    count_E = torch.searchsorted(sorted_text_P, text_E, right=True) - first_E
-    start_E = count_E.cumsum(0) - count_E
-    within = torch.arange(int(count_E.sum()), device=device) - torch.repeat_interleave(start_E, count_E)
-    mask_QP = torch.zeros((queries, len(passage_text_P)), dtype=torch.bool, device=device)
-    mask_QP[torch.repeat_interleave(query_E, count_E), row_P[torch.repeat_interleave(first_E, count_E) + within]] = True
-    mask_QP[every_Q, positive_Q] = False
-    return mask_QP
+    rows_of: dict[int, list[int]] = {}
+    for row, text in enumerate(passage_text_P.tolist()):
+        rows_of.setdefault(text, []).append(row)
+    mask_QP = np.zeros((len(positive_Q), len(passage_text_P)), bool)
+    for query, texts in enumerate(known_text_Q):
+        for text in (passage_text_P[positive_Q[query]], *texts):
+            mask_QP[query, rows_of.get(int(text), [])] = True
+    mask_QP[np.arange(len(positive_Q)), positive_Q] = False
+    return torch.from_numpy(mask_QP)
 
 
 def row_offsets(rows: int, device: torch.device | str = "cpu") -> list[int]:

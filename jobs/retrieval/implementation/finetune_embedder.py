@@ -179,15 +179,9 @@ class TrainTask(EmbedderTask):
         member_QG = torch.from_numpy(pad_rows(batch.own_Q, -1))
         mask_QP = None
         if config.false_negative_mask:
-            never = [data.list_no_negatives(int(query)) for query in batch.query_Q]
-            known = [data.text_of_row[rows] for rows in never]
-            mask_QP = false_negative_mask(
-                torch.from_numpy(data.text_of_row[batch.passage_P]),
-                member_QG[:, 0],
-                torch.from_numpy(np.cumsum([0, *map(len, known)])),
-                torch.from_numpy(np.concatenate(known)),
-                query_text_Q=torch.from_numpy(data.text_of_query[batch.query_Q]),
-            )
+            never = [data.text_of_row[data.list_no_negatives(int(query))] for query in batch.query_Q]
+            known = [np.append(*texts) for texts in zip(never, data.text_of_query[batch.query_Q], strict=True)]
+            mask_QP = false_negative_mask(data.text_of_row[batch.passage_P], member_QG[:, 0].numpy(), known)
         if not config.in_batch_negatives:
             others_QP = torch.ones((len(batch.query_Q), len(batch.passage_P)), dtype=torch.bool)
             for i, own in enumerate(batch.own_Q):
