@@ -6,6 +6,7 @@ DeepSpeed is imported inside the functions: it reads DS_ACCELERATOR when it is i
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import math
 import os
@@ -37,10 +38,11 @@ def start_engine(
     Master weights and moments are float32 in both cases. max_grad_norm: 0 turns clipping off. zero_stage: 0 to 3;
     with 3, workers must run equally many forward passes (`ratchet.models.zero3_sync`). layer_decay: see
     `group_by_layer`. The caller sets the learning rate in `engine.optimizer.param_groups`, times their `lr_scale`.
-    torch.distributed must be initialised, and LOCAL_RANK set. offload: what is kept in the memory of the host, see
-    `FinetuneConfig.offload`.
+    torch.distributed must be initialised, and LOCAL_RANK set with several workers. offload: what is kept in the memory
+    of the host, see `FinetuneConfig.offload`.
     """
     deepspeed = _import_deepspeed(device)
+    os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed reads it
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     is_half = trained[0].dtype == torch.bfloat16
     # Without torch's Adam DeepSpeed compiles its own.
@@ -174,6 +176,8 @@ def _import_deepspeed(device: str) -> Any:
     return deepspeed
 
 
+MALLOC = (-1, -2, -3)
+"""Numbers of glibc's M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD."""
 KEEP_FREED_BYTES = 5e8
 """Bytes of a small model's weights, see `configure_malloc`."""
 
@@ -187,13 +191,25 @@ def configure_malloc(model: Any) -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return
-    trim_threshold, top_pad, mmap_threshold = -1, -2, -3
+    trim_threshold, top_pad, mmap_threshold = MALLOC
     if sum(weight.nbytes for weight in model.parameters()) > KEEP_FREED_BYTES:
         mallopt(mmap_threshold, 2**20)
         return
     mallopt(trim_threshold, 2**31 - 1)
     mallopt(mmap_threshold, 2**30)
     mallopt(top_pad, 64 * 2**20)
+
+
+def release_memory() -> None:
+    """Return the memory of a training that has ended, since its process may go on with other work."""
+    gc.collect()  # DeepSpeed's engine and the model refer to each other
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        for number in MALLOC:
+            libc.mallopt(number, 2**17)  # glibc's default of all three
+        libc.malloc_trim(0)
 
 
 def silence_libraries() -> None:

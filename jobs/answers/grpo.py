@@ -168,6 +168,7 @@ JOB = Job(
     predict=predict,
     needs=estimate_needs,
     max_workers=lambda config: 1,
+    is_worker=lambda config: True,
     outputs=("adapter", "model", "checkpoint-*", "history.json", "selection.json"),
     metrics=lambda config: [*list_training_metrics(make_options(config, False)), "samples", "too_long", "reward"],
 )

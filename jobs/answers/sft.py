@@ -140,6 +140,7 @@ JOB = Job(
     predict=predict,
     needs=estimate_needs,
     warm_start=WARM_START,
+    is_worker=lambda config: True,
     max_workers=lambda config: count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "history.json", "selection.json"),
     metrics=list_metrics,

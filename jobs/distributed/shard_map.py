@@ -8,7 +8,7 @@ outlives its killed driver cannot corrupt a shard.
 An exception in a worker is returned as data and raised again with its type; Ray Data would pass on only its text.
 Ray Data replaces lost workers (killed, out of memory, node gone) and gives their shard to another one.
 
-A step that holds the resources of its one worker (`Job.maps_shards`) does without Ray Data: an actor would take seconds
+A step that holds the resources of its one worker (`Job.is_worker`) does without Ray Data: an actor would take seconds
 to start, and would import again what this process has imported. If the process is lost, the next attempt finds the
 finished shards.
 """
@@ -184,6 +184,9 @@ def _run_here(
         except Exception as error:  # the same error as from another process, with the traceback as text
             raise error_from_json(error_to_json(error)) from None
     tally.flush()
+    if context.resources.gpus:
+        del runner  # this process stays, and other steps of the GPU need its memory
+        torch.cuda.empty_cache()
 
 
 def silence_ray_data() -> None:

@@ -94,7 +94,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     resources=(*MAP_RESOURCES, "batch_tokens"),
-    maps_shards=lambda config: config.engine != "vllm",
+    is_worker=lambda config: config.engine != "vllm",
     check=check,
     predict=predict_prompts,
     needs=estimate_needs,

@@ -100,6 +100,7 @@ JOB = Job(
     predict=predict,
     needs=estimate_needs,
     warm_start=WARM_START,
+    is_worker=lambda config: True,
     max_workers=lambda config: count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "selection.json", "teacher_gate"),
     metrics=list_training_metrics,

@@ -93,7 +93,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     resources=(*MAP_RESOURCES, "batch_tokens"),
-    maps_shards=lambda config: config.engine != "vllm",
+    is_worker=lambda config: config.engine != "vllm",
     check=check,
     needs=estimate_needs,
     predict=predict_prompts,

@@ -57,7 +57,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     resources=MAP_RESOURCES,
-    maps_shards=lambda config: True,
+    is_worker=lambda config: True,
     outputs=("ranks",),
     metrics=list_metrics,
 )

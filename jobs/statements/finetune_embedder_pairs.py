@@ -110,6 +110,7 @@ JOB = Job(
     predict=predict,
     needs=estimate_needs,
     warm_start=WARM_START,
+    is_worker=lambda config: True,
     max_workers=lambda config: count_feedable_workers(min(config.batch_size)),
     outputs=("adapter", "checkpoint-*", "selection.json"),
     metrics=list_training_metrics,

@@ -126,6 +126,7 @@ class TrainingLoop:
                 self.work_tracker.finish()
         finally:
             self.checkpoints.close()
+            self.engine.destroy()  # DeepSpeed keeps references to it and to the model
 
     def _evaluate_start(self) -> None:
         """Evaluate the current best model, unless it was before a resume."""

@@ -1,6 +1,6 @@
 """Training on several workers: Ray Train starts and restarts them, DeepSpeed holds the optimizer state.
 
-    train (driver)               one Ray Train run, named after the step; a single worker is a task of Ray instead
+    train (driver)               one Ray Train run, named after the step; a single worker is the step's own process
       └ TrainingLoop (workers)   task -> engine -> last checkpoint -> training steps -> report
           └ task                 what is trained: a class of the job, which knows nothing of these files
 
@@ -21,7 +21,6 @@ from typing import Any
 import ray
 import torch
 from ray import cloudpickle
-from ray.exceptions import NodeDiedError, OutOfMemoryError, RayTaskError, WorkerCrashedError
 from ray.train import (
     ControllerError,
     FailureConfig,
@@ -44,7 +43,7 @@ from ratchet.jobs.training.task import WorkerInfo
 from ratchet.jobs.training.train_cleanup import install_cleanup
 from ratchet.orchestrator.job_interface import Context, Resources
 from ratchet.orchestrator.job_interface.digests import find_damage
-from ratchet.orchestrator.job_interface.placement import choose_workers, list_machines, make_ray_options
+from ratchet.orchestrator.job_interface.placement import choose_workers, list_machines
 from ratchet.orchestrator.job_interface.worker import check_worker, find_existing_paths
 
 START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
@@ -57,8 +56,6 @@ RETRYABLE = frozenset(
     ["RuntimeError", "DistBackendError", "DistNetworkError", "OSError", "ConnectionError", "TimeoutError", "EOFError"]
 )
 """Errors that a worker may raise because another one was lost."""
-LOST = (WorkerCrashedError, NodeDiedError, OutOfMemoryError, RayTaskError)
-"""Errors of Ray for a task that is lost, or raised one of `RETRYABLE`. Other errors of the task are written down."""
 
 
 def train(
@@ -130,14 +127,14 @@ def _fit(
             f"step {context.step}: gpus={gpus:g} per worker given; expected 0 or 1, since a training worker uses one"
             " GPU; set gpus=1 and raise workers"
         )
+    if context.holds_resources:
+        _train_here(context, options, task_class, arguments, loop)
+        return
     elastic = resources.min_workers is not None
     failure = context.work / f"failure-{context.attempt}.json"
     # As bytes: Ray Train's controller reads this too, and need not import the model libraries for it.
     spec = cloudpickle.dumps((context, options, task_class, dict(arguments), loop, str(failure)))
     loop_config = {"spec": spec, "paths": find_existing_paths(context.work, arguments)}
-    if workers == 1 and not elastic:
-        _run_alone(loop_config, resources, failure)
-        return
     install_cleanup()
     folder = run_folder(context, options, workers)
     os.environ[START_TIMEOUT] = WAIT_FOR_SOME_SECONDS if elastic else WAIT_FOR_ALL_SECONDS
@@ -181,33 +178,27 @@ def _raise_failure(failure: Path) -> None:
         raise error from None
 
 
-def _run_alone(config: dict[str, Any], resources: Resources, failure: Path) -> None:
-    """Run a single worker as a task of Ray, which is started again if it is lost, as Ray Train would. Ray Train starts
-    six more processes, which takes 15 to 20 s on two cores.
+def _train_here(
+    context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any], loop: type | None
+) -> None:
+    """Train in this process as the only worker. Ray Train would start seven more, which takes 15 to 20 s on two cores.
 
-    The process of the task ends with it, and leaves no state of DeepSpeed behind."""
-    options: dict[str, Any] = {
-        "num_cpus": resources.cpus or 1.0,
-        "num_gpus": resources.gpus or 0.0,
-        "max_retries": 0,  # Ray retries without end what it kills for want of memory
-        **make_ray_options(resources),
-    }
-    task = ray.remote(max_calls=1, **options)(_run_single_worker)
-    for left in range(resources.retries, -1, -1):
-        try:
-            ray.get(task.remote(config))
-            return _raise_failure(failure)
-        except LOST as error:
-            if not left:
-                raise error.cause if isinstance(error, RayTaskError) else error from None
+    If the process is lost, the next attempt resumes from the last checkpoint."""
+    from ratchet.jobs.training.loop import TrainingLoop  # only workers need it: seconds of imports
+    from ratchet.models.engine import release_memory
 
-
-def _run_single_worker(config: dict[str, Any]) -> None:
-    gpu = bool(ray.get_gpu_ids())
-    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}  # DeepSpeed reads them
-    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
-    torch.distributed.init_process_group("nccl" if gpu else "gloo", store=store, rank=0, world_size=1)
-    _run_loop(config, WorkerInfo(0, 1, "cuda:0" if gpu else "cpu"), _is_node_draining)
+    check_dtype(context)
+    gpu = bool(context.resources.gpus)
+    if not torch.distributed.is_initialized():  # by an earlier step: DeepSpeed keeps its groups
+        store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+        torch.distributed.init_process_group("nccl" if gpu else "gloo", store=store, rank=0, world_size=1)
+    worker = WorkerInfo(0, 1, "cuda:0" if gpu else "cpu")
+    try:
+        (loop or TrainingLoop)(context, options, task_class, dict(arguments), worker, _is_node_draining).run()
+    except Exception as error:  # the same error as from another process, with the traceback as text
+        raise error_from_json(error_to_json(error)) from None
+    finally:
+        release_memory()
 
 
 def _is_node_draining() -> bool:
@@ -236,15 +227,14 @@ def _run_loop(config: dict[str, Any], worker: WorkerInfo, find_notice: Callable[
     try:
         (loop or TrainingLoop)(context, options, task_class, arguments, worker, find_notice).run()
     except Exception as error:
-        if not _write_failure(error, Path(failure)) or (context.resources.workers or 1) > 1:
-            raise  # others may wait for this worker: Ray ends them
+        _write_failure(error, Path(failure))
+        raise  # others may wait for this worker: Ray ends them
 
 
-def _write_failure(error: Exception, path: Path) -> bool:
-    """Write an error down if it is the worker's own and not that of a lost peer. Returns whether it was written."""
+def _write_failure(error: Exception, path: Path) -> None:
+    """Write an error down if it is the worker's own and not that of a lost peer."""
     if type(error).__name__ in RETRYABLE and not isinstance(error, RatchetError):
-        return False
+        return
     fresh = Path(f"{path}.{os.getpid()}")
     fresh.write_text(error_to_json(error))
     fresh.replace(path)
-    return True

@@ -42,7 +42,7 @@ class TrainerTask(TrainTask, Protocol):
 
 
 class TrainerState:
-    """The state of the trainer, with the two methods of DeepSpeed's engine that write and read it."""
+    """The state of the trainer, with the methods of DeepSpeed's engine that write, read and release it."""
 
     def __init__(self) -> None:
         self.folder: Path | None = None
@@ -57,6 +57,9 @@ class TrainerState:
 
     def load_checkpoint(self, folder: str, tag: str, **options: Any) -> None:
         self.loaded = Path(folder) / tag
+
+    def destroy(self) -> None:
+        """The trainer ends with its loop."""
 
 
 class TrainerLoop(TrainingLoop):

@@ -7,13 +7,15 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
 
 from ratchet.errors import ModelError
+
+if TYPE_CHECKING:
+    from peft import PeftModel  # seconds of imports, which models without adapters do not need
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -36,6 +38,8 @@ def attach(
     a fresh head. task: PEFT's name for what the model is for, so that `AutoPeftModel...` finds the class. Raises
     ModelError for names that the model does not have.
     """
+    from peft import LoraConfig, get_peft_model
+
     config = LoraConfig(
         r=lora_r,
         lora_alpha=lora_alpha,  # type: ignore[arg-type]  # PEFT divides by the rank: it need not be whole
@@ -78,6 +82,8 @@ def save(model: PeftModel, folder: Path) -> None:
 
 def load(model: Any, folder: Path, *, trainable: bool = False) -> PeftModel:
     """Add a saved adapter to a plain model. Raises ModelError for a folder without one, or one for another model."""
+    from peft import PeftModel
+
     with fitting(folder):
         return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable)
 

@@ -144,9 +144,8 @@ class Cluster:
         ray.exceptions for a lost worker, and Interrupted once `stopping` is set (the step's processes end first).
         """
         required = RequiredCode(self.snapshot, code.libraries)
-        holds = job.single_process or (
-            context.resources.workers == 1 and bool(job.maps_shards and job.maps_shards(config))
-        )
+        alone = context.resources.workers == 1 and context.resources.min_workers is None
+        holds = job.single_process or bool(alone and job.is_worker and job.is_worker(config))
         progress = ProgressReporter(self.progress_actor, context.step)
         context = replace(context, code=required, progress=progress, holds_resources=holds)
         # Outside the placement group of a trial, which has no resources for what the step starts.

@@ -239,10 +239,9 @@ class Job:
     single_process: bool = False
     """Whether `run` does all work itself, on CPUs. Its process then has the resources of the step's one worker, on any
     machine. Otherwise it has none, and starts workers that have them."""
-    maps_shards: Callable[[Any], bool] | None = None
-    """`maps_shards(config)` tells whether `map_shards` does all work of `run`. If there is one worker, the step's
-    process then has its resources and is that worker: its libraries are imported already if an earlier step of the run
-    used it. None: never."""
+    is_worker: Callable[[Any], bool] | None = None
+    """`is_worker(config)` tells whether the process of the step can be its one worker, which then has its resources and
+    does all work of `run`. Its libraries are imported already if an earlier step of the run used it. None: never."""
     resources: tuple[str, ...] | None = None
     """The fields of `Resources` that the job uses; others are refused. None: all."""
     outputs: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = ()

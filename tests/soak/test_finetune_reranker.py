@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from reranker_finetuning import DECODER, context, losses, make_inputs
+from step_process import run_step
 
 from ratchet.jobs.retrieval.finetune_reranker import Inputs, check
-from ratchet.jobs.retrieval.implementation.finetune_reranker import run
+from ratchet.jobs.retrieval.implementation import finetune_reranker as implementation
 from ratchet.orchestrator.job_interface import Result
 
 
@@ -26,7 +27,7 @@ def decoder(
     """Yes or No, on two workers."""
     folder, given = tmp_path_factory.mktemp("yes-no"), dataclasses.replace(inputs, base=tiny_decoder)
     check(DECODER, given)
-    return run(context(folder, workers=2), DECODER, given), folder / "out/adapter"
+    return run_step(implementation.run, context(folder, workers=2), DECODER, given), folder / "out/adapter"
 
 
 def test_a_decoder_learns_nearly_the_same_in_4_bits(
@@ -35,7 +36,7 @@ def test_a_decoder_learns_nearly_the_same_in_4_bits(
     """4-bit weights change the losses, by less than a fifth."""
     config, given = dataclasses.replace(DECODER, quantization="nf4"), dataclasses.replace(inputs, base=tiny_decoder)
     check(config, given)
-    result = run(context(tmp_path, workers=2), config, given)
+    result = run_step(implementation.run, context(tmp_path, workers=2), config, given)
     assert losses(result) == pytest.approx(losses(decoder[0]), rel=0.2)
     assert np.mean(losses(result)[-3:]) < np.mean(losses(result)[:3]) - 0.02
 
@@ -46,6 +47,6 @@ def test_a_decoder_learns_the_same_with_zero_3(
     """Batches of many lengths: the workers run different numbers of forward passes."""
     config, given = dataclasses.replace(DECODER, zero_stage=3), dataclasses.replace(inputs, base=tiny_decoder)
     check(config, given)
-    result = run(context(tmp_path, workers=2), config, given)
+    result = run_step(implementation.run, context(tmp_path, workers=2), config, given)
     assert losses(result) == pytest.approx(losses(decoder[0]), rel=0.02)
     assert np.mean(losses(result)[-3:]) < np.mean(losses(result)[:3]) - 0.02

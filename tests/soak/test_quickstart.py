@@ -27,11 +27,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return addresses(store)
 
 
-@pytest.mark.parametrize("victim", ["ray::_run_single_worker", "ray::MapWorker", "raylet"])
+@pytest.mark.parametrize("victim", ["ray::iter0/finetune_embedder", "ray::MapWorker", "raylet"])
 def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, undisturbed: dict[str, str], victim: str) -> None:
     """Takes minutes: a run of the quickstart for each process of Ray that is killed."""
     store = tmp_path / "killed"
-    training = victim == "ray::_run_single_worker"
+    training = victim.endswith("finetune_embedder")
     command = ("run", "quickstart", *(SMALL if training else WITHOUT_TRAINING))
     process = start(store, *command)
     step = "iter0/finetune_embedder" if training else "zero_shot/embed_test"

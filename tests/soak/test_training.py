@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from regression import OPTIONS, STEPS, Regression, check_equal, context
+from step_process import run_step
 
 from ratchet.jobs.training.ray_train import train
 from ratchet.jobs.training.schedule import TrainHistory
@@ -42,7 +43,7 @@ def test_a_training_without_shared_state_goes_on_with_another_number_of_workers(
     with pytest.raises(Exception, match=r"(?i)worker"):
         train(two, options, Dies, {}, tmp_path / "best")
     one = replace(two, attempt=2, resources=Resources(1, cpus=2.0, gpus=0.0, retries=1))
-    history = train(one, options, Dies, {}, tmp_path / "best")
+    history = run_step(train, one, options, Dies, {}, tmp_path / "best")
     assert history.resumed
     assert set(history.resumed) <= {1, 2}
     check_equal(history, tmp_path / "best")

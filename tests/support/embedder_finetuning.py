@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 
 from ray import cloudpickle
+from step_process import run_step
 
 from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
-from ratchet.jobs.retrieval.implementation.finetune_embedder import run
+from ratchet.jobs.retrieval.implementation import finetune_embedder as implementation
 from ratchet.orchestrator.job_interface import Context, Progress, Resources, Result
 
 FAST = Config(
@@ -83,7 +84,7 @@ def train_with_a_killed_worker(folder: Path, config: Config, inputs: Inputs, wor
 
     thread = threading.Thread(target=kill, daemon=True)
     thread.start()
-    result = run(here, config, inputs)
+    result = run_step(implementation.run, here, config, inputs)
     thread.join(timeout=1)
     after = [done for pid, done, _ in told.read() if pid != killed[0]]
     assert after, "the worker was not killed in time"

@@ -14,6 +14,7 @@ import pytest
 import torch
 from ray import cloudpickle
 from safetensors.torch import load_file
+from step_process import run_step
 
 from ratchet.data.tables import write_shards
 from ratchet.data.tasks.task import SAMPLES, Sample, sample_to_row, write_task_name
@@ -75,7 +76,7 @@ def context(folder: Path, workers: int = 1) -> Context:
 
 def train(folder: Path, config: sft.Config, inputs: sft.Inputs, workers: int = 1) -> Result:
     sft.check(config, inputs)
-    return implementation.run(context(folder, workers), config, inputs)
+    return run_step(implementation.run, context(folder, workers), config, inputs)
 
 
 def make_inputs(folder: Path) -> sft.Inputs:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from embedder_finetuning import FAST, SHOWN, context, losses
+from step_process import run_step
 
 from ratchet.data.tables import read_shards, write_table
 from ratchet.jobs.retrieval.finetune_embedder import Inputs
-from ratchet.jobs.retrieval.implementation.finetune_embedder import run
+from ratchet.jobs.retrieval.implementation import finetune_embedder as implementation
 from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.orchestrator.job_interface import Result
 
@@ -26,7 +27,7 @@ def inputs(concepts: Path) -> Inputs:
 @pytest.fixture(scope="module")
 def tuned(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     folder = tmp_path_factory.mktemp("tuned")
-    return run(context(folder), FAST, inputs), folder / "out/adapter"
+    return run_step(implementation.run, context(folder), FAST, inputs), folder / "out/adapter"
 
 
 def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], inputs: Inputs) -> None:
@@ -83,7 +84,7 @@ def test_all_epochs_are_kept_and_one_is_chosen(tuned: tuple[Result, Path], input
     from safetensors.torch import load_file
 
     config = dataclasses.replace(FAST, keep="all", epoch=1, learning_rate=1e-12, epochs=2)
-    result = run(context(tmp_path), config, inputs)
+    result = run_step(implementation.run, context(tmp_path), config, inputs)
     assert not result.metrics["improved"]
     assert (result.metrics["kept"], result.metrics["best_epoch"], result.note) == ("epoch 1", 1, "")
     weights = {path.parent.name: load_file(path) for path in (tmp_path / "out").glob("*/adapter_model.safetensors")}
@@ -99,9 +100,9 @@ def test_two_workers_give_the_same_losses_and_metrics(
 ) -> None:
     """With dropout and, on the two workers, micro batches, which do not change the result either."""
     config = dataclasses.replace(FAST, lora_dropout=0.2)
-    one = run(context(tmp_path / "one"), config, inputs)
+    one = run_step(implementation.run, context(tmp_path / "one"), config, inputs)
     assert losses(one) != pytest.approx(losses(tuned[0]), rel=1e-2)
-    other = run(context(tmp_path / "other", workers=2, micro_batch_size=5), config, inputs)
+    other = run_step(implementation.run, context(tmp_path / "other", workers=2, micro_batch_size=5), config, inputs)
     assert losses(other) == pytest.approx(losses(one), rel=1e-5, abs=1e-6)
     assert other.tables["epochs"][0] == one.tables["epochs"][0]
 
@@ -133,7 +134,9 @@ def test_a_large_corpus_is_represented_by_a_pool(tuned: tuple[Result, Path], inp
     (tmp_path / "valid").mkdir()
     few = read_shards(inputs.valid).slice(0, 5)  # type: ignore[arg-type]
     write_table(tmp_path / "valid/shard-00000.parquet", few)
-    result = run(context(tmp_path, workers=2), config, dataclasses.replace(inputs, valid=tmp_path / "valid"))
+    result = run_step(
+        implementation.run, context(tmp_path, workers=2), config, dataclasses.replace(inputs, valid=tmp_path / "valid")
+    )
     assert result.metrics["valid/documents"] == 8
     assert "valid/documents" not in whole.metrics
     assert losses(result) == pytest.approx(losses(whole), rel=1e-5, abs=1e-6)
@@ -145,7 +148,7 @@ def test_the_same_step_gives_the_same_bytes_and_a_current_best_that_is_not_beate
 ) -> None:
     current_best = dataclasses.replace(inputs, current_best=tuned[1])
     spoiled = dataclasses.replace(FAST, start_from="current_best", epochs=1, learning_rate=0.5)
-    result = run(context(tmp_path / "a"), spoiled, current_best)
+    result = run_step(implementation.run, context(tmp_path / "a"), spoiled, current_best)
     assert result.metrics["kept"] == "current_best"
     assert result.note == "kept the current best: no epoch was better"
     assert result.metrics["improved"] is False
@@ -153,7 +156,9 @@ def test_the_same_step_gives_the_same_bytes_and_a_current_best_that_is_not_beate
     for path in tuned[1].iterdir():
         assert (tmp_path / "a/out/adapter" / path.name).read_bytes() == path.read_bytes()
 
-    allowed = run(context(tmp_path / "b"), dataclasses.replace(spoiled, allow_regression=True), current_best)
+    allowed = run_step(
+        implementation.run, context(tmp_path / "b"), dataclasses.replace(spoiled, allow_regression=True), current_best
+    )
     assert allowed.metrics["kept"] == "epoch 1"
     assert allowed.note == ""
     assert losses(allowed) == losses(result)
@@ -165,7 +170,9 @@ def test_a_base_that_is_not_beaten_gets_an_adapter_that_changes_nothing(
 ) -> None:
     from ratchet.models.embedder import encoder
 
-    result = run(context(tmp_path), dataclasses.replace(FAST, epochs=1, learning_rate=1e-12), inputs)
+    result = run_step(
+        implementation.run, context(tmp_path), dataclasses.replace(FAST, epochs=1, learning_rate=1e-12), inputs
+    )
     assert result.metrics["kept"] == "base"
     assert result.note == "kept the base: no epoch was better"
     texts = read_shards(inputs.corpus)["text"].to_pylist()
@@ -179,7 +186,7 @@ def test_an_adapter_brings_its_examples_along(local_ray: None, inputs: Inputs, t
     from ratchet.models.embedder import encoder
     from ratchet.models.embedder.encoding_config import read_encoding_config
 
-    result = run(context(tmp_path), dataclasses.replace(SHOWN, epochs=2), inputs)
+    result = run_step(implementation.run, context(tmp_path), dataclasses.replace(SHOWN, epochs=2), inputs)
     adapter = tmp_path / "out/adapter"
     agreed = read_encoding_config(adapter)
     assert len(agreed.examples) == 2
@@ -198,9 +205,9 @@ def test_without_held_out_queries_the_last_epoch_is_kept(
     """As if the last epoch had been evaluated only, and was kept whatever it gave; also over a current best adapter."""
     config = dataclasses.replace(FAST, epochs=2)
     everything = dataclasses.replace(inputs, valid=None, current_best=tuned[1])
-    result = run(context(tmp_path / "all"), config, everything)
+    result = run_step(implementation.run, context(tmp_path / "all"), config, everything)
     at_the_end = dataclasses.replace(config, eval_steps=10**6, allow_regression=True)
-    expected = run(context(tmp_path / "some"), at_the_end, inputs)
+    expected = run_step(implementation.run, context(tmp_path / "some"), at_the_end, inputs)
     assert losses(result) == losses(expected)
     paths = [tmp_path / name / "out/adapter/adapter_model.safetensors" for name in ("all", "some")]
     assert paths[0].read_bytes() == paths[1].read_bytes()

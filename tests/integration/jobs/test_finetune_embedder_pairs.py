@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from step_process import run_step
 
 from ratchet.data.pair_batches import PairSampler
 from ratchet.data.tables import open_mapped, read_shards
 from ratchet.errors import InputError
 from ratchet.jobs.statements import prepare_papers
 from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs, check
-from ratchet.jobs.statements.implementation.finetune_embedder_pairs import run
+from ratchet.jobs.statements.implementation import finetune_embedder_pairs as implementation
 from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 from ratchet.orchestrator.job_interface.settings import validate
@@ -70,7 +71,7 @@ def losses(result: Result) -> list[float]:
 def tuned(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     folder = tmp_path_factory.mktemp("tuned")
     check(FAST, inputs)
-    return run(context(folder), FAST, inputs), folder / "out/adapter"
+    return run_step(implementation.run, context(folder), FAST, inputs), folder / "out/adapter"
 
 
 def test_training_is_what_plain_torch_does_with_the_whole_batch(tuned: tuple[Result, Path], inputs: Inputs) -> None:
@@ -122,11 +123,11 @@ def test_workers_micro_batches_and_checkpointing_change_nothing(
 ) -> None:
     """With dropout: its masks do not depend on them either."""
     config = dataclasses.replace(FAST, lora_dropout=0.2)
-    one = run(context(tmp_path / "one"), config, inputs)
+    one = run_step(implementation.run, context(tmp_path / "one"), config, inputs)
     assert losses(one) != pytest.approx(losses(tuned[0]), rel=1e-2)
     change = {"zero_stage": 2, "gradient_checkpointing": True, "eval_steps": 3}
     config = dataclasses.replace(config, **change)
-    other = run(context(tmp_path / "other", workers=2, micro_batch_size=3), config, inputs)
+    other = run_step(implementation.run, context(tmp_path / "other", workers=2, micro_batch_size=3), config, inputs)
     assert losses(other) == pytest.approx(losses(one), rel=2e-4)
     steps = [row["step"] for row in other.tables["steps"]]
     total = len(losses(other))
@@ -167,7 +168,7 @@ def test_a_decoder_in_4_bits_learns_with_dropout(
         projection=24,
     )
     decoder = dataclasses.replace(inputs, base=tiny_decoder)
-    result = run(context(tmp_path, workers=2, micro_batch_size=8), config, decoder)
+    result = run_step(implementation.run, context(tmp_path, workers=2, micro_batch_size=8), config, decoder)
     found = losses(result)
     assert np.mean(found[-3:]) < np.mean(found[:2])
     assert result.metrics["kept"].startswith("epoch")  # without its projection the base is another model

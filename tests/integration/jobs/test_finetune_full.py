@@ -11,12 +11,13 @@ import reranker_finetuning
 import torch
 from embedder_finetuning import FAST, context, losses
 from safetensors.torch import load_file
+from step_process import run_step
 
 from ratchet.data.tables import read_shards
 from ratchet.jobs.retrieval import finetune_reranker
 from ratchet.jobs.retrieval.finetune_embedder import Inputs
+from ratchet.jobs.retrieval.implementation import finetune_embedder as implementation
 from ratchet.jobs.retrieval.implementation import finetune_reranker as reranker_work
-from ratchet.jobs.retrieval.implementation.finetune_embedder import run
 from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.models.embedder import encoder
 from ratchet.models.reranker import reranker
@@ -33,7 +34,7 @@ def inputs(concepts: Path) -> Inputs:
 @pytest.fixture(scope="module")
 def tuned(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     folder = tmp_path_factory.mktemp("full")
-    return run(context(folder), FULL, inputs), folder / "out/model"
+    return run_step(implementation.run, context(folder), FULL, inputs), folder / "out/model"
 
 
 def test_training_is_what_plain_torch_does_with_a_rate_per_layer(tuned: tuple[Result, Path], inputs: Inputs) -> None:
@@ -101,7 +102,9 @@ def test_a_current_best_that_is_not_beaten_stays(
     start_from: str, tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
 ) -> None:
     spoiled = dataclasses.replace(FULL, start_from=start_from, epochs=1, learning_rate=0.1)
-    result = run(context(tmp_path), spoiled, dataclasses.replace(inputs, current_best=tuned[1]))
+    result = run_step(
+        implementation.run, context(tmp_path), spoiled, dataclasses.replace(inputs, current_best=tuned[1])
+    )
     assert (result.metrics["kept"], result.metrics["improved"]) == ("current_best", False)
     assert result.metrics["valid/map@25_start"] == pytest.approx(tuned[0].metrics["valid/map@25"], abs=1e-5)
     for path in tuned[1].rglob("*"):
@@ -112,7 +115,7 @@ def test_a_base_that_is_not_beaten_stays_with_the_settings_of_its_texts(
     local_ray: None, inputs: Inputs, tmp_path: Path
 ) -> None:
     spoiled = dataclasses.replace(FULL, epochs=1, learning_rate=1e-12, max_length=16)
-    result = run(context(tmp_path), spoiled, inputs)
+    result = run_step(implementation.run, context(tmp_path), spoiled, inputs)
     made = tmp_path / "out/model"
     assert result.metrics["kept"] == "base"
     before, after = (load_file(folder / "model.safetensors") for folder in (inputs.base, made))
@@ -126,12 +129,12 @@ def test_a_reranker_is_trained_whole_and_stays_if_it_is_not_beaten(
 ) -> None:
     inputs = reranker_finetuning.make_inputs(concepts, tmp_path)
     config = dataclasses.replace(reranker_finetuning.FAST, method="full", learning_rate=2e-3)
-    first = reranker_work.run(reranker_finetuning.context(tmp_path / "a"), config, inputs)
+    first = run_step(reranker_work.run, reranker_finetuning.context(tmp_path / "a"), config, inputs)
     made = tmp_path / "a/out/model"
     assert first.metrics["improved"]
     spoiled = dataclasses.replace(config, start_from="current_best", epochs=1, learning_rate=0.5)
     best = dataclasses.replace(inputs, current_best=made)
-    second = reranker_work.run(reranker_finetuning.context(tmp_path / "b"), spoiled, best)
+    second = run_step(reranker_work.run, reranker_finetuning.context(tmp_path / "b"), spoiled, best)
     assert second.metrics["kept"] == "current_best"
     assert second.metrics["valid/map@25_start"] == pytest.approx(first.metrics["valid/map@25"], abs=1e-5)
     pairs = ["q1x1 q1x2"], [["t1x0 t1x1 t1x2", "t2x0 t2x1"]]

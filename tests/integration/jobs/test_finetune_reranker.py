@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 from reranker_finetuning import DECODER, FAST, context, losses, make_inputs
+from step_process import run_step
 
 from ratchet.data.tables import CORPUS, RANKED, read_shards, write_shards
 from ratchet.data.triplets import Triplets
 from ratchet.jobs.retrieval.finetune_reranker import Inputs, check
-from ratchet.jobs.retrieval.implementation.finetune_reranker import run
+from ratchet.jobs.retrieval.implementation import finetune_reranker as implementation
 from ratchet.jobs.training import teacher_gate
 from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.orchestrator.job_interface import Result
@@ -33,7 +34,7 @@ def tuned(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("tuned")
     config = dataclasses.replace(FAST, distillation="kl_div", label_smoothing=0.2)
     check(config, inputs)
-    return run(context(folder), config, inputs), folder / "out" / "adapter"
+    return run_step(implementation.run, context(folder), config, inputs), folder / "out" / "adapter"
 
 
 def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], inputs: Inputs) -> None:
@@ -117,7 +118,9 @@ def test_a_fresh_head_that_does_not_help_is_kept_and_said_to_be_no_better(
         row["ranks"] = list(range(1, 1 + len(query["positives"])))
     write_shards(tmp_path / "ranking", perfect, RANKED, 50)
     still = dataclasses.replace(FAST, epochs=1, learning_rate=1e-9)
-    result = run(context(tmp_path), still, dataclasses.replace(inputs, ranking=tmp_path / "ranking"))
+    result = run_step(
+        implementation.run, context(tmp_path), still, dataclasses.replace(inputs, ranking=tmp_path / "ranking")
+    )
     assert result.metrics["valid/map@25_start"] == 1.0
     assert result.metrics["improved"] is False
     assert result.metrics["kept"] == "epoch 1"
@@ -132,7 +135,7 @@ def decoder(
     """Yes or No, on two workers."""
     folder, given = tmp_path_factory.mktemp("yes-no"), dataclasses.replace(inputs, base=tiny_decoder)
     check(DECODER, given)
-    return run(context(folder, workers=2), DECODER, given), folder / "out/adapter"
+    return run_step(implementation.run, context(folder, workers=2), DECODER, given), folder / "out/adapter"
 
 
 def test_a_decoder_learns_to_answer_and_its_adapter_loads_in_peft(
@@ -157,10 +160,10 @@ def test_without_held_out_lists_the_last_epoch_is_kept_and_is_no_teacher(
     local_ray: None, inputs: Inputs, tmp_path: Path
 ) -> None:
     everything = dataclasses.replace(inputs, valid=None, ranking=None)
-    result = run(context(tmp_path), dataclasses.replace(FAST, epochs=2), everything)
+    result = run_step(implementation.run, context(tmp_path), dataclasses.replace(FAST, epochs=2), everything)
     assert result.metrics["kept"] == "epoch 2"
     assert result.metrics["teacher_gate"] == "no: nothing is held out, nothing was compared"
     assert result.note.startswith("kept the last epoch")
     assert not teacher_gate.read(tmp_path / "out" / "teacher_gate").is_open
     with pytest.raises(Exception, match="one of valid and ranking given; expected both or none"):
-        run(context(tmp_path / "half"), FAST, dataclasses.replace(inputs, valid=None))
+        run_step(implementation.run, context(tmp_path / "half"), FAST, dataclasses.replace(inputs, valid=None))

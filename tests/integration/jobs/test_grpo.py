@@ -15,6 +15,7 @@ import pytest
 from grpo_files import FAST, make_grpo_files
 from ray import cloudpickle
 from safetensors.torch import load_file
+from step_process import run_step
 
 from ratchet.jobs.answers import compare_checkpoints, evaluate_answers, generate, grpo
 from ratchet.jobs.answers.implementation import grpo as implementation
@@ -45,7 +46,14 @@ def inputs(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> grpo.In
 
 def train(context: Context, config: grpo.Config, inputs: grpo.Inputs) -> Result:
     grpo.check(config, inputs)
-    return implementation.run(context, config, inputs)
+    return run_step(implementation.run, context, config, inputs)
+
+
+def train_killed(context: Context, config: grpo.Config, inputs: grpo.Inputs) -> Result:
+    """In the process of the step."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(implementation, "GrpoTask", Killed)
+        return implementation.run(context, config, inputs)
 
 
 def test_a_decoder_learns_what_its_verifier_accepts(inputs: grpo.Inputs, context: MakeContext) -> None:
@@ -75,15 +83,12 @@ def test_a_decoder_learns_what_its_verifier_accepts(inputs: grpo.Inputs, context
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_a_killed_worker_goes_on_with_the_same_result(
-    inputs: grpo.Inputs, context: MakeContext, monkeypatch: pytest.MonkeyPatch, method: Any
-) -> None:
+def test_a_killed_worker_goes_on_with_the_same_result(inputs: grpo.Inputs, context: MakeContext, method: Any) -> None:
     config = dataclasses.replace(FAST, method=method, checkpoints=(3,), kl_weight=0.1, allow_regression=True)
     calm, killed = context(name="calm", cpus=1.0), context(name="killed", cpus=1.0, retries=1)
     expected = train(calm, config, inputs)
-    monkeypatch.setattr(implementation, "GrpoTask", Killed)
     (killed.work / "kill").mkdir()
-    assert train(killed, config, inputs) == expected
+    assert run_step(train_killed, killed, config, inputs) == expected
     assert not (killed.work / "kill").exists()
     (last,) = killed.work.glob("train/*/step-00000006-*")
     assert json.loads((last / "history.json").read_text())["history"]["resumed"] == [4]

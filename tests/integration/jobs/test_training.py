@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from ray.exceptions import WorkerCrashedError
 from regression import OPTIONS, STEPS, Regression, check_equal, context, fresh, rows
+from step_process import run_step
 
 from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.training.config import FinetuneConfig
@@ -30,7 +33,7 @@ def cluster(local_ray: None) -> None:
 
 
 def test_two_workers_do_what_one_process_of_plain_torch_does(cluster: None, tmp_path: Path) -> None:
-    history = train(context(tmp_path, 2), OPTIONS, Regression, {"cut": 2}, tmp_path / "best")
+    history = run_step(train, context(tmp_path, 2), OPTIONS, Regression, {"cut": 2}, tmp_path / "best")
     check_equal(history, tmp_path / "best")
     curves = tensorboard(tmp_path / "logs/train")
     assert curves["train/loss"] == {n: pytest.approx(loss, rel=1e-6) for n, loss in enumerate(history.loss, 1)}
@@ -43,20 +46,20 @@ def test_two_workers_do_what_one_process_of_plain_torch_does(cluster: None, tmp_
 def test_a_training_begins_with_as_many_workers_as_there_is_room_for(cluster: None, tmp_path: Path) -> None:
     wanted = context(tmp_path, 2)
     asked = replace(wanted.resources, workers=5, min_workers=1, cpus=1.0)
-    history = train(replace(wanted, resources=asked), OPTIONS, Regression, {}, tmp_path / "best")
+    history = run_step(train, replace(wanted, resources=asked), OPTIONS, Regression, {}, tmp_path / "best")
     check_equal(history, tmp_path / "best")
     assert [path.name for path in (tmp_path / "work/train").glob("*-2")], "the two that two CPUs hold"
 
 
 def test_a_checkpoint_with_a_changed_byte_is_not_used(cluster: None, tmp_path: Path) -> None:
     given = context(tmp_path, 1)
-    train(given, OPTIONS, Regression, {}, tmp_path / "first")
+    run_step(train, given, OPTIONS, Regression, {}, tmp_path / "first")
     before, last = sorted((tmp_path / "work/train").glob("*/step-*"))
     file = max((last / "engine").iterdir(), key=lambda path: path.stat().st_size)
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    history = train(replace(given, attempt=2), OPTIONS, Regression, {}, tmp_path / "best")
+    history = run_step(train, replace(given, attempt=2), OPTIONS, Regression, {}, tmp_path / "best")
     assert history.resumed == [STEPS], "it resumed from the checkpoint before"
     check_equal(history, tmp_path / "best")
     assert before.is_dir()
@@ -69,14 +72,26 @@ def test_a_checkpoint_with_a_changed_byte_is_not_used(cluster: None, tmp_path: P
 
 def test_a_single_worker_that_is_killed_goes_on_at_its_checkpoint(cluster: None, tmp_path: Path) -> None:
     killed = {"fail": str(tmp_path / "killed")}
-    history = train(context(tmp_path / "one", 1), OPTIONS, Regression, killed, tmp_path / "best")
+    history = run_step(train, context(tmp_path / "one", 1), OPTIONS, Regression, killed, tmp_path / "best")
     assert (tmp_path / "killed").exists()
     assert history.resumed == [STEPS]
     check_equal(history, tmp_path / "best")
     given = context(tmp_path / "two", 1)
     fragile = replace(given, resources=replace(given.resources, retries=0))
     with pytest.raises(WorkerCrashedError):
-        train(fragile, OPTIONS, Regression, {"fail": str(tmp_path / "again")}, tmp_path / "best")
+        run_step(train, fragile, OPTIONS, Regression, {"fail": str(tmp_path / "again")}, tmp_path / "best")
+
+
+def count_engines(*given: Any) -> int:
+    """Train, and return how many engines of DeepSpeed are in memory after it."""
+    from deepspeed import DeepSpeedEngine
+
+    train(*given)
+    return sum(isinstance(one, DeepSpeedEngine) for one in gc.get_objects())
+
+
+def test_the_process_of_the_step_keeps_nothing_of_a_training(cluster: None, tmp_path: Path) -> None:
+    assert run_step(count_engines, context(tmp_path, 1), OPTIONS, Regression, {}, tmp_path / "best") == 0
 
 
 LOSES = """
@@ -106,7 +121,9 @@ def test_workers_one_of_which_is_lost_as_they_start_are_started_again(
     monkeypatch.setenv("RAY_TRAIN_CALLBACKS", "loses.Loses")
     given = context(tmp_path, 2)
     given = replace(given, resources=replace(given.resources, min_workers=least))
-    history = train(given, replace(OPTIONS, zero_stage=0), Regression, {"cut": 1 if least else 2}, tmp_path / "best")
+    history = run_step(
+        train, given, replace(OPTIONS, zero_stage=0), Regression, {"cut": 1 if least else 2}, tmp_path / "best"
+    )
     assert lost.exists()
     check_equal(history, tmp_path / "best")
 
@@ -131,7 +148,9 @@ def tensorboard(folder: Path) -> dict[str, dict[int, float]]:
 def test_zero_stages_workers_and_parts_agree(cluster: None, tmp_path: Path, workers: int, stage: int) -> None:
     options = FinetuneConfig(**{**vars(OPTIONS), "zero_stage": stage})
     cut = {"cut": 3 - workers}
-    check_equal(train(context(tmp_path, workers), options, Regression, cut, tmp_path / "best"), tmp_path / "best")
+    check_equal(
+        run_step(train, context(tmp_path, workers), options, Regression, cut, tmp_path / "best"), tmp_path / "best"
+    )
 
 
 class Half(Regression):
@@ -158,7 +177,7 @@ def test_bfloat16_weights_move_by_less_than_their_own_precision(cluster: None, t
         "epochs": 4,
     }
     options = FinetuneConfig(**{**vars(OPTIONS), **change, "weight_decay": 0.0, "metric": "goodness"})
-    train(context(tmp_path, 2), options, Half, {}, tmp_path / "best")
+    run_step(train, context(tmp_path, 2), options, Half, {}, tmp_path / "best")
     before = fresh().to(torch.bfloat16).state_dict()
     kept = sorted((tmp_path / "work/train").glob("*/step-00000016-*/engine/mp_rank_00_model_states.pt"))
     after = torch.load(kept[-1], weights_only=False)["module"]
@@ -171,9 +190,9 @@ def test_bfloat16_weights_move_by_less_than_their_own_precision(cluster: None, t
 
 def test_what_a_task_raises_comes_out_as_it_is(cluster: None, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="rows: none given"):
-        train(context(tmp_path, 1), OPTIONS, Regression, {"fail": "input"}, tmp_path / "best")
+        run_step(train, context(tmp_path, 1), OPTIONS, Regression, {"fail": "input"}, tmp_path / "best")
 
 
 def test_a_loss_that_is_no_number_is_refused_with_its_step(cluster: None, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="nan at training step 3"):
-        train(context(tmp_path, 1), OPTIONS, Regression, {"fail": "nan"}, tmp_path / "best")
+        run_step(train, context(tmp_path, 1), OPTIONS, Regression, {"fail": "nan"}, tmp_path / "best")
