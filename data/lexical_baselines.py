@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from ratchet.errors import DataError
+from ratchet.extras import hide_package
 
-# bm25s starts JAX where it finds it, for a function that is not used here, and JAX takes 75 % of a GPU's memory.
-_jax = sys.modules.setdefault("jax", None)  # type: ignore[arg-type]
-import bm25s  # noqa: E402
-
-if _jax is None:
-    del sys.modules["jax"]
+with hide_package("jax"):  # which bm25s would start, and JAX takes 75 % of a GPU's memory
+    import bm25s
 
 
 def score_jaccard(corpus: Sequence[str], queries: Sequence[str], block: int = 256) -> Iterator[tuple[int, np.ndarray]]:

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from ratchet.extras import hide_package
+
 EMBEDDINGS = re.compile(r"embed|\bwte\b|\bwpe\b")
 """In the names of embeddings' weights."""
 
@@ -168,7 +170,8 @@ def _configure_offload(offload: str) -> dict[str, Any]:
 def _import_deepspeed(device: str) -> Any:
     if device == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"  # read when DeepSpeed is imported
-    import deepspeed
+    with hide_package("mlflow"):  # a second of imports for DeepSpeed's search for settings
+        import deepspeed
 
     # On CPUs DeepSpeed compiles its own collective into the user's cache. A process that is killed meanwhile leaves a
     # lock there on which every later process blocks. gloo needs no compiler.

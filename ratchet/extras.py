@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ratchet.errors import InputError
 
@@ -15,3 +18,15 @@ def require_extra(where: str, extra: str, *packages: str) -> None:
             f"{where}, without {', '.join(missing)}; expected the extra `{extra}`; pip install 'ratchet[{extra}]', or"
             f" in a checkout pip install -e '.[{extra}]'"
         )
+
+
+@contextmanager
+def hide_package(name: str) -> Iterator[None]:
+    """Context manager in which a package that is not imported yet seems not to be installed, for libraries that import
+    it unasked."""
+    known = sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        if known is None:
+            del sys.modules[name]

@@ -41,7 +41,7 @@ from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.jobs.training.train_cleanup import install_cleanup
-from ratchet.orchestrator.job_interface import Context, Resources
+from ratchet.orchestrator.job_interface import Context, Resources, write_atomically
 from ratchet.orchestrator.job_interface.digests import find_damage
 from ratchet.orchestrator.job_interface.placement import choose_workers, list_machines
 from ratchet.orchestrator.job_interface.worker import check_worker, find_existing_paths
@@ -167,15 +167,10 @@ def _fit(
         raised = [getattr(failure, "_base_exc", failure) for failure in group.worker_failures.values()]
         raise next((one for one in raised if isinstance(one, InputError)), group) from None
     finally:
-        _raise_failure(failure)
-
-
-def _raise_failure(failure: Path) -> None:
-    """Raise the error that a worker has written down, if any."""
-    if failure.exists():
-        error = error_from_json(failure.read_text())
-        failure.unlink()
-        raise error from None
+        if failure.exists():  # the error that a worker has written down
+            written = error_from_json(failure.read_text())
+            failure.unlink()
+            raise written from None
 
 
 def _train_here(
@@ -227,14 +222,6 @@ def _run_loop(config: dict[str, Any], worker: WorkerInfo, find_notice: Callable[
     try:
         (loop or TrainingLoop)(context, options, task_class, arguments, worker, find_notice).run()
     except Exception as error:
-        _write_failure(error, Path(failure))
+        if type(error).__name__ not in RETRYABLE or isinstance(error, RatchetError):  # not that of a lost peer
+            write_atomically(Path(failure), error_to_json(error))
         raise  # others may wait for this worker: Ray ends them
-
-
-def _write_failure(error: Exception, path: Path) -> None:
-    """Write an error down if it is the worker's own and not that of a lost peer."""
-    if type(error).__name__ in RETRYABLE and not isinstance(error, RatchetError):
-        return
-    fresh = Path(f"{path}.{os.getpid()}")
-    fresh.write_text(error_to_json(error))
-    fresh.replace(path)

@@ -18,7 +18,7 @@ MAY_IMPORT = {
         "ratchet.errors",
         "ratchet.files",
     ),
-    "ratchet.models": ("ratchet.errors",),
+    "ratchet.models": ("ratchet.errors", "ratchet.extras"),
     "ratchet.data": (
         "ratchet.errors",
         "ratchet.extras",
