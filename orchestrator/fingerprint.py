@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.job_interface.code import Code
 from ratchet.orchestrator.job_interface.job import Job
 
@@ -44,7 +45,7 @@ def describe_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str
                 found.append(f"{word} {key}: added" + (f" ({after[key]!r})" if slot == "config" else ""))
             elif key not in after:
                 found.append(f"{word} {key}: removed")
-            elif before[key] != after[key]:
+            elif digest(before[key]) != digest(after[key]):  # a tuple is a list once it was in a file
                 change = f"{show(before[key])} -> {show(after[key])}" if show else "changed"
                 found.append(f"{word} {key}: {change}")
     return found

@@ -263,6 +263,8 @@ def test_settings_and_inputs_are_named_with_both_values(project: Project) -> Non
     assert fingerprint.describe_changes(before, project.document(size=2)) == ["setting size: 1 -> 2"]
     other = project.document(inputs={"data": "e" * 64})
     assert fingerprint.describe_changes(before, other) == [f"input data: {'d' * 12} -> {'e' * 12}"]
+    known, planned = ({"config": {"dims": dims}} for dims in ([64], (64,)))
+    assert fingerprint.describe_changes(known, planned) == []
 
 
 def test_the_place_of_the_checkout_does_not_matter(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
