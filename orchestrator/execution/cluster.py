@@ -154,7 +154,10 @@ class Cluster:
         if holds:
             asked = context.resources
             options = {"num_cpus": asked.cpus, "num_gpus": asked.gpus, **make_ray_options(asked)}
-        task = ray.remote(max_retries=0)(run_job).options(name=context.step, scheduling_strategy=free, **options)
+        # A process keeps the first GPU that it used. Where there are several, the next step may be given another one.
+        ends = bool(options.get("num_gpus")) and any(machine.gpus > 1 for machine in self.machines())
+        process = ray.remote(max_retries=0, max_calls=int(ends))(run_job)
+        task = process.options(name=context.step, scheduling_strategy=free, **options)
         running = task.remote(job, context, config, inputs, find_existing_paths(context.work, inputs))
         try:
             while not ray.wait([running], timeout=0.5)[0]:

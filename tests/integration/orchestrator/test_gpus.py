@@ -1,0 +1,41 @@
+"""Processes of steps that use a GPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+STEPS = """
+import functools, os, sys, threading
+from dataclasses import dataclass
+from pathlib import Path
+import ray
+from ratchet.orchestrator.execution.cluster import Cluster
+from ratchet.orchestrator.job_interface import Context, Job, Resources, Result
+from ratchet.orchestrator.job_interface.code import Code
+
+ray.init = functools.partial(ray.init, num_gpus=int(sys.argv[1]))
+
+@dataclass(frozen=True)
+class Config: ...
+
+@dataclass(frozen=True)
+class Inputs: ...
+
+job = Job("where", Config, Inputs, lambda *given: Result({"process": os.getpid()}), is_worker=lambda config: True)
+cluster = Cluster()
+cluster.start()
+place = Path(sys.argv[2])
+for number in range(2):
+    context = Context("step", "0" * 64, 1, place, place, Resources(1, cpus=1.0, gpus=1.0))
+    print(cluster.run(job, Code({}, {}, {}), context, Config(), Inputs(), threading.Event()).metrics["process"])
+"""
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_process_is_used_again_where_its_gpu_is_the_only_one(gpus: int, tmp_path: object) -> None:
+    done = subprocess.run([sys.executable, "-c", STEPS, str(gpus), str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(set(done.stdout.split())) == gpus
