@@ -24,9 +24,6 @@ from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.jobs.training.task import TrainTask
 from ratchet.models.loading import silence_transformers
 
-LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-"""Variables by which accelerate believes that a launcher started several processes, and wraps the model for them."""
-
 
 class TrainerTask(TrainTask, Protocol):
     """A task with a trainer."""
@@ -66,8 +63,8 @@ class TrainerLoop(TrainingLoop):
     task: TrainerTask
 
     def _start_engine(self) -> TrainerState:
-        for name in LAUNCHER:
-            os.environ.pop(name, None)
+        # Left by DeepSpeed in an earlier step. With it accelerate believes that a launcher started several processes.
+        os.environ.pop("LOCAL_RANK", None)
         return TrainerState()
 
     def _train(self) -> None:
