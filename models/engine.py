@@ -210,8 +210,8 @@ def release_memory() -> None:
         torch.cuda.empty_cache()
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        for number in MALLOC:
-            libc.mallopt(number, 2**17)  # glibc's default of all three
+        for number, value in zip(MALLOC, (2**26, 2**17, 2**25), strict=True):  # as glibc raises them by itself
+            libc.mallopt(number, value)
         libc.malloc_trim(0)
 
 
