@@ -50,7 +50,7 @@ types: $(READY) ## mypy
 
 bench: $(READY) ## the benchmarks, side by side with what one would use instead
 	@$(BIN)/python -m pip install -q --no-cache-dir --disable-pip-version-check -c requirements.lock -e '.[dev,bench]'
-	@for file in embedding mining scoring finetune finetune_reranker contrastive metrics sft answers countdown overhead sweep; do echo "== $$file"; $(BIN)/python -m benchmarks.$$file || exit 1; done
+	@for file in embedding mining scoring roofline finetune finetune_reranker evaluation contrastive metrics sft answers countdown overhead sweep; do echo "== $$file"; $(BIN)/python -m benchmarks.$$file || exit 1; done
 
 # torch first, as in the set-up.
 lock: ## renew requirements.lock from the ranges in setup.cfg, in a fresh environment
