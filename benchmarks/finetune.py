@@ -127,7 +127,6 @@ def tokens_of(rows: list[tuple[str, str, list[str]]]) -> int:
 
 def ours(given: argparse.Namespace) -> dict[str, float]:
     """The job's task."""
-    os.environ["LOCAL_RANK"] = "0"
     import torch
 
     from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs

@@ -50,7 +50,6 @@ def tokens_of(rows: Groups) -> int:
 
 def ours(given: argparse.Namespace) -> dict[str, float]:
     """The job's task."""
-    os.environ["LOCAL_RANK"] = "0"
     import torch
 
     from ratchet.data.tables import RANKED, write_shards

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -77,7 +76,6 @@ def tokens_of(folder: Path, samples: list[Any]) -> int:
 
 def ours(given: argparse.Namespace) -> dict[str, float]:
     """The job's task."""
-    os.environ["LOCAL_RANK"] = "0"
     import torch
 
     from ratchet.jobs.answers.implementation.sft import TrainTask

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -202,25 +202,21 @@ def _is_node_draining() -> bool:
 
 
 def _run_worker(config: dict[str, Any]) -> None:
-    """Run the training loop of one of several workers."""
-    worker = get_context()
-    # Ray shows GPUs to workers without any, and get_device would return the first one.
-    device = str(get_device()) if ray.get_gpu_ids() else "cpu"
-    _run_loop(config, WorkerInfo(worker.get_world_rank(), worker.get_world_size(), device), get_preemption_info)
-
-
-def _run_loop(config: dict[str, Any], worker: WorkerInfo, find_notice: Callable[[], Any]) -> None:
-    """Run the training loop. An error that would be raised again is written to a file, and a restarted worker returns
-    at once."""
+    """Run the training loop of one of several workers. An error that would be raised again is written to a file, and a
+    restarted worker returns at once."""
     from ratchet.jobs.training.loop import TrainingLoop  # only workers need it: seconds of imports
 
+    place = get_context()
+    # Ray shows GPUs to workers without any, and get_device would return the first one.
+    device = str(get_device()) if ray.get_gpu_ids() else "cpu"
+    worker = WorkerInfo(place.get_world_rank(), place.get_world_size(), device)
     context, options, task_class, arguments, loop, failure = cloudpickle.loads(config["spec"])
     if Path(failure).exists():
         return
     check_worker(context, config["paths"])
     check_dtype(context)
     try:
-        (loop or TrainingLoop)(context, options, task_class, arguments, worker, find_notice).run()
+        (loop or TrainingLoop)(context, options, task_class, arguments, worker, get_preemption_info).run()
     except Exception as error:
         if type(error).__name__ not in RETRYABLE or isinstance(error, RatchetError):  # not that of a lost peer
             write_atomically(Path(failure), error_to_json(error))
