@@ -7,6 +7,11 @@ Statements of papers as random unit vectors around the paper's own; each asks fo
 `IndexFlatIP`, the best 1,000 of each query without itself, a run in pytrec_eval's form (2,000 queries at a time, else
 it fills the memory), its means: MRR, P and R agree with ours where no relevant statement stands behind 1,000; MAP is
 only the cut one. Each is a process of its own.
+
+    python -m benchmarks.metrics --workers 1,2,4,8 [--rows 20000]
+
+Ours, with the queries split over workers as a run splits them. The workers are simulated: each has one thread and its
+share of the queries, and they run one after the other. The slowest one is the time of all.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +39,14 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=384)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--workers", default="", help="numbers of simulated workers")
     parser.add_argument("--way", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.workers:
+        print(f"{'workers':>8}{'rows':>9}{'slowest, s':>12}{'efficiency':>12}")
+        for rows in map(int, given.rows.split(",")):
+            scale(rows, given.dim, given.rounds, [int(one) for one in given.workers.split(",")])
+        return
     if given.way:
         print(json.dumps(measure(given.way, int(given.rows), given.dim, given.threads)))
         return
@@ -62,15 +74,45 @@ def run(way: str, rows: int, given: argparse.Namespace) -> dict[str, float]:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def measure(way: str, rows: int, dim: int, threads: int) -> dict[str, float]:
+def scale(rows: int, dim: int, rounds: int, counts: list[int]) -> None:
+    """Print the time of the slowest worker, the best of the rounds, and how much of the speed of the first number of
+    workers each one keeps."""
     import torch
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
+    vectors_SD, paper_S = make_statements(rows, dim)
+    alone = 0.0
+    for workers in counts:
+        times = [[time_of(ours, vectors_SD, paper_S, part) for part in split(rows, workers)] for _ in range(rounds)]
+        slowest = min(map(max, times))
+        alone = alone or slowest * workers
+        print(f"{workers:8}{rows:9,}{slowest:12.2f}{alone / (slowest * workers):12.2f}", flush=True)
+
+
+def split(rows: int, workers: int) -> list[np.ndarray]:
+    return np.array_split(np.arange(rows), workers)
+
+
+def time_of(work: Callable[..., object], *arguments: object) -> float:
+    start = time.perf_counter()
+    work(*arguments)
+    return time.perf_counter() - start
+
+
+def make_statements(rows: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the vectors of statements and the papers that they are from."""
     random = np.random.default_rng(0)
     paper_S = np.sort(random.integers(0, rows // 6, rows))
     centre = random.standard_normal((rows // 6, dim)).astype(np.float32)
     vectors_SD = centre[paper_S] + 2.5 * random.standard_normal((rows, dim)).astype(np.float32)
-    vectors_SD /= np.linalg.norm(vectors_SD, axis=1, keepdims=True)
+    return vectors_SD / np.linalg.norm(vectors_SD, axis=1, keepdims=True), paper_S
+
+
+def measure(way: str, rows: int, dim: int, threads: int) -> dict[str, float]:
+    import torch
+
+    torch.set_num_threads(threads)
+    vectors_SD, paper_S = make_statements(rows, dim)
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
     mrr, recall = (ours if way == "ours" else peer)(vectors_SD, paper_S)
     seconds = time.perf_counter() - start
@@ -78,14 +120,15 @@ def measure(way: str, rows: int, dim: int, threads: int) -> dict[str, float]:
     return {"seconds": seconds, "mib": (after - before) / 1024, "mrr": mrr, "r": recall}
 
 
-def ours(vectors_SD: np.ndarray, paper_S: np.ndarray) -> tuple[float, float]:
+def ours(vectors_SD: np.ndarray, paper_S: np.ndarray, asked_Q: np.ndarray | None = None) -> tuple[float, float]:
+    """Return the MRR and R@1000 of the statements that ask, all by default."""
     from ratchet.data.formats.papers import other_statements
     from ratchet.models.search.rank_metrics import compute_rank_metrics
     from ratchet.models.search.ranks import Relevant, rank_relevant
 
-    rows = len(paper_S)
-    relevant = Relevant(*other_statements(paper_S, np.arange(rows)))
-    ranks_R = rank_relevant(vectors_SD, relevant, lambda: [(0, vectors_SD)], exclude_Q=np.arange(rows))
+    asked_Q = np.arange(len(paper_S)) if asked_Q is None else asked_Q
+    relevant = Relevant(*other_statements(paper_S, asked_Q))
+    ranks_R = rank_relevant(vectors_SD[asked_Q], relevant, lambda: [(0, vectors_SD)], exclude_Q=asked_Q)
     values = compute_rank_metrics(ranks_R, relevant, CUT_OFFS).values
     return values["mrr"], values[f"r@{DEPTH}"]
 

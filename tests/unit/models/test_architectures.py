@@ -83,15 +83,23 @@ def compare(job: str, name: str, dtype: str, found: Any, expected: Any) -> None:
     assert largest < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize(("side", "dtype"), [("left", "float32"), ("right", "float32"), ("right", "bfloat16")])
+@pytest.mark.parametrize(
+    ("side", "dtype", "training"),
+    [("left", "float32", False), ("right", "float32", False), ("right", "float32", True), ("right", "bfloat16", False)],
+)
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_embed(name: str, side: Any, dtype: str, folders: dict[str, Path]) -> None:
+def test_embed(name: str, side: Any, dtype: str, training: bool, folders: dict[str, Path]) -> None:
+    """training: the evaluation of a model that is trained, with attention as in inference."""
     if side == "left" and name in encoder.OWN_POSITIONS:
         pytest.skip("derives its positions from the padding")
     pooling: Any = "last_token" if name in DECODERS else "mean"
     config = EncodingConfig(pooling, max_length=500, padding_side=side)
-    ours = encoder.load(folders[name], dtype=dtype, device="cpu", encoding_config=config)
+    ours = encoder.load(folders[name], dtype=dtype, device="cpu", encoding_config=config, training=training)
+    attention = []
+    ours.model.register_forward_hook(lambda *_: attention.append(ours.model.config._attn_implementation))
     found = ours.encode(TEXTS, "passage")
+    assert set(attention) == {"sdpa"}
+    assert ours.model.config._attn_implementation == ("eager" if training else "sdpa")
     model = plain(folders[name], transformers.AutoModel, dtype)
     expected = []
     with torch.no_grad():
