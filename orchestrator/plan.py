@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,9 @@ class Plan:
                 planned.fingerprint, planned.step_id = {}, planned.step.finished
             elif planned.fingerprint is None:
                 job = planned.step.job
+                if job.effective is not None:
+                    results = {key: Result(parent.result.get("metrics", {})) for key, parent in self._makers(name)}
+                    planned.step = replace(planned.step, config=job.effective(planned.step.config, results))
                 inputs = {key: self.digest_input(ref) for key, ref in planned.step.inputs.items()}
                 planned.fingerprint = build_fingerprint(job, self.code[job], planned.step.config, inputs)
                 planned.step_id = digest(planned.fingerprint)
@@ -157,9 +160,13 @@ class Plan:
 
     def parent_results(self, name: str) -> dict[str, Result]:
         """Return, for each input of a step that another step makes, what is known of that step's result."""
+        makers = {key: parent.step.name for key, parent in self._makers(name)}
+        return {key: self.results[parent] for key, parent in makers.items() if parent in self.results}
+
+    def _makers(self, name: str) -> list[tuple[str, Planned]]:
+        """Return the input fields of a step that another step makes, each with that step."""
         refs = self.steps[name].step.inputs.items()
-        known = {key: ref.step.name for key, ref in refs if isinstance(ref, Output)}
-        return {key: self.results[parent] for key, parent in known.items() if parent in self.results}
+        return [(key, self.steps[ref.step.name]) for key, ref in refs if isinstance(ref, Output)]
 
     def list_last_times(self, before: Mapping[str, str]) -> dict[str, float]:
         """Return how long steps that have no result took in the run `before` (step name -> step id), in seconds."""

@@ -19,6 +19,7 @@ from ratchet.jobs.training.config import (
     check_config,
     check_retrieval_metric,
     count_feedable_workers,
+    drop_refused_teacher,
     list_training_metrics,
     require,
 )
@@ -98,6 +99,7 @@ JOB = Job(
     inputs=Inputs,
     check=check,
     predict=predict,
+    effective=drop_refused_teacher,
     needs=estimate_needs,
     warm_start=WARM_START,
     is_worker=lambda config: True,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Interval
 
@@ -132,6 +132,12 @@ class RetrievalFinetuneConfig(RankFinetuneConfig):
     scores of positives and of negatives, which gives teachers of any scale the same mean margin of 4."""
 
 
+REFUSED = "teacher_gate"
+"""The metric of `rerank` that says why a teacher was refused."""
+
+C = TypeVar("C", bound=RetrievalFinetuneConfig)
+
+
 def find_start(config: FinetuneConfig, inputs: Any) -> tuple[Path, Path | None]:
     """Return where training starts: (the folder of a model, an adapter of it or None for a new one).
 
@@ -205,6 +211,13 @@ def count_feedable_workers(batch_size: int) -> int:
     """Return how many workers get a row in every training step. The steps of an epoch are of nearly equal size, so that
     each has at least half a batch."""
     return max(1, batch_size // 2)
+
+
+def drop_refused_teacher(config: C, parents: Parents) -> C:
+    """Return the config without distillation where `rerank` left the mined lists without scores, since their teacher
+    was refused. It says so by `REFUSED` in its metrics."""
+    is_refused = "mined" in parents and REFUSED in parents["mined"].metrics
+    return replace(config, distillation="none") if is_refused else config
 
 
 def check_checkpoints(checkpoints: Sequence[int], total: int) -> None:

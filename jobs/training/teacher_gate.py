@@ -1,16 +1,16 @@
 """The teacher gate: a reranker is used as a teacher only if it significantly improves the held-out lists.
 
 `finetune_reranker` writes the gate. `rerank` reads it before it scores lists for distillation; if the gate is closed,
-it hands the lists on without scores, together with the gate, and finetuning jobs learn from the labels alone. A teacher
-that is worse than its student does harm. Without held-out lists nothing shows an improvement, and the gate is closed.
+it hands the lists on as they are and says so in its result, and finetuning jobs learn from the labels alone
+(`ratchet.jobs.training.config.drop_refused_teacher`). A teacher that is worse than its student does harm. Without
+held-out lists nothing shows an improvement, and the gate is closed.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from ratchet.data.triplets import Triplets
 from ratchet.jobs.training.config import RetrievalFinetuneConfig
@@ -23,8 +23,6 @@ SIGNIFICANCE_LEVEL = 0.05
 TEACHER_MARGIN = 4.0
 """Mean margin of a teacher's scores after division by the temperature. Scores with margins of 3.8, 12.8 and 14.9 were
 distilled best with 3.5 to 5: see docs/results.md."""
-
-C = TypeVar("C", bound=RetrievalFinetuneConfig)
 
 
 @dataclass(frozen=True)
@@ -58,12 +56,6 @@ class TeacherGate:
 def read(folder: Path) -> TeacherGate:
     """Read the gate in a folder."""
     return TeacherGate(**json.loads((folder / NAME).read_text()))
-
-
-def resolve_distillation(config: C, mined: Path) -> C:
-    """Return the config without distillation if the mined lists come with a closed gate, else as it is."""
-    closed = (mined / NAME).is_file() and not read(mined).is_open
-    return replace(config, distillation="none") if closed else config
 
 
 def find_teacher_temperature(config: RetrievalFinetuneConfig, triplets: Triplets) -> float:

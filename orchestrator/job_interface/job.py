@@ -192,6 +192,7 @@ Run = Callable[[Context, Any, Any], Result]
 Parents = Mapping[str, Result]
 """The field of an input -> what is known of the result of the step that makes it."""
 Predict = Callable[[Any, Any, Parents], Result]
+Effective = Callable[[Any, Parents], Any]
 Estimate = Callable[[Any, Any, Resources, Parents], Needs | None]
 
 
@@ -228,6 +229,10 @@ class Job:
     """`predict(config, inputs, parents)` runs at plan time after `check`. It returns the part of the result that is
     known before the step runs, such as numbers of rows, and raises InputError for settings that do not fit to them.
     parents: the field of an input -> the result of its step, or what that step's job predicts."""
+    effective: Effective | None = None
+    """`effective(config, parents)` returns the settings as they take effect once the inputs exist. They are what the
+    fingerprint has and what `run` gets: steps that differ only in settings without an effect are one step. parents: the
+    field of an input -> the result of its step."""
     needs: Estimate | None = None
     """`needs(config, inputs, resources, parents)` runs at plan time, with resolved resources, and returns what the step
     needs; None if that cannot be told. inputs and parents: as for `predict`."""

@@ -30,7 +30,7 @@ from ratchet.jobs.training.embedder_task import EmbedderTask
 from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
 from ratchet.jobs.training.finetuning import run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
-from ratchet.jobs.training.teacher_gate import find_teacher_temperature, resolve_distillation
+from ratchet.jobs.training.teacher_gate import find_teacher_temperature
 from ratchet.models.embedder.encoder import Encoder
 from ratchet.models.embedder.encoding_config import Example
 from ratchet.models.losses.contrastive import false_negative_mask, gather_with_gradient, scale_for_workers
@@ -234,7 +234,6 @@ class TrainTask(EmbedderTask):
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    config = resolve_distillation(config, inputs.mined)
     pool_rows: np.ndarray | None = None
     if inputs.valid is not None:
         corpus = read_shards(inputs.corpus, ["id"])

@@ -27,7 +27,7 @@ from ratchet.jobs.training.config import find_start
 from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
 from ratchet.jobs.training.finetuning import make_trainable, run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
-from ratchet.jobs.training.teacher_gate import TeacherGate, find_teacher_temperature, resolve_distillation
+from ratchet.jobs.training.teacher_gate import TeacherGate, find_teacher_temperature
 from ratchet.models.adapters import lora
 from ratchet.models.batching import group_by_length, pad_length
 from ratchet.models.dropout import DropoutMasks
@@ -213,7 +213,6 @@ def evaluate_lists(config: Config, valid: pa.Table, ranks: Sequence[Sequence[int
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if (inputs.valid is None) != (inputs.ranking is None):
         raise InputError("finetune_reranker: one of valid and ranking given; expected both or none; give the other")
-    config = resolve_distillation(config, inputs.mined)
     usable = reranker.can_score(inputs.base)
     result, history = run_finetuning(context, config, TrainTask, inputs, base_is_usable=usable)
     gate = TeacherGate(config.metric, None, None, 1.0)

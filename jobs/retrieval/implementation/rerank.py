@@ -23,6 +23,7 @@ from ratchet.jobs.distributed.vllm_shards import Request, Task, run_engine
 from ratchet.jobs.model_settings import list_instructions, resolve_reranker_config
 from ratchet.jobs.retrieval.rerank import Config, Inputs, check_vllm
 from ratchet.jobs.training import teacher_gate
+from ratchet.jobs.training.config import REFUSED
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import PairTokenizer
 from ratchet.models.vllm import make_scorer_args
@@ -91,12 +92,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     rows = count_rows(shards, ["id", "text"])
     if inputs.teacher_gate is not None:
         gate = teacher_gate.read(inputs.teacher_gate)
-        gate.write(context.out)
         if not gate.is_open:
-            for path in shards:
+            # The same files as before: what follows is then the same step as without a teacher.
+            for path in [*shards, *inputs.lists.glob("*.jsonl")]:
                 shutil.copyfile(path, context.out / path.name)
-            write_flag_embedding(context.out, inputs.corpus)
-            return Result({"queries": rows, "pairs": 0, "tokens": 0, "teacher_gate": str(gate)})
+            return Result({"queries": rows, "pairs": 0, "tokens": 0, REFUSED: str(gate)})
     config = resolve_dtype(context, config)
     check_vllm(config, inputs)  # at plan time the model may not have existed
     counts = run_engine(context, shards, config, inputs, Worker, ShardClient, rows)

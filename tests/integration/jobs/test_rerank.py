@@ -18,12 +18,13 @@ from ratchet.jobs.retrieval import evaluate_retrieval, rerank
 from ratchet.jobs.retrieval.implementation import evaluate_retrieval as evaluation
 from ratchet.jobs.retrieval.implementation import rerank as implementation
 from ratchet.jobs.retrieval.rerank import Config, Inputs
-from ratchet.jobs.training.config import RetrievalFinetuneConfig
-from ratchet.jobs.training.teacher_gate import TeacherGate, resolve_distillation
+from ratchet.jobs.training.config import RetrievalFinetuneConfig, drop_refused_teacher
+from ratchet.jobs.training.teacher_gate import TeacherGate
 from ratchet.models.model_files import MINILM, resolve
 from ratchet.models.reranker import reranker
-from ratchet.orchestrator.job_interface import Context
+from ratchet.orchestrator.job_interface import Context, Result
 from ratchet.orchestrator.job_interface.settings import validate
+from ratchet.orchestrator.store.manifest import Manifest
 
 MakeContext = Callable[..., Context]
 
@@ -115,6 +116,7 @@ def test_a_reranker_that_does_not_clearly_order_better_does_not_teach(
     model: Path, problem: Any, tmp_path: Path, context: MakeContext, p_value: float
 ) -> None:
     rows = mined(problem, tmp_path / "mined")
+    (tmp_path / "mined" / "suspects.jsonl").write_text("{}\n")
     TeacherGate("map@25", before=0.4, after=0.42, p_value=p_value).write(tmp_path / "teacher_gate")
     ctx, config = context(), Config(dtype="float32", max_length=64)
     result = implementation.run(
@@ -122,21 +124,19 @@ def test_a_reranker_that_does_not_clearly_order_better_does_not_teach(
     )
     found = read_shards(ctx.out).to_pylist()
     assert [{name: row[name] for name in rows[0]} for row in found] == rows
-    scored = list(flag_embedding.read_rows(ctx.out / "flag_embedding.jsonl"))
+    before, after = (Manifest.build(folder, {}) for folder in (tmp_path / "mined", ctx.out))
     settings = RetrievalFinetuneConfig(distillation="kl_div")
     if p_value < 0.05:
         assert "teacher_negative_scores" in found[0]
-        assert all(row.neg_scores is not None for row in scored)
-        assert resolve_distillation(settings, ctx.out) == settings
+        assert all(row.neg_scores is not None for row in flag_embedding.read_rows(ctx.out / "flag_embedding.jsonl"))
+        assert drop_refused_teacher(settings, {"mined": result}) == settings
     else:
         assert result.metrics["teacher_gate"] == "no: map@25 of held-out lists 0.4000, reranked 0.4200, p 0.06"
         assert result.metrics["pairs"] == 0
-        assert "teacher_negative_scores" not in found[0]
-        assert all(row.neg_scores is None for row in scored)
-        assert resolve_distillation(settings, ctx.out).distillation == "none"
-    assert resolve_distillation(settings, tmp_path / "mined") == settings, (
-        "no gate for these: missing scores are an error"
-    )
+        assert after.part_digest(None) == before.part_digest(None), "the same files"
+        assert drop_refused_teacher(settings, {"mined": result}).distillation == "none"
+    mined_without_gate = {"mined": Result({"queries": len(rows)})}
+    assert drop_refused_teacher(settings, mined_without_gate) == settings, "here missing scores are an error"
 
 
 @pytest.mark.parametrize("depth", [None, 10])
