@@ -79,6 +79,7 @@ def open_model(
         for module in model.modules():
             if hasattr(module, "support_avx512bf16_for_cpu"):
                 module.support_avx512bf16_for_cpu = False
+    model.eager_for_training = options.get("attn_implementation") == "eager" and model._supports_sdpa  # see eval_mode
     missing = sorted(name for name in found["missing_keys"] if not may_lack(name))
     if missing:
         raise ModelError(
@@ -183,7 +184,6 @@ def add_other_adapter(model: Any, folder: Path) -> None:
     `lora.load` does. ZeRO-3 needs it before the engine starts: no layers can be added to partitioned ones."""
     with lora.fitting(folder):
         model.load_adapter(str(folder), OTHER)
-    model.train()  # PEFT puts it into eval mode
     model.set_adapter(OTHER)
     train_in_float32(model)  # the layers of the other adapter too: they are trainable while they are active
     model.set_adapter("default")
@@ -245,16 +245,16 @@ def silence_transformers() -> Iterator[None]:
 
 @contextmanager
 def eval_mode(model: Any) -> Iterator[None]:
-    """Context manager that puts the model into eval mode and restores its mode afterwards. Attention that is eager only
-    for training is that of inference meanwhile, which needs a quarter less time on CPUs."""
-    before = model.training
-    is_eager = before and model.config._attn_implementation == "eager" and model._supports_sdpa
+    """Context manager that puts the model into eval mode and restores its mode afterwards. Attention that `open_model`
+    made eager for training is that of inference meanwhile, which needs a quarter less time on CPUs."""
+    before, attention = model.training, model.config._attn_implementation
+    switches = attention == "eager" and getattr(model, "eager_for_training", False)
     model.eval()
-    if is_eager:
+    if switches:
         model.set_attn_implementation("sdpa")
     try:
         yield
     finally:
         model.train(before)
-        if is_eager:
-            model.set_attn_implementation("eager")
+        if switches:
+            model.set_attn_implementation(attention)
