@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,8 +36,16 @@ Call = tuple[Any, tuple[Any, ...], tuple[tuple[str, Any], ...]]
 """An operator, its arguments with shapes for tensors, and its options."""
 
 
-class Shape(tuple[int, ...]):
-    """The shape of a tensor among the arguments of an operator."""
+class Shape(NamedTuple):
+    """The shape and dtype of a tensor among the arguments of an operator."""
+
+    sizes: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def shape_of(value: Any) -> Any:
+    """Return the shape of a tensor, and any other value as it is."""
+    return Shape(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else value
 
 
 class Recorder(TorchDispatchMode):
@@ -49,8 +57,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, operator: Any, types: Any, given: Any = (), options: Any = None) -> Any:
         if any(part in operator.name() for part in PRODUCTS):
-            arguments = tuple(Shape(one.shape) if isinstance(one, torch.Tensor) else one for one in given)
-            named = {k: Shape(v.shape) if isinstance(v, torch.Tensor) else v for k, v in (options or {}).items()}
+            arguments = tuple(map(shape_of, given))
+            named = {name: shape_of(value) for name, value in (options or {}).items()}
             self.calls[operator, arguments, tuple(named.items())] += 1
         return operator(*given, **(options or {}))
 
@@ -62,17 +70,18 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=8, help="with 25 passages each, to score")
     parser.add_argument("--rows", type=int, default=50_000, help="vectors of 384 dimensions, searched by 2,000 queries")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="of embedding and scoring")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     texts = load_texts(given.data)
     texts = [texts[i] for i in np.linspace(0, len(texts) - 1, min(given.texts, len(texts))).astype(int)]
-    model = encoder.load(resolve(MINILM), dtype="float32", device="cpu")
+    model = encoder.load(resolve(MINILM), dtype=given.dtype, device="cpu")
     print(f"{'':12} {'seconds':>9} {'products':>9} {'share':>6} {'Gflop/s':>9} {'limit':>9}")
     report("embedding", lambda: model.encode(texts, "passage"), given.rounds)
     lists = load_lists(given.data, given.queries, 25)
     with tempfile.TemporaryDirectory() as folder:
-        ours, _ = cross_encoder(Path(folder), lists, "float32", 32)
+        ours, _ = cross_encoder(Path(folder), lists, given.dtype, 32)
         report("scoring", ours, given.rounds)
     random = np.random.default_rng(0)
     query_QD, corpus_ND = unit(random, 2000, 384), unit(random, given.rows, 384)
@@ -103,10 +112,12 @@ def compare(name: str, work: Callable[[], Any], products: Callable[[], None], op
 
 def replay(calls: Counter[Call]) -> Callable[[], None]:
     """Return a function that does the products on random numbers."""
-    known: dict[tuple[int, ...], torch.Tensor] = {}
+    known: dict[Shape, torch.Tensor] = {}
 
     def fill(value: Any) -> Any:
-        return known.setdefault(tuple(value), torch.randn(value)) if isinstance(value, Shape) else value
+        if isinstance(value, Shape) and value not in known:
+            known[value] = torch.randn(value.sizes).to(value.dtype)
+        return known[value] if isinstance(value, Shape) else value
 
     made = [
         (operator, [fill(one) for one in arguments], {name: fill(one) for name, one in options}, times)
