@@ -47,9 +47,12 @@ def test_a_second_run_starts_nothing_and_shows_the_same_table(toy: Toy) -> None:
     ]
 
 
-def test_a_changed_setting_runs_only_what_it_reaches(toy: Toy) -> None:
-    assert toy.run()[0] == 0
-    assert toy.run("--set", "c.size=9")[0] == 0
+def test_independent_steps_run_at_once_and_a_changed_setting_runs_only_what_it_reaches(toy: Toy) -> None:
+    assert toy.run("--set", "count.cpus=1", "--set", "seconds=0.2")[0] == 0
+    order = [(event["event"], event["step"]) for event in events(toy.store)]
+    for one, other in (("a", "other"), ("other", "a")):
+        assert order.index(("started", one)) < order.index(("done", other))
+    assert toy.run("--set", "seconds=0.2", "--set", "c.size=9")[0] == 0
     assert [line for line in toy.done() if line.startswith("run")].count("run c") == 2
     assert [line for line in toy.done() if line.startswith("run")].count("run a") == 1
 
