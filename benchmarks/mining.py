@@ -53,7 +53,6 @@ def main() -> None:
 
     ways: dict[str, Callable[[], Found]] = {
         "top_k": lambda: top_k(query, corpus, k)[1],
-        "top_k faiss": lambda: top_k(query, corpus, k, backend="faiss")[1],
         "faiss IndexFlatIP": lambda: by_faiss(query, corpus, k),
         "torch matmul + topk": lambda: by_torch(query, corpus, k),
     }

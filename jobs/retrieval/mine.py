@@ -38,8 +38,6 @@ class Config:
     """Maximum similarity of a negative. None: no limit."""
     min_score: float | None = None
     """Minimum similarity of a negative. None: no limit."""
-    backend: Literal["blocked", "faiss"] = "blocked"
-    """Both are exact. `faiss` is a flat index, on the CPU."""
     seed: Seed = 42
     """Seed of the random draws. The draw of a query does not depend on other queries."""
 

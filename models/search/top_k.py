@@ -1,6 +1,6 @@
 """Exact nearest neighbours by inner product over a corpus in blocks.
 
-The order does not depend on backend, block size or machine: a document is ranked before another if its score
+The order does not depend on device, block size or machine: a document is ranked before another if its score
 (`exact_scores.py`) is higher, or if the scores are equal and its row is lower.
 
 A matrix multiplication only proposes candidates: every document whose position is uncertain by twice the error bound is
@@ -23,7 +23,6 @@ from ratchet.models.search.exact_scores import (
     Blocks,
     Corpus,
     check_finite,
-    iterate_blocks,
     multiply_all,
     single_threaded_pool,
 )
@@ -38,7 +37,6 @@ def top_k(
     corpus: Blocks,
     k: int,
     *,
-    backend: str = "blocked",
     device: str = "cpu",
     query_rows: int = 512,
     block_rows: int = 4096,
@@ -46,8 +44,8 @@ def top_k(
     """Return the k best rows of the corpus (k >= 1) for each query: scores float32 and rows int64, both [Q, min(k, N)],
     best first.
 
-    Rows and scores are the same, in the same order, for every `backend` ("blocked" or "faiss"), `device` and block
-    size. Results may be merged over shards (`merge_top_k`).
+    Rows and scores are the same, in the same order, for every `device` and block size. Results may be merged over
+    shards (`merge_top_k`).
 
     Blocks are held by reference until the call returns: a corpus in memory or memory-mapped costs nothing more, one
     that does not fit is searched shard by shard. Memory besides: about 12 bytes x Q x k, and query_rows x block_rows.
@@ -56,24 +54,15 @@ def top_k(
     """
     seen = Corpus(check_finite(query_QD, "top_k: query_QD")[0])
     chunks = [slice(start, start + query_rows) for start in range(0, len(seen.query_QD), query_rows)]
-    unsettled_q = np.zeros(0, np.int64)
-    if backend == "faiss":
-        keys_QW, unsettled_q = _find_faiss_candidates(seen, corpus, k)
-        pools = [Pool(chunk.start, keys_QW[chunk]) for chunk in chunks]
-    else:
-        pools = [Pool(chunk.start, np.empty((len(seen.query_QD[chunk]), 0), np.uint64)) for chunk in chunks]
+    pools = [Pool(chunk.start, np.empty((len(seen.query_QD[chunk]), 0), np.uint64)) for chunk in chunks]
 
-        def absorb(number: int, offset: int, scores_QN: torch.Tensor) -> None:
-            pools[number].absorb(scores_QN, seen, k, offset)
+    def absorb(number: int, offset: int, scores_QN: torch.Tensor) -> None:
+        pools[number].absorb(scores_QN, seen, k, offset)
 
-        multiply_all(seen.query_QD, chunks, seen.add_all(corpus, block_rows), device, absorb)
+    multiply_all(seen.query_QD, chunks, seen.add_all(corpus, block_rows), device, absorb)
     with single_threaded_pool() as executor:
         best = list(executor.map(lambda pool: _resolve(seen, pool.start, pool.keys_QW, k, True), pools))
     keys_QK = np.concatenate(best) if best else np.empty((0, min(k, seen.rows)), np.uint64)
-    if len(unsettled_q):
-        query_qD = seen.query_QD[torch.from_numpy(unsettled_q)]
-        best_qK = top_k(query_qD, seen.blocks, k, query_rows=query_rows, block_rows=block_rows)
-        keys_QK[unsettled_q] = encode_keys(*best_qK)
     return decode_scores(keys_QK), (keys_QK & _LOW).astype(np.int64)
 
 
@@ -186,24 +175,3 @@ def _resolve(seen: Corpus, start: int, keys: np.ndarray, k: int, everything: boo
     keys.reshape(-1)[flat] = encode_keys(seen.compute_scores(flat // keys.shape[1] + start, rows), rows)
     keys.sort(axis=1)
     return np.ascontiguousarray(keys[:, :k])
-
-
-def _find_faiss_candidates(seen: Corpus, corpus: Blocks, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Find candidates with faiss's IndexFlatIP. Return their keys [Q, W], and the queries whose k-th place may belong
-    to a document that is not among them."""
-    import faiss  # takes a second
-
-    index = faiss.IndexFlatIP(seen.query_QD.shape[1])
-    for offset, block in iterate_blocks(corpus):
-        seen.add(offset, block)
-    for _, block_ND in seen.blocks:
-        index.add(block_ND.numpy())
-    asked = min(seen.rows, k + 8 + k // 16)
-    if not asked or not len(seen.query_QD):
-        return np.empty((len(seen.query_QD), 0), np.uint64), np.zeros(0, np.int64)
-    value_QW, row_QW = index.search(seen.query_QD.numpy(), asked)
-    keys_QW = encode_keys(value_QW, row_QW + seen.blocks[0][0])
-    keys_QW.sort(axis=1)
-    value_QW = decode_scores(keys_QW)
-    is_unsettled_Q = value_QW[:, -1] >= value_QW[:, min(k, asked) - 1] - 2 * seen.bound_error(slice(None))
-    return keys_QW, np.flatnonzero(is_unsettled_Q & (asked < seen.rows))

@@ -111,7 +111,7 @@ class Worker:
         for group in self._groups():
             found_R = np.fmax(found_R, score_relevant(query_QD, positives, group))
             if ranked := self._choose(group):
-                best.append(top_k(query_QD, ranked, self.window.hi, backend=self.config.backend, device=self.device))
+                best.append(top_k(query_QD, ranked, self.window.hi, device=self.device))
         scores_QK, rows_QK = merge_top_k(best, self.window.hi)
         rows_QK = rows_QK if self.candidates is None else self.candidates[rows_QK]
         return scores_QK, rows_QK, np.split(found_R, positives.indptr[1:-1])

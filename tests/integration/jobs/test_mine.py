@@ -106,26 +106,22 @@ def test_what_is_too_near_the_positive_is_suspected_and_not_a_negative(problem: 
         assert [suspect["similarity"] for suspect in told] == row["suspect_scores"]
 
 
-def test_backends_workers_and_blocks_give_the_same_bytes(
+def test_workers_and_blocks_give_the_same_bytes(
     problem: Any, context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = {
-        "plain": (context(name="plain"), {}),
-        "faiss": (context(name="faiss"), {"backend": "faiss"}),
-        "workers": (context(name="workers", workers=2, cpus=1.0), {}),
-    }
+    runs = {"plain": context(name="plain"), "workers": context(name="workers", workers=2, cpus=1.0)}
     found = {}
-    for name, (ctx, config) in runs.items():
-        mined(ctx, problem, window=(1, 40), **config)
+    for name, ctx in runs.items():
+        mined(ctx, problem, window=(1, 40))
         found[name] = {path.name: path.read_bytes() for path in ctx.out.iterdir()}
-    assert found["plain"] == found["faiss"] == found["workers"]
+    assert found["plain"] == found["workers"]
     # A worker that may hold only 20 vectors at a time streams the corpus and merges; the same worker, in this process.
     monkeypatch.setattr(implementation, "BYTES_AT_ONCE", 20 * 8 * 4)
     config = Config(window=(1, 40))
     inputs = Inputs(problem.queries, problem.corpus, problem.query_embeddings, problem.corpus_embeddings)
     worker = implementation.Worker(config, inputs, "cpu")
     assert worker.held is None
-    target = runs["plain"][0].work / "streamed.parquet"
+    target = runs["plain"].work / "streamed.parquet"
     worker(problem.queries / "shard-00001.parquet", target, lambda rows, tokens=0: None)
     assert target.read_bytes() == found["plain"]["shard-00001.parquet"]
 

@@ -1,4 +1,4 @@
-"""Search against a sort of every exact score: ties, near ties, shards, backends."""
+"""Search against a sort of every exact score: ties, near ties, shards."""
 
 from __future__ import annotations
 
@@ -40,17 +40,14 @@ def hard_case(seed: int, queries: int, rows: int, dim: int) -> tuple[np.ndarray,
     rows=st.integers(1, 60),
     k=st.integers(1, 70),
     dim=st.sampled_from([1, 3, 33]),
-    backend=st.sampled_from(["blocked", "faiss"]),
     query_rows=st.integers(1, 9),
     block_rows=st.integers(1, 70),
 )
 @settings(max_examples=150, deadline=None)
-def test_the_order_is_exact(
-    seed: int, rows: int, k: int, dim: int, backend: str, query_rows: int, block_rows: int
-) -> None:
+def test_the_order_is_exact(seed: int, rows: int, k: int, dim: int, query_rows: int, block_rows: int) -> None:
     query, corpus = hard_case(seed, 7, rows, dim)
     expected_scores, expected_rows = brute(query, corpus, k)
-    scores, found = top_k.top_k(query, corpus, k, backend=backend, query_rows=query_rows, block_rows=block_rows)
+    scores, found = top_k.top_k(query, corpus, k, query_rows=query_rows, block_rows=block_rows)
     assert found.dtype == np.int64
     assert scores.dtype == np.float32
     np.testing.assert_array_equal(found, expected_rows)
@@ -88,11 +85,10 @@ def test_many_blocks_and_larger_pools(order: str) -> None:
     np.testing.assert_array_equal(shuffled, expected)
 
 
-@pytest.mark.parametrize("backend", ["blocked", "faiss"])
-def test_a_corpus_of_copies_gives_the_first_rows(backend: str) -> None:
+def test_a_corpus_of_copies_gives_the_first_rows() -> None:
     copy = np.random.default_rng(0).standard_normal(24).astype(np.float32)
     corpus = np.tile(copy, (5000, 1))
-    scores, rows = top_k.top_k(np.stack([copy, -copy]), corpus, 20, backend=backend, block_rows=512)
+    scores, rows = top_k.top_k(np.stack([copy, -copy]), corpus, 20, block_rows=512)
     np.testing.assert_array_equal(rows, np.tile(np.arange(20), (2, 1)))
     assert len(np.unique(scores)) == 2
 
@@ -146,9 +142,8 @@ def test_threads_are_given_back() -> None:
 def test_empty_sides() -> None:
     scores, rows = top_k.top_k(np.empty((0, 3), np.float32), np.ones((4, 3), np.float32), 2)
     assert scores.shape == rows.shape == (0, 2)
-    for backend in ("blocked", "faiss"):
-        scores, rows = top_k.top_k(np.ones((2, 3), np.float32), np.empty((0, 3), np.float32), 2, backend=backend)
-        assert scores.shape == rows.shape == (2, 0)
+    scores, rows = top_k.top_k(np.ones((2, 3), np.float32), np.empty((0, 3), np.float32), 2)
+    assert scores.shape == rows.shape == (2, 0)
 
 
 ONES = np.ones((4, 3), np.float32)
