@@ -37,7 +37,13 @@ def serve(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
     address = arguments.address or os.environ.get("RAY_ADDRESS") or "local"
     with freeze_code(()) as (_, runtime_env):
         handler = signal.getsignal(signal.SIGTERM)  # Ray sets its own, which ends the process at once
-        ray.init(address=address, runtime_env=runtime_env, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(
+            address=address,
+            runtime_env=runtime_env,
+            include_dashboard=False if address == "local" else None,  # it costs seconds
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
         signal.signal(signal.SIGTERM, handler)
     try:
         http_options = {"host": arguments.host, "port": arguments.port}

@@ -77,9 +77,8 @@ class Cluster:
             os.environ.setdefault(key, value)
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if not self.address:
-            # Ignore other Ray clusters on this machine. Ray Train needs the dashboard to find out that a driver was
-            # killed and to release the resources of its training run.
-            options |= {"include_dashboard": True, "num_cpus": os.cpu_count()}
+            # Ignore other Ray clusters on this machine. The dashboard costs seconds, and this Ray ends with the driver.
+            options |= {"include_dashboard": False, "num_cpus": os.cpu_count()}
         self.owns_ray = not ray.is_initialized()  # a trial runs in the Ray of its sweep
         with freeze_code(self.modules) as (self.snapshot, runtime_env):
             if self.owns_ray:
