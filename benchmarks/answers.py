@@ -3,19 +3,21 @@
     python -m benchmarks.answers [--prompts 48] [--new-tokens 48]
 
 verifying: Countdown's labels of 40,000 correct and broken answers; SQuAD's scores beside a plain port of the official
-script. generating: our batches by length beside transformers' `generate` in the order of the file,
-the same model (Qwen2's architecture, 8 layers of 512, random weights), rows a batch and greedy choice; one prompt in
-four is eight times as long.
+script. generating: our batches by length beside transformers' `generate` in the order of the file, and beside vLLM
+where it is installed: the same model (Qwen2's architecture, 8 layers of 512, random weights) and dtype, greedy choice;
+one prompt in four is eight times as long. `--rows` is the batch of `generate`; vLLM chooses its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import re
 import string
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -88,9 +90,10 @@ def generating(given: argparse.Namespace) -> None:
     from ratchet.models.decoder.tiny_decoder import save_decoder
 
     chance = np.random.default_rng(1)
-    with tempfile.TemporaryDirectory() as name:
-        save_decoder(Path(name), ["12 + 3"], vocabulary=400, hidden=512, layers=8, heads=8, positions=2048, seed=0)
-        one = decoder.load(Path(name))
+    spare = tempfile.TemporaryDirectory()
+    folder = Path(spare.name)
+    save_decoder(folder, ["12 + 3"], vocabulary=400, hidden=512, layers=8, heads=8, positions=2048, seed=0)
+    one = decoder.load(folder)
     lengths = [int(chance.integers(20, 60)) * (8 if i % 4 == 0 else 1) for i in range(given.prompts)]
     prompts = [chance.integers(3, 250, length).tolist() for length in lengths]
     names, how = [str(i) for i in range(len(prompts))], Sampling(temperature=0, max_new_tokens=given.new_tokens)
@@ -115,6 +118,9 @@ def generating(given: argparse.Namespace) -> None:
         "ratchet": lambda: sum(map(len, generate(one, prompts, names, how, batch_tokens=budget))),
         "generate, file order": in_file_order,
     }
+    if importlib.util.find_spec("vllm"):
+        dtype = str(one.model.dtype).removeprefix("torch.")
+        ways["vllm"] = start_vllm(folder, prompts, max(lengths) + given.new_tokens, dtype, given.new_tokens)
     best: dict[str, float] = {}
     for _ in range(given.rounds):
         for way, run in ways.items():
@@ -123,6 +129,18 @@ def generating(given: argparse.Namespace) -> None:
             best[way] = max(best.get(way, 0.0), tokens / (time.perf_counter() - start))
     for way, speed in best.items():
         print(f"{way:24}{speed:10,.0f} tokens/s{speed / best['generate, file order']:8.2f}")
+
+
+def start_vllm(folder: Path, prompts: list[list[int]], longest: int, dtype: str, new_tokens: int) -> Callable[[], int]:
+    """Start an engine with the arguments of the job `generate`. Return a function that answers the prompts."""
+    from vllm import LLM, SamplingParams
+
+    from ratchet.models.vllm import make_engine_args
+
+    engine = LLM(str(folder), **make_engine_args(folder, dtype=dtype, longest=longest, gpus=None))
+    asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+    how = SamplingParams(temperature=0, max_tokens=new_tokens)
+    return lambda: sum(len(one.outputs[0].token_ids) for one in engine.generate(asked, how, use_tqdm=False))
 
 
 if __name__ == "__main__":
