@@ -290,7 +290,7 @@ def test_the_real_jobs_follow_their_helpers() -> None:
     assert any(name.startswith("ratchet.models.search.top_k.") for name in found.definitions)
     assert any(name.startswith("ratchet.data.negatives.") for name in found.definitions)
     assert not any(name.startswith("orchestrator.") for name in found.definitions)
-    assert {"faiss-cpu", "numba", "numpy", "pyarrow", "python", "torch"} <= set(found.libraries)
+    assert {"numba", "numpy", "pyarrow", "python", "torch"} <= set(found.libraries)
     assert found.warnings == ()
 
 
