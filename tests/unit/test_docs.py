@@ -23,7 +23,7 @@ from ratchet.orchestrator.recipe.single_job import list_jobs, load_job
 ROOT = Path(__file__).resolve().parents[2]
 DECLARATIONS = list_jobs()
 CONFIGS = {"encoding_config": EncodingConfig, "reranker_config": RerankerConfig}
-FILES = ("py", "csv", "tsv", "txt", "json", "jsonl", "parquet", "html", "yaml", "md", "trec")
+FILES = ("py", "csv", "tsv", "txt", "json", "jsonl", "parquet", "html", "yaml", "md", "trec", "sbatch")
 
 
 def named_settings(text: str) -> set[tuple[str, str]]:
