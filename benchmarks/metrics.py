@@ -83,14 +83,11 @@ def scale(rows: int, dim: int, rounds: int, counts: list[int]) -> None:
     vectors_SD, paper_S = make_statements(rows, dim)
     alone = 0.0
     for workers in counts:
-        times = [[time_of(ours, vectors_SD, paper_S, part) for part in split(rows, workers)] for _ in range(rounds)]
+        parts = np.array_split(np.arange(rows), workers)
+        times = [[time_of(ours, vectors_SD, paper_S, part) for part in parts] for _ in range(rounds)]
         slowest = min(map(max, times))
         alone = alone or slowest * workers
         print(f"{workers:8}{rows:9,}{slowest:12.2f}{alone / (slowest * workers):12.2f}", flush=True)
-
-
-def split(rows: int, workers: int) -> list[np.ndarray]:
-    return np.array_split(np.arange(rows), workers)
 
 
 def time_of(work: Callable[..., object], *arguments: object) -> float:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,11 +49,10 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def slurm() -> Iterator[None]:
     """Start the daemons of two nodes with one CPU each."""
-    folder = tmp_path_factory.mktemp("slurm")
-    for path in (folder, *folder.parents[:3]):
-        path.chmod(0o755)  # MUNGE refuses others
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+    folder.chmod(0o755)  # MUNGE refuses others
     (folder / "state").mkdir()
     key, socket = folder / "key", folder / "munge.sock"
     key.write_bytes(secrets.token_bytes(1024))
@@ -73,6 +73,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del os.environ["SLURM_CONF"]
         for path in folder.glob("*.pid"):
             os.kill(int(path.read_text()), signal.SIGTERM)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def tell(*command: str) -> str:
