@@ -25,7 +25,8 @@ class Finder:
 
     def __init__(self, model: Path, folder: Path, hybrid: bool = False) -> None:
         """hybrid: fuse with BM25 by reciprocal ranks (Cormack, Clarke and Büttcher 2009)."""
-        self.encoder = encoder.load(model, device="cpu")
+        # One query at a time: bfloat16 would save nothing and reorder documents whose scores are close.
+        self.encoder = encoder.load(model, dtype="float32", device="cpu")
         self.index = faiss.read_index(str(folder / INDEX))
         documents = pq.read_table(folder / DOCUMENTS)
         self.ids, self.texts = documents["id"].to_pylist(), documents["text"]

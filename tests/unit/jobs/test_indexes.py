@@ -48,7 +48,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
 
 def rank(model: Path, query: str) -> np.ndarray:
     """Return the rows of all documents by a full sort."""
-    loaded = encoder.load(model, device="cpu")
+    loaded = encoder.load(model, dtype="float32", device="cpu")
     rows: np.ndarray = np.argsort(
         -(loaded.encode(TEXTS, "passage") @ loaded.encode([query], "query")[0]), kind="stable"
     )
