@@ -18,6 +18,9 @@ from ratchet.errors import DamagedError
 from ratchet.orchestrator.atomic_file import append_json, make_folder, read_json_lines, write_atomically
 from ratchet.orchestrator.store import Store
 
+PROGRESS = "progress.json"
+"""File of a run with the progress of its running steps."""
+
 
 class RunLog:
     """The folder of a run. Methods may be called from any thread of the driver."""

@@ -49,7 +49,9 @@ def _run(arguments: argparse.Namespace) -> int:
         from ratchet.orchestrator.execution import run  # noqa: F401
 
     store, argv = Store.open(arguments.store), ["ratchet", *sys.argv[1:]]
-    options = {"address": arguments.address, "repair": arguments.repair, "target": getattr(arguments, "target", None)}
+    if url := getattr(arguments, "notify", None):
+        argv = [part.replace(url, "URL") for part in argv]  # the run records its command, and a URL may hold a secret
+    options = {name: getattr(arguments, name, None) for name in ("address", "repair", "target", "notify")}
     own, as_json = RECIPE_COMMANDS.get(arguments.command), getattr(arguments, "json", False)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         done = run_recipe(arguments.recipe, _settings(arguments), store, argv, **options)
@@ -88,6 +90,7 @@ def _submit(arguments: argparse.Namespace) -> int:
                 f"submit --env {name}: looks like a secret; expected none, since jobs show their variables;"
                 " put it into a file on the cluster, or give its machines a role (docs/cluster.md)"
             )
+    environment = {name: os.environ[name] for name in arguments.env}
     found = recipe.find(arguments.recipe)
     return submit(
         f"./{found.name}.py" if arguments.recipe.endswith(".py") else arguments.recipe,
@@ -95,7 +98,7 @@ def _submit(arguments: argparse.Namespace) -> int:
         Snapshot.take([found.module]),
         [arguments.settings] if arguments.settings else [],
         address=arguments.address,
-        environment={name: os.environ[name] for name in arguments.env},
+        environment=environment | ({"RATCHET_NOTIFY": arguments.notify} if arguments.notify else {}),
         wait=not arguments.no_wait,
     )
 
@@ -136,6 +139,10 @@ def _recipes(arguments: argparse.Namespace) -> int:
 def _status(arguments: argparse.Namespace) -> int:
     if arguments.log:
         store_console.print_log(Store.view(arguments.store), arguments.limit, arguments.run or "")
+    elif arguments.follow:
+        from ratchet.orchestrator.cli.follow import follow_run
+
+        return follow_run(Store.view(arguments.store), arguments.run)
     else:
         store_console.print_status(Store.view(arguments.store), arguments.run, arguments.json)
     return 0

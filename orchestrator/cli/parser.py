@@ -207,6 +207,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub = add_command("status", "show the runs in the store, the sweeps, and the steps that are running")
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning: show the steps of this run")
     sub.add_argument("--json", action="store_true", help="print the runs, or the steps of the run, as JSON")
+    sub.add_argument("--follow", action="store_true",
+        help="show the progress of the run (default: the newest) until it ends, from any machine that reads the store;"
+        " the exit status is that of the run")
     sub.add_argument("--log", action="store_true",
         help="show which results were stored (commit), given up as damaged (withdraw), given a name (promote) and"
         " removed (collect), when and by whom, the newest last")
@@ -257,8 +260,15 @@ def _add_address(sub: argparse.ArgumentParser) -> None:
         " machine)")
 
 
+def _add_notify(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--notify", metavar="URL",
+        help="post JSON to this URL when a step fails and when the run ends; its `text` is a sentence, as chat services"
+        " expect (default: the environment variable RATCHET_NOTIFY; docs/cluster.md lists the fields)")
+
+
 def _add_run(sub: argparse.ArgumentParser) -> None:
     _add_address(sub)
+    _add_notify(sub)
     sub.add_argument("--repair", action="store_true",
         help="move stored results that are damaged on disk aside and compute them again (default: stop with an error)")
 
@@ -294,6 +304,7 @@ def _add_submit(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--address",
         help="address of the cluster's dashboard, such as http://127.0.0.1:8265 (default: the environment variable"
         " RAY_ADDRESS)")
+    _add_notify(sub)
     sub.add_argument("--no-wait", action="store_true", help="return after the job is started; do not follow its log")
     sub.add_argument("--env", action="append", default=[], metavar="NAME",
         help="environment variable to pass on, such as WANDB_PROJECT; secrets are refused; may be repeated")

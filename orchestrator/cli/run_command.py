@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,44 +35,51 @@ def run_recipe(
     address: str | None = None,
     repair: bool = False,
     target: Path | None = None,
+    notify: str | None = None,
 ) -> Run:
     """Run a recipe, or continue a run, and print what happens. Return the run, which may have failed steps.
 
     name: of the recipe, or its file. argv: the command that repeats the run. address: of a Ray cluster. repair: compute
-    damaged results again. target: a new folder for the result of the recipe. Raises InputError for wrong input."""
+    damaged results again. target: a new folder for the result of the recipe. notify: a URL for notifications (default:
+    the environment variable RATCHET_NOTIFY). Raises InputError for wrong input."""
     if target and (target.exists() or not target.absolute().parent.is_dir()):
         what = "exists already" if target.exists() else "is in a folder that does not exist"
         raise InputError(f"{target}: {what}; expected a new folder; give another name")
     from ratchet.orchestrator.execution.cluster import Cluster
+    from ratchet.orchestrator.execution.notification import Notifier
     from ratchet.orchestrator.execution.run import Run, begin
 
-    found = recipe.find(name)
-    steps, summary, parameters = recipe.build(found, settings, store)
-    if target and not summary.results:
-        raise InputError(
-            f"--out {target}: {name} has no result to copy; expected a job, or a recipe that writes a model, vectors or"
-            " an index; leave it out"
-        )
-    cluster = Cluster(address, recipe.list_modules(found, steps))
-    try:
-        with OpenRun(store) as open_run:
-            plan, run_log = begin(found, steps, store, parameters, argv, repair, cluster)
-            open_run.set_folder(run_log.folder)
-            console.print_warnings(plan, summary)
-            last_times = plan.list_last_times(read_last_step_ids(store, found.name, plan.missing()))
-            with LiveView(list(plan.steps), found.name, run_log.run_id, last_times=last_times) as view:
-                run = Run(found, summary, plan, cluster, run_log, view)
-                run.execute()
-            report = build_run_report(run)
-            write_report(run_log.folder, report)
-            run.copy_files()
-            if target:
-                run.copy_result(target)
-                console.print_target(target)
-            console.print_outcome(run)
-            store.publish(run_log.folder)
-            for note in trackers.publish(report, run_log.folder):
-                print_clean(f"note: {note}", sys.stderr)
-    finally:
-        cluster.stop()
+    about = {"recipe": name, "store": store.where, "command": shlex.join(argv)}
+    with ExitStack() as stack:
+        notifier = stack.enter_context(Notifier(notify or os.environ.get("RATCHET_NOTIFY"), **about))
+        found = recipe.find(name)
+        steps, summary, parameters = recipe.build(found, settings, store)
+        if target and not summary.results:
+            raise InputError(
+                f"--out {target}: {name} has no result to copy; expected a job, or a recipe that writes a model,"
+                " vectors or an index; leave it out"
+            )
+        cluster = Cluster(address, recipe.list_modules(found, steps))
+        stack.callback(cluster.stop)
+        open_run = stack.enter_context(OpenRun(store))
+        plan, run_log = begin(found, steps, store, parameters, argv, repair, cluster)
+        open_run.set_folder(run_log.folder)
+        notifier.about |= {"recipe": found.name, "run": run_log.run_id}
+        console.print_warnings(plan, summary)
+        last_times = plan.list_last_times(read_last_step_ids(store, found.name, plan.missing()))
+        with LiveView(list(plan.steps), found.name, run_log.run_id, last_times=last_times) as view:
+            run = Run(found, summary, plan, cluster, run_log, view, notifier=notifier)
+            run.execute()
+        report = build_run_report(run)
+        write_report(run_log.folder, report)
+        run.copy_files()
+        if target:
+            run.copy_result(target)
+            console.print_target(target)
+        console.print_outcome(run)
+        store.publish(run_log.folder)
+        numbers, page = trackers.list_numbers(report), str(run_log.folder / "report.html")
+        notifier.run_ended(run.word, report.seconds, run.failures, numbers=numbers, report=page)
+        for note in trackers.publish(report, run_log.folder):
+            print_clean(f"note: {note}", sys.stderr)
     return run

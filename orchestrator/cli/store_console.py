@@ -33,7 +33,7 @@ MAX_LISTED = 50
 
 def print_status(store: Store, run: str | None, as_json: bool = False) -> None:
     """Print all runs, newest first, or the steps of one run."""
-    found = list_run_steps(_find_run(store, run)) if run is not None else list_run_states(store)
+    found = list_run_steps(find_run(store, run)) if run is not None else list_run_states(store)
     if as_json:
         print_clean(json.dumps(found, indent=1))
         return
@@ -135,7 +135,7 @@ def print_log(store: Store, limit: int, run: str) -> None:
 
 def print_report(store: Store, run: str | None) -> None:
     """Print the Markdown report of a run and the path of the HTML report."""
-    run_log = _find_run(store, run)
+    run_log = find_run(store, run)
     path = run_log.folder / "report.md"
     if not path.exists():
         others = (other.run_id for other in list_run_logs(store) if (other.folder / "report.md").exists())
@@ -149,7 +149,7 @@ def print_report(store: Store, run: str | None) -> None:
 
 def print_diff(store: Store, before: str, after: str, as_json: bool, page: Path | None) -> None:
     """Print what differs between two runs. page: a file for it as HTML."""
-    found = compare_runs(store, _find_run(store, before), _find_run(store, after))
+    found = compare_runs(store, find_run(store, before), find_run(store, after))
     if page:
         write_atomically(page, render_diff(found))
         print_clean(f"page: {page}", sys.stderr if as_json else None)
@@ -207,7 +207,8 @@ def verify_store(store: Store, sample: float) -> bool:
     return not found.problems
 
 
-def _find_run(store: Store, run: str | None) -> RunLog:
+def find_run(store: Store, run: str | None) -> RunLog:
+    """Return the newest run whose id begins with `run`; None: of all. Raises StoreError if there is none."""
     for run_log in list_run_logs(store):
         if run is None or run_log.run_id.startswith(run):
             return run_log

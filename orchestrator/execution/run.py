@@ -23,6 +23,8 @@ from ratchet.orchestrator import needs
 from ratchet.orchestrator.atomic_file import replace, sync_tree
 from ratchet.orchestrator.execution.cluster import Cluster, compute_demand
 from ratchet.orchestrator.execution.executor import Executor, describe_failure, versions
+from ratchet.orchestrator.execution.notification import Notifier
+from ratchet.orchestrator.execution.progress_export import ProgressExport
 from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to_skip, to_start
 from ratchet.orchestrator.job_interface.job import Resources
@@ -57,6 +59,7 @@ class Run:
     view: RunListener
     stop: threading.Event = field(default_factory=threading.Event)
     """Set by another thread to end the run as ctrl-C does."""
+    notifier: Notifier = field(default_factory=lambda: Notifier(None))
     demand: dict[str, Demand] = field(init=False, default_factory=dict)
     failures: dict[str, str] = field(init=False, default_factory=dict)
     """Step -> message."""
@@ -95,6 +98,7 @@ class Run:
 
     def _loop(self, executor: Executor, pool: ThreadPoolExecutor) -> None:
         running: dict[Future[Commit], str] = {}
+        export = ProgressExport(self.plan.store, self.run_log, self.recipe.name)
         while not finished(self.status):
             if self.stop.is_set():
                 raise KeyboardInterrupt
@@ -106,10 +110,12 @@ class Run:
                 self.status[name] = Status.RUNNING
                 running[pool.submit(executor.execute, name)] = name
             done, _ = wait(running, timeout=TICK, return_when=FIRST_COMPLETED)
-            for name, progress in self.cluster.take_progress().items():
+            latest = self.cluster.take_progress()
+            for name, progress in latest.items():
                 self.view.progress(name, progress)
             for future in done:
                 self._record_end(running.pop(future), future)
+            export.update(self.status, latest)
 
     def _record_end(self, name: str, future: Future[Commit]) -> None:
         """Record the end of a step: its result, or why there is none."""
@@ -122,12 +128,14 @@ class Run:
             self.failures[name] = describe_failure(error)
             self.run_log.event("failed", name, reason=self.failures[name])
             self.view.failed(name, self.failures[name])
+            self.notifier.step_failed(name, self.failures[name])
             return
         self.plan.record(name, commit)
         self.status[name] = Status.DONE
         seconds = commit.record["seconds"]
-        self.run_log.event("done", name, step_id=commit.step_id, seconds=seconds, attempt=commit.attempt)
-        self.view.finished(name, seconds, self._select_metrics(name))
+        metrics, about = self._select_metrics(name), {"step_id": commit.step_id, "attempt": commit.attempt}
+        self.run_log.event("done", name, seconds=seconds, metrics=metrics, **about)
+        self.view.finished(name, seconds, metrics)
         for lost in commit.record.get("lost", []):
             self.run_log.event("lost", name, **lost)
             repeated = f", {lost['amount']:g} {lost['unit']} repeated" if lost["amount"] is not None else ""

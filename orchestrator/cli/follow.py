@@ -1,0 +1,79 @@
+"""`ratchet status --follow`: the live view of a run, read from its folder, on any machine that reads the store."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import Any
+
+from ratchet.orchestrator.cli.live_view import LiveView
+from ratchet.orchestrator.cli.store_console import find_run
+from ratchet.orchestrator.job_interface.job import Progress
+from ratchet.orchestrator.job_interface.terminal import print_clean
+from ratchet.orchestrator.run_log import PROGRESS, RunLog
+from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.store.open_runs import list_open_runs
+
+INTERVAL = 2.0
+"""Seconds between reads."""
+
+STATUS = {"finished": 0, "failed": 1, "interrupted": 130}
+"""How a run ended -> exit status of its command."""
+
+
+def follow_run(store: Store, run: str | None) -> int:
+    """Show a run until it ends, and return the exit status of its command; 1 if its driver is gone. run: the beginning
+    of its id; None: the newest."""
+    run_log = find_run(store, run)
+    about = run_log.read("about.json") or {}
+    while not run_log.steps() and _is_running(store, run_log):
+        time.sleep(INTERVAL)
+        store.pull("runs")
+    shown, stamp, ended = 0, 0.0, ""
+    with LiveView([step["name"] for step in run_log.steps()], str(about.get("recipe")), run_log.run_id) as view:
+        while True:
+            running = _is_running(store, run_log)  # before the events: a run writes its last one first
+            events = run_log.events()
+            for event in events[shown:]:
+                _show(view, event)
+            shown, ended = len(events), run_log.find_end()
+            if ended or not running:
+                break
+            with suppress(FileNotFoundError):
+                if (changed := (run_log.folder / PROGRESS).stat().st_mtime) != stamp:
+                    stamp = changed
+                    for step, progress in (run_log.read(PROGRESS) or {}).items():
+                        view.progress(step, Progress(**progress))
+            time.sleep(INTERVAL)
+            store.pull("runs")
+    if not ended:
+        print_clean(f"run {run_log.run_id}: its driver is gone; give the command of the run again to continue it")
+    elif (page := run_log.folder / "report.html").exists():
+        print_clean(f"report: {page}")
+    return STATUS.get(ended, 1)
+
+
+def _is_running(store: Store, run_log: RunLog) -> bool:
+    return any(mark["run"] in ("", f"runs/{run_log.run_id}") for mark in list_open_runs(store))
+
+
+def _show(view: LiveView, event: dict[str, Any]) -> None:
+    """Show an event of a run log as its driver did."""
+    step = event["step"]
+    match event["event"]:
+        case "hit":
+            view.hit(step)
+        case "started":
+            view.started(step, event["attempt"])
+        case "waiting":
+            view.waiting(step, event["on"])
+        case "retry":
+            view.retrying(step, event["reason"].splitlines()[0], event["wait"])
+        case "done":
+            view.finished(step, event["seconds"], event.get("metrics", {}))
+        case "failed":
+            view.failed(step, event["reason"])
+        case "skipped":
+            view.skipped(step, event["because"])
+        case "lost":
+            view.message(f"{step}: {event['what']}: lost")

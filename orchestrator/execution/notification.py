@@ -1,0 +1,79 @@
+"""Notifications of a run: JSON that is posted to a URL when a step fails and when the run ends.
+
+    event      step_failed, run_ended, or run_failed (the run ended by an error of its own, or could not start)
+    text       a sentence that says it, which chat services such as Slack and Mattermost show
+    recipe, run, store, host, command, time (seconds since 1970)
+    step, reason                            of step_failed; run_failed has a reason
+    status, seconds, failures, numbers, report      of run_ended
+
+A URL that does not answer is reported on the standard error, and neither delays nor fails the run.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from types import TracebackType
+from typing import Any
+
+from ratchet.errors import InputError, describe
+from ratchet.orchestrator.job_interface.terminal import print_clean
+from ratchet.orchestrator.reporting.formatting import format_duration
+
+TRIES, TIMEOUT, PAUSE = 3, 10.0, 1.0
+"""Attempts to post a notification, the seconds of one, and those between two."""
+
+
+class Notifier:
+    """Context manager that posts the notifications of one run. Without a URL it does nothing."""
+
+    def __init__(self, url: str | None, **about: Any) -> None:
+        """about: what every notification says: `recipe`, `run`, `store`, `command`."""
+        self.url = url or ""
+        if self.url and not self.url.startswith(("http://", "https://")):
+            raise InputError(
+                f"--notify or RATCHET_NOTIFY: '{self.url[:20]}' given; expected a URL that begins with https:// or"
+                " http://; correct it"
+            )
+        self.about = {"recipe": "", "run": None, "host": socket.gethostname(), **about}
+        self.pool, self.sent = ThreadPoolExecutor(1, thread_name_prefix="notify"), list[Future[None]]()
+
+    def __enter__(self) -> Notifier:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if isinstance(error, Exception):
+            self.send("run_failed", f"did not run: {describe(error).splitlines()[0]}", reason=describe(error))
+        wait(self.sent, TRIES * TIMEOUT)
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+    def step_failed(self, step: str, reason: str) -> None:
+        self.send("step_failed", f"step {step} failed: {reason.splitlines()[0]}", step=step, reason=reason)
+
+    def run_ended(self, status: str, seconds: float, failures: Mapping[str, str], **more: Any) -> None:
+        text = f"{status} after {format_duration(seconds)}"
+        self.send("run_ended", text, status=status, seconds=seconds, failures=dict(failures), **more)
+
+    def send(self, event: str, said: str, **details: Any) -> None:
+        if self.url:
+            text = f"ratchet {self.about['recipe']} {self.about['run'] or ''}".rstrip()
+            payload = {"event": event, "text": f"{text}: {said}", "time": time.time(), **self.about, **details}
+            self.sent.append(self.pool.submit(self._post, json.dumps(payload).encode()))
+
+    def _post(self, body: bytes) -> None:
+        request = urllib.request.Request(self.url, body, {"Content-Type": "application/json"})
+        for left in reversed(range(TRIES)):
+            try:
+                urllib.request.urlopen(request, timeout=TIMEOUT).close()
+                return
+            except (OSError, ValueError) as error:  # a refused connection, a status of 400 or more, a wrong URL
+                if not left:
+                    # The URL itself may hold a secret.
+                    print_clean(f"note: the notification was not sent: {describe(error)}", sys.stderr)
+                else:
+                    time.sleep(PAUSE)
