@@ -30,13 +30,14 @@ def unite(parts: Sequence[Part]) -> RetrievalData:
         task, prefix = options.get("instruction", [""])[0], "".join(f"{name}/" for name in options.get("name", ()))
         numbered = prefix or (f"{number}/" if len(parts) > 1 else "")
         ids: dict[str, str] = {}
-        for document in data.corpus:
+        documents = list(data.corpus)
+        for document in documents:
             id = f"{prefix if document.where else numbered}{document.id}"
             new = replace(document, id=id, where=document.where or place)
             ids[document.id] = earlier.get(document.text, id)
             if ids[document.id] == id and (first := corpus.setdefault(id, new)).text != new.text:
                 raise _refuse(new, first, "document")
-        earlier |= {document.text: ids[document.id] for document in reversed(data.corpus)}
+        earlier |= {document.text: ids[document.id] for document in reversed(documents)}
         kept = [q for q in data.queries if (q.split == split if split else q.split not in {part[2] for part in parts})]
         kept = kept or list(data.queries) * bool(split)
         notes.update({**data.notes, "queries of another split, left out": len(data.queries) - len(kept)})

@@ -1,13 +1,16 @@
-"""Retrieval data in memory: documents, queries, and which documents are relevant to which query."""
+"""Retrieval data: documents, queries, and which documents are relevant to which query."""
 
 from __future__ import annotations
 
 import math
 import random
+from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
+
+import numpy as np
 
 from ratchet.errors import DataError
 
@@ -19,6 +22,26 @@ class Document:
     id: str
     text: str
     where: str = ""
+
+
+@dataclass(frozen=True)
+class LargeCorpus:
+    """A corpus that is not held in memory: each iteration reads it again."""
+
+    read: Callable[[], Iterator[Document]]
+    sample: Sequence[Document]
+    """Its first documents, which are checked while planning. The step that copies it checks all."""
+    estimate: int
+    """Estimated number of documents, from the size of the files and of the sample."""
+
+    def __iter__(self) -> Iterator[Document]:
+        return self.read()
+
+    def __len__(self) -> int:
+        return self.estimate
+
+
+Corpus = Sequence[Document] | LargeCorpus
 
 
 @dataclass(frozen=True)
@@ -49,7 +72,7 @@ class Query:
 class RetrievalData:
     """A corpus and queries with relevance labels. `check_data` checks that ids exist and nothing is empty."""
 
-    corpus: Sequence[Document]
+    corpus: Corpus
     queries: Sequence[Query]
     notes: dict[str, int] = field(default_factory=dict)
     """Counts of what was dropped or merged while reading, by a sentence that says it."""
@@ -60,37 +83,67 @@ class RetrievalData:
 
     @property
     def longest_text(self) -> int:
-        """Characters of the longest document or query."""
-        return max(len(text) for text in (*(d.text for d in self.corpus), *(q.text for q in self.queries)))
+        """Characters of the longest document or query; of a large corpus, of those of its sample."""
+        return max(len(one.text) for one in (*_sample(self.corpus), *self.queries))
 
 
 def check_data(data: RetrievalData, source: str, least: int = 2) -> RetrievalData:
-    """Return the data unchanged. Raises DataError for the first error in it, and for less than `least` documents."""
-    if (found := len(data.corpus)) < least:
-        raise DataError(f"{source}: {found} documents in the corpus; expected at least {least}, to rank; give more")
-    known: dict[str, str] = {}
-    for document in data.corpus:
-        where = document.where or source
-        refuse_repeated(known, document.id, where, "document id")
-        if not document.text.strip():
-            raise DataError(f"{where}: document '{document.id}' has no text; expected some; remove it or fill it")
+    """Return the data unchanged. Raises DataError for the first error in it, and for less than `least` documents. Of a
+    large corpus the sample is checked."""
+    is_large = isinstance(data.corpus, LargeCorpus)
+    for _ in check_documents(_sample(data.corpus), () if is_large else data.queries, source, least):
+        pass
     for query in check_queries(data.queries, source):
         where = query.where or source
         if not query.positives:
             raise DataError(
                 f"{where}: query '{query.id}' has no positive; expected at least one; remove it or label it"
             )
-        for name in (*query.positives, *query.negatives):
-            if name not in known:
-                raise DataError(
-                    f"{where}: query '{query.id}' names document '{name}', which is not in the corpus; add or remove it"
-                )
         if both := set(query.positives) & set(query.negatives):
             raise DataError(
                 f"{where}: query '{query.id}' has document '{min(both)}' as a positive and as a negative; expected one"
                 " of the two; remove it from the negatives"
             )
     return data
+
+
+def _sample(corpus: Corpus) -> Sequence[Document]:
+    return corpus.sample if isinstance(corpus, LargeCorpus) else corpus
+
+
+def check_documents(
+    corpus: Iterable[Document], queries: Sequence[Query], source: str = "the corpus", least: int = 2
+) -> Iterator[Document]:
+    """Yield the documents unchanged. 8 bytes per document are held in memory, and the ids that queries name.
+
+    Raises DataError for a document without text, and at the end for less than `least` documents, an id that is not
+    unique, and a document that a query names and that is not there."""
+    found = array("q")
+    missing = {name for query in queries for name in (*query.positives, *query.negatives)}
+    for document in corpus:
+        if not document.text.strip():
+            where = document.where or source
+            raise DataError(f"{where}: document '{document.id}' has no text; expected some; remove it or fill it")
+        found.append(hash(document.id))
+        missing.discard(document.id)
+        yield document
+    if len(found) < least:
+        raise DataError(
+            f"{source}: {len(found)} documents in the corpus; expected at least {least}, to rank; give more"
+        )
+    numbers, counts = np.unique(np.frombuffer(found, np.int64), return_counts=True)
+    if repeated := set(numbers[counts > 1].tolist()):  # rarely two ids with the same hash
+        places: dict[str, str] = {}
+        for document in corpus:
+            if hash(document.id) in repeated:
+                refuse_repeated(places, document.id, document.where or source, "document id")
+    for query in queries if missing else ():
+        for name in (*query.positives, *query.negatives):
+            if name in missing:
+                raise DataError(
+                    f"{query.where or source}: query '{query.id}' names document '{name}', which is not in the corpus;"
+                    " add or remove it"
+                )
 
 
 def check_queries(queries: Sequence[Query], source: str) -> Sequence[Query]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -97,13 +98,12 @@ def write_table(path: Path, table: pa.Table) -> None:
         pq.write_table(table, file, compression="zstd", row_group_size=65_536)
 
 
-def write_shards(folder: Path, rows: Sequence[dict[str, Any]], schema: pa.Schema, rows_per_shard: int) -> list[Path]:
+def write_shards(folder: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema, rows_per_shard: int) -> list[Path]:
     """Write rows as shards of `rows_per_shard`; at least one shard, which may be empty."""
-    paths = []
-    for number, start in enumerate(range(0, max(1, len(rows)), rows_per_shard)):
-        path = folder / f"shard-{number:05d}.parquet"
-        write_table(path, pa.Table.from_pylist(list(rows[start : start + rows_per_shard]), schema=schema))
-        paths.append(path)
+    paths, rest = list[Path](), iter(rows)
+    while (part := list(islice(rest, rows_per_shard))) or not paths:
+        paths.append(folder / f"shard-{len(paths):05d}.parquet")
+        write_table(paths[-1], pa.Table.from_pylist(part, schema=schema))
     return paths
 
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from ratchet.data.formats.pairs import read_table
 from ratchet.data.formats.text_files import BLANK, read_field, read_json_objects, show
-from ratchet.data.retrieval import Document, Query, RetrievalData, refuse_repeated
+from ratchet.data.retrieval import Corpus, Document, LargeCorpus, Query, RetrievalData, refuse_repeated
 from ratchet.errors import DataError
 from ratchet.files import iterate_lines
 
 SPLITS = {"train": "train", "dev": "valid", "valid": "valid", "test": "test", "all": None}
+LARGE = 256 << 20
+"""Bytes of files above which the documents are not held in memory."""
+SAMPLE = 10_000
+"""Documents that are read of these before the step that copies them."""
 SCORE = re.compile(r"-?[0-9]{1,9}")
 
 
@@ -33,16 +39,9 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
         unlabelled.append(Query(name, read_field(where, row, "text", str), (), (), group=name, where=where))
     if not labelled:
         return RetrievalData([], unlabelled)
-    corpus = [
-        Document(
-            read_field(where, row, "_id", str),
-            f"{read_field(where, row, 'title', str, None) or ''}\n{read_field(where, row, 'text', str)}".strip(),
-            where,
-        )
-        for where, row in _read_rows(folder, "corpus")
-    ]
+    corpus = _read_corpus(folder)
     texts = {query.id: query.text for query in unlabelled}
-    documents = {document.id for document in corpus}
+    documents = None if isinstance(corpus, LargeCorpus) else {document.id for document in corpus}
     files = _find_qrels(folder / "qrels")
     queries: list[Query] = []
     ungraded = 0
@@ -61,6 +60,28 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
             " for each relevant document; check the third column"
         )
     return RetrievalData(corpus, queries, notes={"queries without a relevant document, left out": ungraded})
+
+
+def _read_corpus(folder: Path) -> Corpus:
+    """Read the documents; of more than LARGE bytes only a sample."""
+
+    def read() -> Iterator[Document]:
+        for where, row in _read_rows(folder, "corpus"):
+            title = read_field(where, row, "title", str, None) or ""
+            yield Document(
+                read_field(where, row, "_id", str), f"{title}\n{read_field(where, row, 'text', str)}".strip(), where
+            )
+
+    files = sorted((folder / "corpus").glob("*.parquet")) or [folder / "corpus.jsonl"]
+    size = sum(path.stat().st_size for path in files if path.exists())
+    if size <= LARGE:
+        return list(read())
+    sample = list(islice(read(), SAMPLE))
+    if files[0].suffix == ".parquet":
+        return LargeCorpus(read, sample, sum(pq.read_metadata(path).num_rows for path in files))
+    with files[0].open("rb") as file:
+        lines = sum(map(len, islice(file, len(sample))))
+    return LargeCorpus(read, sample, round(size / lines * len(sample)))
 
 
 def is_folder(path: Path) -> bool:
@@ -96,14 +117,16 @@ def _find_qrels(folder: Path) -> list[Path]:
     return files
 
 
-def _read_qrels(path: Path, texts: Container[str], documents: Container[str]) -> dict[str, tuple[str, dict[str, int]]]:
-    """Return query -> (`file:line` of its first row, document -> grade)."""
+def _read_qrels(
+    path: Path, texts: Container[str], documents: Container[str] | None
+) -> dict[str, tuple[str, dict[str, int]]]:
+    """Return query -> (`file:line` of its first row, document -> grade). documents: None where they are not known."""
     found: dict[str, tuple[str, dict[str, int]]] = {}
     lines: dict[tuple[str, str], str] = {}
     for where, query, document, grade in _read_labels(path):
         if query not in texts:
             raise DataError(f"{where}: query {show(query)} is not in queries.jsonl; add it or remove the line")
-        if document not in documents:
+        if documents is not None and document not in documents:
             raise DataError(f"{where}: document {show(document)} is not in corpus.jsonl; add it or remove the line")
         _, grades = found.setdefault(query, (where, {}))
         first = lines.setdefault((query, document), where)

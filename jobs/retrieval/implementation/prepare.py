@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pyarrow as pa
 
 from ratchet.data.rankings import summarize_counts
-from ratchet.data.retrieval import Query
+from ratchet.data.retrieval import Query, RetrievalData, check_documents
 from ratchet.data.tables import (
     CORPUS,
     GROUPED,
@@ -24,7 +27,7 @@ from ratchet.orchestrator.job_interface import Context, Progress, Result
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     data = load_data(config, inputs)
     splits = split_data(data, config)
-    write_shards(context.out / "corpus", list(map(vars, data.corpus)), CORPUS, config.shard_rows)
+    documents, longest = _copy_corpus(context, config, data)
     scored = splits["train"] and all(query.teacher for query in splits["train"])
     scores = [TEACHER_SCORES["positives"], TEACHER_SCORES["negatives"]] if scored else []
     instructions = [name for name in INSTRUCTIONS if any(getattr(query, name) for query in data.queries)]
@@ -44,12 +47,28 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         statistics.append(_statistics(name, queries, sum(row["seen"] is True for row in rows)))
     context.progress(Progress(len(data.queries), len(data.queries), "queries"))
     counts = {f"{name}/queries": len(queries) for name, queries in splits.items()}
-    counts["longest_text"] = data.longest_text
+    counts["longest_text"] = longest
     return Result(
-        {"documents": len(data.corpus), "queries": len(data.queries), **counts, **data.notes},
+        {"documents": documents, "queries": len(data.queries), **counts, **data.notes},
         {"splits": statistics},
         note=describe_repeated(splits),
     )
+
+
+def _copy_corpus(context: Context, config: Config, data: RetrievalData) -> tuple[int, int]:
+    """Check the documents and write them as shards. Return their number, and the characters of the longest text."""
+    documents, longest = 0, max(len(query.text) for query in data.queries)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        nonlocal documents, longest
+        for document in check_documents(data.corpus, data.queries):
+            yield vars(document)
+            documents, longest = documents + 1, max(longest, len(document.text))
+            if documents % config.shard_rows == 0:
+                context.progress(Progress(documents, len(data.corpus), "documents"))
+
+    write_shards(context.out / "corpus", rows(), CORPUS, config.shard_rows)
+    return documents, longest
 
 
 def _statistics(name: str, queries: list[Query], seen: int) -> dict[str, float | int | str]:

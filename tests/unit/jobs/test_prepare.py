@@ -7,11 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from ratchet.data.formats import beir
 from ratchet.data.rankings import summarize_counts, summarize_tokens
 from ratchet.data.tables import CORPUS, GROUPED, HELD_OUT, list_shards, read_shards
-from ratchet.errors import InputError
+from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval.implementation.prepare import run
 from ratchet.jobs.retrieval.prepare import Config, Inputs, check, list_outputs, predict
 from ratchet.orchestrator.job_interface import Context, Result
@@ -225,3 +228,80 @@ def test_statistics_of_no_queries_are_zero_and_queries_without_relevant_document
         [lengths.mean(), np.percentile(lengths, 95), 59], 1
     ).tolist()
     assert summarize_counts([0, 2, 0, 4]) == {"mean": 1.5, "std": 1.6583, "P75": 2.5, "P95": 3.7, "max": 4, "none": 2}
+
+
+def write_beir(folder: Path, documents: list[dict[str, str]], relevant: str = "d1") -> Path:
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
+    queries = [{"_id": f"q{n}", "text": f"question {n}"} for n in range(20)]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
+    labels = "".join(f"q{n}\t{relevant}\t1\n" for n in range(20))
+    (folder / "qrels" / "train.tsv").write_text(f"query-id\tcorpus-id\tscore\n{labels}")
+    return folder
+
+
+DOCUMENTS = [{"_id": f"d{n}", "title": "A title", "text": f"text {'x' * n}"} for n in range(50)]
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every corpus be one that is not held in memory."""
+    monkeypatch.setattr(beir, "LARGE", 0)
+    monkeypatch.setattr(beir, "SAMPLE", 10)
+
+
+@pytest.mark.parametrize("parquet", [False, True])
+def test_a_large_corpus_is_copied_to_the_same_bytes_as_a_small_one(
+    parquet: bool, context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs, config = Inputs((write_beir(tmp_path / "beir", DOCUMENTS),)), Config(shard_rows=8)
+    if parquet:
+        (tmp_path / "beir" / "corpus").mkdir()
+        pq.write_table(pa.Table.from_pylist(DOCUMENTS), tmp_path / "beir" / "corpus" / "a.parquet")
+        (tmp_path / "beir" / "corpus.jsonl").rename(tmp_path / "beir" / "unused")
+        for name in ("queries", "qrels"):
+            (tmp_path / "beir" / name).mkdir(exist_ok=True)
+    small, before = made(context, config, inputs)
+    monkeypatch.setattr(beir, "LARGE", 0)
+    monkeypatch.setattr(beir, "SAMPLE", 10)
+    out, result = made(context, config, inputs)
+    assert contents(out) == contents(small)
+    assert (result.metrics, result.tables) == (before.metrics, before.tables)
+    planned = predict(config, inputs, {}).metrics
+    assert planned["documents"] == (50 if parquet else pytest.approx(50, rel=0.4))
+    assert planned["train/queries"] == result.metrics["train/queries"]
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize(
+    ("row", "relevant", "message"),
+    [
+        ({"_id": "d3"}, "d1", r"corpus\.jsonl:41: document id 'd3' is also at .*corpus\.jsonl:4; expected unique ids"),
+        ({"text": ""}, "d1", r"corpus\.jsonl:41: document 'd40' has no text; expected some"),
+        ({"_id": 7}, "d1", r"corpus\.jsonl:41: field '_id' is int; expected str"),
+        ({}, "nowhere", r"train\.tsv:2: query 'q0' names document 'nowhere', which is not in the corpus"),
+    ],
+)
+def test_all_of_a_large_corpus_is_checked_while_it_is_copied(
+    row: dict[str, object], relevant: str, message: str, context: MakeContext, tmp_path: Path
+) -> None:
+    rows = [{**one, "title": ""} | (row if n == 40 else {}) for n, one in enumerate(DOCUMENTS)]
+    inputs = Inputs((write_beir(tmp_path / "beir", rows, relevant),))  # type: ignore[arg-type]
+    predict(Config(), inputs, {})
+    with pytest.raises(DataError, match=message):
+        run(context(), Config(), inputs)
+
+
+@pytest.mark.usefixtures("large")
+def test_the_first_documents_of_a_large_corpus_are_checked_while_planning(tmp_path: Path) -> None:
+    rows = [{**one, "title": ""} | ({"text": " "} if n == 4 else {}) for n, one in enumerate(DOCUMENTS)]
+    with pytest.raises(DataError, match=r"corpus\.jsonl:5: document 'd4' has no text"):
+        predict(Config(), Inputs((write_beir(tmp_path / "beir", rows),)), {})
+
+
+@pytest.mark.usefixtures("large")
+def test_a_large_corpus_can_be_part_of_a_mixture(context: MakeContext, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(f'{{"query": "other {n}", "pos": ["yes"], "neg": ["no"]}}\n' for n in range(20)))
+    folders = (write_beir(tmp_path / "beir", DOCUMENTS), pairs)
+    assert made(context, Config(), Inputs(folders))[1].metrics["documents"] == 52
