@@ -93,7 +93,7 @@ def parse_json(where: str, text: str, expected: str = "one JSON object per line;
     """Parse strict JSON. Raises DataError for text that is not JSON, NaN and Infinity, a field that is given twice,
     absurd nesting, integers of thousands of digits, and half of a surrogate pair."""
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_make_object)
+        value = json.loads(text) if text.startswith("\ufeff") else _DECODER.decode(text)  # the former names the mark
         if SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
         return value
@@ -119,6 +119,9 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise DataError(f"field {show(twice)} given twice in one object; expected it once; remove one")
     return made
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_make_object)
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
