@@ -9,7 +9,7 @@ selected.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -71,8 +71,8 @@ def choose_negatives(
     """Choose the negatives of one query.
 
     candidates: [K] corpus rows, best first. scores: [K] their similarities. positive: the similarity of the best
-    positive. forbidden: text ids of the positives and of the query itself. texts: [N] text id of each corpus row; rows
-    with equal text have equal ids. among: corpus rows from which missing negatives are drawn; None: all. The draw
+    positive. forbidden: hashes of the texts of the positives and of the query itself. texts: [N] hash of the text of
+    each corpus row. among: corpus rows from which missing negatives are drawn; None: all. The draw
     depends on seed and query id only, not on the shard or its other queries.
     """
     random = np.random.default_rng(_seed(seed, query_id))
@@ -95,33 +95,29 @@ def choose_negatives(
         pool = pool[np.sort(keep)]
     missing = window.num_negatives - len(pool)
     taken = {*forbidden, *texts[pool].tolist(), *texts[suspects].tolist()}
-    filling = _fill(missing, taken, texts, np.arange(len(texts)) if among is None else among, random)
+    filling = _fill(missing, taken, texts, among, random)
     return ChosenNegatives(np.concatenate([pool, filling]).astype(np.int64), len(filling), suspects)
 
 
-def _fill(count: int, taken: set[int], texts: np.ndarray, among: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Draw up to `count` of the corpus rows `among`, with distinct texts that are not in `taken`; fewer if there are no
-    more."""
-    found: list[int] = []
+def _fill(
+    count: int, taken: set[int], texts: np.ndarray, among: np.ndarray | None, random: np.random.Generator
+) -> np.ndarray:
+    """Draw up to `count` of the corpus rows `among` (None: of all), with distinct texts that are not in `taken`; fewer
+    if there are no more."""
+    found, total = list[int](), len(texts) if among is None else len(among)
 
-    def take(rows: np.ndarray) -> None:
-        for row in rows.tolist():
+    def take(drawn: np.ndarray) -> None:
+        for row in (drawn if among is None else among[drawn]).tolist():
             if len(found) < count and int(texts[row]) not in taken:
                 taken.add(int(texts[row]))
                 found.append(row)
 
     if count:
-        take(among[random.integers(0, len(among), size=4 * count)])
+        take(random.integers(0, total, size=4 * count))
     # A few draws suffice in a corpus that is much larger than `taken`; otherwise all rows are tried in random order.
     if len(found) < count:
-        take(among[random.permutation(len(among))])
+        take(random.permutation(total))
     return np.array(found, dtype=np.int64)
-
-
-def number_texts(texts: Sequence[str]) -> tuple[np.ndarray, dict[str, int]]:
-    """Return ([N] int64 ids that are equal for equal texts, the id of each text)."""
-    known: dict[str, int] = {}
-    return np.array([known.setdefault(text, len(known)) for text in texts], dtype=np.int64), known
 
 
 def _seed(seed: int, query_id: str) -> int:

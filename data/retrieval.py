@@ -84,7 +84,8 @@ class RetrievalData:
     @property
     def longest_text(self) -> int:
         """Characters of the longest document or query; of a large corpus, of those of its sample."""
-        return max(len(one.text) for one in (*_sample(self.corpus), *self.queries))
+        texts = [*(one.text for one in _sample(self.corpus)), *(one.text for one in self.queries)]
+        return max(map(len, texts))
 
 
 def check_data(data: RetrievalData, source: str, least: int = 2) -> RetrievalData:

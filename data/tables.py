@@ -6,19 +6,25 @@ Writing is deterministic (equal rows give equal bytes) and atomic (a shard exist
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.errors import DataError
 from ratchet.files import open_regular
+
+HELD_BYTES = 1 << 30
+"""Bytes of a table that are held in memory."""
 
 IDS, SCORES = pa.list_(pa.string()), pa.list_(pa.float32())
 
@@ -81,10 +87,39 @@ def find_half(queries: pa.Table, half: str) -> np.ndarray:
     return first_Q if half == "first" else ~first_Q
 
 
-def read_texts(corpus: Path) -> dict[str, str]:
-    """Return id -> text of all documents. Raises DataError as `read_shards` does."""
-    table = read_shards(corpus, ["id", "text"])
-    return dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
+class Texts(Mapping[str, str]):
+    """Id -> text of all documents of a folder. Of a large corpus, 16 bytes per document are in memory, and the texts in
+    a file (see `read_shards`). Raises DataError as `read_shards` does."""
+
+    def __init__(self, corpus: Path) -> None:
+        self._table = read_shards(corpus, ["id", "text"])
+        hash_N = hash_texts(self._table["id"])
+        self._row_N = np.argsort(hash_N, kind="stable")
+        self._hash_N = hash_N[self._row_N]
+
+    def __getitem__(self, name: str) -> str:
+        wanted = hash_texts(pa.chunked_array([[name]]))[0]
+        for at in range(int(np.searchsorted(self._hash_N, wanted)), len(self)):
+            if self._hash_N[at] != wanted:
+                break
+            row = int(self._row_N[at])
+            if self._table["id"][row].as_py() == name:
+                text: str = self._table["text"][row].as_py()
+                return text
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.as_py() for name in self._table["id"])
+
+    def __len__(self) -> int:
+        return len(self._row_N)
+
+
+def hash_texts(texts: pa.ChunkedArray) -> np.ndarray:
+    """Return a hash of each text, int64 [N]: the same on every machine, and of 64 bits, so that among ten million texts
+    two different ones have the same with a probability of 3 in a million."""
+    parts = [pd.util.hash_array(part.to_numpy(zero_copy_only=False), categorize=False) for part in texts.chunks]
+    return np.concatenate([np.zeros(0, np.uint64), *parts]).view(np.int64)
 
 
 def embeddings_schema(dim: int) -> pa.Schema:
@@ -154,18 +189,37 @@ def list_shards(folder: Path, suffix: str = "parquet") -> list[Path]:
 
 
 def read_shards(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read all shards as one table. Raises DataError naming the shard that cannot be read or lacks a column."""
-    tables = []
-    for path in list_shards(folder):
-        try:
-            tables.append(pq.read_table(path, columns=list(columns) if columns else None))
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(
-                f"{path}: cannot be read as Parquet ({error}); expected a shard; run the step again"
-            ) from None
-        missing = set(columns or ()) - set(tables[-1].column_names)
-        if missing:
-            raise DataError(
-                f"{path}: has no column {', '.join(sorted(missing))}; expected one; give a table of that kind"
-            )
-    return pa.concat_tables(tables)
+    """Read all shards as one table. Of more than HELD_BYTES, the table is a copy in a temporary file (in TMPDIR), which
+    the kernel maps into memory as it is used, and removes with the process. Raises DataError naming the shard that
+    cannot be read or lacks a column."""
+    rest = (_read_shard(path, columns) for path in list_shards(folder))
+    held, size = list[pa.Table](), 0
+    for table in rest:
+        held.append(table)
+        size += table.nbytes
+        if size > HELD_BYTES:
+            return _map_copy(held, rest)
+    return pa.concat_tables(held)
+
+
+def _read_shard(path: Path, columns: Sequence[str] | None) -> pa.Table:
+    try:
+        table = pq.read_table(path, columns=list(columns) if columns else None)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: cannot be read as Parquet ({error}); expected a shard; run the step again") from None
+    if missing := set(columns or ()) - set(table.column_names):
+        raise DataError(f"{path}: has no column {', '.join(sorted(missing))}; expected one; give a table of that kind")
+    return table
+
+
+def _map_copy(held: list[pa.Table], rest: Iterable[pa.Table]) -> pa.Table:
+    """Write tables to a file without a name, and map it. `held` is emptied."""
+    with tempfile.TemporaryFile(prefix="ratchet-") as file:
+        with pa.ipc.new_file(file, held[0].schema) as writer:
+            while held:
+                writer.write_table(held.pop(0))
+            for table in rest:
+                writer.write_table(table)
+        file.flush()
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(content))).read_all()

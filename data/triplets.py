@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ratchet.data.tables import TEACHER_SCORES
+from ratchet.data.tables import TEACHER_SCORES, hash_texts
 from ratchet.errors import DataError
 
 
@@ -55,15 +55,14 @@ class Triplets:
         has_suspects = "suspects" in mined.column_names
         self._suspects = find_corpus_rows(mined, "suspects", corpus, "mined") if has_suspects else None
         self._teacher = [_read_teacher_scores(mined, name) for name in ("positives", "negatives")] if teacher else None
-        texts = pc.unique(self.corpus_text)
-        self.text_of_row: np.ndarray = _number_texts(self.corpus_text, texts)
-        """int64 [corpus]: the number of each row's text; equal exactly where texts are equal."""
+        self.text_of_row: np.ndarray = hash_texts(self.corpus_text)
+        """int64 [corpus]: the hash of each row's text."""
         self._lengths = pc.utf8_length(self.corpus_text).to_numpy(), pc.utf8_length(self.query_text).to_numpy()
         self._order: tuple[tuple[int, int, int], list[np.ndarray]] = ((-1, -1, -1), [])
         self.own_row: np.ndarray = find_own_rows(mined, corpus)
         """int64 [queries]: see `find_own_rows`."""
-        self.text_of_query: np.ndarray = _number_texts(self.query_text, texts)
-        """int64 [queries]: the same numbers; -1 for a text that is not in the corpus."""
+        self.text_of_query: np.ndarray = hash_texts(self.query_text)
+        """int64 [queries]: the same hash of each query's text."""
 
     def __len__(self) -> int:
         return len(self.query_text)
@@ -197,7 +196,7 @@ def find_corpus_rows(
     lists = table[column].combine_chunks()
     names = lists.flatten()
     rows = pc.index_in(names, value_set=corpus["id"].combine_chunks())
-    ends = np.cumsum([0, *pc.list_value_length(lists).to_pylist()])
+    ends = np.concatenate([[0], np.cumsum(pc.fill_null(pc.list_value_length(lists), 0).to_numpy())])
     if rows.null_count:
         at = pc.index(rows.is_null(), True).as_py()
         row = int(np.searchsorted(ends, at, side="right")) - 1
@@ -248,8 +247,3 @@ def _read_teacher_scores(mined: pa.Table, ids: str) -> np.ndarray:
             f"mined: row {row}: a score in {column} is not a finite number; expected all to be; run `rerank` again"
         )
     return flat
-
-
-def _number_texts(texts: pa.ChunkedArray, among: pa.Array) -> np.ndarray:
-    found = pc.fill_null(pc.index_in(texts, value_set=among), -1)
-    return found.to_numpy().astype(np.int64)

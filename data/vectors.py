@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ def write_vectors(path: Path, ids: pa.ChunkedArray, vectors_ND: np.ndarray) -> N
     write_table(path, pa.Table.from_arrays([ids.combine_chunks(), flat], schema=embeddings_schema(dim)))
 
 
-def read_vectors(path: Path, ids: Sequence[str]) -> np.ndarray:
+def read_vectors(path: Path, ids: pa.Array) -> np.ndarray:
     """Return the [N, D] float32 embeddings of one shard. Raises DataError if its ids are not `ids`, in order."""
     try:
         table = pq.read_table(path)
@@ -29,9 +29,10 @@ def read_vectors(path: Path, ids: Sequence[str]) -> np.ndarray:
         raise DataError(
             f"{path}: missing; expected the embeddings of the shard of that name; embed the texts again"
         ) from None
-    found = table["id"].to_pylist()
-    if found != list(ids):
-        row = next((i for i, (a, b) in enumerate(zip(found, ids, strict=False)) if a != b), min(len(found), len(ids)))
+    found = table["id"].combine_chunks()
+    if not found.equals(ids):
+        pairs = enumerate(zip(found.to_pylist(), ids.to_pylist(), strict=False))
+        row = next((i for i, (a, b) in pairs if a != b), min(len(found), len(ids)))
         raise DataError(
             f"{path}: row {row} is not the text's ({len(found)} rows for {len(ids)}); embed these texts again"
         )
@@ -40,12 +41,12 @@ def read_vectors(path: Path, ids: Sequence[str]) -> np.ndarray:
     return np.array(column.flatten()).reshape(len(table), column.type.list_size)
 
 
-def read_blocks(folder: Path, ids: Sequence[str]) -> Iterator[tuple[int, np.ndarray]]:
+def read_blocks(folder: Path, ids: pa.Array) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (first row, [n, D] float32) of each shard of a corpus, in order. Raises DataError like `read_vectors`."""
     start = 0
     for path in list_shards(folder):
         rows = pq.read_metadata(path).num_rows
-        yield start, read_vectors(path, ids[start : start + rows])
+        yield start, read_vectors(path, ids.slice(start, rows))
         start += rows
     if start != len(ids):
         raise DataError(f"{folder}: {start} vectors for {len(ids)} texts; expected one each; embed these texts again")
@@ -71,10 +72,10 @@ def read_selected(folder: Path, ids: pa.ChunkedArray) -> np.ndarray:
     return found
 
 
-def read_prior(folder: Path, ids: Sequence[str]) -> np.ndarray:
+def read_prior(folder: Path, ids: pa.Array) -> np.ndarray:
     """Return the scores that are added to those of documents, float32 [N]. Raises DataError for other documents."""
     table = read_shards(folder, ["id", "prior"])
-    if table["id"].to_pylist() != list(ids):
+    if not table["id"].combine_chunks().equals(ids):
         raise DataError(f"{folder}: scores of other documents given; expected those of the corpus; fit the prior again")
     prior_N: np.ndarray = table["prior"].to_numpy().astype(np.float32)
     return prior_N

@@ -130,14 +130,15 @@ def write(given: argparse.Namespace, folder: Path, source: str, variant: dict[st
     data = load(source)
     splits = split(data.queries, seed, {"train": given.queries, "test": given.held_out}, given.unseen)
     train, test = splits["train"], splits["test"]
-    corpus_ND = embed(given, [one.text for one in data.corpus], "passage")
-    write_corpus(folder / "corpus", data.corpus)
+    documents = list(data.corpus)
+    corpus_ND = embed(given, [one.text for one in documents], "passage")
+    write_corpus(folder / "corpus", documents)
     query_QD = embed_queries(given, source, [query.text for query in train])
     mining = {name: value for name, value in variant.items() if name in MINING}
-    write_mined(folder / "mined", data.corpus, train, query_QD @ corpus_ND.T, seed=seed, **mining)
+    write_mined(folder / "mined", documents, train, query_QD @ corpus_ND.T, seed=seed, **mining)
     write_queries(folder / "valid", test)
     if variant.get("guide"):
-        for name, texts, vectors in (("queries", train, query_QD), ("corpus", data.corpus, corpus_ND)):
+        for name, texts, vectors in (("queries", train, query_QD), ("corpus", documents, corpus_ND)):
             ids = pa.chunked_array([[one.id for one in texts]])
             write_vectors(folder / "guide" / name / "shard-00000.parquet", ids, vectors)
     return has_seen_label(train, test)

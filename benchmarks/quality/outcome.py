@@ -68,7 +68,7 @@ def measure(given: argparse.Namespace, source: str, way: str, seed: int) -> dict
     splits = split(data.queries, seed, most, given.unseen, 0.15)
     folder = given.work / f"{name_source(source)}-{seed}"
     if not (folder / "beir").exists():
-        write_beir(folder / "beir", data.corpus, splits)
+        write_beir(folder / "beir", list(data.corpus), splits)
     shutil.rmtree(folder / way, ignore_errors=True)
     (folder / way).mkdir()
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.quality.outcome", "--way", way, "--work", str(folder)]

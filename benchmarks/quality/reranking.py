@@ -78,7 +78,7 @@ class Case:
 
         self.given, self.seed, self.folder = given, seed, folder
         data = load(source)
-        self.corpus = data.corpus
+        self.corpus = list(data.corpus)
         most = {"train": given.queries, "valid": given.held_out, "test": given.held_out}
         self.splits = split(data.queries, seed, most, given.unseen, 0.2)
         write_corpus(folder / "corpus", self.corpus)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ratchet.data.negatives import Window, choose_negatives, number_texts
+from ratchet.data.negatives import Window, choose_negatives
 from ratchet.data.retrieval import Document, Query, RetrievalData, leave_out_labels, split_queries
-from ratchet.data.tables import CORPUS, GROUPED, IDS, MINED, RANKED, write_shards
+from ratchet.data.tables import CORPUS, GROUPED, IDS, MINED, RANKED, hash_texts, write_shards
 
 
 def load(source: str) -> RetrievalData:
@@ -133,18 +133,18 @@ def write_mined(
     """Write queries with negatives that are drawn as `mine` draws them. score_QN: of all documents. labelled: only
     documents that have queries are drawn. limits: see `Window`."""
     row_of = {one.id: row for row, one in enumerate(corpus)}
-    texts, number = number_texts([one.text for one in corpus])
+    text_N, text_Q = (hash_texts(pa.chunked_array([[one.text for one in own]])) for own in (corpus, queries))
     options = Window(*window, num_mined, **limits)
     allowed_N = np.full(len(corpus), not labelled)
     allowed_N[[row_of[name] for query in queries for name in query.positives]] = True
     mined = []
-    for query, score_N in zip(queries, score_QN, strict=True):
+    for query, text, score_N in zip(queries, text_Q.tolist(), score_QN, strict=True):
         rows = np.argsort(-score_N, kind="stable")
         rows = rows[allowed_N[rows]][: window[1]]
         own = [row_of[name] for name in query.positives]
-        forbidden = {*(int(texts[row]) for row in own), number.get(query.text, -1)}
+        forbidden = {*text_N[own].tolist(), text}
         best = float(score_N[own].max())
-        chosen = choose_negatives(options, rows, score_N[rows], best, forbidden, texts, seed, query.id)
+        chosen = choose_negatives(options, rows, score_N[rows], best, forbidden, text_N, seed, query.id)
         found = {name: [corpus[row].id for row in getattr(chosen, name)] for name in ("rows", "suspects")}
         negatives = {"negatives": found["rows"], "suspects": found["suspects"]}
         mined.append({"id": query.id, "text": query.text, "positives": query.positives, **negatives})

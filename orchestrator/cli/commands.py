@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
+from typing import Any
 
 from ratchet.errors import InputError
 from ratchet.orchestrator import promotion, recipe
@@ -51,7 +52,8 @@ def _run(arguments: argparse.Namespace) -> int:
     store, argv = Store.open(arguments.store), ["ratchet", *sys.argv[1:]]
     if url := getattr(arguments, "notify", None):
         argv = [part.replace(url, "URL") for part in argv]  # the run records its command, and a URL may hold a secret
-    options = {name: getattr(arguments, name, None) for name in ("address", "repair", "target", "notify")}
+    options: dict[str, Any] = {name: getattr(arguments, name) for name in ("address", "repair", "notify")}
+    options["target"] = getattr(arguments, "target", None)
     own, as_json = RECIPE_COMMANDS.get(arguments.command), getattr(arguments, "json", False)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         done = run_recipe(arguments.recipe, _settings(arguments), store, argv, **options)

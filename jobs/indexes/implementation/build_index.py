@@ -25,7 +25,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     torch.set_num_threads(threads)
     faiss.omp_set_num_threads(threads)
     documents = read_shards(inputs.texts, ["id", "text"])
-    ids, random = documents["id"].to_pylist(), np.random.default_rng(config.seed)
+    ids, random = documents["id"].combine_chunks(), np.random.default_rng(config.seed)
 
     def read() -> Iterator[tuple[int, np.ndarray]]:
         return read_blocks(inputs.vectors, ids)

@@ -6,13 +6,13 @@ import csv
 import json
 
 from ratchet.data.formats.trec import write_run
-from ratchet.data.tables import read_shards, read_texts
+from ratchet.data.tables import Texts, read_shards
 from ratchet.jobs.predictions.write_predictions import FILES, Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    text_of = read_texts(inputs.corpus)
+    text_of = Texts(inputs.corpus)
     ranked = read_shards(inputs.ranking, ["id", "text", "documents", "scores"]).to_pylist()
     best = [list(zip(row["documents"], row["scores"], strict=True))[: config.top] for row in ranked]
     table, lines, trec = (context.out / name for name in FILES)

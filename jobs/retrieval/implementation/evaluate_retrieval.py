@@ -46,7 +46,7 @@ class Worker:
         dense = config.system == "dense"
         table = read_shards(inputs.corpus, ["id"] if dense else ["id", "text"])
         self.corpus = table.select(["id"])
-        self.ids: list[str] = table["id"].to_pylist()
+        self.ids: pa.Array = table["id"].combine_chunks()
         self.documents: list[str] = [] if dense else table["text"].to_pylist()
         self.prior_N = read_prior(inputs.prior, self.ids) if inputs.prior else None
 
@@ -59,7 +59,7 @@ class Worker:
         kept = [np.flatnonzero(rows != own)[: self.config.top] for rows, own in zip(rows_QK, own_Q, strict=True)]
         ranks_of = np.split(ranks_R, relevant.indptr[1:-1])[: len(queries)]
         ranked = [
-            {**query, "documents": [self.ids[row] for row in rows[at].tolist()], "scores": scores[at], "ranks": ranks}
+            {**query, "documents": self.ids.take(pa.array(rows[at])).to_pylist(), "scores": scores[at], "ranks": ranks}
             for query, rows, scores, at, ranks in zip(queries, rows_QK, scores_QK, kept, ranks_of, strict=True)
         ]
         table = pa.Table.from_pylist(ranked, schema=add_carried(RANKED, shard.column_names))
@@ -74,7 +74,7 @@ class Worker:
         """Return the ranks of the relevant documents [R], and scores [Q, K] and rows [Q, K] of the best documents."""
         query_folder = self.inputs.query_embeddings
         assert query_folder is not None
-        query_QD = read_vectors(query_folder / source.name, [query["id"] for query in queries])
+        query_QD = read_vectors(query_folder / source.name, pa.array([query["id"] for query in queries]))
         if self.prior_N is not None:
             query_QD = np.hstack([query_QD, np.ones((len(query_QD), 1), np.float32)])
         ranks_R = rank_relevant(query_QD, relevant, self._read_blocks, exclude_Q=own_Q, device=self.device)
@@ -100,7 +100,7 @@ class Worker:
         query_folder, folder = self.inputs.query_embeddings, self.inputs.corpus_embeddings
         if not config.dims or query_folder is None or folder is None:
             return found
-        query_QD = read_vectors(query_folder / source.name, [query["id"] for query in queries])
+        query_QD = read_vectors(query_folder / source.name, pa.array([query["id"] for query in queries]))
         if config.dims[-1] >= query_QD.shape[1]:
             raise InputError(
                 f"evaluate_retrieval.dims: {config.dims[-1]} given, for vectors of {query_QD.shape[1]} dimensions;"

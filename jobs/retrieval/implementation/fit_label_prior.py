@@ -30,7 +30,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     relevant = Relevant(*find_corpus_rows(valid, "positives", corpus))
     parts = [read_vectors(inputs.query_embeddings / path.name, ids) for path, ids in _list_ids(inputs)]
     query_QD, own_Q = np.concatenate(parts), find_own_rows(valid, corpus)
-    ids = corpus["id"].to_pylist()
+    ids = corpus["id"].combine_chunks()
     # For vectors of length 1 this is 1.
     scale = float(np.linalg.norm(query_QD, axis=1).mean()) * _mean_length(inputs, ids)
     weights = [0.0, *(weight * scale for weight in config.weights)]
@@ -106,10 +106,10 @@ def _read_reference(path: Path | None, metric: str, valid: pa.Table, held_out: H
     return held_out.sum(table[metric].to_numpy(zero_copy_only=False).astype(np.float64)).get("unseen")
 
 
-def _list_ids(inputs: Inputs) -> list[tuple[Path, list[str]]]:
-    return [(path, pq.read_table(path, columns=["id"])["id"].to_pylist()) for path in list_shards(inputs.valid)]
+def _list_ids(inputs: Inputs) -> list[tuple[Path, pa.Array]]:
+    return [(path, pq.read_table(path, columns=["id"])["id"].combine_chunks()) for path in list_shards(inputs.valid)]
 
 
-def _mean_length(inputs: Inputs, ids: Sequence[str]) -> float:
+def _mean_length(inputs: Inputs, ids: pa.Array) -> float:
     """Return the mean length of the vectors of the first block of the corpus."""
     return float(np.linalg.norm(next(read_blocks(inputs.corpus_embeddings, ids))[1], axis=1).mean())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.data.formats.flag_embedding import TrainingRow, make_row, write_rows
-from ratchet.data.negatives import Window, choose_negatives, number_texts
-from ratchet.data.tables import MINED, add_carried, list_shards, read_queries, read_shards, read_texts, write_table
+from ratchet.data.negatives import Window, choose_negatives
+from ratchet.data.tables import (
+    MINED,
+    Texts,
+    add_carried,
+    hash_texts,
+    list_shards,
+    read_queries,
+    read_shards,
+    write_table,
+)
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
 from ratchet.errors import InputError
@@ -34,15 +43,15 @@ NUM_CASES = 3
 
 
 class Worker:
-    """Mines negatives for shards of queries. Holds the texts of the corpus, and its vectors unless they are large."""
+    """Mines negatives for shards of queries. Holds the ids of the corpus, and its vectors unless they are large."""
 
     def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
         table = read_shards(inputs.corpus, ["id", "text"])
+        self.text_N = hash_texts(table["text"])
         self.config, self.inputs, self.device = config, inputs, device
         names = [field.name for field in fields(Window)[2:]]
         self.window = Window(*config.window, **{name: getattr(config, name) for name in names})
-        self.table, self.ids = table.select(["id"]), table["id"].to_pylist()
-        self.texts, self.known = number_texts(table["text"].to_pylist())
+        self.table, self.ids = table.select(["id"]), table["id"].combine_chunks()
         dim = pq.read_schema(list_shards(inputs.corpus_embeddings)[0]).field("embedding").type.list_size
         self.rows_at_once = max(1, BYTES_AT_ONCE // (4 * dim))
         held = len(self.ids) <= self.rows_at_once
@@ -52,7 +61,8 @@ class Worker:
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         shard = read_queries(source)
         queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.table)
-        query_QD = read_vectors(self.inputs.query_embeddings / source.name, [query["id"] for query in queries])
+        query_QD = read_vectors(self.inputs.query_embeddings / source.name, shard["id"].combine_chunks())
+        text_Q = hash_texts(shard["text"])
         positives = Relevant(*find_corpus_rows(shard, "positives", self.table, str(source), self.inputs.corpus))
         if len(bad_q := np.flatnonzero(np.diff(positives.indptr) == 0)):
             raise InputError(
@@ -64,7 +74,7 @@ class Worker:
         for q, query in enumerate(queries):
             relevant = positives.indices[positives.indptr[q] : positives.indptr[q + 1]]
             own = own_Q[q : q + 1][own_Q[q : q + 1] >= 0]
-            forbidden = {*self.texts[relevant].tolist(), *self.texts[own].tolist(), self.known.get(query["text"], -1)}
+            forbidden = {*self.text_N[relevant].tolist(), *self.text_N[own].tolist(), int(text_Q[q])}
             best = float(positive_scores[q].max())
             chosen.append(
                 choose_negatives(
@@ -73,7 +83,7 @@ class Worker:
                     scores_QK[q],
                     best,
                     forbidden,
-                    self.texts,
+                    self.text_N,
                     self.config.seed,
                     query["id"],
                     self.candidates,
@@ -85,11 +95,11 @@ class Worker:
         rows = [
             {
                 **query,
-                "negatives": [self.ids[row] for row in chosen[q].rows],
+                "negatives": self.ids.take(pa.array(chosen[q].rows)).to_pylist(),
                 "positive_scores": positive_scores[q].tolist(),
                 "negative_scores": negative_scores[q],
                 "random_fill": chosen[q].random_fill,
-                "suspects": [self.ids[row] for row in chosen[q].suspects],
+                "suspects": self.ids.take(pa.array(chosen[q].suspects)).to_pylist(),
                 "suspect_scores": suspect_scores[q],
             }
             for q, query in enumerate(queries)
@@ -162,7 +172,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     total = count_rows(shards, ["id", "text", "positives"])
     arguments = {"config": config, "inputs": inputs, "device": "cuda" if context.resources.gpus else "cpu"}
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
-    positive, negative, hardest = _write_jsonl(context.out, read_texts(inputs.corpus))
+    positive, negative, hardest = write_jsonl(context.out, Texts(inputs.corpus))
     corpus = read_shards(inputs.corpus, ["id"])
     candidates = find_candidates(config, inputs, corpus)
     return Result(
@@ -179,7 +189,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     )
 
 
-def _write_jsonl(folder: Path, text_of: dict[str, str]) -> tuple[float, float, list[dict[str, Any]]]:
+def write_jsonl(folder: Path, text_of: Mapping[str, str]) -> tuple[float, float, list[dict[str, Any]]]:
     """Write the mined shards as FlagEmbedding JSONL, and the suspects. Return the mean similarities of the positives
     and of the negatives, and the cases of the hardest queries."""
     sums = [0.0, 0, 0.0, 0]
@@ -210,7 +220,7 @@ def _write_jsonl(folder: Path, text_of: dict[str, str]) -> tuple[float, float, l
     return round(sums[0] / max(1, sums[1]), 6), round(sums[2] / max(1, sums[3]), 6), cases
 
 
-def _suspects_line(row: dict[str, Any], text_of: dict[str, str]) -> dict[str, Any]:
+def _suspects_line(row: dict[str, Any], text_of: Mapping[str, str]) -> dict[str, Any]:
     """Return a line of suspects.jsonl: unlabelled documents that are too similar to the query for a negative."""
     return {
         "query_id": row["id"],
@@ -224,7 +234,7 @@ def _suspects_line(row: dict[str, Any], text_of: dict[str, str]) -> dict[str, An
     }
 
 
-def _make_case(row: dict[str, Any], text_of: dict[str, str]) -> dict[str, Any]:
+def _make_case(row: dict[str, Any], text_of: Mapping[str, str]) -> dict[str, Any]:
     ranked = sorted(zip(row["negative_scores"], row["negatives"], strict=True), reverse=True)[:5]
     return {
         "title": row["text"],

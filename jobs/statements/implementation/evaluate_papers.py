@@ -125,7 +125,7 @@ def _collect_vectors(context: Context, config: Config, inputs: Inputs) -> Path |
         raise InputError(
             "evaluate_papers.embeddings: nothing given; expected those of the statements; give them or set system=bm25"
         )
-    names = read_shards(inputs.statements, ["id"])["id"].to_pylist()
+    names = read_shards(inputs.statements, ["id"])["id"].combine_chunks()
     target, fresh = context.work / "vectors.npy", context.work / f"vectors-{context.attempt}.npy"
     if target.exists():  # of an earlier attempt, and complete, since it was renamed
         return target

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ratchet.data.tables import read_shards, read_texts, write_shards
+from ratchet.data.tables import Texts, read_shards, write_shards
 from ratchet.errors import InputError
 from ratchet.jobs.synthetic.clean_queries import COUNTS_FILE
 from ratchet.jobs.synthetic.filter_queries import Config, Inputs
@@ -40,7 +40,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         "queries": len(rows),
         "documents_with_queries": len({queries[number]["positives"][0] for number in kept}),
     }
-    text_of, failed = read_texts(inputs.corpus), sorted({*range(len(queries))} - {*passed})
+    text_of, failed = Texts(inputs.corpus), sorted({*range(len(queries))} - {*passed})
     cases = {
         title: [_make_case(queries[number], ranks[number], text_of) for number in numbers[: config.num_cases]]
         for title, numbers in (("kept queries", kept), ("queries that failed", failed))
@@ -57,6 +57,6 @@ def _read_ranks(ranking: Path, names: Sequence[str]) -> list[int]:
     return [int(ranks[0]) for ranks in table["ranks"].to_pylist()]
 
 
-def _make_case(query: dict[str, Any], rank: int, text_of: dict[str, str]) -> dict[str, Any]:
+def _make_case(query: dict[str, Any], rank: int, text_of: Mapping[str, str]) -> dict[str, Any]:
     text = text_of[query["positives"][0]]
     return {"title": query["text"], "columns": {f"document, at rank {rank}": [{"text": text, "good": rank == 1}]}}

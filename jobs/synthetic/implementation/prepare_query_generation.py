@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from ratchet.data.tables import read_shards, read_texts, write_shards
+from ratchet.data.tables import Texts, read_shards, write_shards
 from ratchet.data.tasks.query_generation import NAME, make_prompt
 from ratchet.data.tasks.task import SAMPLES, Sample, sample_to_row, write_task_name
 from ratchet.errors import InputError
@@ -15,7 +15,7 @@ from ratchet.orchestrator.job_interface import Context, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    text_of, template = read_texts(inputs.corpus), find_template(config)
+    text_of, template = Texts(inputs.corpus), find_template(config)
     train = read_shards(inputs.train, ["id", "text", "positives"]).to_pylist()
     labelled = {name for query in train for name in query["positives"]}
     wanted = [name for name in text_of if config.documents == "all" or name not in labelled]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratchet.data.negatives import Window, choose_negatives, number_texts
+from ratchet.data.negatives import Window, choose_negatives
 
 
 def sixteenths(lowest: int, highest: int) -> st.SearchStrategy[float]:
@@ -116,12 +116,6 @@ def test_another_seed_or_query_draws_others() -> None:
     assert all(2 <= row < 200 and row != 3 for draw in draws for row in draw)
 
 
-def test_equal_texts_have_equal_ids() -> None:
-    ids, known = number_texts(["a", "b", "a"])
-    assert ids.tolist() == [0, 1, 0]
-    assert known == {"a": 0, "b": 1}
-
-
 @pytest.mark.parametrize(("lo", "hi"), [(2, 200), (0, 30), (10, 400)])
 def test_the_candidates_are_those_of_flag_embeddings_hn_mine(lo: int, hi: int) -> None:
     """Written from what `scripts/hn_mine.py` does with its index: search as deep as the range ends, cut the range, then
@@ -140,7 +134,7 @@ def test_the_candidates_are_those_of_flag_embeddings_hn_mine(lo: int, hi: int) -
     found_QK = index.search(query_QD, hi)[1]
 
     scores_QK, rows_QK = top_k(query_QD, [(0, corpus_ND)], hi)
-    texts, known = number_texts(corpus)
+    texts, known = np.arange(300), {text: row for row, text in enumerate(corpus)}
     for q, query in enumerate(queries):
         theirs = {
             i for i in found_QK[q, lo:hi].tolist() if i >= 0 and corpus[i] not in positives[q] and corpus[i] != query

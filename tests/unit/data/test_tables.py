@@ -1,4 +1,4 @@
-"""Shards that are damaged, or no files, are named."""
+"""Shards that are damaged, or no files, are named; large tables are mapped, and texts found by id."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from ratchet.data.tables import CORPUS, read_shards, write_shards
+from ratchet.data import tables
+from ratchet.data.tables import CORPUS, Texts, hash_texts, read_shards, write_shards
 from ratchet.errors import DataError
 
 
@@ -37,3 +40,58 @@ def test_a_shard_that_cannot_be_read_is_named(tmp_path: Path, harm: Callable[[Pa
     harm(tmp_path / "shard-00001.parquet")
     with pytest.raises(DataError, match=said):
         read_shards(tmp_path, ["id"])
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> tuple[Path, list[dict[str, str]]]:
+    """A corpus of three shards, and its rows."""
+    rows = [{"id": f"d{n}", "text": f"text {n % 7} ü" * 100} for n in range(20)]
+    write_shards(tmp_path / "corpus", rows, CORPUS, 8)
+    return tmp_path / "corpus", rows
+
+
+def test_a_large_table_is_mapped_from_a_file_that_nobody_sees(
+    corpus: tuple[Path, list[dict[str, str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = read_shards(corpus[0])
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.setattr(tables, "HELD_BYTES", 100)
+    allocated = pa.total_allocated_bytes()
+    mapped = read_shards(corpus[0])
+    assert pa.total_allocated_bytes() - allocated < held.nbytes / 4
+    assert mapped.equals(held)
+    assert mapped.to_pylist() == corpus[1]
+    assert not list(temporary.iterdir())
+    assert read_shards(corpus[0], ["text"]).column_names == ["text"]
+
+
+@pytest.mark.parametrize("limit", [1 << 30, 100])
+def test_texts_are_found_by_id(
+    limit: int, corpus: tuple[Path, list[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "HELD_BYTES", limit)
+    texts = Texts(corpus[0])
+    assert dict(texts) == {row["id"]: row["text"] for row in corpus[1]}
+    assert (len(texts), "d20" in texts, "d19" in texts) == (20, False, True)
+    with pytest.raises(KeyError, match="d20"):
+        texts["d20"]
+
+
+def test_ids_with_the_same_hash_are_told_apart(
+    corpus: tuple[Path, list[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "hash_texts", lambda texts: np.zeros(len(texts), np.int64))
+    texts = Texts(corpus[0])
+    assert dict(texts) == {row["id"]: row["text"] for row in corpus[1]}
+    assert "d20" not in texts
+
+
+def test_hashes_of_texts_are_equal_where_texts_are_and_stay_the_same() -> None:
+    texts = [*(row % 300 for row in range(1000)), "ü", "", "a\0b"]
+    hashes = hash_texts(pa.chunked_array([[str(text) for text in texts[:400]], list(map(str, texts[400:]))]))
+    assert len(set(hashes.tolist())) == len(set(map(str, texts)))
+    assert (hashes[:300] == hashes[300:600]).all()
+    assert hash_texts(pa.chunked_array([["a", "ü"]])).tolist() == [-4496393130729816112, 6689755093696353227]
+    assert len(hash_texts(pa.chunked_array([], pa.string()))) == 0

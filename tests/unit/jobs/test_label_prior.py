@@ -85,11 +85,11 @@ def test_the_weight_is_the_best_one_on_held_out_queries(context: MakeContext, tm
     (best,) = (row for row in rows if row["best"])
     assert result.metrics["weight"] == best["weight"] > 0
     assert result.metrics["valid/map@25_start"] == rows[0]["valid/map@25"] < best["valid/map@25"]
-    assert read_prior(made.out / "prior", [f"d{n}" for n in range(DOCUMENTS)]) == pytest.approx(
+    assert read_prior(made.out / "prior", pa.array([f"d{n}" for n in range(DOCUMENTS)])) == pytest.approx(
         best["weight"] * labels.prior_N, rel=1e-5
     )
     with pytest.raises(DataError, match="scores of other documents given"):
-        read_prior(made.out / "prior", ["d1"])
+        read_prior(made.out / "prior", pa.array(["d1"]))
 
     # The ranking of the whole corpus with it.
     inputs = evaluate_retrieval.Inputs(
