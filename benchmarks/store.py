@@ -1,11 +1,11 @@
-"""The commands on a large store: seconds of `plan`, `status` and `gc`, beside an empty one.
+"""The commands on a large store: seconds of `plan`, `status`, `models` and `gc`, beside an empty one.
 
-    python -m benchmarks.store [--steps 50000] [--s3-steps 2000]
+    python -m benchmarks.store [--steps 50000] [--runs 1000] [--s3-steps 2000]
 
-The store is made of steps that are done, each with an object of one file, and of no run; a million of them take up some
-40 GB of small files, and ten minutes or more to make. All of it is young, which gc sees at a glance; without a grace
-period it looks at every file, and in the end removes them. Each command is a process of its own, so that start and
-imports are in.
+The store is made of steps that are done, each with an object of one file, and of runs of 24 of these steps; a million
+steps take up some 40 GB of small files, and ten minutes or more to make. All of it is young, which gc sees at a glance;
+without a grace period it looks at every file, and in the end removes them. Each command is a process of its own, so
+that start and imports are in.
 With `--s3-steps` the same in a bucket first, on a server that speaks S3 here (moto, in memory, one process: its own
 time is most of it; the requests are what they are anywhere).
 """
@@ -24,29 +24,47 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ratchet.orchestrator.store import Store
+
 ROOT = Path(__file__).resolve().parents[1]
+STEPS_PER_RUN = 24
 ALL = ["gc", "--grace-period", "0"]
-COMMANDS = (["plan", "quickstart"], ["status"], ["gc"], ALL, [*ALL, "--yes"])
+COMMANDS = (["plan", "quickstart"], ["status"], ["models"], ["gc"], ALL, [*ALL, "--yes"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=50_000)
+    parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--s3-steps", type=int, default=0)
     given = parser.parse_args()
     if given.s3_steps:
-        in_bucket(given.s3_steps)
-    with tempfile.TemporaryDirectory() as name:
-        empty, full = Path(name, "empty"), Path(name, "full")
-        make(full, given.steps)
+        in_bucket(given.s3_steps, given.runs)
+    with tempfile.TemporaryDirectory() as folder:
+        empty, full = Path(folder, "empty"), Path(folder, "full")
+        make(full, given.steps, given.runs)
         print(f"{'':20}{'empty':>10}{f'{given.steps:,} steps':>16}")
         for command in COMMANDS:
             print(f"{' '.join(command):20}{seconds(command, empty):10.2f}{seconds(command, full):16.2f}", flush=True)
 
 
-def make(root: Path, steps: int) -> None:
+def make(root: Path, steps: int, runs: int) -> None:
+    Store.open(str(root))
+    for number in range(runs):
+        folder = root / "runs" / f"20260101-{number:06d}-quickstart-{number:04x}"
+        folder.mkdir(parents=True)
+        (folder / "about.json").write_text(json.dumps({"recipe": "quickstart", "started": number, "parameters": {}}))
+        own = [(f"step{at}", *name(number * STEPS_PER_RUN + at)) for at in range(min(steps, STEPS_PER_RUN))]
+        about = {"job": "merge", "inputs": {}, "config": {}}
+        planned = [
+            {"name": step, "step_id": id, "object": digest, "status": "done", **about} for step, id, digest in own
+        ]
+        (folder / "plan.json").write_text(json.dumps({"recipe": "quickstart", "steps": planned}))
+        events = [{"t": number, "event": "done", "step": step, "step_id": id, "seconds": 1.0} for step, id, _ in own]
+        events.append({"t": number, "event": "end", "step": None, "failures": {}, "interrupted": False})
+        (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     for number in range(steps):
-        step, manifest = (hashlib.sha256(f"{kind}{number}".encode()).hexdigest() for kind in ("step", "object"))
+        step, manifest = name(number)
         commit = {"step_id": step, "manifest": manifest, "attempt": 1, "fingerprint": {}, "record": {"seconds": 1.0}}
         attempt, held = root / "steps" / step / "attempts" / "1", root / "objects" / manifest
         attempt.mkdir(parents=True)
@@ -57,8 +75,14 @@ def make(root: Path, steps: int) -> None:
         (held / "rows.parquet").write_text("rows")
 
 
-def in_bucket(steps: int) -> None:
-    with socket.socket() as found, tempfile.TemporaryDirectory() as name:
+def name(number: int) -> tuple[str, str]:
+    """Return the id of a step, and the digest of its object."""
+    step, manifest = (hashlib.sha256(f"{kind}{number}".encode()).hexdigest() for kind in ("step", "object"))
+    return step, manifest
+
+
+def in_bucket(steps: int, runs: int) -> None:
+    with socket.socket() as found, tempfile.TemporaryDirectory() as folder:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
         found.close()
@@ -66,9 +90,9 @@ def in_bucket(steps: int) -> None:
             [sys.executable, "-m", "moto.server", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
-        os.environ.update(keys, AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}", RATCHET_CACHE=str(Path(name, "cache")))
+        os.environ.update(keys, AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}", RATCHET_CACHE=str(Path(folder, "cache")))
         try:
-            fill(Path(name, "made"), port, steps)
+            fill(Path(folder, "made"), port, steps, runs)
             print(f"{'in a bucket':20}{'empty':>10}{f'{steps:,} steps':>16}")
             for command in COMMANDS:
                 empty, full = (seconds(command, f"s3://kept/{prefix}") for prefix in ("empty", "full"))
@@ -77,11 +101,11 @@ def in_bucket(steps: int) -> None:
             server.kill()
 
 
-def fill(folder: Path, port: int, steps: int) -> None:
+def fill(folder: Path, port: int, steps: int, runs: int) -> None:
     """Uploads a store of so many steps, once the server answers."""
     import boto3
 
-    make(folder, steps)
+    make(folder, steps, runs)
     client = boto3.client(
         "s3",
         endpoint_url=f"http://127.0.0.1:{port}",

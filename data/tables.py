@@ -122,9 +122,9 @@ def hash_texts(texts: pa.ChunkedArray) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.uint64), *parts]).view(np.int64)
 
 
-def embeddings_schema(dim: int) -> pa.Schema:
+def embeddings_schema(dim: int, dtype: str = "float32") -> pa.Schema:
     """Return the schema of embeddings. Rows are in the order of the texts."""
-    return pa.schema([("id", pa.string()), ("embedding", pa.list_(pa.float32(), dim))])
+    return pa.schema([("id", pa.string()), ("embedding", pa.list_(pa.type_for_alias(dtype), dim))])
 
 
 def write_table(path: Path, table: pa.Table) -> None:

@@ -15,10 +15,11 @@ from ratchet.errors import DataError
 
 
 def write_vectors(path: Path, ids: pa.ChunkedArray, vectors_ND: np.ndarray) -> None:
-    """Write the float32 embeddings of one shard of texts."""
+    """Write the float32 or float16 embeddings of one shard of texts, in their order."""
     dim = vectors_ND.shape[1]
     flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors_ND.ravel()), dim)
-    write_table(path, pa.Table.from_arrays([ids.combine_chunks(), flat], schema=embeddings_schema(dim)))
+    schema = embeddings_schema(dim, str(vectors_ND.dtype))
+    write_table(path, pa.Table.from_arrays([ids.combine_chunks(), flat], schema=schema))
 
 
 def read_vectors(path: Path, ids: pa.Array) -> np.ndarray:
@@ -38,7 +39,7 @@ def read_vectors(path: Path, ids: pa.Array) -> np.ndarray:
         )
     column = table["embedding"].combine_chunks()
     # A copy, since Arrow's memory is read-only and torch expects writable arrays.
-    return np.array(column.flatten()).reshape(len(table), column.type.list_size)
+    return column.flatten().to_numpy().astype(np.float32).reshape(len(table), column.type.list_size)
 
 
 def read_blocks(folder: Path, ids: pa.Array) -> Iterator[tuple[int, np.ndarray]]:

@@ -50,7 +50,7 @@ class Worker:
 
         rows, own = texts["text"].to_pylist(), list_instructions(self.config, texts)
         vectors_ND = self.encoder.encode(rows, self.config.role, own, batch_tokens=self.batch_tokens, progress=count)
-        write_vectors(target, texts["id"], vectors_ND)
+        write_vectors(target, texts["id"], vectors_ND.astype(self.config.storage_dtype))
         return _count(lengths)
 
 
@@ -76,7 +76,7 @@ class ShardClient:
     def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
         vectors_ND = np.array(answers, np.float32).reshape(-1, self.dim)
         encoder.check_finite(vectors_ND)
-        write_vectors(target, pq.read_table(source, columns=["id"])["id"], vectors_ND)
+        write_vectors(target, pq.read_table(source, columns=["id"])["id"], vectors_ND.astype(self.config.storage_dtype))
         return _count(self.lengths[source])
 
 

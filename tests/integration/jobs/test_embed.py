@@ -11,11 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from ratchet.data.tables import CORPUS, read_shards, write_shards
+from ratchet.data.vectors import read_blocks
 from ratchet.errors import InputError, ModelError
 from ratchet.jobs.retrieval import embed
 from ratchet.jobs.retrieval.embed import Config, Inputs
 from ratchet.jobs.retrieval.implementation import embed as implementation
 from ratchet.models.model_files import MINILM, resolve
+from ratchet.models.search.top_k import top_k
 from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.settings import validate
 
@@ -72,6 +74,25 @@ def test_vectors_are_those_of_sentence_transformers(model: Path, texts: Path, co
     mean, p95 = np.round([np.mean(lengths), np.percentile(lengths, 95)], 1)  # over three shards
     expected_row = {"tokens of": "passage", "mean": mean, "P95": p95, "max": 256}
     assert result.tables == {"tokens per text": [expected_row]}
+
+
+def test_vectors_on_disk_in_float16_are_the_rounded_ones_and_rank_alike(
+    model: Path, texts: Path, context: MakeContext
+) -> None:
+    runs = context(name="whole"), context(name="half")
+    for ctx, storage in zip(runs, ("float32", "float16"), strict=True):
+        config = Config(dtype="float32", storage_dtype=storage, npy=True)  # type: ignore[arg-type]
+        implementation.run(ctx, config, Inputs(model, texts))
+    whole, half = (vectors(ctx.out) for ctx in runs)
+    assert pq.read_schema(runs[1].out / "shard-00000.parquet").field("embedding").type == pa.list_(pa.float16(), 384)
+    assert (half == whole.astype(np.float16)).all()
+    ids = read_shards(texts)["id"].combine_chunks()
+    blocks = [block for _, block in read_blocks(runs[1].out, ids)]
+    assert {block.dtype for block in blocks} == {np.dtype(np.float32)}
+    assert (np.concatenate(blocks) == half).all()
+    assert (np.load(runs[1].out / "embeddings.npy") == half).all()
+    orders = [top_k(own, [(0, own)], len(TEXTS))[1] for own in (whole, half)]
+    assert (orders[0] == orders[1]).all()
 
 
 def test_the_same_bytes_twice_and_a_length_limit(model: Path, texts: Path, context: MakeContext) -> None:
