@@ -84,7 +84,7 @@ class Cluster:
             if self.owns_ray:
                 handler = signal.getsignal(signal.SIGTERM)  # Ray sets its own, which ends the process at once
                 try:
-                    ray.init(address=self.address or "local", runtime_env=runtime_env, **options)
+                    self._init_ray(runtime_env=runtime_env, **options)
                 except (ConnectionError, RuntimeError, ValueError) as error:
                     if not self.address:
                         raise
@@ -96,6 +96,16 @@ class Cluster:
                     signal.signal(signal.SIGTERM, handler)
         self.progress_actor = start_progress_actor()
         self.started = True
+
+    def _init_ray(self, **options: Any) -> None:
+        """Connect to Ray or start it. Ray gives its own processes 30 seconds, which a busy machine may not keep."""
+        for last in (False, False, True):
+            try:
+                ray.init(address=self.address or "local", **options)
+                return
+            except Exception as error:  # Ray has no class for it
+                if last or "timed out during startup" not in str(error):
+                    raise
 
     @property
     def is_external(self) -> bool:
