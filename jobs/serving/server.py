@@ -26,7 +26,13 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 def serve(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
     """Serve models until the process is interrupted. paths: name in requests -> the exported folder."""
-    _check(paths, arguments)
+    check(arguments)  # the port may have been taken since
+    for name, path in paths.items():
+        if find_usage(path) == "decoder":
+            raise InputError(
+                f"serve {name}: a causal language model; expected embedders and rerankers; `ratchet export` it, and"
+                " serve the folder with `vllm serve`"
+            )
     import ray
     from ray import serve as ray_serve
 
@@ -53,10 +59,7 @@ def serve(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
         machine = ray.cluster_resources()
         kind = "GPU" if machine.get("GPU") else "CPU"
         if arguments.replicas > machine[kind]:
-            raise InputError(
-                f"serve --replicas {arguments.replicas}: more than the {machine[kind]:g} {kind}s of the cluster;"
-                " expected at most one replica for each; lower it"
-            )
+            raise _refuse_replicas(arguments, f"{machine[kind]:g} {kind}s of the cluster")
         threads = int(machine["CPU"]) // arguments.replicas
         deployment = ray_serve.deployment(
             num_replicas=arguments.replicas,
@@ -75,15 +78,12 @@ def serve(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
         ray.shutdown()
 
 
-def _check(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
-    """Raise InputError for what would only fail after models are loaded."""
+def check(arguments: argparse.Namespace) -> None:
+    """Raise InputError for arguments with which no model can be served, before anything is run."""
     require_extra("serve: given", "serve", "fastapi")
-    for name, path in paths.items():
-        if find_usage(path) == "decoder":
-            raise InputError(
-                f"serve {name}: a causal language model; expected embedders and rerankers; `ratchet export` it, and"
-                " serve the folder with `vllm serve`"
-            )
+    processors = os.cpu_count() or 1
+    if not (arguments.address or os.environ.get("RAY_ADDRESS")) and arguments.replicas > processors:
+        raise _refuse_replicas(arguments, f"{processors} CPUs of this machine")
     with socket.socket(socket.AF_INET6 if ":" in arguments.host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -93,6 +93,13 @@ def _check(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
                 f"serve: port {arguments.port} of {arguments.host}: {error.strerror}; expected a free port of this"
                 " machine; give another --port"
             ) from None
+
+
+def _refuse_replicas(arguments: argparse.Namespace, there_are: str) -> InputError:
+    return InputError(
+        f"serve --replicas {arguments.replicas}: more than the {there_are}; expected at most one replica for each;"
+        " lower it"
+    )
 
 
 def _tell(paths: Mapping[str, Path], arguments: argparse.Namespace, token: str) -> None:

@@ -27,6 +27,8 @@ class RecipeCommand:
     """Parameter of the recipe -> the help of the option `--PARAMETER`, which makes it true."""
     target: str = ""
     """The name, in the usage, of the new folder for the result of the recipe. Empty: it has none."""
+    before: str = ""
+    """The function, `module:function`, that checks the arguments of `after` before the run. Empty: none."""
     after: str = ""
     """The function, `module:function`, that is called with the paths of the summary's results and the arguments. Empty:
     none."""
@@ -179,6 +181,7 @@ printed. The models are exported first, and are not served where another library
 """,
         words={"models": "MODEL..."},
         options={},
+        before="ratchet.jobs.serving.server:check",
         after="ratchet.jobs.serving.server:serve",
         answers=True,
         further=add_server_options,
