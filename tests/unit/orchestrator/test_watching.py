@@ -30,7 +30,7 @@ class Receiver(HTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/hook?key=hidden"
+        return f"http://127.0.0.1:{self.server_port}/hook?key=not-for-all"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -94,7 +94,7 @@ def test_a_url_that_refuses_is_named_without_its_secret(receiver: Receiver, caps
     said = capsys.readouterr().err
     assert "note: the notification was not sent: " in said
     assert "503" in said
-    assert "hidden" not in said
+    assert "not-for-all" not in said
 
 
 def test_without_a_url_nothing_is_posted() -> None:
