@@ -50,16 +50,12 @@ def attach(
         modules_to_save=list(modules_to_save) or None,
         exclude_modules=list(modules_to_save) or None,
     )
-    state = torch.random.get_rng_state()
-    torch.manual_seed(seed)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore"):
+            torch.manual_seed(seed)
             return get_peft_model(model, config)
     except ValueError as error:
         raise ModelError(f"target_modules: {target_modules} given; {error}; `all-linear` fits any model") from None
-    finally:
-        torch.random.set_rng_state(state)
 
 
 def save(model: PeftModel, folder: Path) -> None:

@@ -56,9 +56,8 @@ def save_decoder(
     """Write model and tokenizer as a Hugging Face folder. Returns the number of parameters."""
     words = train_tokenizer(texts, vocabulary)
     words.save_pretrained(str(folder))
-    state = torch.random.get_rng_state()
-    torch.manual_seed(seed)
-    try:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         model = Qwen2ForCausalLM(
             Qwen2Config(
                 vocab_size=-(-(len(words) + 8) // 64) * 64,  # room for tokens that transformers adds
@@ -74,8 +73,6 @@ def save_decoder(
                 bos_token_id=None,
             )
         )
-    finally:
-        torch.random.set_rng_state(state)
     with silence_transformers():
         model.save_pretrained(str(folder), safe_serialization=True)
     return sum(parameter.numel() for parameter in model.parameters())

@@ -170,9 +170,8 @@ def load(
     if reranker_config is None:
         reranker_config = read_reranker_config(find_config_folder(base, adapter))
     decoder = reranker_config.kind == "yes_no"
-    state = torch.random.get_rng_state()
-    torch.manual_seed(seed)
-    try:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         model, missing = open_model(
             transformers.AutoModelForCausalLM if decoder else transformers.AutoModelForSequenceClassification,
             base,
@@ -183,8 +182,6 @@ def load(
             settings=None if decoder else {"num_labels": 1},
             **options,
         )
-    finally:
-        torch.random.set_rng_state(state)
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     reranker = Reranker(model, tokenizer, reranker_config)
     reranker.new_layers = sorted({name.rpartition(".")[0] for name in missing})
