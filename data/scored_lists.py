@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ratchet.data.formats.flag_embedding import make_row, write_rows
+from ratchet.data.formats.flag_embedding import make_line, write_lines
 from ratchet.data.tables import SCORES, TEACHER_SCORES, Texts, find_half, list_shards, write_table
 from ratchet.errors import DataError
 
@@ -111,4 +111,4 @@ def write_flag_embedding(folder: Path, corpus: Path) -> None:
         return
     text_of = Texts(corpus)
     rows = (row for path in shards for row in pq.read_table(path).to_pylist())
-    write_rows(folder / "flag_embedding.jsonl", (make_row(row, text_of) for row in rows))
+    write_lines(folder / "flag_embedding.jsonl", (make_line(row, text_of) for row in rows))

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ratchet.data.formats.flag_embedding import TrainingRow, make_row, write_rows
+from ratchet.data.formats.flag_embedding import make_line, write_lines
 from ratchet.data.negatives import Window, choose_negatives
 from ratchet.data.tables import (
     MINED,
@@ -196,7 +196,7 @@ def write_jsonl(folder: Path, text_of: Mapping[str, str]) -> tuple[float, float,
     hardest: list[tuple[float, int, dict[str, Any]]] = []
     number = 0
 
-    def rows() -> Iterable[TrainingRow]:
+    def lines() -> Iterable[dict[str, Any]]:
         nonlocal number
         for path in list_shards(folder):
             for row in pq.read_table(path).to_pylist():
@@ -212,10 +212,10 @@ def write_jsonl(folder: Path, text_of: Mapping[str, str]) -> tuple[float, float,
                         heapq.heappop(hardest)
                 if row["suspects"]:
                     suspects.write(json.dumps(_suspects_line(row, text_of), ensure_ascii=False) + "\n")
-                yield make_row(row, text_of)
+                yield make_line(row, text_of)
 
     with (folder / "suspects.jsonl").open("w", encoding="utf-8") as suspects:
-        write_rows(folder / "flag_embedding.jsonl", rows())
+        write_lines(folder / "flag_embedding.jsonl", lines())
     cases = [_make_case(row, text_of) for _, _, row in sorted(hardest, key=lambda item: (-item[0], -item[1]))]
     return round(sums[0] / max(1, sums[1]), 6), round(sums[2] / max(1, sums[3]), 6), cases
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -249,14 +250,23 @@ def test_too_little_data_to_split_is_refused(tmp_path: Path) -> None:
 
 
 def test_flag_embedding_goes_out_as_it_came_in(tmp_path: Path) -> None:
-    rows = [
-        flag_embedding.TrainingRow("q", ["p"], ["n", "m"], [1.5], [0.5, -1.0], "find", "symmetric_sts"),
-        flag_embedding.TrainingRow("é\u2028", ["p"]),
+    scored = {"teacher_positive_scores": [1.5], "teacher_negative_scores": [0.5, -1.0]}
+    rows: list[dict[str, Any]] = [
+        {"text": "q", "positives": ["d0"], "negatives": ["d1", "d2"], **scored, "task": "find", "prompt": "judge"},
+        {"text": "é\u2028", "positives": ["d0"], "negatives": [], "teacher_positive_scores": [2.0], "task": ""},
     ]
-    flag_embedding.write_rows(tmp_path / "x.jsonl", rows)
-    back = list(flag_embedding.read_rows(tmp_path / "x.jsonl"))
-    assert [(r.query, list(r.pos), list(r.neg), r.pos_scores, r.neg_scores, r.prompt, r.type) for r in back] == [
-        (r.query, list(r.pos), list(r.neg), r.pos_scores, r.neg_scores, r.prompt, r.type) for r in rows
+    text_of = {"d0": "p", "d1": "n", "d2": "m"}
+    flag_embedding.write_lines(tmp_path / "x.jsonl", (flag_embedding.make_line(row, text_of) for row in rows))
+    assert [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().split("\n")[:-1]] == [
+        {"query": "q", "pos": ["p"], "neg": ["n", "m"], "pos_scores": [1.5], "neg_scores": [0.5, -1.0]}
+        | {"prompt": "find", "reranker_prompt": "judge"},
+        {"query": "é\u2028", "pos": ["p"], "neg": [], "pos_scores": [2.0]},
+    ]
+    back = load_retrieval(tmp_path / "x.jsonl")
+    assert {document.id: document.text for document in back.corpus} == text_of
+    assert [(q.text, q.positives, q.negatives, q.teacher, q.task, q.prompt) for q in back.queries] == [
+        ("q", ("d0",), ("d1", "d2"), ((1.5,), (0.5, -1.0)), "find", "judge"),
+        ("é\u2028", ("d0",), (), ((2.0,), ()), "", ""),
     ]
 
 
@@ -266,7 +276,9 @@ def test_the_real_eedi_files() -> None:
     assert len(data.corpus) == 2587
     assert len(data.queries) == 4370
     assert len({row.group for row in data.queries}) <= 1869
-    lines = list(flag_embedding.read_rows(FOLDER / "eedi" / "hn_mine_input.jsonl"))
+    lines = [json.loads(line) for line in (FOLDER / "eedi" / "hn_mine_input.jsonl").open(encoding="utf-8")]
     assert len(lines) == 4370
     # That file was made with white space trimmed.
-    assert {" ".join(query.text.split()) for query in data.queries} == {" ".join(line.query.split()) for line in lines}
+    assert {" ".join(query.text.split()) for query in data.queries} == {
+        " ".join(line["query"].split()) for line in lines
+    }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +90,8 @@ def test_scored_lists_keep_them_and_flag_embedding_gets_them_back(instructed: Pa
     scored_lists.write_scores(tmp_path / "scored/shard-00000.parquet", table, scores, 0)
     assert said(tmp_path / "scored") == said(mined)
     scored_lists.write_flag_embedding(tmp_path / "scored", instructed / "corpus")
-    rows = list(flag_embedding.read_rows(tmp_path / "scored/flag_embedding.jsonl"))
-    assert {row.query: (row.prompt, row.reranker_prompt) for row in rows} == said(mined)
-    copied = tmp_path / "copy.jsonl"
-    flag_embedding.write_rows(copied, rows)
-    assert [replace(row, where="") for row in flag_embedding.read_rows(copied)] == [replace(r, where="") for r in rows]
+    queries = flag_embedding.read(tmp_path / "scored/flag_embedding.jsonl").queries
+    assert {query.text: (query.task, query.prompt) for query in queries} == said(mined)
 
 
 def test_reranked_rankings_keep_them(instructed: Path, tmp_path: Path) -> None:
