@@ -1,21 +1,18 @@
-"""Distillation losses on a teacher's scores of groups: a query's positive and its negatives.
+"""Losses on groups, which are a query's positive and its negatives: LambdaRank, and distillation of a teacher's scores.
 
 Legend: Q queries, G members of a group (the positive first), P passages of all groups.
 
-Groups may hold fewer members than G: `mask_QG` is True where there is none. Each has its positive, and finite scores
-of the teacher (`ratchet.data.triplets`). The loss is a sum over queries, so
-`ratchet.models.losses.contrastive.scale_for_workers` makes it the same for any number of workers.
+Groups may hold fewer members than G. Each has its positive, and finite scores of the teacher (`ratchet.data.triplets`);
+below, teacher_QG is float32, divided by the teacher's temperature, and -inf where there is no member. The loss is a sum
+over queries, so `ratchet.models.losses.contrastive.scale_for_workers` makes it the same for any number of workers.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ratchet.models.losses.contrastive import cross_entropy
-from ratchet.models.losses.lambdarank import lambdarank
 
 
 def distillation_loss(
@@ -44,71 +41,57 @@ def distillation_loss(
         total = cross_entropy(score_QP, member_QG[:, 0], mask_QP=mask_QP, label_smoothing=label_smoothing).sum()
     if teacher_QG is None or distillation == "none":
         return total
-    options: dict[str, Any] = {
-        "mask_QG": gap_QG if bool(gap_QG.any()) else None,
-        "teacher_temperature": teacher_temperature,
-    }
-    if distillation != "m3_kd_loss":
-        on_group = kl_div if distillation == "kl_div" else margin_mse
-        return total + weight * on_group(score_QP.gather(1, member_QG.clamp(min=0)), teacher_QG, **options).sum()
-    return m3_kd_loss(score_QP, member_QG, teacher_QG, mask_QP=mask_QP, **options).sum()
+    teacher_QG = (teacher_QG.float() / teacher_temperature).masked_fill(gap_QG, -torch.inf)
+    if distillation == "m3_kd_loss":
+        return m3_kd_loss(score_QP, member_QG, teacher_QG, mask_QP=mask_QP).sum()
+    on_group = kl_div if distillation == "kl_div" else margin_mse
+    return total + weight * on_group(score_QP.gather(1, member_QG.clamp(min=0)), teacher_QG).sum()
 
 
-def teacher_targets(teacher_QG: Tensor, mask_QG: Tensor | None = None, temperature: float = 1.0) -> Tensor:
-    """Return the teacher's distribution over each group, float32: softmax(teacher / temperature)."""
-    return torch.softmax(scale_teacher(teacher_QG, mask_QG, temperature), dim=1)
+def lambdarank(score_QG: Tensor, gap_QG: Tensor) -> Tensor:
+    """Return the LambdaRank loss, float32 [Q]: pairs with the positive, weighted by what their exchange would change in
+    NDCG (Burges 2010, "From RankNet to LambdaRank to LambdaMART"; as a loss: Wang et al. 2018, "The LambdaLoss
+    framework").
+
+        loss_q = sum_g |1 / log2(1 + rank_q0) - 1 / log2(1 + rank_qg)| log(1 + exp(score_qg - score_q0))
+
+    Ranks in the group, from 1, are those of the scores as they are, and have no gradient. With one positive the ideal
+    DCG is 1, so the weight is the change of NDCG. gap_QG: True where a group has no member; never member 0.
+    """
+    logits_QG = score_QG.float()
+    order_QG = logits_QG.detach().masked_fill(gap_QG, -torch.inf).argsort(dim=1, descending=True, stable=True)
+    gain_QG = 1 / torch.log2(order_QG.argsort(dim=1).float() + 2)
+    weight_QG = (gain_QG[:, :1] - gain_QG).abs().masked_fill(gap_QG, 0.0)
+    return (weight_QG * torch.nn.functional.softplus(logits_QG - logits_QG[:, :1])).sum(1)
 
 
-def scale_teacher(teacher_QG: Tensor, mask_QG: Tensor | None, temperature: float) -> Tensor:
-    """Return the teacher's scores divided by the temperature, float32, -inf where the mask is True."""
-    scores_QG = teacher_QG.float() / temperature
-    return scores_QG if mask_QG is None else scores_QG.masked_fill(mask_QG, -torch.inf)
-
-
-def kl_div(
-    score_QG: Tensor, teacher_QG: Tensor, *, mask_QG: Tensor | None = None, teacher_temperature: float = 1.0
-) -> Tensor:
+def kl_div(score_QG: Tensor, teacher_QG: Tensor) -> Tensor:
     """Return the cross-entropy with the teacher's distribution over the group, float32 [Q]. It differs from the KL
     divergence by the teacher's entropy, which has no gradient (Hinton et al. 2015, "Distilling the knowledge in a
     neural network"):
 
-        loss_q = - sum_g softmax(teacher_q / teacher_temperature)_g log softmax(score_q)_g
+        loss_q = - sum_g softmax(teacher_q)_g log softmax(score_q)_g
 
     The student's scores are used as given: divide them by its temperature before.
     """
-    target_QG = teacher_targets(teacher_QG, mask_QG, teacher_temperature)
-    logits_QG = score_QG.float()
-    if mask_QG is not None:
-        logits_QG = logits_QG.masked_fill(mask_QG, -torch.inf)
-    log_QG = torch.log_softmax(logits_QG, dim=1)
-    if mask_QG is not None:
-        log_QG = log_QG.masked_fill(mask_QG, 0.0)  # 0 log 0 is 0
-    return -(target_QG * log_QG).sum(1)
+    gap_QG = teacher_QG.isneginf()
+    log_QG = torch.log_softmax(score_QG.float().masked_fill(gap_QG, -torch.inf), dim=1)
+    log_QG = log_QG.masked_fill(gap_QG, 0.0)  # 0 log 0 is 0
+    return -(torch.softmax(teacher_QG, dim=1) * log_QG).sum(1)
 
 
-def margin_mse(
-    score_QG: Tensor, teacher_QG: Tensor, *, mask_QG: Tensor | None = None, teacher_temperature: float = 1.0
-) -> Tensor:
+def margin_mse(score_QG: Tensor, teacher_QG: Tensor) -> Tensor:
     """Return the mean squared difference of margins between the positive and each negative, float32 [Q] (Hofstätter et
     al. 2020, "Improving efficient neural ranking models with cross-architecture knowledge distillation"):
 
-        loss_q = mean_g (score_q0 - score_qg - (teacher_q0 - teacher_qg) / teacher_temperature)^2
+        loss_q = mean_g (score_q0 - score_qg - (teacher_q0 - teacher_qg))^2
     """
-    off_QG = score_QG.float() - scale_teacher(teacher_QG, mask_QG, teacher_temperature)
-    there_QG = torch.ones_like(off_QG, dtype=torch.bool) if mask_QG is None else ~mask_QG
+    off_QG, there_QG = score_QG.float() - teacher_QG, ~teacher_QG.isneginf()
     error_QG = (off_QG[:, :1] - off_QG.where(there_QG, off_QG[:, :1])) ** 2
     return error_QG.sum(1) / (there_QG.sum(1) - 1).clamp(min=1)
 
 
-def m3_kd_loss(
-    score_QP: Tensor,
-    member_QG: Tensor,
-    teacher_QG: Tensor,
-    *,
-    mask_QG: Tensor | None = None,
-    mask_QP: Tensor | None = None,
-    teacher_temperature: float = 1.0,
-) -> Tensor:
+def m3_kd_loss(score_QP: Tensor, member_QG: Tensor, teacher_QG: Tensor, *, mask_QP: Tensor | None = None) -> Tensor:
     """Return the distillation loss of BGE-M3 (Chen et al. 2024) as in FlagEmbedding, float32 [Q]: for each member a
     cross-entropy against all passages except the members before it, weighted by the teacher's probability.
 
@@ -117,7 +100,7 @@ def m3_kd_loss(
     score_QP: scores of each query with the passages of all groups, divided by the student's temperature. member_QG:
     int64, index of each member in P, distinct in a group. mask_QP: True where a passage is excluded, never a member.
     """
-    there_QG = torch.ones_like(member_QG, dtype=torch.bool) if mask_QG is None else ~mask_QG
+    there_QG = ~teacher_QG.isneginf()
     place_QG = member_QG.where(there_QG, member_QG[:, :1])
     own_QG = score_QP.float().gather(1, place_QG)
     # One pass over [Q, P] for everything outside the group, then a cumulative sum over members: not G passes.
@@ -128,5 +111,4 @@ def m3_kd_loss(
     others_Q1 = torch.logsumexp(score_QP.float().masked_fill(left_out_QP, floor), dim=1, keepdim=True)
     after_QG = torch.logcumsumexp(own_QG.masked_fill(~there_QG, floor).flip(1), dim=1).flip(1)
     loss_QG = torch.logaddexp(after_QG, others_Q1) - own_QG
-    target_QG = teacher_targets(teacher_QG, mask_QG, teacher_temperature)
-    return (loss_QG * target_QG).where(there_QG, 0.0).sum(1)
+    return (loss_QG * torch.softmax(teacher_QG, dim=1)).where(there_QG, 0.0).sum(1)

@@ -26,7 +26,7 @@ def test_kl_div_is_the_formula(groups: tuple[Tensor, Tensor, Tensor]) -> None:
     score_QP, member_QG, teacher_QG = groups
     own_QG = score_QP.gather(1, member_QG)
     expected = -torch.mean(torch.sum(torch.log_softmax(own_QG, -1) * torch.softmax(teacher_QG / 2, -1), -1))
-    torch.testing.assert_close(kl_div(own_QG, teacher_QG, teacher_temperature=2.0).mean(), expected)
+    torch.testing.assert_close(kl_div(own_QG, teacher_QG / 2).mean(), expected)
     # As a divergence it is least where the student is the teacher.
     entropy = -(torch.softmax(teacher_QG, -1) * torch.log_softmax(teacher_QG, -1)).sum(-1).mean()
     torch.testing.assert_close(kl_div(teacher_QG, teacher_QG).mean(), entropy)
@@ -45,7 +45,7 @@ def test_margin_mse_is_that_of_sentence_transformers(groups: tuple[Tensor, Tenso
     unit = torch.ones(Q, 1)
     passages = [own_QG[:, [g]] for g in range(G)]
     expected = theirs.compute_loss_from_embeddings([unit, *passages], (teacher_QG[:, :1] - teacher_QG[:, 1:]) / 2)
-    torch.testing.assert_close(margin_mse(own_QG, teacher_QG, teacher_temperature=2.0).mean(), expected)
+    torch.testing.assert_close(margin_mse(own_QG, teacher_QG / 2).mean(), expected)
 
 
 def test_the_weight_scales_the_teachers_part(groups: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -83,10 +83,10 @@ def test_groups_of_fewer_members_are_those_groups(groups: tuple[Tensor, Tensor, 
     score_QP, member_QG, teacher_QG = groups
     mask_QG = torch.zeros(Q, G, dtype=torch.bool)
     mask_QG[1, 2:] = mask_QG[3, 1:] = True
-    wrong = teacher_QG.masked_fill(mask_QG, torch.nan)
-    soft = kl_div(score_QP.gather(1, member_QG), wrong, mask_QG=mask_QG)
-    hard = m3_kd_loss(score_QP, member_QG, wrong, mask_QG=mask_QG)
-    margins = margin_mse(score_QP.gather(1, member_QG), wrong, mask_QG=mask_QG)
+    given = teacher_QG.masked_fill(mask_QG, -torch.inf)
+    soft = kl_div(score_QP.gather(1, member_QG), given)
+    hard = m3_kd_loss(score_QP, member_QG, given)
+    margins = margin_mse(score_QP.gather(1, member_QG), given)
     for q in range(Q):
         there = ~mask_QG[q]
         own, teacher = member_QG[q, there][None], teacher_QG[q, there][None]
@@ -95,6 +95,12 @@ def test_groups_of_fewer_members_are_those_groups(groups: tuple[Tensor, Tensor, 
         torch.testing.assert_close(hard[q], m3_kd_loss(score_QP[q : q + 1], own, teacher)[0])
     (gradient,) = torch.autograd.grad(soft.sum() + hard.sum() + margins.sum(), score_QP)
     assert bool(torch.isfinite(gradient).all())
+
+    members, wrong = member_QG.masked_fill(mask_QG, -1), 2 * teacher_QG.masked_fill(mask_QG, torch.nan)
+    one = distillation_loss("m3_kd_loss", score_QP, members, wrong, teacher_temperature=2.0)
+    torch.testing.assert_close(one, hard.sum())
+    two = distillation_loss("kl_div", score_QP, members, wrong, teacher_temperature=2.0)
+    torch.testing.assert_close(two, soft.sum() + cross_entropy(score_QP, members[:, 0]).sum())
 
 
 def test_a_passage_that_does_not_take_part_changes_nothing(groups: tuple[Tensor, Tensor, Tensor]) -> None:

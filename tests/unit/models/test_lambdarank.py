@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
-from ratchet.models.losses.distillation import distillation_loss
-from ratchet.models.losses.lambdarank import lambdarank
+from ratchet.models.losses.distillation import distillation_loss, lambdarank
 
 
 @settings(deadline=None, max_examples=50)
