@@ -120,7 +120,7 @@ class RankCounter:
         block_rows: int = 4096,
     ) -> None:
         self.relevant, self.scores_R, self.device = relevant, np.asarray(scores_R, np.float32), device
-        self.query_rows, self.block_rows = query_rows, block_rows
+        self.block_rows = block_rows
         self.compiled = torch.device(device).type == "cpu"
         self.before_R = np.zeros(len(relevant.indices), np.int64)
         """The number of documents before each relevant one, int64 [R]."""
@@ -136,16 +136,14 @@ class RankCounter:
         corpus = Corpus(self._asked.query_QD, self._asked.query_norm_Q)
 
         def count(number: int, offset: int, scores: torch.Tensor) -> None:
-            self._count(self._chunks[number], scores, offset, corpus, self.before_R)
+            self._count(self._chunks[number], scores, offset, corpus)
 
         chunks = [torch.from_numpy(query_q).to(self.device) for query_q in self._chunks]
         pieces = corpus.add_all([(row_offset, block_ND)], self.block_rows)
         multiply_all(self._there_QD, chunks, pieces, self.device, count)
 
-    def _count(
-        self, query_q: np.ndarray, scores: torch.Tensor, offset: int, corpus: Corpus, before_R: np.ndarray
-    ) -> None:
-        """Adds a block's documents, which are in `corpus`, to before_R. Writes into scores [q, N], which may be on any
+    def _count(self, query_q: np.ndarray, scores: torch.Tensor, offset: int, corpus: Corpus) -> None:
+        """Add a block's documents, which are in `corpus`, to before_R. Writes into scores [q, N], which may be on any
         device."""
         away = self.exclude_Q[query_q] - offset
         inside = np.flatnonzero((away >= 0) & (away < scores.shape[1]))
@@ -159,7 +157,7 @@ class RankCounter:
             above_P, near_P = count_above(scores.numpy(), count_q, low_P, high_P)
         else:
             above_P, near_P = count_above_on_device(scores, at_P, low_P, high_P)
-        before_R[pair_P] += above_P
+        self.before_R[pair_P] += above_P
         close_p = np.flatnonzero(near_P)
         if not len(close_p):
             return
@@ -175,7 +173,7 @@ class RankCounter:
         score = corpus.compute_scores(query_q[at_p[p]], row)
         own = self.scores_R[pair_p[p]]
         before = (score > own) | ((score == own) & (row < self.relevant.indices[pair_p[p]]))
-        before_R[pair_p] += np.bincount(p[before], minlength=len(pair_p))
+        self.before_R[pair_p] += np.bincount(p[before], minlength=len(pair_p))
 
 
 def count_above_on_device(

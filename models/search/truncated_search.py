@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from ratchet.models.search.ranks import Relevant, rank_relevant
+from ratchet.models.search.ranks import Relevant, rank_relevant, score_relevant
 from ratchet.models.search.top_k import merge_top_k, top_k
 
 Blocks = Iterable[tuple[int, np.ndarray]]
@@ -42,7 +42,8 @@ def rank_truncated(
     rank_R = rank_relevant(few_Qd, relevant, blocks, exclude_Q=own_Q, device=device)
     most = depth + 1  # the query itself may be among them
     _, row_QK = merge_top_k([top_k(few_Qd, [block], most, device=device) for block in blocks()], most)
-    score_QK = _score_rows(query_QD, row_QK, read_blocks())
+    found = Relevant(np.arange(len(row_QK) + 1) * row_QK.shape[1], row_QK.ravel())
+    score_QK = score_relevant(query_QD, found, read_blocks()).reshape(row_QK.shape)
     other_QK = row_QK != own_Q[:, None]
     score_QK[~other_QK | (other_QK.cumsum(1) > depth)] = -np.inf
     again_R = rank_R.copy()
@@ -52,12 +53,3 @@ def rank_truncated(
         before_K = (score_K > own) | ((score_K == own) & (row_K < relevant.indices[r]))  # ties as in a whole ranking
         again_R[r] = 1 + before_K.sum()
     return rank_R, again_R
-
-
-def _score_rows(query_QD: np.ndarray, row_QK: np.ndarray, blocks: Blocks) -> np.ndarray:
-    """Return the inner products of each query with some rows of the corpus, float32 [Q, K]."""
-    score_QK = np.full(row_QK.shape, -np.inf, np.float32)
-    for first, block_ND in blocks:
-        q, k = np.nonzero((row_QK >= first) & (row_QK < first + len(block_ND)))
-        score_QK[q, k] = np.einsum("pd,pd->p", query_QD[q], block_ND[row_QK[q, k] - first])
-    return score_QK
