@@ -13,6 +13,7 @@ import shutil
 import socket
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -21,6 +22,7 @@ from ratchet.models.model_kind import check_is_folder, check_no_custom_code, che
 
 ENCODING_CONFIG_FILE = "encoding_config.json"
 RERANKER_CONFIG_FILE = "reranker_config.json"
+INDEX = "model.safetensors.index.json"
 
 TOKENIZER_FILES = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model"),
@@ -105,17 +107,7 @@ def check_folder(folder: Path) -> None:
     check_type(folder)
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "tokenizer.model", "vocab.json")):
         raise ModelError(f"model {folder}: no tokenizer; expected tokenizer.json; save the tokenizer into the folder")
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            named = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ModelError(
-                f"{index}: cannot be read ({error}); expected a weight_map; fetch the model again"
-            ) from None
-    else:
-        named = ["model.safetensors"]
-    for name in named:
+    for name in list_weight_files(folder):
         if not (folder / name).is_file():
             other = (
                 "; it has *.bin weights, which may run code when loaded: convert them to safetensors"
@@ -131,14 +123,30 @@ def check_folder(folder: Path) -> None:
     _check_vocabulary(folder)
 
 
+def list_weight_files(folder: Path) -> list[str]:
+    """Return the names of a model's safetensors files. Raises ModelError for an index that cannot be read."""
+    index = folder / INDEX
+    if not index.is_file():
+        return ["model.safetensors"]
+    try:
+        return sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{index}: cannot be read ({error}); expected a weight_map; fetch the model again") from None
+
+
+def read_header(path: Path) -> tuple[int, dict[str, Any]]:
+    """Return where the tensors of a safetensors file begin, and what its header says of each. A file has 8 bytes of
+    header length, the header and the tensors. Raises ValueError for another file."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(min(length, path.stat().st_size)))
+    header.pop("__metadata__", None)
+    return 8 + length, header
+
+
 def read_weight_names(folder: Path) -> list[str]:
-    """Return the names of a model's weights, from its index or the header of its safetensors file."""
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        return list(json.loads(index.read_text())["weight_map"])
-    with (folder / "model.safetensors").open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    return [name for name in header if name != "__metadata__"]
+    """Return the names of a model's weights, from the headers of its safetensors files."""
+    return [name for file in list_weight_files(folder) for name in read_header(folder / file)[1]]
 
 
 def _check_vocabulary(folder: Path) -> None:
@@ -166,18 +174,13 @@ def _largest_id(file: Path, _: int) -> int:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a safetensors file has the length that its header implies: 8 bytes of header length, header, tensors."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        header = int.from_bytes(file.read(8), "little")
-        if not 2 <= header <= size - 8:
-            return False
-        try:
-            tensors = json.loads(file.read(header))
-        except ValueError:
-            return False
-    ends = [tensor["data_offsets"][1] for name, tensor in tensors.items() if name != "__metadata__"]
-    return bool(ends) and 8 + header + max(ends) == size
+    """Whether a safetensors file has the length that its header implies."""
+    try:
+        start, tensors = read_header(path)
+    except ValueError:
+        return False
+    ends = [tensor["data_offsets"][1] for tensor in tensors.values()]
+    return bool(ends) and start + max(ends) == path.stat().st_size
 
 
 def _from_hub(name: str, *, local: bool) -> Path | None:

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
+from ratchet.models.model_files import INDEX, list_weight_files, read_header
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 Changes = dict[str, dict[str, Tensor]]
-INDEX = "model.safetensors.index.json"
 PLAIN = "base_model.model."
 PIECE = 16 * 2**20
 """Bytes that are copied at once."""
@@ -48,17 +48,12 @@ class StoredTensor:
 
 def list_tensors(folder: Path) -> list[StoredTensor]:
     """Return the tensors of a model folder, by file and place."""
-    index = folder / INDEX
-    files = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
     found = []
-    for file in sorted(files):
-        with (folder / file).open("rb") as opened:
-            length = int.from_bytes(opened.read(8), "little")
-            header = json.loads(opened.read(length))
-        header.pop("__metadata__", None)
+    for file in list_weight_files(folder):
+        first, header = read_header(folder / file)
         for name, about in sorted(header.items(), key=lambda pair: pair[1]["data_offsets"]):
             start, end = about["data_offsets"]
-            found.append(StoredTensor(name, file, about["dtype"], about["shape"], 8 + length + start, end - start))
+            found.append(StoredTensor(name, file, about["dtype"], about["shape"], first + start, end - start))
     return found
 
 
