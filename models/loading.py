@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from accelerate import dispatch_model, infer_auto_device_map
@@ -241,6 +242,17 @@ def silence_transformers() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
+
+
+def make_attention_options(
+    model: Any, positions_BL: np.ndarray, seen_B1LL: np.ndarray, device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Return the arguments of a forward pass with these positions and this mask, bool: whether a token attends to
+    another."""
+    seen = torch.from_numpy(seen_B1LL).to(device)
+    by_hand = model.config._attn_implementation == "eager"  # which adds the mask to the logits
+    mask = torch.where(seen, 0.0, -1e9) if by_hand else seen
+    return {"position_ids": torch.from_numpy(positions_BL).to(device), "attention_mask": mask}
 
 
 @contextmanager

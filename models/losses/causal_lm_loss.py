@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from ratchet.models.batching import pad
 from ratchet.models.decoder.conversation import Tokens
 from ratchet.models.decoder.decoder import Decoder
 from ratchet.models.engine import is_partitioned
+from ratchet.models.loading import make_attention_options
 from ratchet.models.reranker.prefix_sharing import PrefixRow, make_tree_attention
 
 CHUNK = 1024
@@ -147,22 +147,14 @@ def _compute_chunk_loss(
     return ce_weight * hard + (1 - ce_weight) * soft
 
 
-def _separate_conversations(decoder: Decoder, rows: Sequence[Sequence[Tokens]], length: int) -> dict[str, Any]:
+def _separate_conversations(decoder: Decoder, rows: Sequence[Sequence[Tokens]], length: int) -> dict[str, Tensor]:
     """Return mask and positions that keep the conversations of a row apart. Rows of one conversation need neither:
     padding is on the right, which a causal model does not attend to."""
     if all(len(row) == 1 for row in rows):
         return {}
-    shapes = []
-    for row in rows:
-        ends = np.cumsum([len(one.ids) for one in row]).tolist()
-        shapes.append(PrefixRow([0] * ends[-1], None, 0, tuple(ends)))
-    positions_BL, seen_B1LL = make_tree_attention(shapes, length)
-    seen = torch.from_numpy(seen_B1LL).to(decoder.device)
-    by_hand = decoder.causal.config._attn_implementation == "eager"  # which adds the mask to the logits
-    return {
-        "position_ids": torch.from_numpy(positions_BL).to(decoder.device),
-        "attention_mask": torch.where(seen, 0.0, -1e9) if by_hand else seen,
-    }
+    ends = (np.cumsum([len(one.ids) for one in row]).tolist() for row in rows)
+    shapes = [PrefixRow([0] * own[-1], None, 0, tuple(own)) for own in ends]
+    return make_attention_options(decoder.causal, *make_tree_attention(shapes, length), decoder.device)
 
 
 def _concatenate_teachers(

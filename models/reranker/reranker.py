@@ -24,7 +24,7 @@ from torch import Tensor
 from ratchet.errors import ModelError
 from ratchet.models.batching import batch_by_tokens, pad
 from ratchet.models.engine import gather_weights, is_partitioned
-from ratchet.models.loading import eval_mode, open_model
+from ratchet.models.loading import eval_mode, make_attention_options, open_model
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.pass_size import size_passes
 from ratchet.models.reranker.prefix_sharing import (
@@ -62,8 +62,7 @@ class Reranker:
         other.tokens = PairTokenizer(self.tokens.tokenizer, reranker_config)
         other.reranker_config = reranker_config
         if self.head is not None:
-            plain = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-            other.head = _rows_of_head(plain, other.tokens.answers)
+            other.head = _rows_of_head(self.model, other.tokens.answers)
         return other
 
     @property
@@ -105,11 +104,7 @@ class Reranker:
         # Padding is on the right, which a causal model does not attend to: single pairs need no mask.
         options: dict[str, Tensor] = {}
         if any(len(row.ends) > 1 for row in rows):
-            positions_BL, mask_B1LL = make_tree_attention(rows, ids_BL.shape[1])
-            options["position_ids"] = torch.from_numpy(positions_BL).to(self.device)
-            seen_B1LL = torch.from_numpy(mask_B1LL).to(self.device)
-            by_hand = self.model.config._attn_implementation == "eager"  # which adds the mask to the logits
-            options["attention_mask"] = torch.where(seen_B1LL, 0.0, -1e9) if by_hand else seen_B1LL
+            options = make_attention_options(self.model, *make_tree_attention(rows, ids_BL.shape[1]), self.device)
         hidden_BLD = self.backbone(input_ids=ids_BL, use_cache=False, **options).last_hidden_state
         row_P = torch.tensor([b for b, row in enumerate(rows) for _ in row.ends], device=hidden_BLD.device)
         last_P = torch.tensor([end - 1 for row in rows for end in row.ends], device=hidden_BLD.device)
