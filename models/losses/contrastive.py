@@ -83,10 +83,7 @@ def row_offsets(rows: int, device: torch.device | str = "cpu") -> list[int]:
         return [0, rows]
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size())]
     dist.all_gather(sizes, torch.tensor([rows], dtype=torch.int64, device=device))
-    offsets = [0]
-    for size in sizes:
-        offsets.append(offsets[-1] + int(size))
-    return offsets
+    return list(itertools.accumulate(map(int, sizes), initial=0))
 
 
 def gather_with_gradient(tensor: Tensor, *, offsets: list[int]) -> Tensor:

@@ -41,18 +41,10 @@ def make_backward_passes(
     together = torch.cat(vectors)
     loss, gradient_RD = gradient(together[torch.from_numpy(order).to(together.device)])
     share = loss.detach() / max(1, len(batches))
-    return [
-        partial(
-            _embed_with_gradient,
-            embed,
-            batch,
-            gradient_RD[torch.from_numpy(batch).to(gradient_RD.device)] * workers,
-            share,
-        )
-        for batch in batches
-    ]
 
+    def embed_with_gradient(batch: np.ndarray) -> Tensor:
+        gradient_BD = gradient_RD[torch.from_numpy(batch).to(gradient_RD.device)] * workers
+        surrogate = (embed(batch).float() * gradient_BD).sum()
+        return surrogate - surrogate.detach() + share  # the loss's value, the surrogate's gradient
 
-def _embed_with_gradient(embed: Embed, batch: np.ndarray, gradient_BD: Tensor, share: Tensor) -> Tensor:
-    surrogate = (embed(batch).float() * gradient_BD).sum()
-    return surrogate - surrogate.detach() + share  # the loss's value, the surrogate's gradient
+    return [partial(embed_with_gradient, batch) for batch in batches]

@@ -41,7 +41,8 @@ def symmetric_info_nce_gradient(
         left_PD, right_PD = (gather_with_gradient(side.float(), offsets=offsets) for side in (left_ND, right_ND))
         pairs = len(left_PD)
         group_P = None if group_N is None else gather_with_gradient(group_N, offsets=offsets)
-        own = _own_slice(offsets, len(left_ND))
+        first = offsets[dist.get_rank() if len(offsets) > 2 else 0]
+        own = slice(first, first + len(left_ND))
         sides = ((left_PD[own], right_PD), (right_PD[own], left_PD))
         tiles = partial(_tiles, temperature=temperature, offset=own.start, group_P=group_P, chunk=chunk)
         row_N, column_N = (normalisers(query, tiles(query, key)) for query, key in sides)
@@ -89,8 +90,3 @@ def _tiles(
                 same = group_P[own, None] == group_P[keys]
                 tile.masked_fill_(same & (own[:, None] != number_P[keys]), -torch.inf)
             yield rows, keys, tile
-
-
-def _own_slice(offsets: list[int], rows: int) -> slice:
-    rank = dist.get_rank() if len(offsets) > 2 else 0
-    return slice(offsets[rank], offsets[rank] + rows)
