@@ -10,7 +10,6 @@ multiplied, and only by the answers' rows of the head. Pairs of a query share th
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from ratchet.models.batching import batch_by_tokens, pad
 from ratchet.models.engine import gather_weights, is_partitioned
 from ratchet.models.loading import eval_mode, make_attention_options, open_model
 from ratchet.models.model_files import find_config_folder
+from ratchet.models.model_kind import describe_kind, read_config
 from ratchet.models.pass_size import size_passes
 from ratchet.models.reranker.prefix_sharing import (
     PrefixRow,
@@ -195,10 +195,7 @@ def check_finite(scores: np.ndarray) -> None:
 
 def can_score(base: Path) -> bool:
     """Whether a model folder can score without an adapter: a decoder, or an encoder with a classification head."""
-    if read_reranker_config(base).kind == "yes_no":
-        return True
-    config = json.loads((base / "config.json").read_text())
-    return any("SequenceClassification" in name for name in config.get("architectures") or [])
+    return read_reranker_config(base).kind == "yes_no" or describe_kind(read_config(base)) == "a reranker"
 
 
 def find_heads(reranker: Reranker) -> list[str]:

@@ -72,14 +72,11 @@ def compute_rank_metrics(
         per_query=per_query,
         queries=queries,
         empty=int(none_Q.sum()),
-        ranks=_spread(rank[place == 1], (10, 50, 90, 99)),
+        ranks=_spread(rank[place == 1]),
     )
 
 
-def _spread(values: np.ndarray, percentiles: Sequence[int]) -> dict[str, float]:
-    if not len(values):
-        values = np.zeros(1)
-    spread = {"mean": float(values.mean())}
-    for percent in percentiles:
-        spread[f"p{percent}"] = float(np.percentile(values, percent))
-    return spread | {"max": float(values.max())}
+def _spread(values: np.ndarray) -> dict[str, float]:
+    values = values if len(values) else np.zeros(1)
+    percentiles = {f"p{percent}": float(np.percentile(values, percent)) for percent in (10, 50, 90, 99)}
+    return {"mean": float(values.mean()), **percentiles, "max": float(values.max())}
