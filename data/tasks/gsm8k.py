@@ -57,27 +57,21 @@ def classify(gold: str, text: str, extract: Callable[[str], str | None]) -> str:
     return CORRECT if value == Fraction(gold) else "wrong_value"
 
 
-def _rows(path: Path) -> Iterator[tuple[str, str, str, Fraction]]:
-    """(file:line, question, reasoning, answer)."""
-    for where, row in read_json_objects(path):
-        question, answer = read_field(where, row, "question", str), read_field(where, row, "answer", str)
-        reasoning, sign, _ = answer.rpartition(SIGN)
-        value = parse_number(extract_after_sign(answer) or "")
-        if not question.strip() or not sign or value is None:
-            raise DataError(
-                f"{where}: answer {answer[-60:]!r}; expected a question, and an answer that ends in '#### 42'; correct"
-                " or remove the row"
-            )
-        yield where, question, NOTES.sub("", reasoning).strip(), value
-
-
 def _make_task(name: str, ending: str, target: str, extract: Callable[[str], str | None]) -> Task:
     """Make a task whose answers end in `ending`, as in a target (format strings over reasoning and value)."""
 
     def read(path: Path) -> Iterator[Sample]:
-        for number, (where, question, reasoning, value) in enumerate(_rows(path)):
+        for number, (where, row) in enumerate(read_json_objects(path)):
+            question, answer = read_field(where, row, "question", str), read_field(where, row, "answer", str)
+            reasoning, sign, _ = answer.rpartition(SIGN)
+            value = parse_number(extract_after_sign(answer) or "")
+            if not question.strip() or not sign or value is None:
+                raise DataError(
+                    f"{where}: answer {answer[-60:]!r}; expected a question, and an answer that ends in '#### 42';"
+                    " correct or remove the row"
+                )
             asked = f"Solve the problem step by step. End with the answer {ending}.\n\n{question}"
-            turn = (asked, target.format(reasoning=reasoning, value=value))
+            turn = (asked, target.format(reasoning=NOTES.sub("", reasoning).strip(), value=value))
             yield Sample(str(number), str(number), "", (turn,), {"answer": str(value)}, where)
 
     def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
