@@ -70,18 +70,11 @@ def converse(
 ) -> None:
     """Fills each talk's answers. Raises ModelError for a prompt of more than `max_prompt_length` tokens: none is cut.
 
-    progress(answers done, tokens generated) is called per batch.
+    progress(answers, generated tokens) of each batch is called after it.
     """
-    answers = tokens = 0
-
-    def tell(more_answers: int, more_tokens: int) -> None:
-        if progress:
-            progress(answers + more_answers, tokens + more_tokens)
-
     while going := [talk for talk in talks if len(talk.answers) < len(talk.questions)]:
         prompts = [talk.tokenize_prompt(decoder.conversations, max_prompt_length) for talk in going]
         names = [talk.next_name for talk in going]
-        found = generate(decoder, prompts, names, sampling, batch_tokens=batch_tokens, progress=tell)
+        found = generate(decoder, prompts, names, sampling, batch_tokens=batch_tokens, progress=progress)
         for talk, prompt, ids in zip(going, prompts, found, strict=True):
             talk.add(prompt, ids, decoder.conversations, sampling)
-        answers, tokens = answers + len(going), tokens + sum(map(len, found))

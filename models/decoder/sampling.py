@@ -88,18 +88,16 @@ def generate(
     """Return the generated token ids of each prompt, including the token that ended it, in the order of the prompts.
 
     names: names of the answers, from which their seeds are derived. batch_tokens: padded tokens of prompts and longest
-    answers per batch. progress(prompts done, tokens generated) is called after each batch.
+    answers per batch. progress(prompts, generated tokens) of each batch is called after it.
     """
     answers: list[list[int]] = [[] for _ in prompts]
-    done = tokens = 0
     lengths = [len(prompt) + sampling.max_new_tokens for prompt in prompts]
     for batch in batch_by_tokens(lengths, batch_tokens, 1):
         found = _generate_batch(decoder, [prompts[i] for i in batch], [names[i] for i in batch], sampling)
         for i, own in zip(batch, found, strict=True):
             answers[i] = own
-        done, tokens = done + len(batch), tokens + sum(map(len, found))
         if progress:
-            progress(done, tokens)
+            progress(len(batch), sum(map(len, found)))
     return answers
 
 

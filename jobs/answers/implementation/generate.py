@@ -50,20 +50,18 @@ class Worker:
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         samples = _read_samples(source)
         rows: list[dict[str, Any]] = []
-        tokens = 0
+        total = self.config.num_completions * sum(len(sample.turns) for sample in samples)
+        done = tokens = 0
+
+        def progress(answers: int, new_tokens: int) -> None:
+            nonlocal done, tokens
+            done, tokens = done + answers, tokens + new_tokens
+            report(len(samples) * done // total, tokens)
+
         for batch in self._make_batches(samples):
-            answers = self.config.num_completions * sum(len(sample.turns) for sample in batch)
-            before = len(rows), tokens
-
-            def progress(
-                done: int, new: int, batch: list[Sample] = batch, total: int = answers, before: Any = before
-            ) -> None:
-                report(before[0] + len(batch) * done // total, before[1] + new)
-
             start = time.perf_counter()
             completed = self._complete(batch, progress)
             seconds = time.perf_counter() - start
-            tokens += sum(sum(row["generated_tokens"]) for row in completed)
             share = seconds / len(batch) if self.config.measure_latency else None
             rows += [row | {"seconds": share} for row in completed]
         write_table(target, pa.Table.from_pylist(rows, COMPLETIONS))
