@@ -112,12 +112,13 @@ def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> Merg
     plain = compute(one) if not reranks or reranker.can_score(base) else None
     add_adapter(one.model, adapter)
     expected = compute(one)
-    if not reranks:
-        assert plain is not None
-        return MergeCheck(float((1 - (expected * found).sum(1)).max()), float((1 - (expected * plain).sum(1)).max()))
-    spread = float(expected.std()) + 1e-6
-    change = np.inf if plain is None else float(np.abs(expected - plain).max()) / spread
-    return MergeCheck(float(np.abs(expected - found).max()) / spread, change)
+
+    def differ(other: np.ndarray) -> float:
+        if reranks:
+            return float(np.abs(expected - other).max()) / (float(expected.std()) + 1e-6)
+        return float((1 - (expected * other).sum(1)).max())
+
+    return MergeCheck(differ(found), np.inf if plain is None else differ(plain))
 
 
 def add_adapter(model: Any, adapter: Path) -> None:
