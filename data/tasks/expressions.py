@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from fractions import Fraction
 
 MAX_CHARACTERS = 200
@@ -28,10 +29,7 @@ def parse(text: str) -> tuple[Fraction, list[int], list[str]]:
         raise BadExpression(f"{len(text)} characters; expected at most {MAX_CHARACTERS}")
     if not ALLOWED.issuperset(text):
         raise BadExpression(f"{sorted(set(text) - ALLOWED)[0]!r} is not arithmetic")
-    depth = deepest = 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        deepest = max(deepest, depth)
+    deepest = max(itertools.accumulate((character == "(") - (character == ")") for character in text), default=0)
     if deepest > MAX_DEPTH:
         raise BadExpression(f"{deepest} open parentheses; expected at most {MAX_DEPTH}")
     try:
