@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle, zip_longest
 from typing import Any
 
 from ratchet.errors import ModelError
@@ -114,16 +115,12 @@ class Conversations:
         messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
         segments: list[tuple[str, bool]] = []
         done = ""
-        for number, question in enumerate(questions):
-            messages.append({"role": "user", "content": question})
-            asked = self._render(messages, True)
-            segments.append((self._remove_prefix(asked, done), False))
-            done = asked
-            if number < len(answers):
-                messages.append({"role": "assistant", "content": answers[number]})
-                said = self._render(messages, False)
-                segments.append((self._remove_prefix(said, done), True))
-                done = said
+        texts = [text for turn in zip_longest(questions, answers) for text in turn if text is not None]
+        for text, role in zip(texts, cycle(("user", "assistant")), strict=False):
+            messages.append({"role": role, "content": text})
+            rendered = self._render(messages, role == "user")
+            segments.append((self._remove_prefix(rendered, done), role == "assistant"))
+            done = rendered
         return segments
 
     def _render(self, messages: list[dict[str, str]], answering: bool) -> str:
