@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ratchet.data.formats.flag_embedding import make_line, write_lines
@@ -39,10 +40,8 @@ class Lists:
             table = table.drop_columns([name for name in TEACHER_SCORES.values() if name in table.column_names])
         if "documents" in table.column_names and self.depth is not None:
             for name in ("documents", "scores"):
-                cut = [own[: self.depth] for own in table[name].to_pylist()]
-                table = table.set_column(
-                    table.column_names.index(name), table.field(name), pa.array(cut, table.field(name).type)
-                )
+                field, cut = table.field(name), pc.list_slice(table[name], 0, self.depth)
+                table = table.set_column(table.column_names.index(name), field, cut.cast(field.type))
         lists = zip(*(table[name].to_pylist() for name in _list_columns(table)), strict=True)
         is_scored = find_half(table, self.half).tolist()
         return table, [
