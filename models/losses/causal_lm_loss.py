@@ -100,14 +100,10 @@ def top_logprobs(decoder: Decoder, examples: Sequence[Tokens], top: int, multipl
         best = all_TV.topk(min(top, all_TV.shape[1]), dim=-1)
         ids.append(best.indices.int().cpu().numpy())
         logs.append(best.values.cpu().numpy())
-    ends = np.cumsum([_predicted(one) for one in examples])[:-1]
+    # A label at the very first token is not predicted.
+    ends = np.cumsum([one.labels - one.trained[0] for one in examples])[:-1]
     parts = zip(np.split(np.concatenate(ids), ends), np.split(np.concatenate(logs), ends), strict=True)
     return [TeacherLogprobs(*part) for part in parts]
-
-
-def _predicted(one: Tokens) -> int:
-    """Number of labels that are predicted: all but one at the very first token."""
-    return one.labels - one.trained[0]
 
 
 def _states_at_labels(decoder: Decoder, rows: Sequence[Sequence[Tokens]], multiple: int) -> tuple[Tensor, Tensor]:
