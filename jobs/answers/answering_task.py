@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from ratchet.data.tables import read_shards
 from ratchet.data.tasks import read_task
 from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, read_task_name, row_to_sample, write_task_name
 from ratchet.errors import InputError
 from ratchet.jobs.answers.chat_options import read_chat
-from ratchet.jobs.training.evaluation import Evaluation
-from ratchet.jobs.training.finetuning import make_trainable
-from ratchet.jobs.training.task import WorkerInfo
-from ratchet.models.adapters import lora
+from ratchet.jobs.training.task import FinetuneTask, WorkerInfo
 from ratchet.models.decoder import decoder
 from ratchet.models.decoder.multi_turn import ConversationState, converse
 from ratchet.models.decoder.sampling import Sampling
-from ratchet.models.dropout import DropoutMasks
-from ratchet.models.engine import load_partitioned
-from ratchet.models.loading import other_adapter, save_weights
 from ratchet.orchestrator.job_interface import Resources
 
 
-class AnsweringTask:
+class AnsweringTask(FinetuneTask):
     """A causal language model of which an adapter or all weights are trained. A subclass adds the training data and
     `evaluate`; see `ratchet.jobs.training.task.TrainTask`."""
-
-    job: ClassVar[str]
-    """The name of the job, for errors."""
 
     def __init__(
         self, worker: WorkerInfo, config: Any, inputs: Any, resources: Resources, *, dtype: str | None = None
     ) -> None:
         """config: a FinetuneConfig with `method`, `valid_samples` and `max_new_tokens`. inputs: with `base`, `train`,
         `valid` and `current_best`. dtype: that of the weights; None: that of the config."""
-        self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
+        super().__init__(worker, config, inputs, resources)
         self.task = read_task(inputs.train)
         if read_task_name(inputs.valid) != self.task.name:
             raise InputError(
@@ -44,32 +35,14 @@ class AnsweringTask:
             )
         arguments, stop = read_chat(inputs.valid)
         self.stop = stop or self.task.stop
-        self.device = "cpu" if worker.device == "cpu" else "cuda"
-        dtype = dtype or config.dtype
-        with load_partitioned(dtype, self.device, zero_stage=config.zero_stage, offload=config.offload):
-            options: dict[str, Any] = {"quantization": config.quantization, "template_arguments": arguments}
-            self.decoder = decoder.load(inputs.base, dtype=dtype, device=self.device, training=True, **options)
-        self.dropout = DropoutMasks(config.seed)
-        self.model = make_trainable(self.decoder.model, config, inputs.current_best, self.dropout, task="CAUSAL_LM")
-        self.decoder.model = self.model
+        options: dict[str, Any] = {"dtype": dtype or config.dtype, "template_arguments": arguments}
+        self.decoder = self.load(decoder.load, inputs.base, **options)
+        self.model = self.decoder.model = self.make_trainable(self.decoder.model, task="CAUSAL_LM")
         self.held_out = read_samples(inputs.valid)
         self.valid_samples = self.held_out[: config.valid_samples]
 
-    def evaluate(self) -> Evaluation:
-        raise NotImplementedError
-
-    def evaluate_start(self) -> Evaluation:
-        current_best = self.inputs.current_best
-        if current_best is None or self.config.start_from == "current_best":
-            return self.evaluate()  # training starts from the model to improve on
-        with other_adapter(self.model, current_best):
-            return self.evaluate()
-
     def save(self, folder: Path) -> None:
-        if self.config.method == "lora":
-            lora.save(self.model, folder)
-        else:
-            save_weights(self.model, self.inputs.base, folder)
+        super().save(folder)
         write_task_name(folder, self.task.name, **self.task.source)
 
     def verify_answers(self) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,53 +14,29 @@ from torch import Tensor
 from ratchet.jobs.model_settings import resolve_encoding_config
 from ratchet.jobs.training.config import find_start
 from ratchet.jobs.training.evaluation import Evaluation
-from ratchet.jobs.training.finetuning import make_trainable
-from ratchet.jobs.training.task import WorkerInfo, gather_objects
-from ratchet.models.adapters import lora
+from ratchet.jobs.training.task import FinetuneTask, WorkerInfo, gather_objects
 from ratchet.models.batching import group_by_length, pad
-from ratchet.models.dropout import DropoutMasks
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig, Example, read_encoding_config
-from ratchet.models.engine import load_partitioned
-from ratchet.models.loading import eval_mode, other_adapter
+from ratchet.models.loading import eval_mode
 from ratchet.models.losses import grad_cache
 from ratchet.models.model_files import find_config_folder
-from ratchet.models.pass_size import size_passes
 from ratchet.models.search.ranks import RankCounter, Relevant, score_relevant
 from ratchet.models.zero3_sync import Zero3Sync
 from ratchet.orchestrator.job_interface import Resources
 
 
-class EmbedderTask:
+class EmbedderTask(FinetuneTask):
     """An embedder with LoRA. A subclass adds the batches, the loss and `compute_metrics`; see
     `ratchet.jobs.training.task.TrainTask`."""
 
-    job: ClassVar[str]
-    """The name of the job, for errors."""
-    config: Any
-    """A FinetuneConfig with EncodingSettings."""
-    inputs: Any
-    """With `base` and `current_best`, as every finetuning job of an embedder has."""
-
     def __init__(self, worker: WorkerInfo, config: Any, inputs: Any, resources: Resources) -> None:
-        self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
-        self.device = "cpu" if worker.device == "cpu" else "cuda"
-        self.multiple, self.pass_tokens = size_passes(self.device, resources.batch_tokens, training=True)
+        """config: with EncodingSettings. Else as `FinetuneTask`."""
+        super().__init__(worker, config, inputs, resources)
         start, adapter = find_start(config, inputs)
-        encoding_config = self.make_encoding_config(start, adapter)
-        with load_partitioned(config.dtype, self.device, zero_stage=config.zero_stage, offload=config.offload):
-            self.encoder = encoder.load(
-                start,
-                dtype=config.dtype,
-                device=self.device,
-                encoding_config=encoding_config,
-                training=True,
-                quantization=config.quantization,
-                config_folder=find_config_folder(start, adapter),
-            )
-        self.dropout = DropoutMasks(config.seed)
-        self.model = make_trainable(self.encoder.model, config, inputs.current_best, self.dropout)
-        self.encoder.model = self.model
+        encoding_config, folder = self.make_encoding_config(start, adapter), find_config_folder(start, adapter)
+        self.encoder = self.load(encoder.load, start, encoding_config=encoding_config, config_folder=folder)
+        self.model = self.encoder.model = self.make_trainable(self.encoder.model)
         self.zero3_sync = Zero3Sync(self.model, self.device, needed=config.zero_stage == 3)
 
     def make_encoding_config(self, base: Path, adapter: Path | None) -> EncodingConfig:
@@ -76,15 +52,12 @@ class EmbedderTask:
         """Evaluate a model on `valid`. Collective."""
         raise NotImplementedError
 
-    def evaluate_start(self) -> Evaluation:
+    def evaluate_current_best(self) -> Evaluation:
         base, current_best = self.inputs.base, self.inputs.current_best
-        if current_best is None or self.config.start_from == "current_best":
-            return self.evaluate()  # training starts from the current best
         if self.config.method == "full":
             return self.evaluate_model(encoder.load(current_best, dtype=self.config.dtype, device=self.device))
         folder = find_config_folder(base, current_best)
-        with other_adapter(self.model, current_best), eval_mode(self.model):
-            return self.evaluate_model(self.encoder.with_config(read_encoding_config(folder), base, folder))
+        return self.evaluate_model(self.encoder.with_config(read_encoding_config(folder), base, folder))
 
     def evaluate(self) -> Evaluation:
         with eval_mode(self.model):
@@ -94,7 +67,7 @@ class EmbedderTask:
         if self.config.method == "full":
             self.encoder.save(find_start(self.config, self.inputs)[0], folder)
         else:
-            lora.save(self.model, folder)
+            super().save(folder)
             self.encoder.encoding_config.write(folder)
 
     def embed_batch(self, rows: list[list[int]], row_ids: np.ndarray) -> Tensor:
@@ -148,10 +121,6 @@ class EmbedderTask:
         ids_BL = torch.zeros((1, 2), dtype=torch.int64, device=self.device)
         with self.dropout.tokens(ids_BL, ids_BL):
             return self.encoder.embed(ids_BL, torch.ones_like(ids_BL))
-
-    def split_rows(self, rows: int) -> np.ndarray:
-        """Return the rows that this worker evaluates. They are consecutive."""
-        return np.array_split(np.arange(rows), self.worker.world_size)[self.worker.rank]
 
     def finish_passes(self) -> None:
         """Wait for the forward passes of all workers. Collective; needed before any other collective."""

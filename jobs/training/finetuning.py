@@ -22,9 +22,6 @@ from ratchet.jobs.training.ray_train import train
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.selection import write_selection
 from ratchet.jobs.training.task import WorkerInfo
-from ratchet.models.adapters import lora
-from ratchet.models.dropout import DropoutMasks
-from ratchet.models.loading import add_other_adapter, train_in_float32
 from ratchet.orchestrator.job_interface import Context, Result, digests
 
 
@@ -37,41 +34,6 @@ def steps_of_epochs(job: str, rows: int, steps: int, epochs: int, worker: Worker
             " worker per row; lower workers, or raise batch_size"
         )
     return [steps] * epochs
-
-
-def make_trainable(
-    model: Any, config: FinetuneConfig, current_best: Path | None, dropout: DropoutMasks, **options: Any
-) -> Any:
-    """Return the model with the weights that are trained: all, or those of an adapter. That is a new one, or the
-    current best where training starts from it.
-
-    dropout: the masks of the adapter's dropout layers. options: `modules_to_save` and `task` of
-    `ratchet.models.adapters.lora.attach`."""
-    if config.method == "full":
-        if config.gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        return model
-    names, resumes = config.target_modules, config.start_from == "current_best"
-    if current_best is not None and resumes:
-        with_adapter = lora.load(model, current_best, trainable=True)
-    else:
-        with_adapter = lora.attach(
-            model,
-            lora_r=config.lora_r,
-            lora_alpha=config.lora_alpha,
-            lora_dropout=config.lora_dropout,
-            target_modules=names if names == "all-linear" else [name.strip() for name in names.split(",")],
-            seed=config.seed,
-            **options,
-        )
-    train_in_float32(with_adapter)
-    dropout.install(with_adapter)
-    if config.gradient_checkpointing:
-        recomputing = {"use_reentrant": False, "context_fn": dropout.checkpoint_contexts}
-        with_adapter.gradient_checkpointing_enable(gradient_checkpointing_kwargs=recomputing)
-    if config.zero_stage == 3 and current_best is not None and not resumes:
-        add_other_adapter(with_adapter, current_best)
-    return with_adapter
 
 
 def run_finetuning(

@@ -22,7 +22,6 @@ from ratchet.jobs.training.task import WorkerInfo
 from ratchet.jobs.training.trainer_loop import TrainerLoop
 from ratchet.models.decoder.sampling import Sampling, generate
 from ratchet.models.loading import silence_transformers, train_in_float32
-from ratchet.models.pass_size import size_passes
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 
@@ -105,8 +104,7 @@ class GrpoTask(AnsweringTask):
     def _rows_per_pass(self, rows: int) -> int:
         """Return the largest number of completions that fit into a forward pass and divide those of a training step."""
         longest = max(len(ids) for _, ids in self.questions) + self.config.max_new_tokens
-        _, tokens = size_passes(self.device, self.resources.batch_tokens, training=True)
-        most = self.resources.micro_batch_size or max(1, tokens // longest)
+        most = self.resources.micro_batch_size or max(1, self.pass_tokens // longest)
         return next(count for count in range(min(rows, most), 0, -1) if rows % count == 0)
 
     def _answer(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:

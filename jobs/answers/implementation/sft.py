@@ -28,7 +28,6 @@ from ratchet.models.decoder.conversation import Tokens
 from ratchet.models.loading import eval_mode
 from ratchet.models.losses import causal_lm_loss
 from ratchet.models.losses.causal_lm_loss import TeacherLogprobs, pack_rows
-from ratchet.models.pass_size import size_passes
 from ratchet.models.zero3_sync import Zero3Sync
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 
@@ -46,7 +45,6 @@ class TrainTask(AnsweringTask):
             )
         super().__init__(worker, config, inputs, resources)
         self.zero3_sync = Zero3Sync(self.decoder.causal.base_model, self.device, needed=config.zero_stage == 3)
-        self.multiple, self.pass_tokens = size_passes(self.device, resources.batch_tokens, training=True)
         self.max_length = config.max_length or DEFAULT_MAX_LENGTH
         ids, self.train, too_long = self._tokenize(inputs.train, read_samples(inputs.train))
         _, self.valid, _ = self._tokenize(inputs.valid, self.held_out)
@@ -148,8 +146,7 @@ class TrainTask(AnsweringTask):
         return sample_BL, position_BL
 
     def evaluate(self) -> Evaluation:
-        rank, workers = self.worker.rank, self.worker.world_size
-        own = [self.valid[i] for i in np.arange(len(self.valid))[rank::workers]]
+        own = self.valid[self.worker.rank :: self.worker.world_size]
         total = 0.0
         with eval_mode(self.decoder.model), torch.no_grad():
             for group in self._make_passes(own):

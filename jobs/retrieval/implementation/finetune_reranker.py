@@ -25,18 +25,14 @@ from ratchet.jobs.model_settings import list_instructions, resolve_reranker_conf
 from ratchet.jobs.retrieval.finetune_reranker import MICRO_BATCH_SIZE, Config, Inputs
 from ratchet.jobs.training.config import find_start
 from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
-from ratchet.jobs.training.finetuning import make_trainable, run_finetuning, steps_of_epochs
-from ratchet.jobs.training.task import WorkerInfo, gather_objects
+from ratchet.jobs.training.finetuning import run_finetuning, steps_of_epochs
+from ratchet.jobs.training.task import FinetuneTask, WorkerInfo, gather_objects
 from ratchet.jobs.training.teacher_gate import TeacherGate, find_teacher_temperature
-from ratchet.models.adapters import lora
 from ratchet.models.batching import group_by_length, pad_length
-from ratchet.models.dropout import DropoutMasks
-from ratchet.models.engine import load_partitioned
-from ratchet.models.loading import eval_mode, other_adapter, save_weights
+from ratchet.models.loading import eval_mode
 from ratchet.models.losses.contrastive import scale_for_workers
 from ratchet.models.losses.distillation import distillation_loss
 from ratchet.models.model_files import find_config_folder
-from ratchet.models.pass_size import size_passes
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.prefix_sharing import PrefixRow, index_pairs, make_pair_row
 from ratchet.models.reranker.reranker_config import read_reranker_config
@@ -45,11 +41,13 @@ from ratchet.models.zero3_sync import Zero3Sync
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 
-class TrainTask:
+class TrainTask(FinetuneTask):
     """A reranker, trained by LoRA or whole; see ratchet.jobs.training.task.TrainTask."""
 
+    job = "finetune_reranker"
+
     def __init__(self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources) -> None:
-        self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
+        super().__init__(worker, config, inputs, resources)
         corpus = read_shards(inputs.corpus, ["id", "text"])
         self.text_of = dict(zip(corpus["id"].to_pylist(), corpus["text"].to_pylist(), strict=True))
         self.valid_table = read_shards(inputs.valid) if inputs.valid else pa.table({})
@@ -69,56 +67,35 @@ class TrainTask:
                 f"{inputs.mined}: no query has a negative; expected negatives for at least one; run `mine` first"
             )
         batches = self.triplets.num_batches(config.batch_size)
-        self.steps = steps_of_epochs("finetune_reranker", len(self.triplets), batches, config.epochs, worker)
-        self.device = "cpu" if worker.device == "cpu" else "cuda"
+        self.steps = steps_of_epochs(self.job, len(self.triplets), batches, config.epochs, worker)
         start, adapter = find_start(config, inputs)
         self.reranker_config = resolve_reranker_config(config, start, adapter)
+        decodes = self.reranker_config.kind == "yes_no"
         # PEFT copies a head that is trained, which works for whole weights only.
-        stage = config.zero_stage if self.reranker_config.kind == "yes_no" else 0
-        with load_partitioned(config.dtype, self.device, zero_stage=stage, offload=config.offload):
-            self.reranker = reranker.load(
-                start,
-                dtype=config.dtype,
-                device=self.device,
-                reranker_config=self.reranker_config,
-                training=True,
-                quantization=config.quantization,
-                seed=config.seed,
-            )
-        self.dropout = DropoutMasks(config.seed)
-        self.model = make_trainable(
-            self.reranker.model,
-            config,
-            inputs.current_best,
-            self.dropout,
-            modules_to_save=reranker.find_heads(self.reranker),
-            task="CAUSAL_LM" if self.reranker_config.kind == "yes_no" else "SEQ_CLS",
-        )
-        self.reranker.model = self.model
+        options = {"zero_stage": None if decodes else 0, "seed": config.seed}
+        self.reranker = self.load(reranker.load, start, reranker_config=self.reranker_config, **options)
+        heads, task = reranker.find_heads(self.reranker), "CAUSAL_LM" if decodes else "SEQ_CLS"
+        self.model = self.reranker.model = self.make_trainable(self.reranker.model, modules_to_save=heads, task=task)
         self.zero3_sync = Zero3Sync(self.reranker.backbone, self.device, needed=config.zero_stage == 3)
 
     def evaluate_start(self) -> Evaluation:
-        current_best = self.inputs.current_best
-        if self.lists and current_best is None and not reranker.can_score(self.inputs.base):
+        if self.lists and self.inputs.current_best is None and not reranker.can_score(self.inputs.base):
             return evaluate_lists(self.config, self.valid_table, [row["ranks"] for row in self.lists])
-        if current_best is None or self.config.start_from == "current_best":
-            return self.evaluate()  # training starts from the current best
+        return super().evaluate_start()
+
+    def evaluate_current_best(self) -> Evaluation:
+        current_best = self.inputs.current_best
         if self.config.method == "full":
-            model = reranker.load(current_best, dtype=self.config.dtype, device=self.device)
-            return self._evaluate_reranked(model)
+            return self._evaluate_reranked(reranker.load(current_best, dtype=self.config.dtype, device=self.device))
         config = read_reranker_config(find_config_folder(self.inputs.base, current_best))
-        with other_adapter(self.model, current_best), eval_mode(self.model):
-            return self._evaluate_reranked(self.reranker.with_config(config))
+        return self._evaluate_reranked(self.reranker.with_config(config))
 
     def evaluate(self) -> Evaluation:
         with eval_mode(self.model):
             return self._evaluate_reranked(self.reranker)
 
     def save(self, folder: Path) -> None:
-        if self.config.method == "full":
-            save_weights(self.model, find_start(self.config, self.inputs)[0], folder)
-        else:
-            lora.save(self.model, folder)
+        super().save(folder)
         self.reranker_config.write(folder)
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
@@ -170,24 +147,23 @@ class TrainTask:
 
     def _score(self, rows: Sequence[PrefixRow], row_ids: np.ndarray) -> Tensor:
         """float32 [pairs] with gradient, computed in batches of similar length."""
-        multiple, tokens = size_passes(self.device, self.resources.batch_tokens, training=True)
-        groups = group_by_length([len(row.ids) for row in rows], tokens, multiple)
-        scores = torch.cat([self._forward([rows[i] for i in group], row_ids[group], multiple) for group in groups])
+        groups = group_by_length([len(row.ids) for row in rows], self.pass_tokens, self.multiple)
+        scores = torch.cat([self._forward([rows[i] for i in group], row_ids[group]) for group in groups])
         pairs_of = index_pairs(rows)
         order = np.argsort(np.concatenate([pairs_of[i] for group in groups for i in group]))
         return scores[torch.from_numpy(order).to(scores.device)]
 
-    def _forward(self, rows: Sequence[PrefixRow], row_ids: np.ndarray, multiple: int) -> Tensor:
-        positions = torch.arange(pad_length([len(row.ids) for row in rows], multiple))
+    def _forward(self, rows: Sequence[PrefixRow], row_ids: np.ndarray) -> Tensor:
+        positions = torch.arange(pad_length([len(row.ids) for row in rows], self.multiple))
         with self.dropout.tokens(torch.from_numpy(row_ids)[:, None], positions[None]):
-            return self.reranker.forward(rows, multiple)
+            return self.reranker.forward(rows, self.multiple)
 
     def _evaluate_reranked(self, model: Any) -> Evaluation:
         """Evaluate the held-out lists, if any, in the order of `model`. Each worker scores a part of them."""
         if not self.valid:
             return Evaluation({})
         depth = self.config.depth
-        mine = np.array_split(np.arange(len(self.valid)), self.worker.world_size)[self.worker.rank]
+        mine = self.split_rows(len(self.valid))
         lists = [self.lists[q]["documents"][:depth] for q in mine]
         texts = [[self.text_of[name] for name in documents] for documents in lists]
         queries = [self.lists[q]["text"] for q in mine]
