@@ -23,7 +23,7 @@ from ratchet.data.evaluation_pool import choose_pool
 from ratchet.data.formats.examples import read_examples
 from ratchet.data.guide import Guide
 from ratchet.data.tables import read_shards
-from ratchet.data.triplets import Triplets, find_corpus_rows, find_own_rows, pad_rows
+from ratchet.data.triplets import TripletBatch, Triplets, find_corpus_rows, find_own_rows, pad_rows
 from ratchet.jobs.model_settings import list_instructions
 from ratchet.jobs.retrieval.finetune_embedder import CPU_GRAPH, Config, Inputs, list_examples
 from ratchet.jobs.training.embedder_task import EmbedderTask
@@ -41,22 +41,18 @@ from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 @dataclass(frozen=True)
 class WorkerBatch:
-    """The part of a batch that one worker computes: token ids, and the positions of its passages in the batch."""
+    """The part of a batch that one worker computes. R: its texts, the queries first, then its passages."""
 
-    query_ids: list[list[int]]
-    passage_ids: list[list[int]]
-    offsets: list[int]
-    """The start of each worker's passages among all passages of the batch."""
+    drawn: TripletBatch
+    ids_R: list[list[int]]
+    """Token ids."""
+    row_ids_R: np.ndarray
+    """Row ids for `DropoutMasks`, int64: which query or document a text is, whichever worker computes it."""
     member_QG: Tensor
     """The index of each query's positive and negatives among all passages; -1 where a query has fewer."""
     teacher_QG: Tensor | None
     mask_QP: Tensor | None
-    queries: int
-    """Number of queries of all workers."""
     temperature: float
-    query_rows: np.ndarray
-    passage_rows: np.ndarray
-    """Row ids for `DropoutMasks`, int64: which query or document a text is, whichever worker computes it."""
 
 
 class TrainTask(EmbedderTask):
@@ -106,8 +102,6 @@ class TrainTask(EmbedderTask):
         """Return one part where the texts of every worker fit in memory, else one per micro batch."""
         batch, workers = self._take_batch(epoch, step), self.worker.world_size
         self.dropout.start_step(epoch, step)
-        ids_R = [*batch.query_ids, *batch.passage_ids]
-        row_ids_R = np.concatenate([batch.query_rows, batch.passage_rows])
 
         def gradient(vector_RD: Tensor) -> tuple[Tensor, Tensor]:
             vector_RD.requires_grad_()
@@ -116,9 +110,9 @@ class TrainTask(EmbedderTask):
             # The gradients of passages are summed over workers, and those of the parts averaged.
             return loss, torch.autograd.grad(loss, vector_RD)[0] / workers
 
-        if all(gather_objects(self._fits(ids_R))):
-            return [partial(self._run_whole, batch, ids_R, row_ids_R)]
-        return self.make_parts(ids_R, row_ids_R, gradient)
+        if all(gather_objects(self._fits(batch.ids_R))):
+            return [partial(self._run_whole, batch)]
+        return self.make_parts(batch.ids_R, batch.row_ids_R, gradient)
 
     def _fits(self, ids_R: list[list[int]]) -> bool:
         """Whether the graph of one forward and backward pass of all texts is kept in memory."""
@@ -128,21 +122,22 @@ class TrainTask(EmbedderTask):
         kept = CPU_GRAPH // (shape.num_hidden_layers * shape.hidden_size)
         return sum(map(len, ids_R)) <= (kept if self.device == "cpu" else self.resources.batch_tokens)
 
-    def _run_whole(self, batch: WorkerBatch, ids_R: list[list[int]], row_ids_R: np.ndarray) -> tuple[Tensor, int]:
-        vector_RD = self.embed_rows(ids_R, row_ids_R, np.arange(len(ids_R)))
-        return self._compute_loss(batch, vector_RD), sum(map(len, ids_R))
+    def _run_whole(self, batch: WorkerBatch) -> tuple[Tensor, int]:
+        vector_RD = self.embed_rows(batch.ids_R, batch.row_ids_R, np.arange(len(batch.ids_R)))
+        return self._compute_loss(batch, vector_RD), sum(map(len, batch.ids_R))
 
     def _compute_loss(self, batch: WorkerBatch, vector_RD: Tensor) -> Tensor:
-        """Return this worker's share of the loss. vector_RD: queries, then passages."""
-        query_QD, own_PD = vector_RD.split([len(batch.query_ids), len(batch.passage_ids)])
-        passage_PD = gather_with_gradient(own_PD, offsets=batch.offsets)
+        """Return this worker's share of the loss."""
+        queries = len(batch.drawn.query_Q)
+        query_QD, own_PD = vector_RD.split([queries, len(vector_RD) - queries])
+        passage_PD = gather_with_gradient(own_PD, offsets=batch.drawn.offsets)
         losses = [self._compare(batch, query_QD, passage_PD)]
         for dim in self.config.matryoshka_dims:
             cut = [vectors[:, :dim] for vectors in (query_QD, passage_PD)]
             if self.encoder.encoding_config.normalize:
                 cut = [torch.nn.functional.normalize(vectors, dim=-1) for vectors in cut]
             losses.append(self._compare(batch, *cut))
-        return scale_for_workers(sum(losses[1:], losses[0]) / len(losses), batch.queries, self.worker.world_size)
+        return scale_for_workers(sum(losses[1:], losses[0]) / len(losses), batch.drawn.queries, self.worker.world_size)
 
     def _compare(self, batch: WorkerBatch, query_QD: Tensor, passage_PD: Tensor) -> Tensor:
         """Return the loss of this worker's queries against all passages of the batch, summed over queries."""
@@ -195,17 +190,15 @@ class TrainTask(EmbedderTask):
         mine = batch.passage_P[batch.offsets[worker.rank] : batch.offsets[worker.rank + 1]]
         passages = data.corpus_text.take(mine).to_pylist()
         tokenize = self.encoder.tokenize
+        query_ids = tokenize(queries, "query", self._sample_examples(epoch, batch.query_Q), tasks)
         return WorkerBatch(
-            tokenize(queries, "query", self._sample_examples(epoch, batch.query_Q), tasks),
-            tokenize(passages, "passage"),
-            batch.offsets,
+            batch,
+            [*query_ids, *tokenize(passages, "passage")],
+            np.concatenate([2 * batch.query_Q, 2 * mine + 1]),
             member_QG,
             None if batch.teacher_Q is None else torch.from_numpy(pad_rows(batch.teacher_Q, 0.0)),
             mask_QP,
-            batch.queries,
             self._temperature_at(epoch, step),
-            2 * batch.query_Q,
-            2 * mine + 1,
         )
 
     def _sample_examples(self, epoch: int, query_Q: np.ndarray) -> list[list[tuple[str, str]]] | None:

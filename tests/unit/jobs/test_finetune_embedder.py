@@ -37,7 +37,7 @@ def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inp
     seen = []
     for epoch in range(2):
         batch = data.make_batch(SHOWN.seed, epoch, 0, SHOWN.batch_size, SHOWN.num_negatives, 0, 1)
-        rows = task._prepare(epoch, 0).query_ids
+        rows = task._prepare(epoch, 0).ids_R[: len(batch.query_Q)]
         for query, row in zip(batch.query_Q.tolist(), rows, strict=True):
             words = tokenizer.decode(row, skip_special_tokens=True).split()
             parts = " ".join(words).split("t0x7 ")[1:]

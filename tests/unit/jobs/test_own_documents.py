@@ -105,4 +105,4 @@ def test_no_query_is_its_own_negative_in_a_batch(folder: Path, concepts: Path, t
     assert batch.mask_QP is not None
     assert batch.mask_QP.sum() == 1
     row = int(torch.nonzero(batch.mask_QP)[0, 0])
-    assert task.triplets.query_text[int(batch.query_rows[row]) // 2].as_py() == "t2x1"
+    assert task.triplets.query_text[int(batch.drawn.query_Q[row])].as_py() == "t2x1"
