@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.data.significance import compute_p_value, loses
-from ratchet.data.tables import list_shards, read_shards, write_table
+from ratchet.data.tables import read_shards, write_table
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
-from ratchet.data.vectors import read_blocks, read_vectors
+from ratchet.data.vectors import read_blocks
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval.fit_label_prior import Config, Inputs
 from ratchet.jobs.training.evaluation import HeldOutRows
@@ -28,11 +28,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     labels = find_corpus_rows(read_shards(inputs.train, ["id", "positives"]), "positives", corpus, "train")[1]
     prior_N = np.log1p(np.bincount(labels, minlength=len(corpus))).astype(np.float32)
     relevant = Relevant(*find_corpus_rows(valid, "positives", corpus))
-    parts = [read_vectors(inputs.query_embeddings / path.name, ids) for path, ids in _list_ids(inputs)]
+    parts = [block_QD for _, block_QD in read_blocks(inputs.query_embeddings, valid["id"].combine_chunks())]
     query_QD, own_Q = np.concatenate(parts), find_own_rows(valid, corpus)
     ids = corpus["id"].combine_chunks()
-    # For vectors of length 1 this is 1.
-    scale = float(np.linalg.norm(query_QD, axis=1).mean()) * _mean_length(inputs, ids)
+    _, first_ND = next(read_blocks(inputs.corpus_embeddings, ids))
+    # The product of the mean lengths. For vectors of length 1 this is 1.
+    scale = float(np.linalg.norm(query_QD, axis=1).mean()) * float(np.linalg.norm(first_ND, axis=1).mean())
     weights = [0.0, *(weight * scale for weight in config.weights)]
     rank_WR = np.ones((len(weights), len(relevant.indices)), np.int64)
     own_R = score_relevant(query_QD, relevant, read_blocks(inputs.corpus_embeddings, ids))
@@ -42,12 +43,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             here = slice(start, start + QUERIES_AT_ONCE)
             query_R = relevant.query_R[here]
             score_RN = query_QD[query_R] @ block_ND.T
-            excluded = own_Q[query_R] - first
-            inside = np.flatnonzero((excluded >= 0) & (excluded < len(block_ND)))
-            score_RN[inside, excluded[inside]] = -np.inf
-            own = relevant.indices[here] - first
-            inside = np.flatnonzero((own >= 0) & (own < len(block_ND)))
-            score_RN[inside, own[inside]] = -np.inf  # its score may be rounded up
+            # Not the query itself, and not the document, whose score may be rounded up.
+            for column_R in (own_Q[query_R] - first, relevant.indices[here] - first):
+                inside = np.flatnonzero((column_R >= 0) & (column_R < len(block_ND)))
+                score_RN[inside, column_R[inside]] = -np.inf
             for number, weight in enumerate(weights):
                 limit_R = own_R[here] + weight * prior_N[relevant.indices[here]]
                 rank_WR[number, here] += (score_RN + weight * prior_n > limit_R[:, None]).sum(1)
@@ -104,12 +103,3 @@ def _read_reference(path: Path | None, metric: str, valid: pa.Table, held_out: H
             " evaluate them"
         )
     return held_out.sum(table[metric].to_numpy(zero_copy_only=False).astype(np.float64)).get("unseen")
-
-
-def _list_ids(inputs: Inputs) -> list[tuple[Path, pa.Array]]:
-    return [(path, pq.read_table(path, columns=["id"])["id"].combine_chunks()) for path in list_shards(inputs.valid)]
-
-
-def _mean_length(inputs: Inputs, ids: pa.Array) -> float:
-    """Return the mean length of the vectors of the first block of the corpus."""
-    return float(np.linalg.norm(next(read_blocks(inputs.corpus_embeddings, ids))[1], axis=1).mean())
