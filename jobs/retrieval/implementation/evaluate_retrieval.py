@@ -167,7 +167,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         context.out / "qrels.trec",
         ((n, list(zip(p, g, strict=True))) for n, p, g in zip(names, positives, grades, strict=True)),
     )
-    first = _first_ranks(ranks_R, relevant)
+    # The reciprocal rank is NaN for a query without a relevant document.
+    first = [None if np.isnan(one) else round(1 / one) for one in metrics.per_query["mrr"]]
     shown = [own[: config.case_documents] for own in top]
     columns = {"id": names, "first_rank": pa.array(first, pa.int64()), "top": shown}
     columns |= {"seen": queries["seen"]} if "seen" in queries.column_names else {}
@@ -207,14 +208,6 @@ def _write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: P
         documents = [row["documents"][i] for i in order]
         rows.append(row | {"documents": documents[: config.top], "scores": scores[order][: config.top], "ranks": ranks})
     write_table(target / list_shards(inputs.scored)[0].name, pa.Table.from_pylist(rows, schema=schema))
-
-
-def _first_ranks(ranks_R: np.ndarray, relevant: Relevant) -> list[int | None]:
-    """Return the best rank of a relevant document of each query; None for a query without one."""
-    return [
-        int(ranks_R[start:stop].min()) if stop > start else None
-        for start, stop in zip(relevant.indptr, relevant.indptr[1:], strict=False)
-    ]
 
 
 def _scalars(metrics: RankMetrics) -> dict[str, float | int | str]:
