@@ -1,6 +1,6 @@
 """A training run whose training steps a library's trainer does: a subclass of transformers' Trainer, such as TRL's.
 
-    TrainerLoop                      evaluations, checkpoints, history, progress: those of TrainingLoop
+    TrainerLoop, its callback        evaluations, checkpoints, history, progress: those of TrainingLoop
       └ Trainer, made by the task    batches, loss, optimizer
 
 The trainer writes its own checkpoint (weights, optimizer, training step) where TrainingLoop has DeepSpeed's, into the
@@ -59,8 +59,12 @@ class TrainerState:
         """The trainer ends with its loop."""
 
 
-class TrainerLoop(TrainingLoop):
+class TrainerLoop(TrainingLoop, TrainerCallback):
+    """Calls the trainer, which calls it back. The trainer logs a training step before it saves."""
+
     task: TrainerTask
+    seen = 0.0
+    """Tokens that the trainer has seen when a training step begins."""
 
     def _start_engine(self) -> TrainerState:
         # Left by DeepSpeed in an earlier step. With it accelerate believes that a launcher started several processes.
@@ -76,7 +80,7 @@ class TrainerLoop(TrainingLoop):
         trained = [weight for weight in self.task.model.parameters() if weight.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=options.learning_rate, weight_decay=options.weight_decay)
         schedule = LambdaLR(optimizer, lambda step: self._learning_rate(step) / options.learning_rate)
-        trainer = self.task.make_trainer(folder, (optimizer, schedule), _Callback(self))
+        trainer = self.task.make_trainer(folder, (optimizer, schedule), self)
         trainer.remove_callback(PrinterCallback)
         with silence_transformers():
             trainer.train(resume_from_checkpoint=self.engine.loaded and str(self.engine.loaded))
@@ -85,39 +89,22 @@ class TrainerLoop(TrainingLoop):
     def _learning_rate(self, step: int) -> float:
         return learning_rate_at(min(step, self.total - 1), self.total, self.options)
 
-    def start_step(self, number: int) -> None:
-        seed_generators(self.options.seed, number, 0)
-
-    def finish_step(self, logs: Mapping[str, float], tokens: float) -> bool:
-        """Record a training step, and evaluate the model where that is due. Returns whether a checkpoint is due."""
-        loss, rate = float(logs["loss"]), self._learning_rate(len(self.history.loss))
-        self._check_finite(loss)
-        self._record(tokens, loss, rate, float(logs["grad_norm"]), **self.task.describe_step(logs))
-        due = self._is_save_due(self._is_overdue(), self.preemption.is_due())
-        return self._end_step() or due
-
-    def save(self) -> None:
-        """Write a checkpoint, of which the trainer has written its part."""
-        self._save()
-
-
-class _Callback(TrainerCallback):
-    """Tells the loop what the trainer does. The trainer logs a training step before it saves."""
-
-    def __init__(self, loop: TrainerLoop) -> None:
-        self.loop, self.tokens = loop, 0.0
-
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        self.tokens = state.num_input_tokens_seen
+        self.seen = state.num_input_tokens_seen
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        self.loop.start_step(state.global_step)
+        seed_generators(self.options.seed, state.global_step, 0)
 
     def on_log(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Record a training step, and evaluate the model where that is due. Tell whether a checkpoint is due."""
         if "loss" not in (logs := others["logs"]):
             return  # the summary at the end
-        before, self.tokens = self.tokens, state.num_input_tokens_seen
-        control.should_save = self.loop.finish_step(logs, self.tokens - before)
+        before, self.seen = self.seen, state.num_input_tokens_seen
+        loss, rate = float(logs["loss"]), self._learning_rate(len(self.history.loss))
+        self._check_finite(loss)
+        self._record(self.seen - before, loss, rate, float(logs["grad_norm"]), **self.task.describe_step(logs))
+        due = self._is_save_due(self._is_overdue(), self.preemption.is_due())
+        control.should_save = self._end_step() or due
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        self.loop.save()
+        self._save()  # the trainer has written its part
