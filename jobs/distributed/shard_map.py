@@ -156,8 +156,9 @@ def _run_workers(
     workers = min(resources.workers or 1, len(targets))
     actor_class: Any = ray.remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())(ProgressTally)
     tally = actor_class.remote(context, done, total_rows)
-    # Loaded by `_work`: Ray Data takes an exception while arguments are loaded for a lost actor and retries for ever.
-    pickled = cloudpickle.dumps((worker, dict(arguments)))
+    # Loaded by `ShardRunner.work`: Ray Data takes an exception while arguments are loaded for a lost actor, and retries
+    # for ever.
+    pickled = cloudpickle.dumps(partial(worker, **arguments))
     # Paths instead of tables, and no repartition: Ray Data's own tasks would wait for the CPUs that the actors hold.
     items = [{"source": str(source), "target": str(target)} for source, target in targets.items()]
     results = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
@@ -177,7 +178,7 @@ def _run_workers(
 def _run_here(
     context: Context, worker: type, arguments: Mapping[str, Any], tally: ProgressTally, targets: Mapping[Path, Path]
 ) -> None:
-    runner = ShardRunner(context, find_existing_paths(arguments), lambda: worker(**arguments), tally.report)
+    runner = ShardRunner(context, find_existing_paths(arguments), partial(worker, **arguments), tally.report)
     for source, target in targets.items():
         try:
             runner.work(source, target)
@@ -209,12 +210,7 @@ class ShardActor:
     """Processes shards in an actor of Ray Data."""
 
     def __init__(self, pickled: bytes, paths: Sequence[Path], context: Context, tally: Any) -> None:
-        def make_worker() -> ShardWorker:
-            worker_class, arguments = cloudpickle.loads(pickled)
-            made: ShardWorker = worker_class(**arguments)
-            return made
-
-        self.runner = ShardRunner(context, paths, make_worker, tally.report.remote)
+        self.runner = ShardRunner(context, paths, lambda: cloudpickle.loads(pickled)(), tally.report.remote)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         source, target = Path(str(batch["source"][0])), Path(str(batch["target"][0]))
