@@ -56,10 +56,6 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return needs.add_architecture(Result(note=note), inputs, parents)
 
 
-def list_metrics(config: Config) -> list[str]:
-    return ["difference", "changed", "probes"]
-
-
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     return needs.merge(needs.find_model("base", inputs, parents), inputs.adapter, resources)
 
@@ -74,5 +70,5 @@ JOB = Job(
     predict=predict,
     single_process=True,
     outputs=("model",),
-    metrics=list_metrics,
+    metrics=lambda config: ("difference", "changed", "probes"),
 )
