@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +53,14 @@ class Worker:
         shard = read_queries(source)
         queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.corpus)
         relevant = Relevant(*find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus))
-        rank = self._bm25 if self.config.system == "bm25" else self._dense
-        ranks_R, scores_QK, rows_QK = rank(source, queries, relevant, own_Q, report)
+        truncated: dict[str, np.ndarray] = {}
+        if self.config.system == "bm25":
+            ranks_R, scores_QK, rows_QK = self._bm25([query["text"] for query in queries], relevant, own_Q, report)
+        else:
+            assert self.inputs.query_embeddings is not None
+            query_QD = read_vectors(self.inputs.query_embeddings / source.name, shard["id"].combine_chunks())
+            ranks_R, scores_QK, rows_QK = self._dense(query_QD, relevant, own_Q)
+            truncated = self._rank_truncated(query_QD, relevant, own_Q)
         kept = [np.flatnonzero(rows != own)[: self.config.top] for rows, own in zip(rows_QK, own_Q, strict=True)]
         ranks_of = np.split(ranks_R, relevant.indptr[1:-1])[: len(queries)]
         ranked = [
@@ -63,18 +68,15 @@ class Worker:
             for query, rows, scores, at, ranks in zip(queries, rows_QK, scores_QK, kept, ranks_of, strict=True)
         ]
         table = pa.Table.from_pylist(ranked, schema=add_carried(RANKED, shard.column_names))
-        for name, own_R in self._rank_truncated(source, queries, relevant, own_Q).items():
+        for name, own_R in truncated.items():
             table = table.append_column(name, pa.ListArray.from_arrays(relevant.indptr.astype(np.int32), own_R))
         write_table(target, table)
         return {"rows": len(queries)}
 
     def _dense(
-        self, source: Path, queries: list[dict[str, Any]], relevant: Relevant, own_Q: np.ndarray, report: ReportProgress
+        self, query_QD: np.ndarray, relevant: Relevant, own_Q: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the ranks of the relevant documents [R], and scores [Q, K] and rows [Q, K] of the best documents."""
-        query_folder = self.inputs.query_embeddings
-        assert query_folder is not None
-        query_QD = read_vectors(query_folder / source.name, pa.array([query["id"] for query in queries]))
         if self.prior_N is not None:
             query_QD = np.hstack([query_QD, np.ones((len(query_QD), 1), np.float32)])
         ranks_R = rank_relevant(query_QD, relevant, self._read_blocks, exclude_Q=own_Q, device=self.device)
@@ -92,34 +94,27 @@ class Worker:
             else:
                 yield first, np.hstack([block_ND, self.prior_N[first : first + len(block_ND), None]])
 
-    def _rank_truncated(
-        self, source: Path, queries: list[dict[str, Any]], relevant: Relevant, own_Q: np.ndarray
-    ) -> dict[str, np.ndarray]:
+    def _rank_truncated(self, query_QD: np.ndarray, relevant: Relevant, own_Q: np.ndarray) -> dict[str, np.ndarray]:
         """Return, by column, the ranks of the relevant documents by the first dimensions [R]; see `rank_truncated`."""
         config, found = self.config, dict[str, np.ndarray]()
-        query_folder, folder = self.inputs.query_embeddings, self.inputs.corpus_embeddings
-        if not config.dims or query_folder is None or folder is None:
-            return found
-        query_QD = read_vectors(query_folder / source.name, pa.array([query["id"] for query in queries]))
-        if config.dims[-1] >= query_QD.shape[1]:
+        if config.dims and config.dims[-1] >= query_QD.shape[1]:
             raise InputError(
                 f"evaluate_retrieval.dims: {config.dims[-1]} given, for vectors of {query_QD.shape[1]} dimensions;"
                 " expected fewer; lower it"
             )
-        blocks = partial(read_blocks, folder, self.ids)
         for dim in config.dims:
-            ranks = rank_truncated(query_QD, relevant, blocks, dim, config.rescore, own_Q, self.device)
+            ranks = rank_truncated(query_QD, relevant, self._read_blocks, dim, config.rescore, own_Q, self.device)
             found |= dict(zip(_name_columns(dim), ranks, strict=True))
         return found
 
     def _bm25(
-        self, source: Path, queries: list[dict[str, Any]], relevant: Relevant, own_Q: np.ndarray, report: ReportProgress
+        self, queries: list[str], relevant: Relevant, own_Q: np.ndarray, report: ReportProgress
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         width = min(self.config.top + 1, len(self.ids))  # the query itself may be among them
         ranks = [np.zeros(0, np.int64)]
         best_scores, best_rows = [np.zeros((0, width), np.float32)], [np.zeros((0, width), np.int64)]
         block = max(1, min(256, BYTES_AT_ONCE // (16 * len(self.ids))))
-        for start, scores_QN in score_bm25(self.documents, [query["text"] for query in queries], block):
+        for start, scores_QN in score_bm25(self.documents, queries, block):
             stop = start + len(scores_QN)
             # Stable: documents with equal scores stay in the order of the corpus.
             rows = np.argsort(-scores_QN, axis=1, kind="stable")[:, :width]
