@@ -19,7 +19,7 @@ from ratchet.orchestrator.job_interface import Resources
 
 class AnsweringTask(FinetuneTask):
     """A causal language model of which an adapter or all weights are trained. A subclass adds the training data and
-    `evaluate`; see `ratchet.jobs.training.task.TrainTask`."""
+    `evaluate`."""
 
     def __init__(
         self, worker: WorkerInfo, config: Any, inputs: Any, resources: Resources, *, dtype: str | None = None

@@ -19,7 +19,7 @@ from typing import Any
 
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.schedule import TrainHistory
-from ratchet.jobs.training.task import TrainTask, WorkerInfo, gather_objects
+from ratchet.jobs.training.task import FinetuneTask, WorkerInfo, gather_objects
 from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.digests import find_damage, hash_files, publish
 from ratchet.orchestrator.job_interface.lost_work import note_damage
@@ -63,7 +63,7 @@ class Checkpoints:
     """Writes and restores the checkpoints of one worker."""
 
     def __init__(
-        self, context: Context, options: FinetuneConfig, worker: WorkerInfo, task: TrainTask, engine: Any
+        self, context: Context, options: FinetuneConfig, worker: WorkerInfo, task: FinetuneTask, engine: Any
     ) -> None:
         self.context, self.options, self.worker, self.task, self.engine = context, options, worker, task, engine
         self.folder = run_folder(context, options, worker.world_size)

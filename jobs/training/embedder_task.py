@@ -27,8 +27,7 @@ from ratchet.orchestrator.job_interface import Resources
 
 
 class EmbedderTask(FinetuneTask):
-    """An embedder with LoRA. A subclass adds the batches, the loss and `compute_metrics`; see
-    `ratchet.jobs.training.task.TrainTask`."""
+    """An embedder with LoRA. A subclass adds the batches, the loss and `evaluate_model`."""
 
     def __init__(self, worker: WorkerInfo, config: Any, inputs: Any, resources: Resources) -> None:
         """config: with EncodingSettings. Else as `FinetuneTask`."""
@@ -93,7 +92,7 @@ class EmbedderTask(FinetuneTask):
     ) -> list[Callable[[], tuple[Tensor, int]]]:
         """Embed all texts of this worker without gradient. Each part embeds a micro batch again, with gradient.
 
-        See `TrainTask.parts`, and `grad_cache` for `gradient`. Collective."""
+        See `FinetuneTask.parts`, and `grad_cache` for `gradient`. Collective."""
         lengths = [len(ids) for ids in ids_R]
         batches = self._split_micro_batches(lengths)
         embed = partial(self.embed_rows, ids_R, row_ids_R)

@@ -21,7 +21,7 @@ from ratchet.errors import ArtifactError
 from ratchet.jobs.training.checkpoints import Checkpoints
 from ratchet.jobs.training.config import FinetuneConfig, check_checkpoints
 from ratchet.jobs.training.schedule import TrainHistory, is_better, learning_rate_at
-from ratchet.jobs.training.task import TrainTask, WorkerInfo
+from ratchet.jobs.training.task import FinetuneTask, WorkerInfo
 from ratchet.jobs.training.tracking import Tracker
 from ratchet.models import engine
 from ratchet.orchestrator.job_interface import Context, Progress
@@ -86,7 +86,7 @@ class TrainingLoop:
         self.worker = worker
         self.context, self.options, self.device = context, options, device
         seed_generators(options.seed)
-        self.task: TrainTask = task_class(worker=self.worker, **arguments)
+        self.task: FinetuneTask = task_class(worker=self.worker, **arguments)
         if device.type == "cpu":
             engine.configure_malloc(self.task.model)
         self.engine = self._start_engine()

@@ -66,7 +66,7 @@ def train(
     best: Path,
     loop: type | None = None,
 ) -> TrainHistory:
-    """Train, or resume training, and put what `TrainTask.save` wrote at the best evaluation into the folder `best`.
+    """Train, or resume training, and put what `FinetuneTask.save` wrote at the best evaluation into the folder `best`.
 
     loop: a subclass of `TrainingLoop`, which workers run. None: `TrainingLoop` itself. Raises what the task raised, and
     an error of ray.train if workers were lost more often than `context.resources.retries`.

@@ -1,11 +1,11 @@
-"""The interface between the training loop and a job: what is trained, and on which worker; and what the tasks share."""
+"""The interface between the training loop and a job: what is trained, and on which worker."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch.distributed as dist
@@ -30,42 +30,17 @@ class WorkerInfo:
     device: str
 
 
-class TrainTask(Protocol):
-    """A training task: model, batches, loss and evaluation. Each worker makes one, from `worker=` and the arguments of
-    `train`."""
+class FinetuneTask:
+    """A model of which an adapter or all weights are trained, with its batches, loss and evaluation. Each worker makes
+    one, from `worker=` and the arguments of `train`. A subclass loads the model, and adds steps, parts and evaluate."""
 
+    job: ClassVar[str]
+    """The name of the job, for errors."""
     model: Any
     """A torch module. Parameters that require a gradient are trained, in float32 or in bfloat16 with float32 master
     weights."""
     steps: Sequence[int]
     """Training steps of each epoch."""
-
-    def evaluate_start(self) -> Evaluation:
-        """Evaluate the current best model. Called on every worker before training, not after a resume."""
-        ...
-
-    def parts(self, epoch: int, step: int) -> Sequence[Callable[[], tuple[Tensor, int]]]:
-        """Split a training step into parts that fit in memory. Each returns this worker's share of the loss and the
-        number of tokens. The sum over parts, averaged over workers, is the loss of the batch. All workers return the
-        same number of parts."""
-        ...
-
-    def evaluate(self) -> Evaluation:
-        """Evaluate the model as it is. All workers take part and return the same."""
-        ...
-
-    def save(self, folder: Path) -> None:
-        """Write what training made. Called on one worker."""
-        ...
-
-
-class FinetuneTask:
-    """A model of which an adapter or all weights are trained. A subclass loads the model, and adds the batches, the
-    loss and `evaluate`; see `TrainTask`."""
-
-    job: ClassVar[str]
-    """The name of the job, for errors."""
-    model: Any
 
     def __init__(self, worker: WorkerInfo, config: Any, inputs: Any, resources: Resources) -> None:
         """config: a FinetuneConfig. inputs: with `base` and `current_best`, as every finetuning job has."""
@@ -114,7 +89,14 @@ class FinetuneTask:
             add_other_adapter(with_adapter, current_best)
         return with_adapter
 
+    def parts(self, epoch: int, step: int) -> Sequence[Callable[[], tuple[Tensor, int]]]:
+        """Split a training step into parts that fit in memory. Each returns this worker's share of the loss and the
+        number of tokens. The sum over parts, averaged over workers, is the loss of the batch. All workers return the
+        same number of parts."""
+        raise NotImplementedError
+
     def evaluate(self) -> Evaluation:
+        """Evaluate the model as it is. All workers take part and return the same."""
         raise NotImplementedError
 
     def evaluate_current_best(self) -> Evaluation:
@@ -122,6 +104,7 @@ class FinetuneTask:
         return self.evaluate()
 
     def evaluate_start(self) -> Evaluation:
+        """Evaluate the current best model. Called on every worker before training, not after a resume."""
         current_best = self.inputs.current_best
         if current_best is None or self.config.start_from == "current_best":
             return self.evaluate()  # training starts from the model to improve on
@@ -131,6 +114,7 @@ class FinetuneTask:
             return self.evaluate_current_best()
 
     def save(self, folder: Path) -> None:
+        """Write what training made. Called on one worker."""
         if self.config.method == "full":
             save_weights(self.model, find_start(self.config, self.inputs)[0], folder)
         else:

@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
@@ -21,21 +21,21 @@ from transformers import PrinterCallback, TrainerCallback
 
 from ratchet.jobs.training.loop import TrainingLoop, seed_generators
 from ratchet.jobs.training.schedule import learning_rate_at
-from ratchet.jobs.training.task import TrainTask
+from ratchet.jobs.training.task import FinetuneTask
 from ratchet.models.loading import silence_transformers
 
 
-class TrainerTask(TrainTask, Protocol):
+class TrainerTask(FinetuneTask):
     """A task with a trainer."""
 
     def make_trainer(self, folder: Path, optimizers: tuple[Any, Any], callback: TrainerCallback) -> Any:
         """Return a Trainer of the task's model that logs each training step and does not save by itself. It writes into
         the folder, and has the optimizer, the learning rate scheduler and the callback."""
-        ...
+        raise NotImplementedError
 
     def describe_step(self, logs: Mapping[str, float]) -> dict[str, float]:
         """Return the further numbers of a training step, such as its mean reward, from what the trainer logged."""
-        ...
+        raise NotImplementedError
 
 
 class TrainerState:

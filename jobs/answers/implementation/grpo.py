@@ -19,14 +19,14 @@ from ratchet.jobs.answers.grpo import Config, Inputs, Options, check_samples, ma
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.finetuning import run_finetuning
 from ratchet.jobs.training.task import WorkerInfo
-from ratchet.jobs.training.trainer_loop import TrainerLoop
+from ratchet.jobs.training.trainer_loop import TrainerLoop, TrainerTask
 from ratchet.models.decoder.sampling import Sampling, generate
 from ratchet.models.loading import silence_transformers, train_in_float32
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 
-class GrpoTask(AnsweringTask):
-    """Trains a causal language model on its own answers; see ratchet.jobs.training.trainer_loop.TrainerTask."""
+class GrpoTask(AnsweringTask, TrainerTask):
+    """Trains a causal language model on its own answers."""
 
     job = "grpo"
 

@@ -33,7 +33,7 @@ from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 
 class TrainTask(AnsweringTask):
-    """Trains a causal language model; see ratchet.jobs.training.task.TrainTask."""
+    """Trains a causal language model."""
 
     job = "sft"
 

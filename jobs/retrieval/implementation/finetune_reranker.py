@@ -42,7 +42,7 @@ from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 
 class TrainTask(FinetuneTask):
-    """A reranker, trained by LoRA or whole; see ratchet.jobs.training.task.TrainTask."""
+    """A reranker, trained by LoRA or whole."""
 
     job = "finetune_reranker"
 
