@@ -17,7 +17,7 @@ from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.task import FinetuneTask, WorkerInfo, gather_objects
 from ratchet.models.batching import group_by_length, pad
 from ratchet.models.embedder import encoder
-from ratchet.models.embedder.encoding_config import EncodingConfig, Example, read_encoding_config
+from ratchet.models.embedder.encoding_config import Example, read_encoding_config
 from ratchet.models.loading import eval_mode
 from ratchet.models.losses import grad_cache
 from ratchet.models.model_files import find_config_folder
@@ -33,15 +33,12 @@ class EmbedderTask(FinetuneTask):
         """config: with EncodingSettings. Else as `FinetuneTask`."""
         super().__init__(worker, config, inputs, resources)
         start, adapter = find_start(config, inputs)
-        encoding_config, folder = self.make_encoding_config(start, adapter), find_config_folder(start, adapter)
+        # It is saved with what is trained.
+        encoding_config = resolve_encoding_config(self.job, config, start, adapter, self.list_examples())
+        folder = find_config_folder(start, adapter)
         self.encoder = self.load(encoder.load, start, encoding_config=encoding_config, config_folder=folder)
         self.model = self.encoder.model = self.make_trainable(self.encoder.model)
         self.zero3_sync = Zero3Sync(self.model, self.device, needed=config.zero_stage == 3)
-
-    def make_encoding_config(self, base: Path, adapter: Path | None) -> EncodingConfig:
-        """Return the encoding config of the adapter or its base, with the settings. It is saved with what is
-        trained."""
-        return resolve_encoding_config(self.job, self.config, base, adapter, self.list_examples())
 
     def list_examples(self) -> Sequence[Example] | None:
         """Return the few-shot examples that are saved for inference; None for queries without examples."""

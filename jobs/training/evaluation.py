@@ -58,26 +58,18 @@ class HeldOutRows:
         return {name: sum_by_group(one, self.group_Q).round(6).tolist() for name, one in values.items()}
 
 
-@dataclass(frozen=True)
-class Decision:
-    """Whether the best evaluation replaces what training started from. reason: why not. p_value: None if not tested."""
-
-    improved: bool
-    reason: str = ""
-    p_value: float | None = None
-
-
-def decide(config: FinetuneConfig, history: TrainHistory, unit: str) -> Decision:
-    """Compare the best evaluation of a training run with the start. unit: `epoch` or `step`, for the reason."""
+def decide(config: FinetuneConfig, history: TrainHistory, unit: str) -> tuple[str, float | None]:
+    """Compare the best evaluation of a training run with the start. Return why it does not replace what training
+    started from, an empty string if it does, and the p-value, None if that was not tested. unit: `epoch` or `step`."""
     assert history.best is not None
     if not is_better(config.metric, history.evaluations[history.best], history.start):
-        return Decision(False, f"no {unit} was better")
+        return f"no {unit} was better", None
     before, after = history.start_sums, history.sums
     if not isinstance(config, RankFinetuneConfig) or not before:
-        return Decision(True)
+        return "", None
     p_value = compute_p_value(np.array(before["all"]), np.array([one["all"] for one in after]))
     if p_value > config.significance_level:
-        return Decision(False, f"no {unit} was significantly better, p {p_value:.2g}", p_value)
+        return f"no {unit} was significantly better, p {p_value:.2g}", p_value
     if "unseen" in before and loses(np.array(before["unseen"]), np.array(after[history.best]["unseen"])):
-        return Decision(False, f"the best {unit} is worse on unseen labels", p_value)
-    return Decision(True, "", p_value)
+        return f"the best {unit} is worse on unseen labels", p_value
+    return "", p_value

@@ -71,18 +71,18 @@ def run_finetuning(
             shutil.copytree(checkpoint_folder(context, step), made, ignore=shutil.ignore_patterns(digests.NAME))
     assert history.best is not None
     before, after = (found.get(config.metric, 0.0) for found in (history.start, history.evaluations[history.best]))
-    decision = decide(config, history, unit)
+    reason, p_value = decide(config, history, unit)
     best = history.best + 1 if unit == "epoch" else history.evaluated_at[history.best]
     kept = f"{unit} {best}"
     chosen = config.allow_regression or config.epoch is not None
-    if not decision.improved and not chosen and (current_best is not None or base_is_usable):
+    if reason and not chosen and (current_best is not None or base_is_usable):
         kept = "current_best" if current_best else "base"
         _keep_start(config, inputs, best_folder)
     value = after if kept == f"{unit} {best}" else before
     compared = {f"valid/{config.metric}{end}": one for end, one in (("", value), ("_start", before), ("_best", after))}
-    compared["improved"] = decision.improved
-    compared |= {} if decision.p_value is None else {"p_value": _rounded(decision.p_value)}
-    note = f"kept the {kept.replace('_', ' ')}: {decision.reason}" if kept in ("base", "current_best") else ""
+    compared["improved"] = not reason
+    compared |= {} if p_value is None else {"p_value": _rounded(p_value)}
+    note = f"kept the {kept.replace('_', ' ')}: {reason}" if kept in ("base", "current_best") else ""
     if config.metric in history.start:
         write_selection(context.out, config.metric, value, exact=pool_rows is None)
         compared |= {} if pool_rows is None else {"valid/documents": len(pool_rows)}
