@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Gt
 
@@ -26,7 +26,7 @@ MOST_BYTES = 2**31
 
 @dataclass(frozen=True)
 class Config:
-    form: str = "model"
+    form: Literal["model", "adapter"] = "model"
     """`model`: a whole model, with the adapter merged into it. `adapter`: the adapter alone, for PEFT."""
     base_name: str = ""
     """The name of the base that is written into the adapter, such as its hub id. Empty: none."""
@@ -50,8 +50,6 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs) -> None:
-    if config.form not in ("model", "adapter"):
-        raise InputError(f"export_model.form: '{config.form}' given; expected one of model, adapter")
     if config.form == "adapter" and inputs.adapter is None:
         raise InputError("export_model.form: adapter given, for a model without one; expected a model; leave it out")
     if config.onnx or config.int8:
