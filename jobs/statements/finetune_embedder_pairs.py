@@ -17,6 +17,7 @@ from ratchet.jobs.training.config import (
     check_config,
     check_retrieval_metric,
     count_feedable_workers,
+    find_start,
     list_training_metrics,
     require,
 )
@@ -64,8 +65,7 @@ def check(config: Config, inputs: Inputs) -> None:
         return
     check_embedder(inputs.base)
     if config.start_from == "base" or inputs.current_best is not None:
-        adapter = inputs.current_best if config.start_from == "current_best" else None
-        resolve_encoding_config(job, config, inputs.base, adapter)
+        resolve_encoding_config(job, config, *find_start(config, inputs))
     if config.projection is None:
         return
     from ratchet.models.embedder.projection import read_dim

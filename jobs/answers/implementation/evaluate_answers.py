@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -55,9 +55,9 @@ class _Statistics:
         """The labels of each question's completions, the last one last."""
         self.labels: Counter[str] = Counter()
         self.scores: dict[str, float] = dict.fromkeys(task.scores, 0.0)
-        self.groups: dict[str, list[float]] = {}
-        """Group -> prompt tokens without repeated ones, generated tokens, prompt tokens as an API counts them, seconds,
-        samples."""
+        self.groups: set[str] = set()
+        self.totals: dict[str, float] = defaultdict(float)
+        """Tokens, as in the metrics, and seconds (`latency`)."""
         self.timed = True
         self.cases: dict[str, list[dict[str, Any]]] = {}
 
@@ -87,14 +87,14 @@ class _Statistics:
         return [replace(v, label=TRUNCATED) if c and v.label != CORRECT else v for v, c in zip(found, cut, strict=True)]
 
     def _count_tokens(self, row: dict[str, Any]) -> None:
-        group = self.groups.setdefault(row["group"], [0.0, 0.0, 0.0, 0.0, 0.0])
+        """Add the means over completions. What a group's samples share is counted once."""
         num_completions = len(row["answers"])
-        shared = row["shared_tokens"] if group[4] else 0
-        group[0] += sum(row["new_prompt_tokens"]) / num_completions - shared
-        group[1] += sum(row["generated_tokens"]) / num_completions
-        group[2] += sum(row["prompt_tokens"]) / num_completions
-        group[3] += row["seconds"] or 0.0
-        group[4] += 1
+        shared = row["shared_tokens"] if row["group"] in self.groups else 0
+        self.groups.add(row["group"])
+        self.totals["prompt_tokens"] += sum(row["new_prompt_tokens"]) / num_completions - shared
+        self.totals["generated_tokens"] += sum(row["generated_tokens"]) / num_completions
+        self.totals["prompt_tokens_api"] += sum(row["prompt_tokens"]) / num_completions
+        self.totals["latency"] += row["seconds"] or 0.0
         self.timed = self.timed and row["seconds"] is not None
 
     def _add_cases(self, row: dict[str, Any], verified: Sequence[Sequence[Verification]]) -> None:
@@ -116,18 +116,12 @@ class _Statistics:
                 found[f"pass@{k}"] = round(sum(pass_at_k(num_completions, c, k) for c in correct) / len(correct), 6)
         for name, total in self.scores.items():
             found[name] = round(total / self.labels.total(), 6)
-        columns = list(zip(*self.groups.values(), strict=True))
-        groups = len(self.groups)
+        means = {name: round(total / len(self.groups), 4) for name, total in self.totals.items()}
+        latency = means.pop("latency")
         found["questions"] = len(self.questions)
-        found["questions_per_group"] = round(len(self.questions) / groups, 4)
-        found["prompt_tokens"] = round(sum(columns[0]) / groups, 4)
-        found["generated_tokens"] = round(sum(columns[1]) / groups, 4)
-        found["prompt_tokens_api"] = round(sum(columns[2]) / groups, 4)
-        found["generated_tokens_api"] = found["generated_tokens"]
-        found["dependency_tokens"] = 0
-        if self.timed:
-            found["latency"] = round(sum(columns[3]) / groups, 4)
-        return found
+        found["questions_per_group"] = round(len(self.questions) / len(self.groups), 4)
+        found |= {**means, "generated_tokens_api": means["generated_tokens"], "dependency_tokens": 0}
+        return found | ({"latency": latency} if self.timed else {})
 
     def failures(self) -> dict[str, int]:
         """Return failure label -> questions without a correct completion whose last one failed so, in task order."""

@@ -32,7 +32,8 @@ BYTES_AT_ONCE = 1 << 28
 
 
 class Worker:
-    """Ranks all statements for the queries of a shard. Writes ids, and the `ranks` of the others of each paper."""
+    """Ranks all statements for the queries of a shard. Writes one row per query: its id, and the `ranks` of the others
+    of its paper."""
 
     def __init__(
         self, config: Config, inputs: Inputs, starts: dict[str, int], vectors: Path | None, device: str
@@ -45,8 +46,9 @@ class Worker:
         self.query_S = _queries_mask(config, self.paper_S)
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
-        start = self.starts[source.name]
-        row_Q = start + np.flatnonzero(self.query_S[start : start + count_rows([source], ["id"])])
+        start, names = self.starts[source.name], pq.read_table(source, columns=["id"])["id"]
+        query_q = np.flatnonzero(self.query_S[start : start + len(names)])
+        row_Q = start + query_q
         relevant = Relevant(*other_statements(self.paper_S, row_Q))
         if self.vectors_SD is None:
             ranks_R = self._words(row_Q, relevant, report)
@@ -56,8 +58,9 @@ class Worker:
             blocks = [(first, self.vectors_SD[first : first + BLOCK_ROWS]) for first in starts]
             query_QD = self.vectors_SD[row_Q]
             ranks_R = rank_relevant(query_QD, relevant, lambda: blocks, exclude_Q=row_Q, device=self.device)
-        rows = _write_ranks(source, target, row_Q - start, relevant.indptr, ranks_R)
-        return {"rows": rows, "queries": len(row_Q)}
+        lists = pa.ListArray.from_arrays(pa.array(relevant.indptr, pa.int32()), pa.array(ranks_R, pa.int64()))
+        write_table(target, pa.table({"id": names.take(pa.array(query_q)).combine_chunks(), "ranks": lists}))
+        return {"rows": len(names), "queries": len(row_Q)}
 
     def _words(self, row_Q: np.ndarray, relevant: Relevant, report: ReportProgress) -> np.ndarray:
         scores = lexical.score_jaccard if self.config.system == "jaccard" else lexical.score_bm25
@@ -99,14 +102,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     )
 
 
-def _write_ranks(source: Path, target: Path, query_q: np.ndarray, ends: np.ndarray, ranks_R: np.ndarray) -> int:
-    """Write one row per query of a shard of statements. Return the number of statements in the shard."""
-    names = pq.read_table(source, columns=["id"])["id"]
-    lists = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(ranks_R, pa.int64()))
-    write_table(target, pa.table({"id": names.take(pa.array(query_q)).combine_chunks(), "ranks": lists}))
-    return len(names)
-
-
 def _queries_mask(config: Config, paper_S: np.ndarray) -> np.ndarray:
     """Return which statements are queries: bool [S]."""
     query_S = np.bincount(paper_S)[paper_S] >= 2 if len(paper_S) else np.zeros(0, bool)
@@ -129,11 +124,9 @@ def _collect_vectors(context: Context, config: Config, inputs: Inputs) -> Path |
     target, fresh = context.work / "vectors.npy", context.work / f"vectors-{context.attempt}.npy"
     if target.exists():  # of an earlier attempt, and complete, since it was renamed
         return target
-    all_SD: Any = None
+    dim = pq.read_schema(list_shards(inputs.embeddings)[0]).field("embedding").type.list_size
+    all_SD = np.lib.format.open_memmap(fresh, mode="w+", dtype=np.float32, shape=(len(names), dim))
     for start, block_ND in read_blocks(inputs.embeddings, names):
-        if all_SD is None:
-            shape = (len(names), block_ND.shape[1])
-            all_SD = np.lib.format.open_memmap(fresh, mode="w+", dtype=np.float32, shape=shape)
         all_SD[start : start + len(block_ND)] = block_ND
         context.progress(Progress(start + len(block_ND), len(names), "vectors", "collecting"))
     all_SD.flush()
