@@ -10,7 +10,8 @@ from ratchet.data.tasks import read_task
 from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, read_task_name, row_to_sample, write_task_name
 from ratchet.errors import InputError
 from ratchet.jobs.answers.chat_options import read_chat
-from ratchet.jobs.training.task import FinetuneTask, WorkerInfo
+from ratchet.jobs.training.finetuning import FinetuneTask
+from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models.decoder import decoder
 from ratchet.models.decoder.multi_turn import ConversationState, converse
 from ratchet.models.decoder.sampling import Sampling

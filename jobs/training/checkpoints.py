@@ -15,14 +15,17 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.schedule import TrainHistory
-from ratchet.jobs.training.task import FinetuneTask, WorkerInfo, gather_objects
+from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.digests import find_damage, hash_files, publish
 from ratchet.orchestrator.job_interface.lost_work import note_damage
+
+if TYPE_CHECKING:  # it imports the model libraries
+    from ratchet.jobs.training.finetuning import FinetuneTask
 
 KEPT = 2
 """Checkpoints that are kept: the last one, and the one before in case the last one is damaged."""

@@ -14,7 +14,8 @@ from torch import Tensor
 from ratchet.jobs.model_settings import resolve_encoding_config
 from ratchet.jobs.training.config import find_start
 from ratchet.jobs.training.evaluation import Evaluation
-from ratchet.jobs.training.task import FinetuneTask, WorkerInfo, gather_objects
+from ratchet.jobs.training.finetuning import FinetuneTask
+from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.models.batching import group_by_length, pad
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import Example, read_encoding_config

@@ -20,8 +20,9 @@ from peft import PeftModel
 from ratchet.errors import ArtifactError
 from ratchet.jobs.training.checkpoints import Checkpoints
 from ratchet.jobs.training.config import FinetuneConfig, check_checkpoints
+from ratchet.jobs.training.finetuning import FinetuneTask
 from ratchet.jobs.training.schedule import TrainHistory, is_better, learning_rate_at
-from ratchet.jobs.training.task import FinetuneTask, WorkerInfo
+from ratchet.jobs.training.task import WorkerInfo
 from ratchet.jobs.training.tracking import Tracker
 from ratchet.models import engine
 from ratchet.orchestrator.job_interface import Context, Progress

@@ -19,9 +19,9 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, TrainerCallback
 
+from ratchet.jobs.training.finetuning import FinetuneTask
 from ratchet.jobs.training.loop import TrainingLoop, seed_generators
 from ratchet.jobs.training.schedule import learning_rate_at
-from ratchet.jobs.training.task import FinetuneTask
 from ratchet.models.loading import silence_transformers
 
 

@@ -25,8 +25,8 @@ from ratchet.jobs.model_settings import list_instructions, resolve_reranker_conf
 from ratchet.jobs.retrieval.finetune_reranker import MICRO_BATCH_SIZE, Config, Inputs
 from ratchet.jobs.training.config import find_start
 from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
-from ratchet.jobs.training.finetuning import run_finetuning, steps_of_epochs
-from ratchet.jobs.training.task import FinetuneTask, WorkerInfo, gather_objects
+from ratchet.jobs.training.finetuning import FinetuneTask, run_finetuning, steps_of_epochs
+from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.jobs.training.teacher_gate import TeacherGate, find_teacher_temperature
 from ratchet.models.batching import group_by_length, pad_length
 from ratchet.models.loading import eval_mode
