@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ratchet.data.tables import Texts, list_shards
+from ratchet.data.tables import Texts, list_shards, read_shards
 from ratchet.data.vectors import write_vectors
 from ratchet.jobs.retrieval.mine import Config as MineConfig
 from ratchet.jobs.retrieval.mine import Inputs as MineInputs
@@ -122,7 +122,7 @@ def mine(given: argparse.Namespace) -> None:
     (source,) = list_shards(inputs.queries)
     worker = Worker(MineConfig(), inputs, "cpu")
     print(worker(source, context.out / source.name, lambda *_: None))
-    write_jsonl(context.out, Texts(inputs.corpus))
+    write_jsonl(context.out, Texts(read_shards(inputs.corpus)))
 
 
 STAGES: dict[str, Callable[[argparse.Namespace], None]] = {

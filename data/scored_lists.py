@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ratchet.data.formats.flag_embedding import make_line, write_lines
-from ratchet.data.tables import SCORES, TEACHER_SCORES, Texts, find_half, list_shards, write_table
+from ratchet.data.tables import SCORES, TEACHER_SCORES, Texts, find_half, list_shards, read_shards, write_table
 from ratchet.errors import DataError
 
 LEAST_ACCURACY = 0.6
@@ -30,7 +30,7 @@ class Lists:
     queries whose lists are scored; the others keep the scores that they have."""
 
     def __init__(self, corpus: Path, depth: int | None, half: str = "both") -> None:
-        self.text_of, self.corpus, self.depth, self.half = Texts(corpus), corpus, depth, half
+        self.text_of, self.corpus, self.depth, self.half = Texts(read_shards(corpus)), corpus, depth, half
 
     def read(self, source: Path) -> tuple[pa.Table, list[list[str]]]:
         """Return the table of a shard, and the texts of each row, column by column. A row that is not scored has none,
@@ -108,6 +108,6 @@ def write_flag_embedding(folder: Path, corpus: Path) -> None:
         return
     if column in names and any(pq.read_table(path, columns=[column])[column].null_count for path in shards):
         return
-    text_of = Texts(corpus)
+    text_of = Texts(read_shards(corpus))
     rows = (row for path in shards for row in pq.read_table(path).to_pylist())
     write_lines(folder / "flag_embedding.jsonl", (make_line(row, text_of) for row in rows))

@@ -88,11 +88,10 @@ def find_half(queries: pa.Table, half: str) -> np.ndarray:
 
 
 class Texts(Mapping[str, str]):
-    """Id -> text of all documents of a folder. Of a large corpus, 16 bytes per document are in memory, and the texts in
-    a file (see `read_shards`). Raises DataError as `read_shards` does."""
+    """Id -> text of the documents of a table (CORPUS). It holds 16 bytes per document besides the table."""
 
-    def __init__(self, corpus: Path) -> None:
-        self._table = read_shards(corpus, ["id", "text"])
+    def __init__(self, corpus: pa.Table) -> None:
+        self._table = corpus
         hash_N = hash_texts(self._table["id"])
         self._row_N = np.argsort(hash_N, kind="stable")
         self._hash_N = hash_N[self._row_N]

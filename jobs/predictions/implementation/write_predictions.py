@@ -12,7 +12,7 @@ from ratchet.orchestrator.job_interface import Context, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    text_of = Texts(inputs.corpus)
+    text_of = Texts(read_shards(inputs.corpus))
     ranked = read_shards(inputs.ranking, ["id", "text", "documents", "scores"]).to_pylist()
     best = [list(zip(row["documents"], row["scores"], strict=True))[: config.top] for row in ranked]
     table, lines, trec = (context.out / name for name in FILES)

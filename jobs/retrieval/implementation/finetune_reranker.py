@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ratchet.data.rankings import reorder
 from ratchet.data.significance import compute_p_value
-from ratchet.data.tables import RANKED, find_half, read_shards
+from ratchet.data.tables import RANKED, Texts, find_half, read_shards
 from ratchet.data.triplets import TripletBatch, Triplets, pad_rows
 from ratchet.errors import InputError
 from ratchet.jobs.model_settings import list_instructions, resolve_reranker_config
@@ -49,7 +49,7 @@ class TrainTask(FinetuneTask):
     def __init__(self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources) -> None:
         super().__init__(worker, config, inputs, resources)
         corpus = read_shards(inputs.corpus, ["id", "text"])
-        self.text_of = dict(zip(corpus["id"].to_pylist(), corpus["text"].to_pylist(), strict=True))
+        self.text_of = Texts(corpus)
         self.valid_table = read_shards(inputs.valid) if inputs.valid else pa.table({})
         self.valid, self.valid_prompts = self.valid_table.to_pylist(), list_instructions(config, self.valid_table)
         self.lists = read_shards(inputs.ranking, RANKED.names).to_pylist() if inputs.ranking else []

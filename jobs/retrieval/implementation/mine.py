@@ -172,7 +172,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     total = count_rows(shards, ["id", "text", "positives"])
     arguments = {"config": config, "inputs": inputs, "device": "cuda" if context.resources.gpus else "cpu"}
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
-    positive, negative, hardest = write_jsonl(context.out, Texts(inputs.corpus))
+    positive, negative, hardest = write_jsonl(context.out, Texts(read_shards(inputs.corpus)))
     corpus = read_shards(inputs.corpus, ["id"])
     candidates = find_candidates(config, inputs, corpus)
     return Result(

@@ -40,7 +40,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         "queries": len(rows),
         "documents_with_queries": len({queries[number]["positives"][0] for number in kept}),
     }
-    text_of, failed = Texts(inputs.corpus), sorted({*range(len(queries))} - {*passed})
+    text_of, failed = Texts(read_shards(inputs.corpus)), sorted({*range(len(queries))} - {*passed})
     cases = {
         title: [_make_case(queries[number], ranks[number], text_of) for number in numbers[: config.num_cases]]
         for title, numbers in (("kept queries", kept), ("queries that failed", failed))

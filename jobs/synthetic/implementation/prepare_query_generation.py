@@ -15,7 +15,7 @@ from ratchet.orchestrator.job_interface import Context, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    text_of, template = Texts(inputs.corpus), find_template(config)
+    text_of, template = Texts(read_shards(inputs.corpus)), find_template(config)
     train = read_shards(inputs.train, ["id", "text", "positives"]).to_pylist()
     labelled = {name for query in train for name in query["positives"]}
     wanted = [name for name in text_of if config.documents == "all" or name not in labelled]

@@ -72,7 +72,7 @@ def test_texts_are_found_by_id(
     limit: int, corpus: tuple[Path, list[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "HELD_BYTES", limit)
-    texts = Texts(corpus[0])
+    texts = Texts(read_shards(corpus[0]))
     assert dict(texts) == {row["id"]: row["text"] for row in corpus[1]}
     assert (len(texts), "d20" in texts, "d19" in texts) == (20, False, True)
     with pytest.raises(KeyError, match="d20"):
@@ -83,7 +83,7 @@ def test_ids_with_the_same_hash_are_told_apart(
     corpus: tuple[Path, list[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "hash_texts", lambda texts: np.zeros(len(texts), np.int64))
-    texts = Texts(corpus[0])
+    texts = Texts(read_shards(corpus[0]))
     assert dict(texts) == {row["id"]: row["text"] for row in corpus[1]}
     assert "d20" not in texts
 
