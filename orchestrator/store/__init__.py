@@ -186,16 +186,12 @@ class Store:
                 self.backend.remove(key)
 
     def list_names(self, key: str) -> list[str]:
-        """Return the names of the control objects directly below a key."""
+        """Return the names of the control objects and folders directly below a key."""
         return self.backend.list_names(key)
-
-    def list_folders(self, key: str) -> list[str]:
-        """Return the names of the folders directly below a key."""
-        return self.backend.list_folders(key)
 
     def newest(self, step_id: str) -> tuple[int, Mapping[str, Any] | None]:
         """Return the number of a step's newest attempt (0: none) and how it ended (None: it has not)."""
-        numbers = self.list_folders(f"steps/{step_id}/attempts")
+        numbers = self.list_names(f"steps/{step_id}/attempts")
         attempt = max((int(number) for number in numbers if number.isdecimal()), default=0)
         return attempt, self.read(f"{attempt_key(step_id, attempt)}/end") if attempt else None
 

@@ -48,7 +48,7 @@ def read_newest(store: Store, limit: int, run: str = "") -> list[dict[str, Any]]
 
 def _read_backwards(store: Store) -> Iterator[dict[str, Any]]:
     with ThreadPoolExecutor(READERS) as pool:
-        for day in sorted(store.list_folders("log"), reverse=True):
+        for day in sorted(store.list_names("log"), reverse=True):
             keys = [f"log/{day}/{name}" for name in reversed(store.list_names(f"log/{day}"))]
             for start in range(0, len(keys), READERS):
                 yield from filter(None, pool.map(store.read_if_whole, keys[start : start + READERS]))

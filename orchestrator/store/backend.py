@@ -89,15 +89,12 @@ class Backend:
         os.unlink(self.root / key)
 
     def list_names(self, key: str) -> list[str]:
-        """Return the names of the control objects directly below a key, sorted; not those of unfinished writes."""
+        """Return the names of what is directly below a key, sorted: control objects, not those of unfinished writes,
+        and folders."""
         try:
             return sorted(name for name in os.listdir(f"{self.root}/{key}") if name[0] != ".")
         except FileNotFoundError:
             return []
-
-    def list_folders(self, key: str) -> list[str]:
-        """Return the names of the folders directly below a key, sorted."""
-        return self.list_names(key)
 
     def manifest(self, digest: str) -> bytes | None:
         """Read the manifest of an object, or return None. Not that of a local copy."""

@@ -27,7 +27,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
 from ratchet.errors import DamagedError, StoreError, UnreachableError
-from ratchet.orchestrator.atomic_file import write_atomically
+from ratchet.orchestrator.atomic_file import replace, write_atomically
 from ratchet.orchestrator.store.backend import Backend
 from ratchet.orchestrator.store.manifest import NAME, File, Manifest
 from ratchet.orchestrator.store.read_only import set_read_only
@@ -96,9 +96,7 @@ class Bucket(Backend):
                     obstore.put(self.control, key, value, mode="create")
                 return True
             except AlreadyExistsError:
-                with self.report_unreachable(key, reading=True), suppress(FileNotFoundError):
-                    return bytes(obstore.get(self.control, key).bytes()) == value
-                return False
+                return self.read(key) == value
             except UnreachableError:
                 # The library does not retry this, since the request may have succeeded.
                 if tries + 1 == TRIES:
@@ -121,12 +119,10 @@ class Bucket(Backend):
             obstore.delete(self.control, key)
 
     def list_names(self, key: str) -> list[str]:
-        return sorted(name.removeprefix(f"{key}/") for name in self._sizes(key))
-
-    def list_folders(self, key: str) -> list[str]:
         with self.report_unreachable(key):
-            found = obstore.list_with_delimiter(self.control, key)["common_prefixes"]
-        return sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in found)
+            found = obstore.list_with_delimiter(self.control, key)
+        paths = [*(meta["path"] for meta in found["objects"]), *found["common_prefixes"]]
+        return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in paths)
 
     def list_sizes(self, digest: str) -> tuple[dict[str, int], list[str]]:
         prefix = f"objects/{digest}"
@@ -180,11 +176,11 @@ class Bucket(Backend):
         """Remove everything below a prefix, or at a key. If any of it was written since `before`, remove nothing and
         return False."""
         found = list(self.list_objects(prefix)) or self._one(prefix)
-        if any(written >= before for _, _, written in found):
+        if any(meta["last_modified"].timestamp() >= before for meta in found):
             return False
         if found:
             with self.report_unreachable(prefix):
-                obstore.delete(self.control, [key for key, _, _ in found])
+                obstore.delete(self.control, [meta["path"] for meta in found])
         return True
 
     def publish(self, folder: Path, key: str) -> None:
@@ -200,24 +196,20 @@ class Bucket(Backend):
 
         A local file that continues the published one, such as the events of a run on this machine, stays.
         """
-        for meta in self._list(key):
+        for meta in self.list_objects(key):
             name, version = meta["path"], _version(meta)
             path, (known, before) = folder / name.removeprefix(f"{key}/"), self._read_synced(name)
             if known == version and path.exists():
                 continue
-            fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-            try:
-                self._fetch(name, None, fresh)
+            if (content := self.read(name)) is None:
+                continue  # it was removed since it was listed
+            has_changed = path.exists() and _stamp(path) != before
+            if not has_changed or not path.read_bytes().startswith(content):
+                replace(path, content)
                 written = meta["last_modified"].timestamp()
-                os.utime(fresh, (written, written))
-                if _continues(path, before, fresh):
-                    stamp = _stamp(path)
-                    self._record_synced(name, version, stamp if stamp[0] == meta["size"] else [])
-                else:
-                    fresh.replace(path)
-                    self._record_synced(name, version, _stamp(path))
-            finally:
-                fresh.unlink(missing_ok=True)
+                os.utime(path, (written, written))
+            stamp = _stamp(path)
+            self._record_synced(name, version, stamp if stamp[0] == len(content) else [])
 
     @contextmanager
     def report_unreachable(self, key: str, *, reading: bool = False) -> Iterator[None]:
@@ -234,26 +226,21 @@ class Bucket(Backend):
                 " the region and the credentials and give the same command again: committed results are kept"
             ) from None
 
-    def list_objects(self, prefix: str) -> Iterator[tuple[str, int, float]]:
-        """Yield (key, bytes, time of writing in seconds since 1970) for all keys below a prefix."""
-        for meta in self._list(prefix):
-            yield meta["path"], meta["size"], meta["last_modified"].timestamp()
-
-    def _list(self, prefix: str) -> Iterator[Any]:
+    def list_objects(self, prefix: str) -> Iterator[Any]:
+        """Yield what the storage knows of all keys below a prefix: path, size, last_modified and e_tag."""
         with self.report_unreachable(prefix):
             for page in obstore.list(self.control, prefix):
                 yield from page
 
     def _sizes(self, prefix: str) -> dict[str, int]:
-        return {key: size for key, size, _ in self.list_objects(prefix)}
+        return {meta["path"]: meta["size"] for meta in self.list_objects(prefix)}
 
-    def _one(self, key: str) -> list[tuple[str, int, float]]:
+    def _one(self, key: str) -> list[Any]:
         try:
             with self.report_unreachable(key, reading=True):
-                meta = obstore.head(self.control, key)
+                return [obstore.head(self.control, key)]
         except FileNotFoundError:
             return []
-        return [(key, meta["size"], meta["last_modified"].timestamp())]
 
     def _send(self, path: Path, key: str) -> str:
         """Upload a file and return its version."""
@@ -270,33 +257,29 @@ class Bucket(Backend):
         return version, stamp
 
     def _record_synced(self, name: str, version: str, stamp: list[int]) -> None:
-        path = self._records / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps([version, *stamp]))
+        write_atomically(self._records / name, json.dumps([version, *stamp]))
 
     def _read_pieces(self, key: str, size: int) -> Iterator[Any]:
         for start in range(0, size, PIECE):
             yield obstore.get_range(self.control, key, start=start, end=min(start + PIECE, size))
 
-    def _fetch(self, key: str, expected: File | None, target: Path) -> None:
+    def _fetch(self, key: str, expected: File, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
         digest = hashlib.sha256()
         try:
             with self.report_unreachable(key, reading=True), fresh.open("wb") as file:
-                size = obstore.head(self.control, key)["size"] if expected is None else expected.bytes
-                for piece in self._read_pieces(key, size):
+                for piece in self._read_pieces(key, expected.bytes):
                     digest.update(piece)
                     file.write(piece)
                 file.flush()
                 os.fsync(file.fileno())
-            if expected is not None and digest.hexdigest() != expected.sha256:
+            if digest.hexdigest() != expected.sha256:
                 raise DamagedError(
                     f"{self.where}/{key}: content {digest.hexdigest()[:12]}; expected {expected.sha256[:12]}: it"
                     " was changed after the commit; `ratchet run ... --repair` recomputes the result"
                 )
-            if expected is not None:
-                set_read_only(fresh)
+            set_read_only(fresh)
             fresh.replace(target)
         except FileNotFoundError:
             raise DamagedError(
@@ -316,13 +299,6 @@ def _stamp(path: Path) -> list[int]:
 def _version(meta: Any) -> str:
     """Return what differs between two contents of a key: the ETag where the storage has one."""
     return meta["e_tag"] or f"{meta['size']} {meta['last_modified']}"
-
-
-def _continues(path: Path, stamp: list[int], fresh: Path) -> bool:
-    """Whether a local file changed since `stamp` and begins with the content of `fresh`."""
-    if not path.exists() or _stamp(path) == stamp:
-        return False
-    return path.read_bytes().startswith(fresh.read_bytes())
 
 
 def _first_line(error: BaseException) -> str:

@@ -102,11 +102,11 @@ def _used_addresses(store: Store, steps: Mapping[str, _Found], ends: Mapping[str
 
 def _group_keys(bucket: Bucket, kind: str) -> dict[str, _Found]:
     found: dict[str, _Found] = {}
-    for key, size, written in bucket.list_objects(kind):
-        _, name, *rest = key.split("/")
+    for meta in bucket.list_objects(kind):
+        _, name, *rest = meta["path"].split("/")
         item = found.setdefault(name, _Found())
-        item.bytes += size
-        item.youngest = max(item.youngest, written)
+        item.bytes += meta["size"]
+        item.youngest = max(item.youngest, meta["last_modified"].timestamp())
         if len(rest) > 1 and rest[0] == "attempts" and rest[1].isdecimal():
             item.attempt = max(item.attempt, int(rest[1]))
     return found

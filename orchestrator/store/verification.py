@@ -60,7 +60,7 @@ def _read_commits(store: Store, found: Verification) -> list[Commit]:
         except DamagedError as error:
             yield str(error)
 
-    read = map_parallel(THREADS, look_up, store.list_folders("steps"), "steps")
+    read = map_parallel(THREADS, look_up, store.list_names("steps"), "steps")
     found.problems += [item for item in read if isinstance(item, str)]
     return [item for item in read if isinstance(item, Commit)]
 
