@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +14,10 @@ from ratchet.errors import RunError
 from ratchet.orchestrator import recipe, run_models
 from ratchet.orchestrator.cli.run_command import run_recipe
 from ratchet.orchestrator.job_interface.settings import expect_one_of
-from ratchet.orchestrator.plan import STATES, Plan
+from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting import report_json
 from ratchet.orchestrator.reporting.formatting import Estimate
-from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
+from ratchet.orchestrator.reporting.run_data import StepReport
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.run_models import RunModel
 from ratchet.orchestrator.store import Store
@@ -49,22 +49,11 @@ class StepResult:
         return self.store.path(commit.manifest, full=True)
 
 
-class Steps(Mapping[str, StepResult]):
+class Steps(dict[str, StepResult]):
     """The steps of a run by name."""
 
-    def __init__(self, store: Store, report: RunReport) -> None:
-        self.found = {step.name: StepResult(store, step) for step in report.steps}
-
-    def __getitem__(self, name: str) -> StepResult:
-        if name not in self.found:
-            raise KeyError(f"step {name}: {expect_one_of(self.found, name)}")
-        return self.found[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.found)
-
-    def __len__(self) -> int:
-        return len(self.found)
+    def __missing__(self, name: str) -> StepResult:
+        raise KeyError(f"step {name}: {expect_one_of(self, name)}")
 
 
 class Run:
@@ -74,7 +63,7 @@ class Run:
         self.store, self.folder = store, folder
         data = report_json.read(RunLog(folder))
         assert data is not None  # the run has ended
-        self.data, self.steps = data, Steps(store, data)
+        self.data, self.steps = data, Steps({step.name: StepResult(store, step) for step in data.steps})
 
     def __repr__(self) -> str:
         return f"<Run {self.run_id}: {self.status}>"
@@ -188,7 +177,7 @@ def plan(
     given = recipe.Settings.read(write_lines(parameters, settings), seeds)
     made = Plan(recipe.build(recipe.find(name), given, opened)[0], opened)
     made.check()
-    return {step: STATES[planned.state] for step, planned in made.steps.items()}
+    return {step: planned.state for step, planned in made.steps.items()}
 
 
 def list_models(run: str = "", *, store: str | Path | None = None) -> list[RunModel]:

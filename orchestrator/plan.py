@@ -1,8 +1,8 @@
 """The plan: for each step, whether its result exists, and if not, why.
 
 The fingerprint of a step includes the digests of its inputs, so a plan is resolved from the first steps on, as far as
-their results exist. The children of a missing step are `unknown`: they may still be hits, if the step produces the same
-bytes as before.
+their results exist. The children of a missing step are `open`: they may still have a result, if the step produces the
+same bytes as before.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from ratchet.errors import DamagedError, InputError
@@ -22,9 +21,6 @@ from ratchet.orchestrator.job_interface.source_digest import SourceDigests
 from ratchet.orchestrator.step import Output, Reference, Source, Step
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.manifest import Manifest
-
-STATES = {"hit": "done", "miss": "to run", "unknown": "open"}
-"""What users read."""
 
 
 @dataclass
@@ -41,8 +37,8 @@ class Planned:
 
     @property
     def state(self) -> str:
-        """`hit`, `miss` or `unknown`."""
-        return "hit" if self.commit else "miss" if self.step_id else "unknown"
+        """`done`, `to run`, or `open` while an input does not exist."""
+        return "done" if self.commit else "to run" if self.step_id else "open"
 
     @property
     def result(self) -> Mapping[str, Any]:
@@ -94,9 +90,8 @@ class Plan:
                 planned.fingerprint = build_fingerprint(job, self.code[job], planned.step.config, inputs)
                 planned.step_id = digest(planned.fingerprint)
             assert planned.step_id is not None
-            commit = self.store.use(planned.step_id)
-            manifest = None if commit is None else self._load_manifest(commit)
-            planned.commit, planned.manifest = (commit, manifest) if manifest else (None, None)
+            if (commit := self.store.use(planned.step_id)) and (manifest := self._load_manifest(commit)):
+                planned.commit, planned.manifest = commit, manifest
         return planned
 
     def record(self, name: str, commit: Commit) -> None:
@@ -176,9 +171,9 @@ class Plan:
     def explain(self, name: str, before: Mapping[str, str]) -> list[str]:
         """Return why a step is not a hit: what changed since `before` (step name -> step id of an earlier run)."""
         planned = self.steps[name]
-        if planned.state == "hit":
+        if planned.state == "done":
             return []
-        if planned.state == "unknown":
+        if planned.state == "open":
             return [
                 f"depends on {parent}, which would run"
                 for parent in sorted(self.parents[name])
@@ -197,7 +192,7 @@ class Plan:
             {
                 "step": name,
                 "job": planned.step.job.name,
-                "state": STATES[planned.state],
+                "state": planned.state,
                 "step_id": planned.step_id,
                 "reasons": self.explain(name, before),
             }
@@ -225,7 +220,7 @@ class Plan:
         if isinstance(ref, Source):
             return ref.path.absolute()  # workers have another working directory
         commit = self.steps[ref.step.name].commit
-        return None if commit is None else Path(self.store.path(commit.manifest, ref.part, full=verified))
+        return None if commit is None else self.store.path(commit.manifest, ref.part, full=verified)
 
 
 def describe_inputs(step: Step) -> list[tuple[str, str]]:

@@ -85,19 +85,19 @@ class RunLog:
         return self.folder / "errors" / f"{step.replace('/', '.')}.txt"
 
 
-def list_run_folders(store: Store) -> list[Path]:
-    """Return the folders of all runs, newest first."""
+def list_all_runs(store: Store) -> list[RunLog]:
+    """Return all runs, newest first, also those without an about.json."""
     store.pull("runs")
     runs = store.local("runs")
-    return sorted((path for path in runs.iterdir() if path.is_dir()), reverse=True) if runs.is_dir() else []
+    found = sorted(runs.iterdir(), reverse=True) if runs.is_dir() else []
+    return [RunLog(path) for path in found if path.is_dir()]
 
 
 def list_run_logs(store: Store, recipe: str | None = None) -> Iterator[RunLog]:
     """Yield the runs of a store, newest first; only those of one recipe if it is given.
 
     A run whose about.json cannot be read is yielded if no recipe is given."""
-    for folder in list_run_folders(store):
-        run_log = RunLog(folder)
+    for run_log in list_all_runs(store):
         try:
             about = run_log.read("about.json")
         except DamagedError:

@@ -175,6 +175,7 @@ def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, par
     place = {"step": step, "part": part}
     rows = [*plan.get("rows", ()), {"label": "", "columns": {}, "model": place}]
     row: dict[str, Any] = next(one for one in rows if one["model"] == place)
+    metrics, data = _read_columns(store, steps, row["columns"])
     return RunModel(
         run_id=run_log.run_id,
         recipe=str(plan.get("recipe")),
@@ -188,8 +189,8 @@ def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, par
         inputs=dict(steps[step].get("inputs", ())),
         base=find_base(steps, step),
         row=row["label"],
-        metrics=_read_metrics(store, steps, row["columns"]),
-        data=_read_data(store, steps, row["columns"]),
+        metrics=metrics,
+        data=data,
         best_as=next((name for name, found in plan.get("best", {}).items() if found == place), ""),
     )
 
@@ -210,29 +211,22 @@ def find_base(steps: Mapping[str, Mapping[str, Any]], step: str) -> str:
         step = parent
 
 
-def _read_metrics(
+def _read_columns(
     store: Store, steps: Mapping[str, Mapping[str, Any]], columns: Mapping[str, list[list[str]]]
-) -> dict[str, float]:
-    found = {}
-    for title, metrics in columns.items():
-        step, name = metrics[0]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the numbers of a row, and the digests of what they were measured on, by column."""
+    metrics: dict[str, float] = {}
+    data: dict[str, str] = {}
+    for title, cell in columns.items():
+        step, name = cell[0]
         address = steps[step]["object"]
         value = store.manifest(address).result.get("metrics", {}).get(name) if address else None
         if isinstance(value, int | float):
-            found[title] = value
-    return found
-
-
-def _read_data(
-    store: Store, steps: Mapping[str, Mapping[str, Any]], columns: Mapping[str, list[list[str]]]
-) -> dict[str, str]:
-    found = {}
-    for title, metrics in columns.items():
-        own = metrics[0][0]
-        own = dict(steps[own].get("inputs", ())).get("completions", own)
-        step_id = steps.get(own, {}).get("step_id")
+            metrics[title] = value
+        measured = dict(steps[step].get("inputs", ())).get("completions", step)
+        step_id = steps.get(measured, {}).get("step_id")
         commit = store.lookup(step_id) if step_id else None
         inputs = commit.fingerprint.get("inputs", {}) if commit else {}
         if digest := next((inputs[name] for name in MEASURED_ON if isinstance(inputs.get(name), str)), ""):
-            found[title] = digest
-    return found
+            data[title] = digest
+    return metrics, data

@@ -14,7 +14,7 @@ from rich.text import Text
 from ratchet.orchestrator.cli.grids import format_value, print_table
 from ratchet.orchestrator.job_interface.settings import describe_parameters
 from ratchet.orchestrator.job_interface.terminal import CleanConsole, print_clean
-from ratchet.orchestrator.plan import STATES, Plan
+from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Recipe
 from ratchet.orchestrator.reporting.formatting import format_duration, pluralize
 from ratchet.orchestrator.reporting.run_summary import build_summary_table, list_unreported_metrics
@@ -90,10 +90,10 @@ def print_plan(plan: Plan, before: Mapping[str, str], needs: Mapping[str, StepNe
     """Print a line per step: done, to run, or open, with what it needs. before: step ids of the last run. explain:
     print the reasons too."""
     console = CleanConsole(soft_wrap=True, highlight=False)
-    colours = {"hit": "green", "miss": "yellow", "unknown": "dim"}
+    colours = {"done": "green", "to run": "yellow", "open": "dim"}
     width, last_times = max((len(name) for name in plan.steps), default=0), plan.list_last_times(before)
     for name, planned in plan.steps.items():
-        state = Text(f"{STATES[planned.state]:<8}", style=colours[planned.state])
+        state = Text(f"{planned.state:<8}", style=colours[planned.state])
         parts = [_format_needs(needs[name])] if name in needs else []
         parts += [f"last time {format_duration(last_times[name])}"] if name in last_times else []
         rest = f"  {(planned.step_id or ''):<12.12}  {', '.join(parts)}".rstrip()
@@ -102,7 +102,7 @@ def print_plan(plan: Plan, before: Mapping[str, str], needs: Mapping[str, StepNe
             console.print(Text(f"    {reason}", style="dim"))
     missing = plan.missing()
     last = f"{len(plan.steps) - len(missing)} of {pluralize(len(plan.steps), 'step')} done; {len(missing)} would run"
-    if any(planned.state == "unknown" for planned in plan.steps.values()):
+    if any(planned.state == "open" for planned in plan.steps.values()):
         last += " (open: fewer if the steps before them give the same results as in an earlier run)"
     console.print(last)
     if total := _format_total(needs.values()):

@@ -8,9 +8,7 @@ import re
 import threading
 import time
 import traceback
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from ray.exceptions import WorkerCrashedError
 
@@ -116,8 +114,11 @@ class Executor:
         self.run_log.event("started", name, step_id=step_id, attempt=lease.attempt)
         staging = self.plan.store.staging(step_id, lease.attempt)
         family, work = WarmStartFamily.from_plan(planned), self.plan.store.work(step_id)
-        failed = find_failed_attempts(self.plan.store, step_id, lease.attempt)
-        lost = [_lost_attempt(attempt, whole=not any(work.iterdir())) for attempt in failed]
+        is_resumed = any(work.iterdir())
+        lost = [
+            LostWork(f"attempt {number}: {why.splitlines()[0]}", seconds=None if is_resumed else seconds)
+            for number, why, seconds in find_failed_attempts(self.plan.store, step_id, lease.attempt)
+        ]
         state, damaged = family.find_state(self.plan.store, lease.keep_step) if family else (None, [])
         lost += [LostWork(damage) for damage in damaged]
         context = Context(
@@ -146,12 +147,6 @@ class Executor:
         if family:
             family.save_state(self.plan.store, step_id, work / "state")
         return lease.commit(staging, result, planned.fingerprint, record)
-
-
-def _lost_attempt(attempt: Mapping[str, Any], whole: bool) -> LostWork:
-    """Describe what a failed attempt lost. whole: it left nothing to resume from."""
-    what = f"attempt {attempt['attempt']}: {attempt['why'].splitlines()[0]}"
-    return LostWork(what, seconds=attempt["seconds"] if whole else None)
 
 
 def is_transient(error: BaseException) -> bool:

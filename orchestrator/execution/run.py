@@ -190,9 +190,7 @@ class Run:
     def copy_files(self) -> None:
         """Copy the files of the summary whose steps are done into the folder of the run."""
         for name, output in self.summary.files.items():
-            commit = self.plan.steps[output.step.name].commit
-            if commit is not None:
-                source = self.plan.store.path(commit.manifest, output.part)
+            if source := self.plan.path_of(output, verified=False):
                 replace(self.run_log.folder / name, source.read_bytes())
 
     def locate_results(self) -> dict[str, Path]:

@@ -185,6 +185,12 @@ class Store:
             if not self.read_only:
                 self.backend.remove(key)
 
+    def read_all(self, key: str) -> Iterator[tuple[str, Any]]:
+        """Yield the name and the content of the whole control objects (see `read_if_whole`) directly below a key."""
+        for name in self.list_names(key):
+            if (value := self.read_if_whole(f"{key}/{name}")) is not None:
+                yield name, value
+
     def list_names(self, key: str) -> list[str]:
         """Return the names of the control objects and folders directly below a key."""
         return self.backend.list_names(key)
@@ -274,9 +280,8 @@ class Store:
             if is_announced(self, manifest.digest):
                 manifest = Manifest(manifest.files, {**manifest.result, "salt": uuid.uuid4().hex})
                 mark(manifest.digest)
-            make_read_only(staging)
             (staging / NAME).write_bytes(manifest.to_bytes())
-            set_read_only(staging / NAME)
+            make_read_only(staging)
             sync_tree(staging)
             self._place(staging, manifest)
         self.backend.upload(self.root / "objects" / manifest.digest, manifest)

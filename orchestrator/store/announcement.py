@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ratchet.orchestrator.store import Store
@@ -26,7 +26,7 @@ LEFT_OVER = 7 * 86_400.0
 @contextmanager
 def announce(store: Store, digests: Sequence[str]) -> Iterator[None]:
     """Announce the removal of objects. After an error the announcement stays: requests may still be under way."""
-    for name, value in _read_all(store):
+    for name, value in store.read_all("collections"):
         if time.time() - value["at"] > LEFT_OVER:
             store.remove(f"collections/{name}")
     key = f"collections/{uuid.uuid4().hex}"
@@ -36,12 +36,5 @@ def announce(store: Store, digests: Sequence[str]) -> Iterator[None]:
 
 
 def is_announced(store: Store, digest: str) -> bool:
-    """Whether a collection may be removing an object."""
-    return any(digest in value["objects"] for _, value in _read_all(store))
-
-
-def _read_all(store: Store) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name in store.list_names("collections"):
-        # A collection does not survive the power loss that cuts its announcement off.
-        if (value := store.read_if_whole(f"collections/{name}")) is not None:
-            yield name, value
+    """Whether a collection may be removing an object. None does whose announcement a power loss cut off."""
+    return any(digest in value["objects"] for _, value in store.read_all("collections"))

@@ -29,7 +29,7 @@ from obstore.store import from_url
 from ratchet.errors import DamagedError, StoreError, UnreachableError
 from ratchet.orchestrator.atomic_file import replace, write_atomically
 from ratchet.orchestrator.store.backend import Backend
-from ratchet.orchestrator.store.manifest import NAME, File, Manifest
+from ratchet.orchestrator.store.manifest import NAME, File, Manifest, describe_damage
 from ratchet.orchestrator.store.read_only import set_read_only
 
 SCHEMES = ("s3", "gs", "az", "memory")
@@ -275,17 +275,12 @@ class Bucket(Backend):
                 file.flush()
                 os.fsync(file.fileno())
             if digest.hexdigest() != expected.sha256:
-                raise DamagedError(
-                    f"{self.where}/{key}: content {digest.hexdigest()[:12]}; expected {expected.sha256[:12]}: it"
-                    " was changed after the commit; `ratchet run ... --repair` recomputes the result"
-                )
+                given = f"content {digest.hexdigest()[:12]}"
+                raise DamagedError(describe_damage(f"{self.where}/{key}", given, expected.sha256[:12]))
             set_read_only(fresh)
             fresh.replace(target)
         except FileNotFoundError:
-            raise DamagedError(
-                f"{self.where}/{key}: missing; expected a file of a committed result;"
-                " `ratchet run ... --repair` recomputes it"
-            ) from None
+            raise DamagedError(describe_damage(f"{self.where}/{key}", "missing", f"{expected.bytes} bytes")) from None
         finally:
             fresh.unlink(missing_ok=True)
 

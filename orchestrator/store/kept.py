@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ratchet.errors import DamagedError
-from ratchet.orchestrator.run_log import RunLog, list_run_folders, list_sweeps
+from ratchet.orchestrator.run_log import RunLog, list_all_runs, list_sweeps
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import is_gone, list_open_attempts
 from ratchet.orchestrator.store.open_runs import list_open_runs
@@ -97,9 +97,8 @@ def _select_runs(store: Store, keep: int) -> Iterator[RunLog]:
     A run that failed, was interrupted or was killed counts as none: its command continues it.
     """
     finished = 0
-    for folder in list_run_folders(store):
-        run_log = RunLog(folder)
-        if finished < keep or _is_pinned(folder):
+    for run_log in list_all_runs(store):
+        if finished < keep or _is_pinned(run_log.folder):
             yield run_log
         if finished < keep:
             finished += run_log.find_end() == "finished"

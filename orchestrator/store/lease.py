@@ -243,7 +243,7 @@ def _open_key(step_id: str, attempt: int) -> str:
     return f"open_attempts/{step_id}.{attempt}"
 
 
-def find_failed_attempts(store: Store, step_id: str, attempt: int) -> list[dict[str, Any]]:
+def find_failed_attempts(store: Store, step_id: str, attempt: int) -> list[tuple[int, str, float]]:
     """Return the attempts without a result right before `attempt`, oldest first: number, reason and seconds.
 
     The duration of an attempt whose process was lost is measured to its last heartbeat.
@@ -257,7 +257,7 @@ def find_failed_attempts(store: Store, step_id: str, attempt: int) -> list[dict[
         beat = store.read_if_whole(f"{key}/heartbeat") or {"at": owner["since"]}
         ended = beat["at"] if "revoked_by" in end else end.get("at", beat["at"])
         why = "its driver was lost" if "revoked_by" in end else end.get("failed", "it was stopped")
-        found.append({"attempt": number, "why": why, "seconds": round(ended - owner["since"], 3)})
+        found.append((number, why, round(ended - owner["since"], 3)))
     return found[::-1]
 
 

@@ -65,10 +65,7 @@ def list_open_runs(store: Store) -> list[dict[str, Any]]:
     Marks of drivers that ended without removing them are removed.
     """
     found = []
-    for name in store.list_names("open_runs"):
-        mark = store.read_if_whole(f"open_runs/{name}")
-        if mark is None:
-            continue  # it ended, or its machine lost power
+    for name, mark in store.read_all("open_runs"):
         if is_gone(mark, LOST):
             store.remove(f"open_runs/{name}")
         else:

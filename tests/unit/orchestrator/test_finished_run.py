@@ -57,7 +57,7 @@ def test_results_of_a_run_are_inputs_with_the_identity_of_their_content(store: S
             for log in (first, second)
         ]
     for log, plan in zip((first, second), plans, strict=True):
-        assert plan.steps[f"{log.run_id}/data"].state == "hit"
+        assert plan.steps[f"{log.run_id}/data"].state == "done"
         assert plan.missing() == ["read"]
         assert (plan.inputs("read", verified=True).texts / "a.txt").read_text() == "some text"
     assert plans[0].steps["read"].step_id == plans[1].steps["read"].step_id
