@@ -16,7 +16,7 @@ import pytest
 from nodes import Nodes, environment_of, free_port
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.execution.upload import collect_upload
+from ratchet.orchestrator.execution.submit import collect_upload
 from ratchet.orchestrator.job_interface.snapshot import DIGEST_FILE, Snapshot
 from ratchet.orchestrator.secrets import is_secret_variable
 
