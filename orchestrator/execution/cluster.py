@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import yaml
+from ray.autoscaler._private.kuberay.utils import parse_quantity
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ratchet.errors import InputError, Interrupted, TransientError
-from ratchet.orchestrator.execution import cluster_file
 from ratchet.orchestrator.execution.address import check_cluster_address
 from ratchet.orchestrator.execution.schedule import Demand
 from ratchet.orchestrator.job_interface.code import Code
@@ -114,9 +115,9 @@ class Cluster:
 
     @cached_property
     def file_machines(self) -> list[Machine] | None:
-        """The machines of the file RATCHET_CLUSTER; None if it is not set."""
+        """The machines of the file RATCHET_CLUSTER on the head node; None if it is not set."""
         file = os.environ.get("RATCHET_CLUSTER")
-        return cluster_file.machines(Path(file).expanduser()) if file else None
+        return read_machines(Path(file).expanduser()) if file else None
 
     def machines(self) -> list[Machine]:
         """Return the maximum machines of the autoscaler (if RATCHET_CLUSTER is set), else the current ones."""
@@ -230,3 +231,40 @@ def compute_demand(resources: Resources) -> Demand:
     assert resources.cpus is not None
     assert resources.gpus is not None
     return Demand(resources.workers * resources.cpus, resources.workers * resources.gpus)
+
+
+def read_machines(path: Path) -> list[Machine]:
+    """Read the maximum number of machines of each kind from cluster.yaml of `ray up`, or KubeRay's RayJob or
+    RayCluster. Ray does not tell a driver how far the autoscaler may scale up. Raises InputError for another file."""
+    try:
+        content: Any = yaml.safe_load(path.read_text())
+        if "available_node_types" in content:
+            kinds = content["available_node_types"].items()
+            return [_read_node_type(kind, content) for name, kind in kinds if name != content["head_node_type"]]
+        spec = content["spec"]
+        return [_read_group(group) for group in spec.get("rayClusterSpec", spec)["workerGroupSpecs"]]
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise InputError(
+            f"RATCHET_CLUSTER {path}: {type(error).__name__}: {error}; expected the file that created this"
+            " cluster (available_node_types of `ray up`, or a RayJob); correct or unset the variable on the head"
+        ) from None
+
+
+def _read_node_type(kind: dict[str, Any], content: dict[str, Any]) -> Machine:
+    resources = kind["resources"]
+    return Machine(
+        float(resources.get("CPU", 0)),
+        float(resources.get("GPU", 0)),
+        min(kind.get("max_workers", content["max_workers"]), content["max_workers"]),
+        resources["memory"] / 1e9 if "memory" in resources else float("inf"),
+        labels=kind.get("labels", {}),
+    )
+
+
+def _read_group(group: dict[str, Any]) -> Machine:
+    asked = group["template"]["spec"]["containers"][0]["resources"]
+    limits = asked.get("limits", asked.get("requests", {}))
+    gpus = sum(float(value) for name, value in limits.items() if name.endswith("/gpu"))
+    memory = float(parse_quantity(limits["memory"])) / 1e9 if "memory" in limits else float("inf")
+    cpus = float(parse_quantity(limits["cpu"]))
+    return Machine(cpus, gpus, group["maxReplicas"], memory, labels=group.get("labels", {}))
