@@ -154,9 +154,8 @@ def find_model(store: Store, name: str) -> RunModel:
     if own in plan.get("best", {}):
         own = f"{plan['best'][own]['step']}/{plan['best'][own]['part']}"
     for step in (one["name"] for one in plan.get("steps", ())):
-        parts = ("model", "adapter") if own == step else (own.removeprefix(f"{step}/"),)
-        for part in parts if own == step or own.startswith(f"{step}/") else ():
-            if made := _read(store, found, plan, step, part):
+        for part in ("model", "adapter") if own == step else (own.removeprefix(f"{step}/"),):
+            if own in (step, f"{step}/{part}") and (made := _read(store, found, plan, step, part)):
                 return made
     names = [one.name.partition(":")[2] for one in models] or ["those of a run that made models"]
     raise InputError(f"model {name}: run {found.run_id} has no finished '{own}'; {expect_one_of(names, own)}")
