@@ -172,10 +172,10 @@ class Bucket(Backend):
         with suppress(FileNotFoundError):
             copy.rename(copy.with_name(f".aside-{uuid.uuid4().hex}"))
 
-    def clear(self, prefix: str, before: float) -> bool:
-        """Remove everything below a prefix, or at a key. If any of it was written since `before`, remove nothing and
-        return False."""
-        found = list(self.list_objects(prefix)) or self._one(prefix)
+    def clear(self, prefix: str, before: float, name: str = "") -> bool:
+        """Remove everything below a prefix, or only the file `name` of it. If any of that was written since `before`,
+        remove nothing and return False."""
+        found = [meta for meta in self.list_objects(prefix) if not name or meta["path"] == f"{prefix}/{name}"]
         if any(meta["last_modified"].timestamp() >= before for meta in found):
             return False
         if found:
@@ -234,13 +234,6 @@ class Bucket(Backend):
 
     def _sizes(self, prefix: str) -> dict[str, int]:
         return {meta["path"]: meta["size"] for meta in self.list_objects(prefix)}
-
-    def _one(self, key: str) -> list[Any]:
-        try:
-            with self.report_unreachable(key, reading=True):
-                return [obstore.head(self.control, key)]
-        except FileNotFoundError:
-            return []
 
     def _send(self, path: Path, key: str) -> str:
         """Upload a file and return its version."""

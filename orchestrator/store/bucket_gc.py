@@ -76,7 +76,7 @@ def sweep(store: Store, garbage: Sequence[Garbage], kept: Kept, before: float) -
     def remove(item: Garbage) -> bool:
         if item.kind == "objects":
             unused = item.name not in in_use
-            return unused and bucket.clear(f"{item.key}/{NAME}", before) and bucket.clear(item.key, before)
+            return unused and bucket.clear(item.key, before, NAME) and bucket.clear(item.key, before)
         attempt, end = store.newest(item.name)
         if end and "commit" in end:
             if end.get("at", 0.0) >= before:
