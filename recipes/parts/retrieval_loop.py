@@ -95,10 +95,6 @@ class RetrievalLoop:
     """Queries for which the last models rank the corpus."""
     shared_steps: dict[str, Step] = field(default_factory=dict)
     """Name -> step with vectors or an evaluation, which several steps and variants use."""
-    systems: list[System] = field(default_factory=list)
-    """The last models, with their rankings of the new queries. `build_summary` fills it in."""
-    best: dict[str, Output] = field(default_factory=dict)
-    """The last models by kind: embedder, reranker. `build_summary` fills it in."""
 
     def build_summary(self, bootstrap: Model, iterations: int, *, ablations: bool = False) -> Summary:
         """Build the steps of all iterations, and with `ablations` those without a teacher and without mining.
@@ -126,36 +122,40 @@ class RetrievalLoop:
                 f"validation_fraction: 0 given, with distillation={self.distillation}; expected held-out queries, since"
                 " a reranker becomes a teacher only if it improves their lists; hold some out, or set distillation=none"
             )
-        variants = [self]
-        if ablations:
-            variants += [
-                replace(self, variant="no teacher", reranker=None, teacher=None),
-                replace(self, variant="no mining", reranker=None, teacher=None, mining="given"),
-            ]
         rows = []
         for split in self.splits[:1]:
             given = {**self._queries(split), "system": "bm25", "tag": "bm25"}
             bm25 = self._step_once(f"{self.folder}bm25/evaluate", evaluate_retrieval.JOB, **given)
             zero_shot = self.evaluate(f"{self.folder}zero_shot", bootstrap, split)
             rows = [make_row("BM25", {split: bm25}), make_row("zero-shot", {split: zero_shot})]
-        rows += [row for variant in variants for row in variant._iterate(bootstrap, iterations)]
+        own, best, systems = self._iterate(bootstrap, iterations)
+        rows += own
+        if ablations:
+            alone = replace(self, variant="no teacher", reranker=None, teacher=None, new_queries=None)
+            for variant in (alone, replace(alone, variant="no mining", mining="given")):
+                rows += variant._iterate(bootstrap, iterations)[0]
         if not self.new_queries:
-            return Summary(rows, best=self.best)
-        valid = self.prepared["valid"] if "valid" in self.splits else None
-        ranking, _ = fuse_rankings(self.systems, valid, "scores")
-        return Summary(rows, files=write_files(ranking, self.prepared["corpus"]), best=self.best)
+            return Summary(rows, best=best)
+        ranking, _ = fuse_rankings(systems, self.valid, "scores")
+        return Summary(rows, files=write_files(ranking, self.prepared["corpus"]), best=best)
 
     @property
     def splits(self) -> list[str]:
         """The splits that are evaluated. The table shows the first one."""
         return [name for name in ("test", "valid") if name in self.prepared.outputs]
 
-    def _iterate(self, bootstrap: Model, iterations: int) -> list[Row]:
+    @property
+    def valid(self) -> Output | None:
+        """The held-out queries."""
+        return self.prepared["valid"] if "valid" in self.splits else None
+
+    def _iterate(self, bootstrap: Model, iterations: int) -> tuple[list[Row], dict[str, Output], list[System]]:
+        """Return the rows, the last models by kind (embedder, reranker), and their rankings of the new queries."""
         prefix = self.folder + (f"{self.variant.replace(' ', '_')}/" if self.variant else "")
         suffix = f", {self.variant}" if self.variant else ""
         rows = []
         miner_name = f"{self.folder}zero_shot"
-        corpus, valid = self.prepared["corpus"], self.prepared["valid"] if "valid" in self.splits else None
+        corpus, valid = self.prepared["corpus"], self.valid
         zero_shot = {split: self.evaluate(miner_name, bootstrap, split) for split in self.splits[:1]}
         miner: Model = bootstrap
         best: Output | None = None
@@ -232,28 +232,20 @@ class RetrievalLoop:
             if not self.teacher and i + 1 < iterations:
                 teacher = self.make_teacher(name, merged, reranker, values)
             shown = dict(list(evaluations.items())[:1])
-            reranked = {
-                split: self.evaluate_order(
-                    name,
-                    split,
-                    "reranked",
-                    score_lists(f"{name}/rerank_{split}", merged, lists["ranking"], corpus, depth=self.depth),
-                    **compare(split, shown, reranker),
-                )
-                for split, lists in evaluations.items()
-            }
+            for split, lists in evaluations.items():
+                scored = score_lists(f"{name}/rerank_{split}", merged, lists["ranking"], corpus, depth=self.depth)
+                compared = compare(split, shown, reranker)
+                reranked[split] = self.evaluate_order(name, "reranked", split, scored, **compared)
             final = {self.splits[0]: self.blend(name, evaluations, reranked)} if valid else reranked
             rows.append(
                 make_row(f"iteration {i}, reranked{suffix}", final, reranker, hard, merged, reranked.get("valid"))
             )
-        if self.variant:
-            return rows
-        self.best.update({n: m for n, m in (("embedder", miner), ("reranker", merged)) if isinstance(m, Output)})
-        if self.new_queries:
-            new, vectors = prepare_new_queries(self.new_queries), self.embed(miner_name, miner, "corpus")
-            ranked = rank_queries("model", new, corpus, miner, vectors, merged, self.depth, prior=prior)
-            self.systems.extend(list_systems("model", ranked, [evaluations.get("valid"), reranked.get("valid")]))
-        return rows
+        models = {n: m for n, m in (("embedder", miner), ("reranker", merged)) if isinstance(m, Output)}
+        if not self.new_queries:
+            return rows, models, []
+        new, vectors = prepare_new_queries(self.new_queries), self.embed(miner_name, miner, "corpus")
+        ranked = rank_queries("model", new, corpus, miner, vectors, merged, self.depth, prior=prior)
+        return rows, models, list_systems("model", ranked, [evaluations.get("valid"), reranked.get("valid")])
 
     def embed(self, name: str, model: Model, texts: str) -> Step:
         values: dict[str, Any] = {"role": "passage" if texts == "corpus" else "query"}
@@ -261,16 +253,11 @@ class RetrievalLoop:
             values["examples"] = self.examples  # models that this run finetuned bring theirs along
         return self._step_once(f"{name}/embed_{texts}", embed.JOB, model=model, texts=self._texts(texts), **values)
 
-    def evaluate(self, name: str, model: Model, split: str, **inputs: Any) -> Step:
-        return self._step_once(
-            f"{name}/evaluate" if split == "test" else f"{name}/evaluate_{split}",
-            evaluate_retrieval.JOB,
-            **self._queries(split),
-            query_embeddings=self.embed(name, model, split),
-            corpus_embeddings=self.embed(name, model, "corpus"),
-            tag=name,
-            **inputs,
-        )
+    def evaluate(self, name: str, model: Model, split: str, kind: str = "", **inputs: Any) -> Step:
+        """Rank the corpus by the vectors of a model, and evaluate the ranking."""
+        inputs["query_embeddings"] = self.embed(name, model, split)
+        inputs["corpus_embeddings"] = self.embed(name, model, "corpus")
+        return self._evaluate(name, kind, split, **inputs)
 
     def add_prior(
         self, name: str, model: Model, evaluations: Mapping[str, Step], zero_shot: Step
@@ -287,31 +274,21 @@ class RetrievalLoop:
             corpus_embeddings=self.embed(name, model, "corpus"),
             reference=zero_shot["per_query.parquet"],
         )
-        found = {}
-        for split, before in evaluations.items():
-            found[split] = step(
-                f"{name}/evaluate_prior" if split == "test" else f"{name}/evaluate_prior_{split}",
-                evaluate_retrieval.JOB,
-                **self._queries(split),
-                query_embeddings=self.embed(name, model, split),
-                corpus_embeddings=self.embed(name, model, "corpus"),
-                prior=fitted["prior"],
-                before=before,
-                tag=f"{name}_prior",
-            )
+        found = {
+            split: self.evaluate(name, model, split, "prior", prior=fitted["prior"], before=before)
+            for split, before in evaluations.items()
+        }
         return found, fitted
 
-    def evaluate_order(self, name: str, split: str, tag: str, scored: Step | Output, **inputs: Any) -> Step:
+    def evaluate_order(self, name: str, kind: str, split: str, scored: Step | Output, **inputs: Any) -> Step:
         """Order the first documents of rankings by other scores, and evaluate the result."""
-        return step(
-            f"{name}/evaluate_{tag}" if split == "test" else f"{name}/evaluate_{tag}_{split}",
-            evaluate_retrieval.JOB,
-            **self._queries(split),
-            scored=scored,
-            system="reranked",
-            tag=f"{name}_{tag}",
-            **inputs,
-        )
+        return self._evaluate(name, kind, split, scored=scored, system="reranked", **inputs)
+
+    def _evaluate(self, name: str, kind: str, split: str, **inputs: Any) -> Step:
+        """Evaluate a ranking of an iteration. kind: what the ranking is by; empty: the embedder."""
+        words = filter(None, ("evaluate", kind, "" if split == "test" else split))
+        inputs |= {**self._queries(split), "tag": f"{name}_{kind}" if kind else name}
+        return self._step_once(f"{name}/{'_'.join(words)}", evaluate_retrieval.JOB, **inputs)
 
     def blend(self, name: str, embedder: Mapping[str, Step], reranker: Mapping[str, Step]) -> Step:
         """Order the documents of the split that is shown by the scores of both, with the weights that are best on the
@@ -327,7 +304,7 @@ class RetrievalLoop:
             names=("embedder", "reranker"),
             method="scores",
         )
-        return self.evaluate_order(name, shown, "blended", blended["ranking"], before=embedder[shown])
+        return self.evaluate_order(name, "blended", shown, blended["ranking"], before=embedder[shown])
 
     def mine(self, name: str, miner_name: str, miner: Model, window: tuple[int, int], i: int) -> Step | Output:
         """Return the training queries with negatives: mined from the ranking of `miner`, or those of the data."""
