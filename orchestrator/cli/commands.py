@@ -13,6 +13,7 @@ from typing import Any
 
 from ratchet.errors import InputError
 from ratchet.orchestrator import promotion, recipe
+from ratchet.orchestrator.api import write_lines
 from ratchet.orchestrator.cli import console, store_console
 from ratchet.orchestrator.cli.error_report import find_places, report_error
 from ratchet.orchestrator.cli.parser import parse
@@ -209,9 +210,13 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 def _lines(arguments: argparse.Namespace) -> list[str]:
     """Return the `name=value` settings: those of the file, then those of the command line, which take precedence."""
-    own = RECIPE_COMMANDS.get(arguments.command)
-    given = own.list_settings(arguments) if own else ()
-    return [*(recipe.read_settings(arguments.settings) if arguments.settings else ()), *given, *arguments.set]
+    given: dict[str, Any] = {}
+    if arguments.command in RECIPE_COMMANDS:
+        given = {name: getattr(arguments, name, None) for name in recipe.find(arguments.command).parameters}
+        if "name" in given and given["name"] is None:
+            given["name"] = arguments.target.name
+    own = write_lines({name: value for name, value in given.items() if value is not None}, None)
+    return [*(recipe.read_settings(arguments.settings) if arguments.settings else ()), *own, *arguments.set]
 
 
 def _settings(arguments: argparse.Namespace) -> recipe.Settings:

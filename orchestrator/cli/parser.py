@@ -223,6 +223,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     for name, own in RECIPE_COMMANDS.items():
         sub = add_command(name, own.help, epilog=own.examples)
         own.add_arguments(sub)
+        said = "what it answers as JSON" if own.answers else "report.json of the run"
+        sub.add_argument("--json", action="store_true", help=f"print {said} alone, and the progress as errors")
         _add_run(add_recipe(sub, name))
         sub.set_defaults(seeds=1)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.orchestrator.cli.arguments import number
@@ -12,21 +12,11 @@ from ratchet.orchestrator.cli.arguments import number
 
 @dataclass(frozen=True)
 class RecipeCommand:
-    """A command, which has the name of its recipe."""
+    """A command, which has the name of its recipe. An argument that is called as a parameter of the recipe sets it."""
 
     help: str
     examples: str
-    words: Mapping[str, str]
-    """Parameter of the recipe -> its name in the usage. The last one takes all words that are left, joined by commas,
-    if its name ends in `...`."""
-    options: Mapping[str, str]
-    """Parameter of the recipe -> the help of the option `--PARAMETER`."""
-    required: tuple[str, ...] = ()
-    """Options that must be given."""
-    flags: Mapping[str, str] = field(default_factory=dict)
-    """Parameter of the recipe -> the help of the option `--PARAMETER`, which makes it true."""
-    target: str = ""
-    """The name, in the usage, of the new folder for the result of the recipe. Empty: it has none."""
+    add_arguments: Callable[[argparse.ArgumentParser], None]
     before: str = ""
     """The function, `module:function`, that checks the arguments of `after` before the run. Empty: none."""
     after: str = ""
@@ -34,53 +24,61 @@ class RecipeCommand:
     none."""
     answers: bool = False
     """Whether `after` prints the JSON that `--json` asks for, instead of report.json."""
-    further: Callable[[argparse.ArgumentParser], None] = field(default=lambda sub: None)
-    """Adds the options of `after`."""
-
-    def add_arguments(self, sub: argparse.ArgumentParser) -> None:
-        for name, shown in self.words.items():
-            several = {"nargs": "+"} if shown.endswith("...") else {}
-            sub.add_argument(name, metavar=shown.removesuffix("..."), **several)  # type: ignore[arg-type]
-        if self.target:
-            sub.add_argument("target", metavar=self.target, type=Path, help="a new folder")
-        for name, text in self.flags.items():
-            sub.add_argument(f"--{name}", action="store_const", const="true", help=text)
-        for name, text in self.options.items():
-            option = f"--{name.replace('_', '-')}"
-            sub.add_argument(option, dest=name, metavar="VALUE", help=text, required=name in self.required)
-        said = "what it answers as JSON" if self.answers else "report.json of the run"
-        sub.add_argument("--json", action="store_true", help=f"print {said} alone, and the progress as errors")
-        self.further(sub)
-
-    def list_settings(self, arguments: argparse.Namespace) -> list[str]:
-        """Return the `name=value` settings of the recipe."""
-        given = {name: getattr(arguments, name) for name in (*self.words, *self.options, *self.flags)}
-        if "name" in self.options and given["name"] is None:
-            given["name"] = arguments.target.name
-        texts = {name: ",".join(value) if isinstance(value, list) else value for name, value in given.items()}
-        return [f"{name}={text}" for name, text in texts.items() if text is not None]
 
 
-def add_query_options(sub: argparse.ArgumentParser) -> None:
-    """Add the options of `ratchet search` that say what is asked."""
-    sub.add_argument("--query", action="append", metavar="TEXT",
-        help="a query; may be repeated (default: queries are typed, or read from the standard input)")  # fmt: skip
-    sub.add_argument("--hybrid", action="store_true", help="fuse with BM25 by reciprocal ranks")
-    sub.add_argument("--top", type=number(int, 1), default=10, metavar="N", help="documents per query (default: 10)")
+# A table of options reads better with one option on a few lines.
+# fmt: off
+def _add_evaluate(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("models", metavar="MODEL", nargs="+")
+    sub.add_argument("--data", metavar="VALUE", required=True,
+        help="queries with their documents: a BEIR or NanoBEIR folder, pairs, ... (docs/data.md)")
+    sub.add_argument("--reranker", metavar="VALUE",
+        help="a model, or the address of an API, that orders each model's first documents")
+    sub.add_argument("--depth", metavar="VALUE", help="documents that are reranked (default: 25)")
 
 
-def add_hub_options(sub: argparse.ArgumentParser) -> None:
-    """Add the options of `ratchet export` for the Hugging Face hub."""
+def _add_export(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("model", metavar="MODEL")
+    sub.add_argument("target", metavar="DIR", type=Path, help="a new folder")
+    sub.add_argument("--adapter", action="store_true",
+        help="write the LoRA adapter alone, with the name of its base, for PEFT")
+    sub.add_argument("--onnx", action="store_true", help="also write onnx/model.onnx, of an embedder")
+    sub.add_argument("--int8", action="store_true",
+        help="also write onnx/model_int8.onnx, and show what 8 bits cost on --data")
+    sub.add_argument("--data", metavar="VALUE", help="queries with their documents, for --int8 (docs/data.md)")
+    sub.add_argument("--name", metavar="VALUE", help="what the model card calls the model, such as its id on the hub")
+    sub.add_argument("--license", metavar="VALUE",
+        help="the license in the model card, an identifier of the hub such as apache-2.0")
     sub.add_argument("--push", metavar="OWNER/NAME", help="also upload the folder to the Hugging Face hub")
     sub.add_argument("--public", action="store_true", help="make a new repository public (default: private)")
 
 
-def add_server_options(sub: argparse.ArgumentParser) -> None:
-    """Add the options of `ratchet serve` that say where."""
+def _add_embed(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("model", metavar="MODEL")
+    sub.add_argument("texts", metavar="FILE")
+    sub.add_argument("target", metavar="DIR", type=Path, help="a new folder")
+    sub.add_argument("--role", metavar="VALUE",
+        help="the template of the model that is applied: passage or query (default: passage)")
+
+
+def _add_search(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("model", metavar="MODEL")
+    sub.add_argument("documents", metavar="FILE")
+    sub.add_argument("--index", metavar="VALUE",
+        help="flat (exact), ivf or hnsw (approximate, for millions of documents) (default: flat)")
+    sub.add_argument("--query", action="append", metavar="TEXT",
+        help="a query; may be repeated (default: queries are typed, or read from the standard input)")
+    sub.add_argument("--hybrid", action="store_true", help="fuse with BM25 by reciprocal ranks")
+    sub.add_argument("--top", type=number(int, 1), default=10, metavar="N", help="documents per query (default: 10)")
+
+
+def _add_serve(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("models", metavar="MODEL", nargs="+")
     sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)")
     sub.add_argument("--port", type=number(int, 1, 65_535), default=8000, help="port to listen on (default: 8000)")
     sub.add_argument("--replicas", type=number(int, 1), default=1, metavar="N",
-        help="processes with the models; each takes a GPU, or its share of the CPUs (default: 1)")  # fmt: skip
+        help="processes with the models; each takes a GPU, or its share of the CPUs (default: 1)")
+# fmt: on
 
 
 RECIPE_COMMANDS = {
@@ -95,13 +93,7 @@ A model is a folder, a hub id, a model of a run (`ratchet models` lists them) or
 first, query by query. Vectors are kept in the store: a model that was evaluated on the data before is not run again.
 
 """,
-        words={"models": "MODEL..."},
-        options={
-            "data": "queries with their documents: a BEIR or NanoBEIR folder, pairs, ... (docs/data.md)",
-            "reranker": "a model, or the address of an API, that orders each model's first documents",
-            "depth": "documents that are reranked (default: 25)",
-        },
-        required=("data",),
+        add_arguments=_add_evaluate,
     ),
     "export": RecipeCommand(
         help="write a model as a folder for other libraries, with a model card",
@@ -117,20 +109,8 @@ The folder is loaded by sentence-transformers, transformers, FlagEmbedding and P
 the model is of their kind, and nothing is written where one of them gives other results than Ratchet.
 
 """,
-        words={"model": "MODEL"},
-        target="DIR",
-        flags={
-            "adapter": "write the LoRA adapter alone, with the name of its base, for PEFT",
-            "onnx": "also write onnx/model.onnx, of an embedder",
-            "int8": "also write onnx/model_int8.onnx, and show what 8 bits cost on --data",
-        },
-        options={
-            "data": "queries with their documents, for --int8 (docs/data.md)",
-            "name": "what the model card calls the model, such as its id on the hub",
-            "license": "the license in the model card, an identifier of the hub such as apache-2.0",
-        },
+        add_arguments=_add_export,
         after="ratchet.jobs.export.hub:push",
-        further=add_hub_options,
     ),
     "embed": RecipeCommand(
         help="embed your texts with a model: vectors as Parquet and as .npy",
@@ -142,9 +122,7 @@ examples:
 DIR has shard-00000.parquet and so on (id, embedding), embeddings.npy (float32) and ids.txt.
 
 """,
-        words={"model": "MODEL", "texts": "FILE"},
-        target="DIR",
-        options={"role": "the template of the model that is applied: passage or query (default: passage)"},
+        add_arguments=_add_embed,
     ),
     "search": RecipeCommand(
         help="build an index of your documents, and search in it",
@@ -157,11 +135,9 @@ examples:
 The index is kept in the store: the same command searches at once.
 
 """,
-        words={"model": "MODEL", "documents": "FILE"},
-        options={"index": "flat (exact), ivf or hnsw (approximate, for millions of documents) (default: flat)"},
+        add_arguments=_add_search,
         after="ratchet.jobs.indexes.prompt:ask",
         answers=True,
-        further=add_query_options,
     ),
     "serve": RecipeCommand(
         help="serve embedders and rerankers over HTTP, with OpenAI's and Cohere's requests",
@@ -179,11 +155,9 @@ answer too. Clients send a bearer token: that of the environment variable RATCHE
 printed. The models are exported first, and are not served where another library gives other results.
 
 """,
-        words={"models": "MODEL..."},
-        options={},
+        add_arguments=_add_serve,
         before="ratchet.jobs.serving.server:check",
         after="ratchet.jobs.serving.server:serve",
         answers=True,
-        further=add_server_options,
     ),
 }
