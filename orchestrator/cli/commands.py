@@ -7,14 +7,14 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from typing import Any
 
 from ratchet.errors import InputError
 from ratchet.orchestrator import promotion, recipe
 from ratchet.orchestrator.api import write_lines
-from ratchet.orchestrator.cli import console, store_console
+from ratchet.orchestrator.cli import console, store_commands
 from ratchet.orchestrator.cli.error_report import find_places, report_error
 from ratchet.orchestrator.cli.parser import parse
 from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS
@@ -37,7 +37,7 @@ def execute(argv: Sequence[str]) -> int:
     try:
         arguments = parse(argv)
         store = arguments.store
-        return COMMANDS[arguments.command](arguments)
+        return COMMANDS[arguments.command](arguments) or 0
     except SystemExit as end:
         if not find_places(end):  # `--help`
             raise
@@ -113,7 +113,7 @@ def _submit(arguments: argparse.Namespace) -> int:
     )
 
 
-def _plan(arguments: argparse.Namespace) -> int:
+def _plan(arguments: argparse.Namespace) -> None:
     from ratchet.orchestrator import needs  # imports Ray
 
     store = Store.view(arguments.store, missing_ok=True)
@@ -129,44 +129,19 @@ def _plan(arguments: argparse.Namespace) -> int:
     else:
         console.print_plan(plan, before, known, explain=arguments.explain)
     needs.check_fits(plan, known, machines)
-    return 0
 
 
-def _recipes(arguments: argparse.Namespace) -> int:
+def _recipes(arguments: argparse.Namespace) -> None:
     if arguments.json and not arguments.recipe:
         raise InputError("recipes --json: no recipe given; expected the name of one; give it before --json")
     if not arguments.recipe:
         console.print_recipes([recipe.find(name) for name in recipe.names()], recipe.job_names())
-        return 0
+        return
     found = recipe.find(arguments.recipe)
     if arguments.json:
         print_clean(json.dumps(json_schema(found.function), indent=2))
-        return 0
-    console.print_recipe(found, recipe.make_example_steps(found))
-    return 0
-
-
-def _status(arguments: argparse.Namespace) -> int:
-    if arguments.log:
-        store_console.print_log(Store.view(arguments.store), arguments.limit, arguments.run or "")
-    elif arguments.follow:
-        from ratchet.orchestrator.cli.follow import follow_run
-
-        return follow_run(Store.view(arguments.store), arguments.run)
     else:
-        store_console.print_status(Store.view(arguments.store), arguments.run, arguments.json)
-    return 0
-
-
-def _models(arguments: argparse.Namespace) -> int:
-    store_console.print_models(Store.view(arguments.store), arguments.run, arguments.json)
-    return 0
-
-
-def _diff(arguments: argparse.Namespace) -> int:
-    given = arguments
-    store_console.print_diff(Store.view(given.store), given.before, given.after, given.json, given.html)
-    return 0
+        console.print_recipe(found, recipe.make_example_steps(found))
 
 
 def _promote(arguments: argparse.Namespace) -> int:
@@ -193,21 +168,6 @@ def _promote(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _report(arguments: argparse.Namespace) -> int:
-    store_console.print_report(Store.view(arguments.store), arguments.run)
-    return 0
-
-
-def _gc(arguments: argparse.Namespace) -> int:
-    store = Store.open(arguments.store, create=False) if arguments.yes else Store.view(arguments.store)
-    store_console.collect_garbage(store, arguments.keep, arguments.grace_period * 3600, arguments.yes)
-    return 0
-
-
-def _verify(arguments: argparse.Namespace) -> int:
-    return 0 if store_console.verify_store(Store.view(arguments.store), arguments.sample) else 1
-
-
 def _lines(arguments: argparse.Namespace) -> list[str]:
     """Return the `name=value` settings: those of the file, then those of the command line, which take precedence."""
     given: dict[str, Any] = {}
@@ -223,18 +183,19 @@ def _settings(arguments: argparse.Namespace) -> recipe.Settings:
     return recipe.Settings.read(_lines(arguments), arguments.seeds)
 
 
-COMMANDS = {
+COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "run": _run,
     **dict.fromkeys(RECIPE_COMMANDS, _run),
     "sweep": _sweep,
     "submit": _submit,
     "plan": _plan,
     "recipes": _recipes,
-    "status": _status,
-    "models": _models,
+    "status": store_commands.print_status,
+    "models": store_commands.print_models,
     "promote": _promote,
-    "report": _report,
-    "diff": _diff,
-    "gc": _gc,
-    "verify": _verify,
+    "report": store_commands.print_report,
+    "diff": store_commands.print_diff,
+    "gc": store_commands.collect_garbage,
+    "verify": store_commands.verify_store,
 }
+"""Command -> what runs it and returns the exit status; None is 0."""

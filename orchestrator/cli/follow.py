@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 from ratchet.orchestrator.cli.live_view import LiveView
-from ratchet.orchestrator.cli.store_console import find_run
 from ratchet.orchestrator.job_interface.job import Progress
 from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.run_log import PROGRESS, RunLog
@@ -21,10 +20,8 @@ STATUS = {"finished": 0, "failed": 1, "interrupted": 130}
 """How a run ended -> exit status of its command."""
 
 
-def follow_run(store: Store, run: str | None) -> int:
-    """Show a run until it ends, and return the exit status of its command; 1 if its driver is gone. run: the beginning
-    of its id; None: the newest."""
-    run_log = find_run(store, run)
+def follow_run(store: Store, run_log: RunLog) -> int:
+    """Show a run until it ends, and return the exit status of its command; 1 if its driver is gone."""
     about = run_log.read("about.json") or {}
     while not run_log.steps() and _is_running(store, run_log):
         time.sleep(INTERVAL)

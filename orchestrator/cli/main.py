@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ratchet.orchestrator.cli.termination import Termination, end_at_once
+from ratchet.orchestrator.cli.termination import end_at_once, interrupt_on_termination
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,9 +18,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with end_at_once():
         _prepare_streams()
         from ratchet.orchestrator.cli.commands import execute
-    with Termination() as termination:
+    with interrupt_on_termination() as received:
         status = execute(sys.argv[1:] if argv is None else argv)
-    return 143 if status == 130 and termination.received else status
+    return 143 if status == 130 and received else status
 
 
 def _prepare_streams() -> None:

@@ -7,31 +7,28 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 
-class Termination:
-    """While it is entered, the first SIGTERM is handled as SIGINT, and later ones are ignored. Main thread only."""
+@contextmanager
+def interrupt_on_termination() -> Iterator[list[int]]:
+    """While it is entered, the first SIGTERM is handled as SIGINT, and later ones are ignored. Yields the list of those
+    received. Main thread only."""
+    received: list[int] = []
 
-    def __init__(self) -> None:
-        self.received = False
-        self.before: Any = None
-
-    def __enter__(self) -> Termination:
-        self.before = signal.signal(signal.SIGTERM, self._interrupt)
-        return self
-
-    def __exit__(self, *of_error: object) -> None:
-        signal.signal(signal.SIGTERM, self.before)
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self.received:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1:
             return
-        self.received = True
         handler = signal.getsignal(signal.SIGINT)
         if not callable(handler):  # a shell starts commands in the background with SIGINT ignored
             raise KeyboardInterrupt
         handler(signal.SIGINT, frame)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

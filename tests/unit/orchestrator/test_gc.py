@@ -15,7 +15,7 @@ import pytest
 from store_contents import HOUR, age, collected, made, named_by_a_run
 
 from ratchet.errors import DamagedError
-from ratchet.orchestrator.cli.store_console import collect_garbage
+from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Store, gc
 from ratchet.orchestrator.store.lease import Lease, Leases
@@ -195,7 +195,7 @@ def test_of_much_that_can_go_the_largest_is_shown_and_how_much_there_is_of_a_kin
         made(store, f"step{number}", "x" * number)
     largest = made(store, "largest", "x" * 2_000_000).manifest
     age(store.root, 2 * HOUR)
-    collect_garbage(store, 5, HOUR, delete=False)
+    assert main(["gc", "--store", str(store.root)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert largest[:16] in lines[0]
     assert "2.0 MB" in lines[0]

@@ -142,7 +142,7 @@ def test_a_run_is_shown_from_its_log_and_ends_with_its_status(
         run_log.event("failed", step, reason=reason)
         run_log.event("skipped", "d", because=step)
     run_log.event("end", None, failures=failures, interrupted=interrupted)
-    assert follow.follow_run(store, None) == status
+    assert follow.follow_run(store, run_log) == status
     lines = [line[10:] for line in capsys.readouterr().out.splitlines()]
     assert lines[:7] == [
         f"run       toy {run_log.run_id}: 4 steps",
@@ -163,7 +163,7 @@ def test_a_run_is_shown_while_it_runs(run: tuple[Store, RunLog], capsys: pytest.
     with OpenRun(store) as mark:
         mark.set_folder(run_log.folder)
         seen: list[int] = []
-        watch = threading.Thread(target=lambda: seen.append(follow.follow_run(store, run_log.run_id[:13])))
+        watch = threading.Thread(target=lambda: seen.append(follow.follow_run(store, run_log)))
         watch.start()
         watch.join(0.5)
         assert watch.is_alive()
@@ -179,5 +179,5 @@ def test_a_run_whose_driver_was_killed_is_said_to_be(
     run: tuple[Store, RunLog], capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, run_log = run
-    assert follow.follow_run(store, None) == 1
+    assert follow.follow_run(store, run_log) == 1
     assert f"run {run_log.run_id}: its driver is gone; give the command" in capsys.readouterr().out

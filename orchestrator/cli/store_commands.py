@@ -1,13 +1,13 @@
-"""The output of the commands that show a store: its runs, models and garbage."""
+"""The commands that show a store: its runs, models and garbage."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
 from collections import Counter
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -16,6 +16,7 @@ from rich.text import Text
 from ratchet.errors import DamagedError, StoreError
 from ratchet.orchestrator.atomic_file import write_atomically
 from ratchet.orchestrator.cli.console import print_error
+from ratchet.orchestrator.cli.follow import follow_run
 from ratchet.orchestrator.cli.grids import format_time, print_grid, print_table
 from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, pluralize
@@ -31,12 +32,18 @@ MAX_LISTED = 50
 """Maximum number of removable folders that `gc` lists one by one."""
 
 
-def print_status(store: Store, run: str | None, as_json: bool = False) -> None:
-    """Print all runs, newest first, or the steps of one run."""
+def print_status(arguments: argparse.Namespace) -> int:
+    """Print all runs, newest first, the steps of one run, or the audit log, or follow a run. Return the exit status."""
+    store, run = Store.view(arguments.store), arguments.run
+    if arguments.follow:
+        return follow_run(store, find_run(store, run))
+    if arguments.log:
+        print_log(store, arguments.limit, run or "")
+        return 0
     found = list_run_steps(find_run(store, run)) if run is not None else list_run_states(store)
-    if as_json:
+    if arguments.json:
         print_clean(json.dumps(found, indent=1))
-        return
+        return 0
     shown = {"seconds": format_duration, "started": format_time, "note": lambda text: (text.splitlines() or [""])[0]}
     if found:
         grid = Table(*found[0], box=None, pad_edge=False)
@@ -47,6 +54,7 @@ def print_status(store: Store, run: str | None, as_json: bool = False) -> None:
         print_clean(f"no runs in {store.where}")
     for line in list_sweeps_and_leases(store) if run is None else ():
         print_clean(line)
+    return 0
 
 
 def list_run_steps(run_log: RunLog) -> list[dict[str, Any]]:
@@ -90,16 +98,15 @@ def list_sweeps_and_leases(store: Store) -> list[str]:
     return [*lines, *(f"step {step_id[:12]} is held by {owner}" for step_id, owner in list_lease_holders(store))]
 
 
-def print_models(store: Store, run: str, as_json: bool) -> None:
-    """Print the models of the runs whose ids begin with `run`, a line for each; with `as_json` all that is known of
-    them."""
-    models: list[RunModel] = []
+def print_models(arguments: argparse.Namespace) -> None:
+    """Print the models of the runs whose ids begin with `run`, a line for each, or all that is known of them."""
+    store, models = Store.view(arguments.store), list[RunModel]()
     for run_log in list_run_logs(store):
         try:
-            models += read_models(store, run_log) if run_log.run_id.startswith(run) else ()
+            models += read_models(store, run_log) if run_log.run_id.startswith(arguments.run) else ()
         except DamagedError as error:
             print_error(f"run {run_log.run_id}: {error}")
-    if as_json:
+    if arguments.json:
         print_clean(json.dumps([{"name": one.name, **asdict(one)} for one in models], indent=1))
         return
     grid = Table("model", "kind", "row", "metric", "base", "MB", "run started", box=None, pad_edge=False)
@@ -133,9 +140,10 @@ def print_log(store: Store, limit: int, run: str) -> None:
     print_grid(grid)
 
 
-def print_report(store: Store, run: str | None) -> None:
+def print_report(arguments: argparse.Namespace) -> None:
     """Print the Markdown report of a run and the path of the HTML report."""
-    run_log = find_run(store, run)
+    store = Store.view(arguments.store)
+    run_log = find_run(store, arguments.run)
     path = run_log.folder / "report.md"
     if not path.exists():
         others = (other.run_id for other in list_run_logs(store) if (other.folder / "report.md").exists())
@@ -147,13 +155,14 @@ def print_report(store: Store, run: str | None) -> None:
     print_clean(f"report: {run_log.folder / 'report.html'}")
 
 
-def print_diff(store: Store, before: str, after: str, as_json: bool, page: Path | None) -> None:
-    """Print what differs between two runs. page: a file for it as HTML."""
-    found = compare_runs(store, find_run(store, before), find_run(store, after))
-    if page:
-        write_atomically(page, render_diff(found))
-        print_clean(f"page: {page}", sys.stderr if as_json else None)
-    if as_json:
+def print_diff(arguments: argparse.Namespace) -> None:
+    """Print what differs between two runs, and write it as a page if one is asked for."""
+    store = Store.view(arguments.store)
+    found = compare_runs(store, find_run(store, arguments.before), find_run(store, arguments.after))
+    if arguments.html:
+        write_atomically(arguments.html, render_diff(found))
+        print_clean(f"page: {arguments.html}", sys.stderr if arguments.json else None)
+    if arguments.json:
         print_clean(json.dumps(asdict(found), indent=1))
         return
     print_clean(f"before: {found.runs[0]}, {format_duration(found.seconds[0])}")
@@ -175,28 +184,30 @@ def print_diff(store: Store, before: str, after: str, as_json: bool, page: Path 
     print_clean(f"{pluralize(found.equal_steps, 'step')} with the same identity")
 
 
-def collect_garbage(store: Store, keep: int, grace_period: float, delete: bool) -> None:
-    """Print what `gc` would remove, the largest first; remove it if `delete` is true. `grace_period`: seconds."""
-    garbage = gc.plan(store, keep=keep, grace=grace_period, on_note=print_clean)
+def collect_garbage(arguments: argparse.Namespace) -> None:
+    """Print what `gc` would remove, the largest first; remove it with `yes`."""
+    store = Store.open(arguments.store, create=False) if arguments.yes else Store.view(arguments.store)
+    keep, grace = arguments.keep, arguments.grace_period * 3600
+    garbage = gc.plan(store, keep=keep, grace=grace, on_note=print_clean)
     for item in sorted(garbage, key=lambda item: -item.bytes)[:MAX_LISTED]:
         print_clean(str(item))
     if len(garbage) > MAX_LISTED:
         print_clean(f"{len(garbage) - MAX_LISTED:,} smaller ones are not shown")
-    if delete:
-        garbage = gc.sweep(store, garbage, keep=keep, grace=grace_period)
+    if arguments.yes:
+        garbage = gc.sweep(store, garbage, keep=keep, grace=grace)
     things, size = Counter[str](), Counter[str]()
     for item in garbage:
         things[item.why] += 1
         size[item.why] += item.bytes
     if things:
         print_table({why: {"things": f"{things[why]:,}", "MB": f"{size[why] / 1e6:,.1f}"} for why in things})
-    done = "removed" if delete else "could be removed; --yes removes them"
+    done = "removed" if arguments.yes else "could be removed; --yes removes them"
     print_clean(f"{len(garbage):,} things, {size.total() / 1e6:,.1f} MB {done}")
 
 
-def verify_store(store: Store, sample: float) -> bool:
-    """Check all results, print what is damaged, and return whether nothing is. sample: fraction of files to read."""
-    found = verify(store, sample)
+def verify_store(arguments: argparse.Namespace) -> int:
+    """Check all results, print what is damaged, and return the exit status: 1 if anything is."""
+    found = verify(Store.view(arguments.store), arguments.sample)
     for problem in found.problems:
         print_clean(problem)
     print_clean(
@@ -204,7 +215,7 @@ def verify_store(store: Store, sample: float) -> bool:
         f" {found.files_read:,} of {pluralize(found.files, 'file')} read, {found.bytes_read / 1e6:,.1f} MB;"
         f" {pluralize(len(found.problems), 'problem') if found.problems else 'no damage'}"
     )
-    return not found.problems
+    return int(bool(found.problems))
 
 
 def find_run(store: Store, run: str | None) -> RunLog:
