@@ -1,28 +1,28 @@
-"""The output of the commands."""
+"""The output of the commands: texts, and tables with the numbers in them."""
 
 from __future__ import annotations
 
 import sys
 import textwrap
+import time
 from collections.abc import Collection, Mapping, Sequence
 from inspect import Parameter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
+from rich.table import Table
 from rich.text import Text
 
-from ratchet.orchestrator.cli.grids import format_value, print_table
 from ratchet.orchestrator.job_interface.settings import describe_parameters
 from ratchet.orchestrator.job_interface.terminal import CleanConsole, print_clean
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Recipe
-from ratchet.orchestrator.reporting.formatting import format_duration, pluralize
+from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, format_with_deviation, pluralize
 from ratchet.orchestrator.reporting.run_summary import build_summary_table, list_unreported_metrics
 from ratchet.orchestrator.reporting.sweep_data import SweepReport, format_trials
-from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.reporting.tables import collect_columns
 from ratchet.orchestrator.run_models import read_best
 from ratchet.orchestrator.step import Step, Summary
-from ratchet.orchestrator.store import Store
 
 if TYPE_CHECKING:  # they import Ray
     from ratchet.orchestrator.execution.run import Run
@@ -38,7 +38,8 @@ def print_error(text: str) -> None:
 
 
 def print_outcome(run: Run) -> None:
-    """Print the summary table of a run, its failures, and the path of the report."""
+    """Print the summary table of a run, its failures, its best models with how to load them, and the path of the
+    report."""
     _print_summary(build_summary_table(run.plan, run.summary))
     for line in list_unreported_metrics(run.plan, run.summary):
         print_error(f"warning: {line}")
@@ -48,24 +49,12 @@ def print_outcome(run: Run) -> None:
             print_error(f"  full traceback: {trace}")
     if run.interrupted or run.failures:
         print_clean("give the same command again to continue")
-    if run.summary.best:
-        print_best(run.plan.store, run.run_log)
+    for one in read_best(run.plan.store, run.run_log) if run.summary.best else ():
+        print_clean(f"best {one.best_as}: {one.name}  {one.format_metric()}\n  {one.write_code(run.plan.store)}")
     for name in run.summary.files:
         if (path := run.run_log.folder / name).exists():
             print_clean(f"{name}: {path}")
     print_clean(f"report: {run.run_log.folder / 'report.html'}")
-
-
-def print_target(target: Path) -> None:
-    """Print where the result of a run was put; nothing if there is none."""
-    if target.exists():
-        print_clean(f"written: {target}")
-
-
-def print_best(store: Store, run_log: RunLog) -> None:
-    """Print the models that a run ended with, and how to load them."""
-    for one in read_best(store, run_log):
-        print_clean(f"best {one.best_as}: {one.name}  {one.format_metric()}\n  {one.write_code(store)}")
 
 
 def print_sweep(data: SweepReport) -> None:
@@ -171,3 +160,37 @@ def _format_total(needs: Collection[StepNeeds]) -> str:
     parts = [f"at most {format_duration(hours * 3600)}, {gpu_hours:.1f} GPU-hours"] if known else []
     parts += [f"{len(on_gpus) - len(known)} steps of unknown length"] if len(known) < len(on_gpus) else []
     return "; ".join([*parts, f"disk {sum(own.needs.disk for own in needs):.1f} GB"]) if on_gpus else ""
+
+
+def print_table(rows: Mapping[str, Mapping[str, str]]) -> None:
+    columns = collect_columns(rows.values())
+    grid = Table("", *columns, box=None, pad_edge=False)
+    for column in grid.columns[1:]:
+        column.justify = "right"
+    for label, row in rows.items():
+        grid.add_row(Text(label), *(Text(row.get(c, NOTHING)) for c in columns))
+    print_grid(grid)
+
+
+def print_grid(grid: Table) -> None:
+    """Print a table. Words are never cut: a terminal that is too narrow for the longest ones wraps the lines."""
+    for column in grid.columns:
+        cells = (str(cell) for cell in (column.header, *column.cells))
+        column.min_width = max((cell_len(word) for cell in cells for word in cell.split()), default=0)
+    console, needed = CleanConsole(), CleanConsole(width=10_000).measure(grid)
+    width = max(console.width, needed.minimum) if console.is_terminal else needed.maximum
+    CleanConsole(width=width).print(grid)
+
+
+def format_time(seconds: float | None) -> str:
+    return NOTHING if seconds is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def format_value(value: float | None) -> str:
+    if value is None:
+        return NOTHING
+    return format_with_deviation(value, format_number)
+
+
+def format_number(value: float) -> str:
+    return f"{value:z.4f}" if abs(value) < 10 else f"{value:,.1f}".removesuffix(".0")

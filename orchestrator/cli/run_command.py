@@ -75,7 +75,8 @@ def run_recipe(
         run.copy_files()
         if target:
             run.copy_result(target)
-            console.print_target(target)
+            if target.exists():
+                print_clean(f"written: {target}")
         console.print_outcome(run)
         store.publish(run_log.folder)
         numbers, page = trackers.list_numbers(report), str(run_log.folder / "report.html")

@@ -15,9 +15,8 @@ from rich.text import Text
 
 from ratchet.errors import DamagedError, StoreError
 from ratchet.orchestrator.atomic_file import write_atomically
-from ratchet.orchestrator.cli.console import print_error
+from ratchet.orchestrator.cli.console import format_time, print_error, print_grid, print_table
 from ratchet.orchestrator.cli.follow import follow_run
-from ratchet.orchestrator.cli.grids import format_time, print_grid, print_table
 from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, pluralize
 from ratchet.orchestrator.reporting.run_diff import compare_runs, render_diff
