@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         command = self.prog.removeprefix("ratchet").strip()
-        raise InputError(f"{command} {_explain(message, self, command)}".strip())
+        raise InputError(f"{command} {_explain(message, self)}".strip())
 
     def _print_message(self, message: str, file: Any = None) -> None:  # help: flushed, so that its errors are seen
         print_clean(message, file, end="")
@@ -51,11 +51,7 @@ class Parser(argparse.ArgumentParser):
             todo = f"did you mean '{near[0]}'?"
         elif "--set" in options and value:
             place = "" if "." in name or name in _list_parameters(arguments.recipe) else "JOB."
-            what, expected, todo = (
-                "not an option",
-                "expected settings after --set",
-                f"write --set {place}{name}={value}",
-            )
+            expected, todo = "expected settings after --set", f"write --set {place}{name}={value}"
         else:
             todo = f"`ratchet {command} --help` explains them"
             if not option.startswith("-"):
@@ -80,14 +76,15 @@ def number(kind: type[int] | type[float], least: float, most: float = math.inf) 
     return read
 
 
-def _explain(message: str, parser: Parser, command: str) -> str:
+def _explain(message: str, parser: Parser) -> str:
     """Return argparse's message in Ratchet's form: `where: what was given; what was expected; what to do`."""
     commands = parser.list_commands()
-    help = f"`{' '.join(['ratchet', *command.split()])} --help` explains them"
+    help = f"`{parser.prog} --help` explains them"
     if match := re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL):
         option, given, known = match[1], match[2], re.findall(r"'([^']*)'", match[3])
         if commands:
-            hint = f"; a recipe is run by `ratchet run {given}`" if _is_recipe(given) else suggest(given, known)
+            is_recipe = given in recipe.names() or given.endswith(".py")
+            hint = f"; a recipe is run by `ratchet run {given}`" if is_recipe else suggest(given, known)
             return f"{given}: no such command; expected one of {', '.join(known)}{hint or f'; {help}'}"
         return f"{option} {given}: expected one of {', '.join(known)}{suggest(given, known) or '; correct it'}"
     if match := re.fullmatch(r"argument ([^\s/]+)\S*: expected (?:one|at least one) argument", message):
@@ -106,7 +103,3 @@ def _explain(message: str, parser: Parser, command: str) -> str:
 def _list_parameters(name: str) -> list[str]:
     """Return the parameters of a recipe; empty if there is no such recipe."""
     return list(recipe.find(name).parameters) if name in recipe.names() else []
-
-
-def _is_recipe(word: str) -> bool:
-    return word in recipe.names() or word.endswith(".py")

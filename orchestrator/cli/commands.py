@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
@@ -57,20 +57,14 @@ def _run(arguments: argparse.Namespace) -> int:
     options["target"] = getattr(arguments, "target", None)
     own, as_json = RECIPE_COMMANDS.get(arguments.command), getattr(arguments, "json", False)
     if own and own.before:
-        _load(own.before)(arguments)
+        pkgutil.resolve_name(own.before)(arguments)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         done = run_recipe(arguments.recipe, _settings(arguments), store, argv, **options)
     if own and as_json and not own.answers:
         print_clean((done.run_log.folder / report_json.NAME).read_text())
     if own and own.after and done.word == "finished":
-        _load(own.after)(done.locate_results(), arguments)
+        pkgutil.resolve_name(own.after)(done.locate_results(), arguments)
     return 130 if done.interrupted else 1 if done.failures else 0
-
-
-def _load(name: str) -> Any:
-    """Return the function `module:function`."""
-    module, _, function = name.partition(":")
-    return getattr(importlib.import_module(module), function)
 
 
 def _sweep(arguments: argparse.Namespace) -> int:

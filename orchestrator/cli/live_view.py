@@ -300,11 +300,8 @@ class LiveView(RunListener):
     def _write(self) -> None:
         """Write the queued lines in order. The caller does not hold the lock."""
         with self._writing:
-            while True:
-                with self._state:
-                    if not self._lines:
-                        return
-                    line = self._lines.popleft()
+            while self._lines:
+                line = self._lines.popleft()
                 # Lines of a log are never broken; those of a terminal wrap at words. Steps do not fail because nobody
                 # reads: the command says so at its end.
                 with suppress(BrokenPipeError, OutputError):

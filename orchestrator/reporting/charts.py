@@ -160,12 +160,12 @@ def draw_importance(shares: Mapping[str, float]) -> Markup:
     return draw_chart(parts, f"share of the variance per setting: {listing}", size=(WIDTH, 12 + row * len(known)))
 
 
-def list_keys(series: Sequence[Series]) -> list[tuple[str, str, str]]:
-    """Key of a chart with more than one line: (label, class of the group, class of the line)."""
+def list_keys(series: Sequence[Series]) -> list[tuple[str, str]]:
+    """Key of a chart with more than one line: (label, class of the line's group)."""
     if len(series) < 2:
         return []
-    more = [(f"{len(series) - COLOURS:,} more", "rest", "line")] if len(series) > COLOURS else []
-    return [(s.label, _choose_style(i), "line") for i, s in enumerate(series[:COLOURS])] + more
+    more = [(f"{len(series) - COLOURS:,} more", "rest")] if len(series) > COLOURS else []
+    return [(s.label, _choose_style(i)) for i, s in enumerate(series[:COLOURS])] + more
 
 
 def _choose_style(i: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ratchet.errors import StoreError
 from ratchet.orchestrator.fingerprint import describe_changes
@@ -15,6 +15,8 @@ from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
 from ratchet.orchestrator.reporting.tables import build_table
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Store
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -55,26 +57,21 @@ class RunDiff:
 def compare_runs(store: Store, before: RunLog, after: RunLog) -> RunDiff:
     """Compare two runs that have ended, well or not. Raises StoreError for one that has not."""
     one, other = (_read(run_log) for run_log in (before, after))
-    given = [{**run.parameters} for run in (one, other)]
-    names = dict.fromkeys([*given[0], *given[1]])
-    parameters = {name: (given[0].get(name), given[1].get(name)) for name in names}
-    steps = [{step.name: step for step in run.steps} for run in (one, other)]
-    both = [name for name in steps[0] if name in steps[1]]
-    equal = [name for name in both if steps[0][name].step_id and steps[0][name].step_id == steps[1][name].step_id]
-    changed = []
-    for name in dict.fromkeys([*steps[0], *steps[1]]):
-        if name in equal:
+    parameters = _pair(one.parameters, other.parameters)
+    changed, equal = [], 0
+    for name, (old, new) in _pair(*({step.name: step for step in run.steps} for run in (one, other))).items():
+        if old and new and old.step_id and old.step_id == new.step_id:
+            equal += 1
             continue
-        own = [found.get(name) for found in steps]
-        first, second = (step.seconds if step else None for step in own)
-        changed.append(StepChange(name, tuple(_describe(store, *own)), (first, second)))
+        seconds = (old.seconds if old else None, new.seconds if new else None)
+        changed.append(StepChange(name, tuple(_describe(store, old, new)), seconds))
     return RunDiff(
         (one.run_id, other.run_id),
         (one.seconds, other.seconds),
         {name: pair for name, pair in parameters.items() if pair[0] != pair[1]},
         tuple(_compare_numbers(one, other)),
         tuple(changed),
-        len(equal),
+        equal,
     )
 
 
@@ -88,6 +85,11 @@ def render_diff(diff: RunDiff) -> str:
     return render_template(
         "diff.html.j2", data=diff, numbers=numbers, parameters=build_table(parameters, {}, texts, directions={})
     )
+
+
+def _pair(before: Mapping[str, T], after: Mapping[str, T]) -> dict[str, tuple[T | None, T | None]]:
+    """Return name -> both values, of all names in the order of `before` and then of `after`."""
+    return {name: (before.get(name), after.get(name)) for name in {**before, **after}}
 
 
 def _read(run_log: RunLog) -> RunReport:

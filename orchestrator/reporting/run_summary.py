@@ -127,11 +127,8 @@ def _build_step(run: Run, name: str, last: Mapping[str, Any], retries: int) -> S
 def _list_inputs(plan: Plan, name: str) -> list[tuple[str, str, str]]:
     step, found = plan.steps[name].step, []
     for (key, text), (_, ref) in zip(describe_inputs(step), step.references(), strict=True):
-        if isinstance(ref, Output):
-            manifest = plan.steps[ref.step.name].manifest
-            found.append((key, text, manifest.part_digest(ref.part) if manifest else ""))
-        else:
-            found.append((key, text, plan.sources.digest(ref)))
+        exists = not isinstance(ref, Output) or plan.steps[ref.step.name].manifest
+        found.append((key, text, plan.digest_input(ref) if exists else ""))
     return found
 
 

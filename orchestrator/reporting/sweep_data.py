@@ -90,13 +90,9 @@ def summarize_status(data: SweepReport) -> str:
 
 def format_headline(data: SweepReport, winner: TrialReport) -> str:
     """`Trial 3 (winner): map@25 0.4121 ± 0.0030`."""
-    return f"{format_label(data, winner).capitalize()}: {format_value(data, winner)}"
-
-
-def format_value(data: SweepReport, trial: TrialReport) -> str:
-    deviation = drop_nonfinite(trial.deviation)
-    spread = f" ± {format_cell('±', deviation, False)}" if deviation is not None else ""
-    return f"{data.metric} {format_cell(data.metric, drop_nonfinite(trial.value), False)}{spread}"
+    value, deviation = (format_cell(data.metric, drop_nonfinite(n), False) for n in (winner.value, winner.deviation))
+    spread = "" if deviation == NOTHING else f" ± {deviation}"
+    return f"{format_label(data, winner).capitalize()}: {data.metric} {value}{spread}"
 
 
 def group_failures(data: SweepReport) -> dict[str, str]:

@@ -83,7 +83,6 @@ def _log(client: Any, run_id: str, settings: Mapping[str, Any], numbers: Mapping
 
 
 def _write_wandb(data: RunReport, folder: Path) -> None:
-    import pandas as pd
     import wandb
 
     settings = wandb.Settings(console="off", silent=True, init_timeout=SECONDS / 3)
@@ -93,13 +92,11 @@ def _write_wandb(data: RunReport, folder: Path) -> None:
     run: Any = wandb.init(
         project=project, job_type=data.title, config=config, resume="allow", settings=settings, **about
     )
-    steps: Any = {"step": [], "job": [], "status": [], "seconds": [], "run with the curves": [], "inputs": []}
+    steps = []
     for step in data.steps:
         inputs = ", ".join(f"{name}: {source}" for name, source, _ in step.inputs)
-        values = (step.name, step.job, WORDS[step.status], step.seconds, step.step_id[:32], inputs)
-        for column, value in zip(steps.values(), values, strict=True):
-            column.append(value)
-    table = wandb.Table(dataframe=pd.DataFrame(steps))
+        steps.append([step.name, step.job, WORDS[step.status], step.seconds, step.step_id[:32], inputs])
+    table = wandb.Table(["step", "job", "status", "seconds", "run with the curves", "inputs"], steps)
     run.log({"steps": table, "report": wandb.Html(str(folder / "report.html"), inject=False)})
     run.summary.update(list_numbers(data))
     run.finish(exit_code=int(data.status != "finished"))
