@@ -10,7 +10,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 from ratchet.orchestrator import recipe
-from ratchet.orchestrator.job_interface.settings import describe_parameters
+from ratchet.orchestrator.job_interface.settings import describe_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 BAR = r"\|"
@@ -38,7 +38,7 @@ def write_recipes() -> str:
     for name in recipe.names():
         found = recipe.find(name)
         summary, _, rest = found.doc.partition("\n\n")
-        settings = describe_parameters(found.function)
+        settings = describe_settings(found.function)
         rows = [f"| `{one.name}` | {one.type.replace('|', BAR)} | {one.default} |" for one in settings]
         parts += [f"## {name}", summary.replace("\n", " ")]
         parts += [f"```text\n{rest}\n```"] if rest else []

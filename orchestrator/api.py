@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ratchet.errors import RunError
 from ratchet.orchestrator import recipe, run_models
 from ratchet.orchestrator.cli.run_command import run_recipe
-from ratchet.orchestrator.job_interface.settings import expect_one_of
+from ratchet.orchestrator.job_interface.settings import expect_one_of, write_value
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting import report_json
 from ratchet.orchestrator.reporting.formatting import Estimate
@@ -192,10 +192,4 @@ def find_store(given: str | Path | None) -> str | Path:
 
 def write_lines(parameters: Mapping[str, Any], settings: Mapping[str, Any] | None) -> list[str]:
     """Return Python values as the `name=value` lines of the command."""
-    return [f"{name}={_write(value)}" for name, value in {**parameters, **(settings or {})}.items()]
-
-
-def _write(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ",".join(map(_write, value))
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return [f"{name}={write_value(value)}" for name, value in {**parameters, **(settings or {})}.items()]

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from ratchet.orchestrator.job_interface.settings import describe_parameters
+from ratchet.orchestrator.job_interface.settings import describe_settings
 from ratchet.orchestrator.job_interface.terminal import CleanConsole, print_clean
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Recipe
@@ -111,7 +111,7 @@ def print_recipes(recipes: Sequence[Recipe], jobs: Sequence[str]) -> None:
 def print_recipe(recipe: Recipe, steps: Sequence[Step]) -> None:
     """Print the documentation of a recipe, its parameters, and its steps by job, if they are known."""
     print_clean(f"{recipe.name}\n\n{recipe.doc}\n\nParameters (--set NAME=VALUE):")
-    settings = describe_parameters(recipe.function)
+    settings = describe_settings(recipe.function)
     name_width, type_width = (max((len(getattr(s, part)) for s in settings), default=0) for part in ("name", "type"))
     for s in settings:
         default = s.default or ("required" if recipe.parameters[s.name].default is Parameter.empty else "''")

@@ -20,14 +20,14 @@ import math
 import textwrap
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Interval
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from ratchet.errors import InputError
+from ratchet.errors import InputError, RecipeError
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def validate(kind: type, values: Mapping[str, Any], where: str = "") -> Any:
     for name in values:
         if isinstance(values[name], bool) and not isinstance(getattr(made, name), bool):
             raise InputError(f"{prefix}{name}: {values[name]} given; expected {_type_text(hints[name])}")
-        _check_finite(getattr(made, name), f"{prefix}{name}")
+        _check_finite(getattr(made, name), f"{prefix}{name}", InputError)
     return made
 
 
@@ -83,14 +83,22 @@ def convert(text: str, annotation: Any, where: str) -> Any:
     """Convert the text behind `--set name=` to a value of the annotated type.
 
     `none` and `null` stand for None where the annotation allows it, commas separate the items of a tuple, and `_` may
-    separate digits. Raises InputError, beginning with `where`, for a text of another type or out of bounds.
+    separate digits. Raises RecipeError, beginning with `where`, for a text of another type or out of bounds.
     """
     try:
         value = _adapter(annotation).validate_python(_split(text, annotation))
     except ValidationError as error:
-        raise InputError(f"{where}: {text!r} given; expected {_expected(error.errors(include_url=False)[0])}") from None
-    _check_finite(value, where)
+        expected = _expected(error.errors(include_url=False)[0])
+        raise RecipeError(f"{where}: {text!r} given; expected {expected}") from None
+    _check_finite(value, where, RecipeError)
     return value
+
+
+def write_value(value: Any) -> str:
+    """Return the text that `convert` converts to a value."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(write_value, value))
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def suggest(given: str, known: Iterable[str]) -> str:
@@ -109,24 +117,15 @@ def expect_one_of(known: Iterable[str], given: str) -> str:
     return f"expected one of {', '.join(names)}{suggest(given, names)}"
 
 
-def describe_settings(kind: type) -> list[Setting]:
-    """Return the fields of a dataclass, in order, with their types, defaults and help."""
-    hints, docs = get_type_hints(kind, include_extras=True), field_docs(kind)
-    return [
-        Setting(field.name, _type_text(hints[field.name]), _default_text(field.default), docs.get(field.name, ""))
-        for field in dataclasses.fields(kind)
-    ]
-
-
-def describe_parameters(function: Callable[..., Any]) -> list[Setting]:
-    """Return the parameters of a function, in order, with their types, defaults, and descriptions if they have one."""
-    hints, parameters = get_type_hints(function, include_extras=True), inspect.signature(function).parameters
+def describe_settings(owner: Callable[..., Any]) -> list[Setting]:
+    """Return the fields of a dataclass or the parameters of a function, in order, with their types, defaults, and help
+    if they have any."""
+    hints, parameters = get_type_hints(owner, include_extras=True), inspect.signature(owner).parameters
     notes = [(name, item) for name, hint in hints.items() for item in getattr(hint, "__metadata__", ())]
     docs = {name: item.description or "" for name, item in notes if isinstance(item, FieldInfo)}
-    return [
-        Setting(name, _type_text(hints[name]), _default_text(p.default), docs.get(name, ""))
-        for name, p in parameters.items()
-    ]
+    docs |= field_docs(owner) if isinstance(owner, type) else {}
+    defaults = {name: "" if p.default is p.empty else write_value(p.default) for name, p in parameters.items()}
+    return [Setting(name, _type_text(hints[name]), defaults[name], docs.get(name, "")) for name in parameters]
 
 
 def json_schema(function: Callable[..., Any]) -> dict[str, Any]:
@@ -184,10 +183,10 @@ def _input_error(error: ValidationError, values: Mapping[str, Any], prefix: str)
     return InputError(f"{prefix}{name}: {values[name]!r} given; expected {_expected(first)}")
 
 
-def _check_finite(value: Any, where: str) -> None:
+def _check_finite(value: Any, where: str, error: type[InputError]) -> None:
     for item in value if isinstance(value, tuple) else (value,):
         if isinstance(item, float) and not math.isfinite(item):
-            raise InputError(f"{where}: {value!r} given; expected a finite number")
+            raise error(f"{where}: {value!r} given; expected a finite number")
 
 
 def _expected(error: Any) -> str:
@@ -197,17 +196,15 @@ def _expected(error: Any) -> str:
         return f"one of {', '.join(choices)}{suggest(str(error['input']), choices)}"
     if error["type"] == "missing":
         return "more items, separated by commas"
-    text: str = error["msg"].partition(", ")[0]
-    for start, replacement in (
-        ("Input should be a valid ", "a valid "),
-        ("Input should be greater than or equal to ", ">= "),
-        ("Input should be less than or equal to ", "<= "),
-        ("Input should be greater than ", "> "),
-        ("Input should be less than ", "< "),
-        ("Input should be ", ""),
+    text: str = error["msg"].partition(", ")[0].removeprefix("Input should be ")
+    for words, sign in (
+        ("greater than or equal to ", ">= "),
+        ("less than or equal to ", "<= "),
+        ("greater than ", "> "),
+        ("less than ", "< "),
     ):
-        if text.startswith(start):
-            return replacement + text.removeprefix(start)
+        if text.startswith(words):
+            return sign + text.removeprefix(words)
     return text
 
 
@@ -231,11 +228,3 @@ def _bound(item: Any) -> str:
     return " ".join(
         f"{sign} {value:g}" for name, sign in signs.items() if (value := getattr(item, name, None)) is not None
     )
-
-
-def _default_text(value: Any) -> str:
-    if value is MISSING or value is inspect.Parameter.empty:
-        return ""
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -26,7 +26,7 @@ from typing import Any, get_type_hints
 import yaml
 
 import ratchet
-from ratchet.errors import InputError, RatchetError, RecipeError
+from ratchet.errors import RatchetError, RecipeError
 from ratchet.files import read_text
 from ratchet.orchestrator.finished_run import use_store
 from ratchet.orchestrator.job_interface.job import Job, Resources
@@ -291,7 +291,7 @@ def _parameters(recipe: Recipe, given: Mapping[str, str]) -> dict[str, Any]:
                 f"--set {key}={text}: recipe {recipe.name} has no parameter '{key}'; expected one of"
                 f" {', '.join(known)}, or steps.field=value{suggest(key, known)}"
             )
-        values[key] = _convert(text, hints[key], f"--set {key}={text}")
+        values[key] = convert(text, hints[key], f"--set {key}={text}")
     missing = [key for key in recipe.parameters if key not in values]
     if missing:
         raise RecipeError(
@@ -319,7 +319,7 @@ def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
         if name not in hints:
             slots = dict.fromkeys(f.name for kind in (s.job.config, Resources) for f in fields(kind))
             raise RecipeError(f"{line}: step {s.name} has no setting '{name}'; {expect_one_of(slots, name)}")
-        value = _convert(text, hints[name], line)
+        value = convert(text, hints[name], line)
         changed[s.name] = replace(s, **{part: replace(before, **{name: value})})
         check_resources(changed[s.name].resources, line, s.job)
     return [changed.get(s.name, s) for s in steps]
@@ -329,13 +329,6 @@ def apply_setting(step: Step, line: str) -> Step:
     """Return a step with a setting or resource `name=value`. Raises RecipeError."""
     name, _, text = line.partition("=")
     return _apply([step], step.name, name, text)[0]
-
-
-def _convert(text: str, annotation: Any, line: str) -> Any:
-    try:
-        return convert(text, annotation, line)
-    except InputError as error:
-        raise RecipeError(str(error)) from None
 
 
 def make_example_steps(found: Recipe) -> list[Step]:

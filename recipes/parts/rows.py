@@ -10,8 +10,7 @@ from ratchet.orchestrator.step import Output, Row, Step
 
 def compare(split: str, before: Mapping[str, Step], finetuned: Step) -> dict[str, Any]:
     """Return the inputs of an evaluation that compare it with one before, and with the model before it was merged."""
-    selection = {"selection": finetuned["selection.json"]} if split == "valid" else {}
-    return {**selection, **({"before": before[split]} if split in before else {})}
+    return {"before": before.get(split), "selection": finetuned["selection.json"] if split == "valid" else None}
 
 
 def make_row(
