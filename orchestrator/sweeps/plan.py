@@ -154,9 +154,7 @@ def _check_values(where: str, steps: Iterable[Step]) -> None:
             nothing = step.job.inputs(**dict.fromkeys(step.inputs))
             try:
                 step.job.check(step.config, nothing)
-            except Exception as error:
-                if not isinstance(error, RatchetError):
-                    raise
+            except RatchetError as error:
                 raise RecipeError(f"{where}: step {step.name}: {error}") from None
 
 

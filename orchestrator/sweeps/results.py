@@ -83,9 +83,8 @@ def compare_with_defaults(best: Trial | None, default: Trial | None, metric: str
     if len(best.values) < 2 or len(default.values) < 2:
         return f"{sentence}; one seed per trial cannot show whether this is noise; use --seeds 3"
     error = math.sqrt(sum(statistics.variance(trial.values) / len(trial.values) for trial in (best, default)))
-    if gain <= 2 * error:
-        return f"{sentence}: within noise (a difference of {gain:.4f}, two standard errors are {2 * error:.4f})"
-    return f"{sentence}: more than noise (a difference of {gain:.4f}, two standard errors are {2 * error:.4f})"
+    found = "within noise" if gain <= 2 * error else "more than noise"
+    return f"{sentence}: {found} (a difference of {gain:.4f}, two standard errors are {2 * error:.4f})"
 
 
 def read_note(sweep: SweepPlan, trial: Trial, store: Store) -> str:

@@ -21,12 +21,11 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ratchet.errors import RecipeError
 from ratchet.orchestrator.recipe import read_lines
 
-Kind = Literal["loguniform", "uniform", "randint", "choice", "grid"]
 RANGES = ("loguniform", "uniform", "randint")
 KINDS = (*RANGES, "choice", "grid")
 Point = Mapping[str, str]
@@ -38,7 +37,8 @@ class Dimension:
     """The distribution of one setting."""
 
     name: str
-    kind: Kind
+    kind: str
+    """One of `KINDS`."""
     values: tuple[str, ...]
     """The bounds of a range, else all values, as written."""
     where: str
@@ -95,11 +95,6 @@ class Space:
                 dimensions.append(dimension)
         return cls(dimensions, fixed)
 
-    @property
-    def grid_size(self) -> int:
-        """Number of combinations of the grids; 1 without grids."""
-        return math.prod(len(dimension.values) for dimension in self.dimensions if dimension.kind == "grid")
-
     def draw_points(self, trials: int, seed: int) -> list[Point]:
         """Draw the settings of each trial, without duplicates. The first is empty: the recipe's defaults.
 
@@ -116,12 +111,10 @@ class Space:
     def _draw_all(self, seed: int) -> Iterator[Point]:
         """Without end, unless all is grids."""
         grids = [dimension for dimension in self.dimensions if dimension.kind == "grid"]
+        combinations = itertools.product(*(grid.values for grid in grids))
         only_grids = len(grids) == len(self.dimensions)
-        for trial in range(self.grid_size) if only_grids else itertools.count():
-            point, rest = {}, trial % self.grid_size
-            for grid in reversed(grids):
-                rest, at = divmod(rest, len(grid.values))
-                point[grid.name] = grid.values[at]
+        for trial, values in enumerate(combinations if only_grids else itertools.cycle(combinations)):
+            point = {grid.name: value for grid, value in zip(grids, values, strict=True)}
             yield {d.name: point[d.name] if d.kind == "grid" else d.draw(seed, trial) for d in self.dimensions}
 
 
@@ -158,7 +151,7 @@ def _parse_dimension(where: str, name: str, written: str) -> Dimension | None:
         _check_range(where, shown, kind, values)
     if not values or (kind not in RANGES and len(set(values)) < len(values)):
         raise RecipeError(f"{where}: {shown} given; expected at least one value in the brackets, each once")
-    return Dimension(name, kind, values, where, written)  # type: ignore[arg-type]
+    return Dimension(name, kind, values, where, written)
 
 
 def _check_range(where: str, written: str, kind: str, values: Sequence[str]) -> None:

@@ -45,7 +45,6 @@ def test_a_space_holds_distributions_and_plain_values(tmp_path: Path) -> None:
         ("b.loss", "choice", ("kl_div", "none", "0.5")),
     ]
     assert found.fixed == ["kind=constant"]
-    assert found.grid_size == 2
 
 
 @pytest.mark.parametrize(
