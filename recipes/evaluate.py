@@ -45,14 +45,13 @@ def evaluate(
     for number, name in enumerate(models):
         own = BM25 if name == BM25 else f"model{number}"
         if name == BM25:
-            given: dict[str, Any] = {**asked, "before": first, "tag": own, "system": BM25}
-            ranked = step(f"{own}/evaluate", evaluate_retrieval.JOB, **given)
+            ranked = step(f"{own}/evaluate", evaluate_retrieval.JOB, **asked, before=first, tag=own, system=BM25)
         else:
             ranked = evaluate_embedder(own, folders[name], asked, first)
         found[name], first = ranked, first or ranked
         if teacher := choose_teacher(reranker):
             scored = score_lists(f"{own}/rerank", teacher.models[0], ranked["ranking"], asked["corpus"], depth=depth)
-            given = {**asked, "scored": scored, "before": ranked, "system": "reranked"}
+            given: dict[str, Any] = {**asked, "scored": scored, "before": ranked, "system": "reranked"}
             found[f"{name}, reranked"] = step(f"{own}/evaluate_reranked", evaluate_retrieval.JOB, **given)
     columns = compare(found, asked["queries"])
     if folders:

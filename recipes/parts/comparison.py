@@ -13,30 +13,22 @@ from ratchet.orchestrator.step import Metric, Output, Source, Step, step
 METRICS = ("map@25", "ndcg@10", "r@25")
 
 
-def prepare_evaluation(data: str) -> dict[str, Output]:
+def prepare_evaluation(data: str) -> dict[str, Any]:
     """Return the queries and the corpus of a data set: of data with splits the test split, else all of it."""
     prepared = step("prepare", prepare.JOB, **find_datasets("", test=data), validation_fraction=0.0)
     return {"queries": prepared["test"], "corpus": prepared["corpus"]}
 
 
 def evaluate_embedder(
-    name: str, model: Source | Output, asked: Mapping[str, Output], before: Step | None = None, **settings: Any
+    name: str, model: Source | Output, asked: Mapping[str, Any], before: Step | None = None, **settings: Any
 ) -> Step:
     """Return the evaluation of an embedder on queries and a corpus. before: that of the first system. settings: those
     of both steps that embed."""
-    roles = {"queries": "query", "corpus": "passage"}
-    queries, corpus = (
-        step(f"{name}/embed_{texts}", embed.JOB, model=model, texts=asked[texts], role=role, **settings)
-        for texts, role in roles.items()
-    )
-    given: dict[str, Any] = {
-        **asked,
-        "query_embeddings": queries,
-        "corpus_embeddings": corpus,
-        "before": before,
-        "tag": name,
-    }
-    return step(f"{name}/evaluate", evaluate_retrieval.JOB, **given)
+    settings["model"] = model
+    queries = step(f"{name}/embed_queries", embed.JOB, texts=asked["queries"], role="query", **settings)
+    corpus = step(f"{name}/embed_corpus", embed.JOB, texts=asked["corpus"], role="passage", **settings)
+    vectors = {"query_embeddings": queries, "corpus_embeddings": corpus}
+    return step(f"{name}/evaluate", evaluate_retrieval.JOB, **asked, **vectors, before=before, tag=name)
 
 
 def compare(found: Mapping[str, Step], queries: Output) -> dict[str, dict[str, Metric]]:
