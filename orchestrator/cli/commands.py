@@ -38,11 +38,9 @@ def execute(argv: Sequence[str]) -> int:
         arguments = parse(argv)
         store = arguments.store
         return COMMANDS[arguments.command](arguments) or 0
-    except SystemExit as end:
-        if not find_places(end):  # `--help`
-            raise
-        return report_error(end, store, debug)
     except BaseException as error:
+        if isinstance(error, SystemExit) and not find_places(error):  # `--help`
+            raise
         return report_error(error, store, debug)
 
 

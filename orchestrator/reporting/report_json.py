@@ -11,9 +11,7 @@ Keys may be added; one that is removed or means something else is a new schema.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any
 
 from ratchet.errors import DamagedError
 from ratchet.orchestrator.reporting.formatting import Estimate
@@ -37,7 +35,10 @@ def read(run_log: RunLog) -> RunReport | None:
         return None
     if found.pop("schema", None) != SCHEMA:
         raise DamagedError(f"{run_log.folder / NAME}: another schema; expected {SCHEMA}; give the run's command again")
-    rows = {label: {name: _read_cell(cell) for name, cell in row.items()} for label, row in found.pop("rows").items()}
+    rows = {
+        label: {name: cell and Estimate(cell["value"], cell.get("interval")) for name, cell in row.items()}
+        for label, row in found.pop("rows").items()
+    }
     steps = [StepReport(**step) for step in found.pop("steps")]
     return RunReport(**found, rows=rows, steps=steps)
 
@@ -47,9 +48,3 @@ def _write_cell(cell: float | None) -> dict[str, float] | None:
         return None
     deviation = cell.deviation if isinstance(cell, Estimate) else None
     return {"value": float(cell)} if deviation is None else {"value": float(cell), "interval": deviation}
-
-
-def _read_cell(cell: Mapping[str, Any] | None) -> float | None:
-    if cell is None:
-        return None
-    return Estimate(cell["value"], cell["interval"]) if "interval" in cell else float(cell["value"])
