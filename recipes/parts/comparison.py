@@ -27,7 +27,7 @@ def evaluate_embedder(
     settings["model"] = model
     queries = step(f"{name}/embed_queries", embed.JOB, texts=asked["queries"], role="query", **settings)
     corpus = step(f"{name}/embed_corpus", embed.JOB, texts=asked["corpus"], role="passage", **settings)
-    vectors = {"query_embeddings": queries, "corpus_embeddings": corpus}
+    vectors: dict[str, Any] = {"query_embeddings": queries, "corpus_embeddings": corpus}
     return step(f"{name}/evaluate", evaluate_retrieval.JOB, **asked, **vectors, before=before, tag=name)
 
 
