@@ -29,11 +29,12 @@ def follow_run(store: Store, run_log: RunLog) -> int:
     shown, stamp, ended = 0, 0.0, ""
     with LiveView([step["name"] for step in run_log.steps()], str(about.get("recipe")), run_log.run_id) as view:
         while True:
-            running = _is_running(store, run_log)  # before the events: a run writes its last one first
+            # Before the events are read: what ended a run has written its last event, which is then among them.
+            running, ended = _is_running(store, run_log), run_log.find_end()
             events = run_log.events()
             for event in events[shown:]:
                 _show(view, event)
-            shown, ended = len(events), run_log.find_end()
+            shown = len(events)
             if ended or not running:
                 break
             with suppress(FileNotFoundError):
