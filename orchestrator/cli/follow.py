@@ -26,17 +26,17 @@ def follow_run(store: Store, run_log: RunLog) -> int:
     while not run_log.steps() and _is_running(store, run_log):
         time.sleep(INTERVAL)
         store.pull("runs")
-    shown, stamp, ended = 0, 0.0, ""
+    shown, stamp, ended, gone = 0, 0.0, "", False
     with LiveView([step["name"] for step in run_log.steps()], str(about.get("recipe")), run_log.run_id) as view:
         while True:
-            # Before the events are read: what ended a run has written its last event, which is then among them.
-            running, ended = _is_running(store, run_log), run_log.find_end()
+            ended = run_log.find_end()  # before the events, so that its last ones are among them
             events = run_log.events()
             for event in events[shown:]:
                 _show(view, event)
             shown = len(events)
-            if ended or not running:
+            if ended or gone:
                 break
+            gone = not _is_running(store, run_log)  # its last events may not have been read yet
             with suppress(FileNotFoundError):
                 if (changed := (run_log.folder / PROGRESS).stat().st_mtime) != stamp:
                     stamp = changed
