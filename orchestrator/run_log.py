@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -73,9 +73,11 @@ class RunLog:
             )
         return steps
 
-    def find_end(self) -> str:
-        """Return how the run ended: `finished`, `failed` or `interrupted`; empty if it has not, or was killed."""
-        end = next((event for event in reversed(self.events()) if event["event"] == "end"), None)
+    def find_end(self, events: Sequence[Mapping[str, Any]] | None = None) -> str:
+        """Return how the run ended: `finished`, `failed` or `interrupted`; empty if it has not, or was killed. events:
+        those of the run, if they have been read."""
+        found = self.events() if events is None else events
+        end = next((event for event in reversed(found) if event["event"] == "end"), None)
         if end is None:
             return ""
         return "interrupted" if end["interrupted"] else "failed" if end["failures"] else "finished"

@@ -29,11 +29,10 @@ def follow_run(store: Store, run_log: RunLog) -> int:
     shown, stamp, ended, gone = 0, 0.0, "", False
     with LiveView([step["name"] for step in run_log.steps()], str(about.get("recipe")), run_log.run_id) as view:
         while True:
-            ended = run_log.find_end()  # before the events, so that its last ones are among them
             events = run_log.events()
             for event in events[shown:]:
                 _show(view, event)
-            shown = len(events)
+            shown, ended = len(events), run_log.find_end(events)
             if ended or gone:
                 break
             gone = not _is_running(store, run_log)  # its last events may not have been read yet
