@@ -188,11 +188,15 @@ def list_shards(folder: Path, suffix: str = "parquet") -> list[Path]:
 
 
 def read_shards(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read all shards as one table. Of more than HELD_BYTES, the table is a copy in a temporary file (in TMPDIR), which
-    the kernel maps into memory as it is used, and removes with the process. Raises DataError naming the shard that
-    cannot be read or lacks a column."""
-    rest = (_read_shard(path, columns) for path in list_shards(folder))
-    held, size = list[pa.Table](), 0
+    """Read all shards as one table (`join_tables`). Raises DataError naming the shard that cannot be read or lacks a
+    column."""
+    return join_tables(_read_shard(path, columns) for path in list_shards(folder))
+
+
+def join_tables(tables: Iterable[pa.Table]) -> pa.Table:
+    """Join tables of one schema. Of more than HELD_BYTES, the result is in a temporary file (in TMPDIR), which the
+    kernel maps into memory as it is used, and removes with the process."""
+    rest, held, size = iter(tables), list[pa.Table](), 0
     for table in rest:
         held.append(table)
         size += table.nbytes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,6 @@ class Triplets:
         self.text_of_row: np.ndarray = hash_texts(self.corpus_text)
         """int64 [corpus]: the hash of each row's text."""
         self._lengths = pc.utf8_length(self.corpus_text).to_numpy(), pc.utf8_length(self.query_text).to_numpy()
-        self._order: tuple[tuple[int, int, int], list[np.ndarray]] = ((-1, -1, -1), [])
         self.own_row: np.ndarray = find_own_rows(mined, corpus)
         """int64 [queries]: see `find_own_rows`."""
         self.text_of_query: np.ndarray = hash_texts(self.query_text)
@@ -120,7 +120,7 @@ class Triplets:
 
     def split_epoch(self, seed: int, epoch: int, batch_size: int) -> list[np.ndarray]:
         """Shuffle the queries and split them into nearly equal batches of at most `batch_size`."""
-        return np.array_split(np.random.default_rng([seed, epoch]).permutation(len(self)), self.num_batches(batch_size))
+        return split_epoch(len(self), self.num_batches(batch_size), seed, epoch)
 
     def draw(self, seed: int, epoch: int, query: int, num_negatives: int) -> tuple[int, np.ndarray]:
         """Draw (one positive, at most `num_negatives` negatives) of a query, as corpus rows."""
@@ -155,9 +155,7 @@ class Triplets:
         self, seed: int, epoch: int, number: int, batch_size: int, num_negatives: int, worker_rank: int, workers: int
     ) -> TripletBatch:
         """Make batch `number` of an epoch for one worker. All workers get about as many texts of each length."""
-        if self._order[0] != (seed, epoch, batch_size):
-            self._order = (seed, epoch, batch_size), self.split_epoch(seed, epoch, batch_size)
-        queries = self._order[1][number]
+        queries = self.split_epoch(seed, epoch, batch_size)[number]
         drawn = [self._draw_positions(seed, epoch, int(query), num_negatives) for query in queries]
         rows = [np.array([self._positive_rows[one], *self._negative_rows[others]], np.int64) for one, others in drawn]
         _, first, text_of = np.unique(self.text_of_row[np.concatenate(rows)], return_index=True, return_inverse=True)
@@ -179,6 +177,12 @@ class Triplets:
             teacher,
             len(queries),
         )
+
+
+@lru_cache(maxsize=1)
+def split_epoch(rows: int, batches: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """Shuffle the rows of an epoch, and split them into nearly equal batches, int64 each."""
+    return np.array_split(np.random.default_rng([seed, epoch]).permutation(rows), batches)
 
 
 def distribute(lengths: Sequence[int] | np.ndarray, workers: int) -> list[np.ndarray]:

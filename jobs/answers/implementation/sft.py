@@ -9,25 +9,26 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
 from ratchet.data.rankings import summarize_tokens
-from ratchet.data.tables import read_shards
-from ratchet.data.tasks.answers import TEACHER_LOGPROBS
-from ratchet.data.tasks.task import Sample
-from ratchet.data.triplets import distribute
+from ratchet.data.tables import join_tables, list_shards
+from ratchet.data.tasks.task import SAMPLES
+from ratchet.data.triplets import distribute, split_epoch
 from ratchet.errors import InputError
-from ratchet.jobs.answers.answering_task import AnsweringTask, read_samples
+from ratchet.jobs.answers.answering_task import AnsweringTask
+from ratchet.jobs.answers.implementation.token_table import TOKENS, Teacher, TokenTable
 from ratchet.jobs.answers.sft import DEFAULT_MAX_LENGTH, LEARNING_RATES, Config, Inputs
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.finetuning import run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.models.batching import group_by_length, pad_length
-from ratchet.models.decoder.conversation import Tokens
 from ratchet.models.loading import eval_mode
 from ratchet.models.losses import causal_lm_loss
-from ratchet.models.losses.causal_lm_loss import TeacherLogprobs, pack_rows
+from ratchet.models.losses.causal_lm_loss import pack_rows
 from ratchet.models.zero3_sync import Zero3Sync
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 
@@ -46,70 +47,55 @@ class TrainTask(AnsweringTask):
         super().__init__(worker, config, inputs, resources)
         self.zero3_sync = Zero3Sync(self.decoder.causal.base_model, self.device, needed=config.zero_stage == 3)
         self.max_length = config.max_length or DEFAULT_MAX_LENGTH
-        ids, self.train, too_long = self._tokenize(inputs.train, read_samples(inputs.train))
-        _, self.valid, _ = self._tokenize(inputs.valid, self.held_out)
-        self.teacher = self._read_teacher(inputs.teacher, ids) if inputs.teacher is not None else None
+        self.train, too_long = self._tokenize(inputs.train)
+        self.valid, _ = self._tokenize(inputs.valid)
+        self.teacher = Teacher(inputs.teacher, self.train) if inputs.teacher is not None else None
         if worker.rank == 0:
-            prompt_N, target_N = np.array([(len(one.ids) - one.labels, one.labels) for one in self.train]).T
-            found = {"samples": len(self.train), "too_long": too_long, "longest": int(max(prompt_N + target_N))}
-            parts = {"prompt": prompt_N, "target": target_N, "sample": prompt_N + target_N}
+            size_N, target_N = self.train.size_N, self.train.labels_N
+            found = {"samples": len(size_N), "too_long": too_long, "longest": int(size_N.max())}
+            parts = {"prompt": size_N - target_N, "target": target_N, "sample": size_N}
             tokens = [summarize_tokens(name, length_N) for name, length_N in parts.items()]
             lengths.write_text(json.dumps([found, tokens]))
-        per_epoch = -(-len(self.train) // config.batch_size)
-        self.steps = steps_of_epochs("sft", len(self.train), per_epoch, config.epochs, worker)
+        per_epoch = -(-len(self.train.size_N) // config.batch_size)
+        self.steps = steps_of_epochs("sft", len(self.train.size_N), per_epoch, config.epochs, worker)
 
-    def _tokenize(self, folder: Path, samples: Sequence[Sample]) -> tuple[list[str], list[Tokens], int]:
-        """Return (ids, tokens, number of samples that are too long and left out)."""
-        ids, kept, too_long = [], [], 0
-        for sample in samples:
-            questions, targets = zip(*sample.turns, strict=True)
-            tokens = self.decoder.conversations.tokenize_sample(sample.system, questions, targets)
-            if len(tokens.ids) > self.max_length:
-                too_long += 1
-                continue
-            ids.append(sample.id)
-            kept.append(tokens)
-        if not kept:
+    def _tokenize(self, folder: Path) -> tuple[TokenTable, int]:
+        """Return the tokens of the samples, and the number of samples that are too long and left out."""
+        too_long = 0
+
+        def tokenize(path: Path) -> pa.Table:
+            nonlocal too_long
+            kept = []
+            for row in pq.read_table(path, columns=SAMPLES.names).to_pylist():
+                tokens = self.decoder.conversations.tokenize_sample(row["system"], row["questions"], row["targets"])
+                if len(tokens.ids) > self.max_length:
+                    too_long += 1
+                else:
+                    kept.append({"id": row["id"], "labels": tokens.labels, **vars(tokens)})
+            return pa.Table.from_pylist(kept, TOKENS)
+
+        table = join_tables(map(tokenize, list_shards(folder)))
+        if not len(table):
             raise InputError(
                 f"sft.max_length: {self.max_length} given, and all {too_long} samples of {folder} are longer; expected"
                 " some that fit; raise it"
             )
-        return ids, kept, too_long
-
-    def _read_teacher(self, folder: Path, ids: Sequence[str]) -> list[TeacherLogprobs]:
-        """Return the teacher's distributions for each sample."""
-        rows = {row["id"]: row for row in read_shards(folder, TEACHER_LOGPROBS.names).to_pylist()}
-        found = []
-        for name, tokens in zip(ids, self.train, strict=True):
-            row = rows.get(name)
-            if row is None or len(row["token_ids"]) != row["top_k"] * tokens.labels:
-                problem = "no distributions" if row is None else "another number of distributions"
-                raise InputError(
-                    f"sft.teacher: {folder} has {problem} for sample {name}; expected one for each token of its answer;"
-                    " run teacher_logprobs on the same samples"
-                )
-            shape = (tokens.labels, row["top_k"])
-            token_ids, logprobs = np.array(row["token_ids"], np.int32), np.array(row["logprobs"], np.float32)
-            found.append(TeacherLogprobs(token_ids.reshape(shape), logprobs.reshape(shape)))
-        return found
+        return TokenTable(table), too_long
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
         self.dropout.start_step(epoch, step)
-        order = np.random.default_rng([self.config.seed, epoch]).permutation(len(self.train))
-        batch = np.array_split(order, self.steps[epoch])[step]
-        labels = sum(self.train[i].labels for i in batch)
-        sizes = np.array([len(self.train[i].ids) for i in batch])
-        own = batch[distribute(sizes, self.worker.world_size)[self.worker.rank]]
-        groups = self._make_passes([self.train[i] for i in own])
+        batch = split_epoch(len(self.train.size_N), self.steps[epoch], self.config.seed, epoch)[step]
+        labels = int(self.train.labels_N[batch].sum())
+        own = batch[distribute(self.train.size_N[batch], self.worker.world_size)[self.worker.rank]]
+        groups = self._make_passes(self.train.size_N[own].tolist())
         most = max(gather_objects(len(groups)))
         rows = [[[int(own[i]) for i in row] for row in group] for group in groups]
         return [partial(self._compute_loss, group, labels) for group in [*rows, *[[]] * (most - len(rows))]]
 
-    def _make_passes(self, samples: Sequence[Tokens]) -> list[list[list[int]]]:
-        """Return forward passes, each a list of rows, each a list of indices into `samples`."""
-        if not samples:
+    def _make_passes(self, sizes: Sequence[int]) -> list[list[list[int]]]:
+        """Return forward passes, each a list of rows, each a list of indices into `sizes` (tokens per sample)."""
+        if not sizes:
             return []
-        sizes = [len(one.ids) for one in samples]
         rows = pack_rows(sizes, self.max_length) if self.config.packing else [[i] for i in range(len(sizes))]
         lengths = [sum(sizes[i] for i in row) for row in rows]
         groups = group_by_length(lengths, self.pass_tokens, self.multiple)
@@ -131,12 +117,12 @@ class TrainTask(AnsweringTask):
                 temperature=self.config.teacher_temperature,
                 multiple=self.multiple,
             )
-        return loss * weight, sum(len(self.train[i].ids) for row in rows for i in row)
+        return loss * weight, sum(int(self.train.size_N[row].sum()) for row in rows)
 
     def _name_tokens(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
         """Return the sample of each token and its position in the sample, both int64 [B, L]. How samples are packed
         depends on the workers, so the rows of the batch cannot name them."""
-        lengths = [[len(self.train[i].ids) for i in row] for row in rows]
+        lengths = [self.train.size_N[row].tolist() for row in rows]
         length = pad_length([sum(own) for own in lengths], self.multiple)
         sample_BL, position_BL = torch.zeros((2, len(rows), length), dtype=torch.int64)
         for b, row in enumerate(rows):
@@ -146,16 +132,17 @@ class TrainTask(AnsweringTask):
         return sample_BL, position_BL
 
     def evaluate(self) -> Evaluation:
-        own = self.valid[self.worker.rank :: self.worker.world_size]
+        own_N = np.arange(len(self.valid.size_N))[self.worker.rank :: self.worker.world_size]
         total = 0.0
         with eval_mode(self.decoder.model), torch.no_grad():
-            for group in self._make_passes(own):
-                total += float(causal_lm_loss.compute_loss(self.decoder, [[own[i] for i in row] for row in group]))
+            for group in self._make_passes(self.valid.size_N[own_N].tolist()):
+                rows = [[self.valid[own_N[i]] for i in row] for row in group]
+                total += float(causal_lm_loss.compute_loss(self.decoder, rows))
             self.zero3_sync.finish(lambda: self._compute_loss([], 1)[0])
             correct, questions = self.verify_answers()
             blank = torch.zeros((1, 1), dtype=torch.int64, device=self.decoder.device)
             self.zero3_sync.finish(lambda: self.decoder.causal(input_ids=blank).logits)
-        labels = sum(one.labels for one in self.valid)
+        labels = int(self.valid.labels_N.sum())
         found = {"eval_loss": round(sum(gather_objects(total)) / labels, 6)}
         if self.valid_samples:
             found["accuracy"] = round(sum(gather_objects(correct)) / sum(gather_objects(questions)), 6)

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import torch
 from countdown_files import FAST, inputs, make_countdown_files
 
-from ratchet.data.tables import read_shards
+from ratchet.data.tables import read_shards, write_table
+from ratchet.data.tasks.answers import TEACHER_LOGPROBS
 from ratchet.data.tasks.solver import generate_tasks
 from ratchet.data.tasks.task import SAMPLES, read_task_name, row_to_sample, write_task_name
 from ratchet.errors import DataError, InputError, ModelError
@@ -26,6 +28,7 @@ from ratchet.jobs.answers import (
 )
 from ratchet.jobs.answers.implementation.generate import Worker, count_shared_tokens
 from ratchet.jobs.answers.implementation.sft import TrainTask
+from ratchet.jobs.answers.implementation.token_table import TOKENS, Teacher, TokenTable
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models import loading
 from ratchet.models.decoder import decoder
@@ -116,6 +119,42 @@ def test_workers_micro_batches_and_packing_change_nothing(
     assert json.loads((tmp_path / "lengths.json").read_text())[0]["samples"] == 97
 
 
+def test_samples_that_are_mapped_from_a_file_are_the_same(
+    made: Path, whole: tuple[float, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ratchet.data.tables.HELD_BYTES", 100)
+    check_equal(whole, gradient(made, tmp_path, 1))
+
+
+def test_a_teachers_rows_are_found_by_the_samples_ids(tmp_path: Path) -> None:
+    tokens = [
+        {"id": name, "labels": labels, "ids": list(range(9)), "trained": [at >= 9 - labels for at in range(9)]}
+        for name, labels in (("a", 2), ("b", 3))
+    ]
+    samples = TokenTable(pa.Table.from_pylist(tokens, TOKENS))
+    assert [samples[1].labels, len(samples[1].ids)] == [3, 9]
+    rows = [
+        {"id": name, "top_k": 2, "token_ids": list(range(at, at + 2 * labels)), "logprobs": [-0.5] * 2 * labels}
+        for name, labels, at in (("b", 3, 10), ("other", 1, 0), ("a", 2, 20))
+    ]
+    for number, row in enumerate(rows):
+        write_table(tmp_path / f"shard-{number:05d}.parquet", pa.Table.from_pylist([row], TEACHER_LOGPROBS))
+    teacher = Teacher(tmp_path, samples)
+    assert [teacher[0].ids_TK.tolist(), teacher[1].ids_TK.tolist()] == [
+        [[20, 21], [22, 23]],
+        [[10, 11], [12, 13], [14, 15]],
+    ]
+    assert teacher[1].logprob_TK.shape == (3, 2)
+    write_table(
+        tmp_path / "shard-00002.parquet", pa.Table.from_pylist([rows[2] | {"token_ids": [1]}], TEACHER_LOGPROBS)
+    )
+    with pytest.raises(InputError, match=r"another number of distributions for sample a; expected one for each token"):
+        Teacher(tmp_path, samples)
+    (tmp_path / "shard-00002.parquet").unlink()
+    with pytest.raises(InputError, match=r"has no distributions for sample a"):
+        Teacher(tmp_path, samples)
+
+
 def test_dropout_is_the_same_for_workers_micro_batches_and_packing(made: Path, tmp_path: Path) -> None:
     lora = {"method": "lora", "lora_dropout": 0.3}
     whole = gradient(made, tmp_path, 1, **lora)
@@ -138,7 +177,7 @@ def check_equal(one: tuple[float, dict[str, Any]], other: tuple[float, dict[str,
 
 def test_what_is_too_long_is_left_out_whole_and_counted(made: Path, tmp_path: Path) -> None:
     plain = TrainTask(WorkerInfo(0, 1, "cpu"), FAST, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
-    sizes = sorted(len(one.ids) for one in plain.train)
+    sizes = sorted(plain.train.size_N.tolist())
     limit = sizes[40]
     config = dataclasses.replace(FAST, max_length=limit)
     TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")

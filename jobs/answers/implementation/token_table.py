@@ -1,0 +1,59 @@
+"""Tokens of training samples and the distributions of their teacher, read by index from tables that may be larger than
+memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ratchet.data.tables import read_shards
+from ratchet.data.tasks.answers import TEACHER_LOGPROBS
+from ratchet.errors import InputError
+from ratchet.models.decoder.conversation import Tokens
+from ratchet.models.losses.causal_lm_loss import TeacherLogprobs
+
+TOKENS = pa.schema(
+    {"id": pa.string(), "labels": pa.int32(), "ids": pa.list_(pa.int32()), "trained": pa.list_(pa.bool_())}
+)
+"""Samples as the fields of `Tokens`."""
+
+
+class TokenTable:
+    """The tokens of N samples. 16 bytes per sample are in memory besides the table."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.id_N: pa.ChunkedArray = table["id"]
+        self.labels_N: np.ndarray = table["labels"].to_numpy().astype(np.int64)
+        """Number of labels of each sample."""
+        self.size_N: np.ndarray = pc.list_value_length(table["ids"]).to_numpy().astype(np.int64)
+        """Number of tokens of each sample."""
+        self._columns = table["ids"], table["trained"]
+
+    def __getitem__(self, row: int) -> Tokens:
+        return Tokens(*(column[int(row)].as_py() for column in self._columns))
+
+
+class Teacher:
+    """The teacher's distributions at the labels of samples. Raises InputError for a sample without them."""
+
+    def __init__(self, folder: Path, samples: TokenTable) -> None:
+        table = read_shards(folder, TEACHER_LOGPROBS.names)
+        self._row_N = pc.index_in(samples.id_N, value_set=table["id"].combine_chunks())
+        sizes, top_k = pc.list_value_length(table["token_ids"]).take(self._row_N), table["top_k"].take(self._row_N)
+        right = pc.fill_null(pc.equal(sizes, pc.multiply(top_k, pa.array(samples.labels_N))), False)
+        if (sample := pc.index(right, False).as_py()) >= 0:
+            problem = "another number of" if self._row_N[sample].is_valid else "no"
+            raise InputError(
+                f"sft.teacher: {folder} has {problem} distributions for sample {samples.id_N[sample]}; expected one for"
+                " each token of its answer; run teacher_logprobs on the same samples"
+            )
+        self._columns = [table[name] for name in ("top_k", "token_ids", "logprobs")]
+
+    def __getitem__(self, sample: int) -> TeacherLogprobs:
+        row = self._row_N[int(sample)].as_py()
+        top_k, ids, logprobs = (column[row] for column in self._columns)
+        shape = (-1, top_k.as_py())
+        return TeacherLogprobs(*(values.values.to_numpy().reshape(shape) for values in (ids, logprobs)))
