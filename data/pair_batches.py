@@ -55,13 +55,12 @@ class PairSampler:
     """
 
     def __init__(self, statements: pa.Table, batch_size: Sequence[int], *, drop_last: bool) -> None:
-        self._text: pa.ChunkedArray = statements["text"]
-        self._starts = np.cumsum([0, *(len(chunk) for chunk in self._text.chunks)])[:-1]
+        self.text: pa.ChunkedArray = statements["text"]
         self._paper_S = number_papers(statements)
         counts = np.bincount(self._paper_S)
         self._usable_U = np.flatnonzero(counts[self._paper_S] >= 2)
         """Rows of papers with at least two statements."""
-        self._length_S = pc.utf8_length(self._text).to_numpy()
+        self._length_S = pc.utf8_length(self.text).to_numpy()
         self.pairs = count_pairs(counts)
         """Number of pairs per epoch."""
         self.papers = int((counts >= 2).sum())
@@ -69,16 +68,6 @@ class PairSampler:
         self.batch_size, self.drop_last = tuple(batch_size), drop_last
         self._drawn: tuple[tuple[int, int], np.ndarray] = ((-1, -1), np.zeros((0, 2), np.int64))
         check_pairs(self.pairs, self.batch_size, drop_last=drop_last)
-
-    def texts(self, row_N: np.ndarray) -> list[str]:
-        """Return the texts of rows. Reads shard by shard: Arrow's `take` would copy the whole mapped table first."""
-        texts = np.empty(len(row_N), object)
-        shard_N = np.searchsorted(self._starts, row_N, side="right") - 1
-        for shard in np.unique(shard_N):
-            here = np.flatnonzero(shard_N == shard)
-            rows = pa.array(row_N[here] - self._starts[shard])
-            texts[here] = self._text.chunk(int(shard)).take(rows).to_pylist()
-        return texts.tolist()
 
     def get_batch_size(self, epoch: int) -> int:
         """Return the batch size of an epoch."""

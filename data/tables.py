@@ -121,6 +121,11 @@ def hash_texts(texts: pa.ChunkedArray) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.uint64), *parts]).view(np.int64)
 
 
+def take_texts(texts: pa.ChunkedArray, rows: Sequence[int] | np.ndarray) -> list[str]:
+    """Return the texts of rows, one by one: Arrow's `take` first copies all into one array, and fails above 2 GB."""
+    return [texts[row].as_py() for row in np.asarray(rows, np.int64).tolist()]
+
+
 def embeddings_schema(dim: int, dtype: str = "float32") -> pa.Schema:
     """Return the schema of embeddings. Rows are in the order of the texts."""
     return pa.schema([("id", pa.string()), ("embedding", pa.list_(pa.type_for_alias(dtype), dim))])

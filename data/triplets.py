@@ -197,10 +197,9 @@ def find_corpus_rows(
     """Return (the offsets of the lists in a column of ids, int64 [Q + 1]; the corpus rows of all ids, flat, int64).
 
     Raises DataError, with `where` and `corpus_name`, for an id that is not in the corpus."""
-    lists = table[column].combine_chunks()
-    names = lists.flatten()
-    rows = pc.index_in(names, value_set=corpus["id"].combine_chunks())
-    ends = np.concatenate([[0], np.cumsum(pc.fill_null(pc.list_value_length(lists), 0).to_numpy())])
+    names = pc.list_flatten(table[column])
+    rows = pc.index_in(names, value_set=corpus["id"])
+    ends = np.concatenate([[0], np.cumsum(pc.fill_null(pc.list_value_length(table[column]), 0).to_numpy())])
     if rows.null_count:
         at = pc.index(rows.is_null(), True).as_py()
         row = int(np.searchsorted(ends, at, side="right")) - 1
@@ -208,7 +207,7 @@ def find_corpus_rows(
             f"{where}: row {row}, query '{table['id'][row]}': {column.removesuffix('s')} '{names[at]}' is not in"
             f" {corpus_name}; expected a document's id; use the corpus of these rows"
         )
-    return ends.astype(np.int64), rows.to_numpy(zero_copy_only=False).astype(np.int64)
+    return ends.astype(np.int64), rows.to_numpy().astype(np.int64)
 
 
 def find_own_rows(queries: pa.Table, corpus: pa.Table) -> np.ndarray:
@@ -216,8 +215,8 @@ def find_own_rows(queries: pa.Table, corpus: pa.Table) -> np.ndarray:
 
     Where queries are documents (ArguAna, Quora) that row is the query itself. As in BEIR, it is neither ranked nor a
     negative."""
-    found = pc.index_in(queries["id"].combine_chunks(), value_set=corpus["id"].combine_chunks())
-    own_Q: np.ndarray = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    found = pc.index_in(queries["id"], value_set=corpus["id"])
+    own_Q: np.ndarray = pc.fill_null(found, -1).to_numpy().astype(np.int64)
     for q in np.flatnonzero(own_Q >= 0).tolist():
         if queries["id"][q].as_py() in queries["positives"][q].as_py():
             own_Q[q] = -1

@@ -9,7 +9,7 @@ import faiss
 import numpy as np
 import torch
 
-from ratchet.data.tables import read_shards, write_table
+from ratchet.data.tables import read_shards, take_texts, write_table
 from ratchet.data.vectors import read_blocks
 from ratchet.jobs.indexes.build_index import DOCUMENTS, INDEX, Config, Inputs
 from ratchet.models.embedder import encoder
@@ -40,7 +40,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         index.add(block)
         context.progress(Progress(at + len(block), len(ids), "documents", "adding"))
     sample = np.sort(random.permutation(len(ids))[: config.samples])
-    texts = documents["text"].take(sample).to_pylist()
+    texts = take_texts(documents["text"], sample)
     query_QD = encoder.load(inputs.model, device="cpu").encode(texts, "query")
     exact_QK = top_k(query_QD, read(), config.k)[1]
     found_QK = index.search(query_QD, config.k)[1]

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from ratchet.data.evaluation_pool import choose_pool
 from ratchet.data.formats.examples import read_examples
 from ratchet.data.guide import Guide
-from ratchet.data.tables import read_shards
+from ratchet.data.tables import read_shards, take_texts
 from ratchet.data.triplets import TripletBatch, Triplets, find_corpus_rows, find_own_rows, pad_rows
 from ratchet.jobs.model_settings import list_instructions
 from ratchet.jobs.retrieval.finetune_embedder import CPU_GRAPH, Config, Inputs, list_examples
@@ -70,7 +71,9 @@ class TrainTask(EmbedderTask):
     ) -> None:
         """pool_rows: rows of the documents that `valid` is ranked against. None: all of the corpus."""
         self.corpus = read_shards(inputs.corpus, ["id", "text"])
-        self.pool = self.corpus if pool_rows is None else self.corpus.take(pool_rows)
+        self.pool = self.corpus
+        if pool_rows is not None:  # `take` would copy all texts first, and fails above 2 GB
+            self.pool = self.corpus.filter(pa.array(np.isin(np.arange(len(self.corpus)), pool_rows)))
         self.valid = read_shards(inputs.valid) if inputs.valid else None
         distills = config.distillation != "none"
         self.triplets = Triplets(read_shards(inputs.mined), self.corpus, teacher=distills)
@@ -185,10 +188,10 @@ class TrainTask(EmbedderTask):
         if self.guide is not None:
             suspect_QP = torch.from_numpy(self.guide.find_suspects(batch, config.guide_margin))
             mask_QP = suspect_QP if mask_QP is None else mask_QP | suspect_QP
-        queries = data.query_text.take(batch.query_Q).to_pylist()
+        queries = take_texts(data.query_text, batch.query_Q)
         tasks = [self.tasks[query] for query in batch.query_Q]
         mine = batch.passage_P[batch.offsets[worker.rank] : batch.offsets[worker.rank + 1]]
-        passages = data.corpus_text.take(mine).to_pylist()
+        passages = take_texts(data.corpus_text, mine)
         tokenize = self.encoder.tokenize
         query_ids = tokenize(queries, "query", self._sample_examples(epoch, batch.query_Q), tasks)
         return WorkerBatch(
@@ -217,8 +220,8 @@ class TrainTask(EmbedderTask):
         asked, own = self.split_rows(len(self.valid)), self.split_rows(len(self.pool))
         budget = self.resources.batch_tokens
         tasks = [self.valid_tasks[row] for row in asked]
-        own_QD = model.encode(self.valid["text"].take(asked).to_pylist(), "query", tasks, batch_tokens=budget)
-        own_ND = model.encode(self.pool["text"].take(own).to_pylist(), "passage", batch_tokens=budget)
+        own_QD = model.encode(take_texts(self.valid["text"], asked), "query", tasks, batch_tokens=budget)
+        own_ND = model.encode(take_texts(self.pool["text"], own), "passage", batch_tokens=budget)
         self.finish_passes()
         relevant = Relevant(*find_corpus_rows(self.valid, "positives", self.pool))
         query_QD, exclude_Q = np.concatenate(gather_objects(own_QD)), find_own_rows(self.valid, self.pool)

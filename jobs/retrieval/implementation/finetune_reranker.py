@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ratchet.data.rankings import reorder
 from ratchet.data.significance import compute_p_value
-from ratchet.data.tables import RANKED, Texts, find_half, read_shards
+from ratchet.data.tables import RANKED, Texts, find_half, read_shards, take_texts
 from ratchet.data.triplets import TripletBatch, Triplets, pad_rows
 from ratchet.errors import InputError
 from ratchet.jobs.model_settings import list_instructions, resolve_reranker_config
@@ -111,8 +111,8 @@ class TrainTask(FinetuneTask):
 
     def _run_part(self, batch: TripletBatch, chosen: np.ndarray) -> tuple[Tensor, int]:
         config, data = self.config, self.triplets
-        queries = data.query_text.take(batch.query_Q[chosen]).to_pylist()
-        passages = [data.corpus_text.take(batch.passage_P[batch.own_Q[q]]).to_pylist() for q in chosen]
+        queries = take_texts(data.query_text, batch.query_Q[chosen])
+        passages = [take_texts(data.corpus_text, batch.passage_P[batch.own_Q[q]]) for q in chosen]
         prompts = [self.prompts[query] for query in batch.query_Q[chosen]]
         rows = self.reranker.tokenize(queries, passages, prompts)
         # The id of a row is that of its first pair.

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ratchet.data.formats.papers import STATEMENTS, number_papers, other_statements
 from ratchet.data.pair_batches import PairSampler
-from ratchet.data.tables import open_mapped, read_shards
+from ratchet.data.tables import open_mapped, read_shards, take_texts
 from ratchet.errors import InputError
 from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs
 from ratchet.jobs.training.embedder_task import EmbedderTask
@@ -82,7 +82,7 @@ class TrainTask(EmbedderTask):
         """Return one part per micro batch."""
         config, worker = self.config, self.worker
         batch = self.sampler.make_batch(config.seed, epoch, step, worker.rank, worker.world_size)
-        texts = self.sampler.texts(np.concatenate([batch.left_N, batch.right_N]))
+        texts = take_texts(self.sampler.text, np.concatenate([batch.left_N, batch.right_N]))
         ids_R = self.encoder.tokenize(texts, "passage")
         # A statement may be in two pairs, but on the left of one only.
         row_ids = np.concatenate([2 * batch.left_N, 2 * batch.left_N + 1])
@@ -100,7 +100,7 @@ class TrainTask(EmbedderTask):
     def evaluate_model(self, model: Encoder) -> Evaluation:
         """Exact metrics on `valid`, each statement against all others. Each worker embeds a part."""
         own = self.split_rows(len(self.valid))
-        texts = self.valid["text"].take(own).to_pylist()
+        texts = take_texts(self.valid["text"], own)
         own_ND = model.encode(texts, "passage", batch_tokens=self.resources.batch_tokens)
         self.finish_passes()
         all_ND = np.concatenate(gather_objects(own_ND))

@@ -55,14 +55,6 @@ def test_an_epoch_pairs_each_statement_once_within_its_paper(sizes: list[int], s
         assert max(len(part.left_N) for part in parts) - min(len(part.left_N) for part in parts) <= 1
 
 
-def test_texts_come_from_their_shards() -> None:
-    whole = table([3, 4, 2])
-    parts = PairSampler(pa.concat_tables([whole.slice(0, 4), whole.slice(4, 0), whole.slice(4)]), [2], drop_last=False)
-    rows = np.array([8, 0, 3, 4, 4])
-    assert parts.texts(rows) == [whole["text"][row].as_py() for row in rows.tolist()]
-    assert parts.texts(np.zeros(0, np.int64)) == []
-
-
 def test_epochs_differ_and_any_worker_makes_the_same() -> None:
     one, other = (PairSampler(table([9, 8, 6]), [3], drop_last=True) for _ in range(2))
     first = one.draw_pairs(1, 0).copy()

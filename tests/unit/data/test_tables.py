@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from ratchet.data import tables
-from ratchet.data.tables import CORPUS, Texts, hash_texts, read_shards, write_shards
+from ratchet.data.tables import CORPUS, Texts, hash_texts, read_shards, take_texts, write_shards
 from ratchet.errors import DataError
 
 
@@ -95,3 +95,13 @@ def test_hashes_of_texts_are_equal_where_texts_are_and_stay_the_same() -> None:
     assert (hashes[:300] == hashes[300:600]).all()
     assert hash_texts(pa.chunked_array([["a", "ü"]])).tolist() == [-4496393130729816112, 6689755093696353227]
     assert len(hash_texts(pa.chunked_array([], pa.string()))) == 0
+
+
+def test_texts_are_taken_from_more_than_arrow_joins() -> None:
+    million = pa.array([chr(97 + at) * 1_000_000 for at in range(16)])
+    column = pa.chunked_array([million] * 150)
+    assert column.nbytes > 2**31
+    assert [text[0] for text in take_texts(column, np.array([2399, 0, 17, 17]))] == ["p", "a", "b", "b"]
+    assert take_texts(column, []) == []
+    with pytest.raises(pa.ArrowInvalid, match="overflow"):  # when this passes, `take` will do
+        column.take([0])
