@@ -1,11 +1,14 @@
 """A corpus that does not fit into memory: seconds and peak memory of each stage, every one in a process of its own.
 
-    python -m benchmarks.large_corpus --documents 10000000 [--stages prepare,datasets,mine] [--folder DIR]
+    python -m benchmarks.large_corpus --documents 10000000 [--stages make,prepare,...] [--folder DIR]
 
-`make` writes a BEIR folder of random words (about 500 bytes per passage) and random unit vectors in shards, once per
-folder. `prepare` is the job; `datasets` loads and sorts the same file with the Hugging Face library. `mine` searches
-all vectors for one shard of queries, as a worker does, and writes the training file, as the driver does. The peak
-memory is the kernel's `ru_maxrss` of the process.
+`make` writes a BEIR folder of random words (about 500 bytes per passage), once per folder, and `vectors` random unit
+vectors in shards. `prepare` is the job; `datasets` loads and sorts the same file with the Hugging Face library. `mine`
+searches all vectors for one shard of queries, as a worker does, and writes the training file, as the driver does;
+`evaluate` ranks the whole corpus for the shard. `train` starts training on as many mined queries as there are
+documents: it reads them, draws the order of an epoch, and makes its first batch with the texts; `train-sft` does so
+with as many tokenized samples of 60 tokens. The peak memory is the kernel's `ru_maxrss` of the process: `mapped` is
+the part of it that the kernel may take back, files that are mapped into memory.
 """
 
 from __future__ import annotations
@@ -19,14 +22,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from ratchet.data.tables import Texts, list_shards, read_shards
+from ratchet.data.tables import MINED, Texts, join_tables, list_shards, read_shards, take_texts, write_table
+from ratchet.data.triplets import Triplets, split_epoch
 from ratchet.data.vectors import write_vectors
+from ratchet.jobs.retrieval.evaluate_retrieval import Config as EvaluationConfig
+from ratchet.jobs.retrieval.evaluate_retrieval import Inputs as EvaluationInputs
 from ratchet.jobs.retrieval.mine import Config as MineConfig
 from ratchet.jobs.retrieval.mine import Inputs as MineInputs
 from ratchet.jobs.retrieval.prepare import Config, Inputs
@@ -40,6 +48,8 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--queries", type=int, default=20_000, help="training queries; a shard has 4,096")
     parser.add_argument("--dim", type=int, default=384)
+    parser.add_argument("--storage-dtype", default="float16", help="of the vectors, as in `embed`")
+    parser.add_argument("--negatives", type=int, default=4, help="of each query of `train`")
     parser.add_argument("--stages", default=",".join(STAGES))
     parser.add_argument("--folder", type=Path, help="where the data stays (default: a temporary folder)")
     parser.add_argument("--stage", help=argparse.SUPPRESS)
@@ -49,11 +59,13 @@ def main() -> None:
         STAGES[given.stage](given)
         seconds, peak = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
         million = seconds / given.documents * 1e6
-        print(f"{given.stage:10} {seconds:9.1f} s {million:9.1f} s per million {peak:8.2f} GB", flush=True)
+        sizes = f"{peak:8.2f} GB, {read_mapped():.2f} GB mapped at the end"
+        print(f"{given.stage:10} {seconds:9.1f} s {million:9.1f} s per million {sizes}", flush=True)
         return
     with tempfile.TemporaryDirectory() as temporary:
         given.folder = given.folder or Path(temporary)
-        own = [f"--{name}={getattr(given, name)}" for name in ("documents", "queries", "dim", "folder")]
+        names = ("documents", "queries", "dim", "storage_dtype", "negatives", "folder")
+        own = [f"--{name.replace('_', '-')}={getattr(given, name)}" for name in names]
         for stage in given.stages.split(","):
             subprocess.run([sys.executable, "-m", "benchmarks.large_corpus", *own, f"--stage={stage}"], check=True)
 
@@ -66,31 +78,50 @@ def make_context(given: argparse.Namespace, name: str) -> Context:
 
 
 def make(given: argparse.Namespace) -> None:
-    """Write a BEIR folder, and vectors in shards of the same rows as those of `prepare`."""
-    folder, chance = given.folder / "beir", random.Random(0)
+    """Write a BEIR folder. Passages are made of pieces of five words: many words are quicker to draw that way."""
+    folder, chance, rng = given.folder / "beir", random.Random(0), np.random.default_rng(0)
     if (folder / "qrels" / "train.tsv").exists():
         return
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(2, 9))) for _ in range(50_000)]
+    pieces = np.array([" ".join(chance.choices(words, k=5)) for _ in range(50_000)], object)
     with (folder / "corpus.jsonl").open("w") as file:
-        for number in range(given.documents):
-            text = " ".join(chance.choices(words, k=BYTES * 10 // 65))
-            file.write(json.dumps({"_id": f"d{number}", "title": "", "text": text}) + "\n")
+        for start in range(0, given.documents, SHARD_ROWS):
+            rows = range(start, min(start + SHARD_ROWS, given.documents))
+            for number, own in zip(rows, pieces[rng.integers(0, len(pieces), (len(rows), BYTES // 32))], strict=True):
+                file.write(f'{{"_id": "d{number}", "title": "", "text": "{" ".join(own)}"}}\n')
     with (folder / "queries.jsonl").open("w") as file, (folder / "qrels" / "train.tsv").open("w") as labels:
         labels.write("query-id\tcorpus-id\tscore\n")
         for number in range(given.queries):
             file.write(json.dumps({"_id": f"q{number}", "text": " ".join(chance.choices(words, k=10))}) + "\n")
             labels.write(f"q{number}\td{chance.randrange(given.documents)}\t1\n")
-    write_random(given.folder / "corpus_embeddings", "d", given.documents, given.dim)
 
 
-def write_random(folder: Path, prefix: str, rows: int, dim: int) -> None:
-    rng = np.random.default_rng(len(prefix) + rows)
-    for number, start in enumerate(range(0, rows, SHARD_ROWS)):
-        block_ND = rng.standard_normal((min(SHARD_ROWS, rows - start), dim), dtype=np.float32)
-        block_ND /= np.linalg.norm(block_ND, axis=1, keepdims=True)
-        ids = pa.chunked_array([[f"{prefix}{start + row}" for row in range(len(block_ND))]])
-        write_vectors(folder / f"shard-{number:05d}.parquet", ids, block_ND)
+def write_random(given: argparse.Namespace, texts: Path, folder: Path) -> None:
+    """Write random vectors for the shards of texts."""
+    for number, path in enumerate(list_shards(texts)):
+        if not (target := folder / f"{path.stem}.arrow").exists():
+            ids = read_ids(path)
+            rng = np.random.default_rng([number, len(ids)])
+            block_ND = rng.standard_normal((len(ids), given.dim), dtype=np.float32)
+            block_ND /= np.linalg.norm(block_ND, axis=1, keepdims=True)
+            write_vectors(target, ids, block_ND.astype(given.storage_dtype))
+
+
+def read_ids(path: Path) -> pa.ChunkedArray:
+    return pq.read_table(path, columns=["id"])["id"]
+
+
+def read_mapped() -> float:
+    """Return the gigabytes of files that are mapped and in memory now."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssFile"))
+    return int(line.split()[1]) / 1e6
+
+
+def write_embeddings(given: argparse.Namespace) -> None:
+    prepared = given.folder / "prepare"
+    for texts, name in (("corpus", "corpus_embeddings"), ("train", "query_embeddings")):
+        write_random(given, prepared / texts, given.folder / name)
 
 
 def prepare(given: argparse.Namespace) -> None:
@@ -114,22 +145,109 @@ def load_datasets(given: argparse.Namespace) -> None:
 def mine(given: argparse.Namespace) -> None:
     from ratchet.jobs.retrieval.implementation.mine import Worker, write_jsonl
 
-    prepared = given.folder / "prepare"
-    write_random(given.folder / "query_embeddings", "q", given.queries, given.dim)
-    folders = (given.folder / name for name in ("query_embeddings", "corpus_embeddings"))
-    inputs = MineInputs(prepared / "train", prepared / "corpus", *folders)
-    context = make_context(given, "mine")
-    (source,) = list_shards(inputs.queries)
+    inputs, context = MineInputs(*list_inputs(given)), make_context(given, "mine")
+    source = list_shards(inputs.queries)[0]
     worker = Worker(MineConfig(), inputs, "cpu")
     print(worker(source, context.out / source.name, lambda *_: None))
     write_jsonl(context.out, Texts(read_shards(inputs.corpus)))
+
+
+def list_inputs(given: argparse.Namespace) -> tuple[Path, Path, Path, Path]:
+    """Return the folders of queries, corpus, and the vectors of both."""
+    prepared = given.folder / "prepare"
+    return (
+        prepared / "train",
+        prepared / "corpus",
+        given.folder / "query_embeddings",
+        given.folder / "corpus_embeddings",
+    )
+
+
+def evaluate(given: argparse.Namespace) -> None:
+    from ratchet.jobs.retrieval.implementation.evaluate_retrieval import Worker
+
+    inputs, context = EvaluationInputs(*list_inputs(given)), make_context(given, "evaluate")
+    source = list_shards(inputs.queries)[0]
+    print(Worker(EvaluationConfig(), inputs, "cpu")(source, context.out / source.name, lambda *_: None))
+
+
+def train(given: argparse.Namespace) -> None:
+    folder = given.folder / "mined"
+    for number, start in enumerate(range(0, given.documents, SHARD_ROWS)):
+        if not (path := folder / f"shard-{number:05d}.parquet").exists():
+            write_table(path, make_mined(given, start, min(SHARD_ROWS, given.documents - start)))
+    print_since = Clock()
+    corpus = read_shards(given.folder / "prepare" / "corpus", ["id", "text"])
+    triplets = Triplets(read_shards(folder), corpus)
+    print_since(f"read {len(triplets):,} queries with {triplets.num_negatives:,} negatives")
+    for epoch in range(2):
+        batch = triplets.make_batch(42, epoch, 0, 128, given.negatives, 0, 1)
+        texts = take_texts(corpus["text"], batch.passage_P)
+        print_since(f"epoch {epoch}: order, and first batch with {len(texts)} passages")
+    triplets.make_batch(42, 1, 1, 128, given.negatives, 0, 1)
+    print_since("second batch")
+
+
+def make_mined(given: argparse.Namespace, start: int, rows: int) -> pa.Table:
+    rng, n = np.random.default_rng([1, start]), given.negatives
+
+    def draw(each: int) -> pa.Array:
+        names = pc.binary_join_element_wise(
+            "d", pa.array(rng.integers(0, given.documents, rows * each).astype(str)), ""
+        )
+        return pa.ListArray.from_arrays(np.arange(0, rows * each + 1, each, dtype=np.int32), names)
+
+    def score(each: int) -> pa.Array:
+        values = pa.array(rng.random(rows * each, dtype=np.float32))
+        return pa.ListArray.from_arrays(np.arange(0, rows * each + 1, each, dtype=np.int32), values)
+
+    names = pc.binary_join_element_wise("t", pa.array(np.arange(start, start + rows).astype(str)), "")
+    texts = pc.binary_join_element_wise(names, "what a query of some fifty bytes looks like here", " ")
+    return pa.Table.from_arrays([names, texts, draw(1), draw(n), score(1), score(n)], schema=MINED)
+
+
+def train_sft(given: argparse.Namespace) -> None:
+    from ratchet.jobs.answers.implementation.token_table import TOKENS, TokenTable
+
+    def make_tables() -> Iterator[pa.Table]:
+        for start in range(0, given.documents, SHARD_ROWS):
+            rows = min(SHARD_ROWS, given.documents - start)
+            ends, rng = np.arange(0, rows * 60 + 1, 60, dtype=np.int32), np.random.default_rng(start)
+            ids = pa.ListArray.from_arrays(ends, rng.integers(0, 150_000, rows * 60).astype(np.int32))
+            trained = pa.ListArray.from_arrays(ends, pa.array(np.tile(np.arange(60) >= 40, rows)))
+            names = pa.array(np.arange(start, start + rows).astype(str))
+            yield pa.Table.from_arrays([names, pa.array(np.full(rows, 20, np.int32)), ids, trained], schema=TOKENS)
+
+    print_since = Clock()
+    samples = TokenTable(join_tables(make_tables()))
+    print_since(f"made and mapped {len(samples.size_N):,} samples")
+    for epoch in range(2):
+        batch = split_epoch(len(samples.size_N), -(-given.documents // 128), 42, epoch)[0]
+        tokens = sum(len(samples[row].ids) for row in batch)
+        print_since(f"epoch {epoch}: order, and first batch with {tokens} tokens")
+
+
+class Clock:
+    """Prints the seconds since the last call."""
+
+    def __init__(self) -> None:
+        self.last = time.perf_counter()
+
+    def __call__(self, what: str) -> None:
+        now = time.perf_counter()
+        print(f"  {now - self.last:8.2f} s {what}", flush=True)
+        self.last = now
 
 
 STAGES: dict[str, Callable[[argparse.Namespace], None]] = {
     "make": make,
     "prepare": prepare,
     "datasets": load_datasets,
+    "vectors": write_embeddings,
     "mine": mine,
+    "evaluate": evaluate,
+    "train": train,
+    "train-sft": train_sft,
 }
 
 

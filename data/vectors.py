@@ -8,28 +8,45 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from ratchet.data.tables import embeddings_schema, list_shards, read_shards, write_table
+from ratchet.data.tables import embeddings_schema, list_shards, open_mapped_shard, read_shards, write_mapped
 from ratchet.errors import DataError
 
 
 def write_vectors(path: Path, ids: pa.ChunkedArray, vectors_ND: np.ndarray) -> None:
-    """Write the float32 or float16 embeddings of one shard of texts, in their order."""
+    """Write the float32 or float16 embeddings of one shard of texts, in their order, as an Arrow file."""
     dim = vectors_ND.shape[1]
     flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors_ND.ravel()), dim)
     schema = embeddings_schema(dim, str(vectors_ND.dtype))
-    write_table(path, pa.Table.from_arrays([ids.combine_chunks(), flat], schema=schema))
+    write_mapped(path, pa.Table.from_arrays([ids.combine_chunks(), flat], schema=schema))
+
+
+def read_dim(folder: Path) -> int:
+    """Return the dimensions of the embeddings in a folder."""
+    dim: int = open_mapped_shard(list_shards(folder, "arrow")[0]).schema.field("embedding").type.list_size
+    return dim
 
 
 def read_vectors(path: Path, ids: pa.Array) -> np.ndarray:
     """Return the [N, D] float32 embeddings of one shard. Raises DataError if its ids are not `ids`, in order."""
-    try:
-        table = pq.read_table(path)
-    except FileNotFoundError:
-        raise DataError(
-            f"{path}: missing; expected the embeddings of the shard of that name; embed the texts again"
-        ) from None
+    if not path.exists():
+        raise DataError(f"{path}: missing; expected the embeddings of the shard of that name; embed the texts again")
+    return _to_array(path, open_mapped_shard(path), ids)
+
+
+def read_blocks(folder: Path, ids: pa.Array) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (first row, [n, D] float32) of each shard of a corpus, in order. Raises DataError like `read_vectors`."""
+    start = 0
+    for path in list_shards(folder, "arrow"):
+        table = open_mapped_shard(path)
+        yield start, _to_array(path, table, ids.slice(start, len(table)))
+        start += len(table)
+    if start != len(ids):
+        raise DataError(f"{folder}: {start} vectors for {len(ids)} texts; expected one each; embed these texts again")
+
+
+def _to_array(path: Path, table: pa.Table, ids: pa.Array) -> np.ndarray:
+    """Return the embeddings of a shard as a float32 array of its own (Arrow's memory is read-only)."""
     found = table["id"].combine_chunks()
     if not found.equals(ids):
         pairs = enumerate(zip(found.to_pylist(), ids.to_pylist(), strict=False))
@@ -37,38 +54,29 @@ def read_vectors(path: Path, ids: pa.Array) -> np.ndarray:
         raise DataError(
             f"{path}: row {row} is not the text's ({len(found)} rows for {len(ids)}); embed these texts again"
         )
+    return view_embeddings(table).astype(np.float32)
+
+
+def view_embeddings(table: pa.Table) -> np.ndarray:
+    """Return the embeddings of a shard, [N, D] in their dtype, without a copy."""
     column = table["embedding"].combine_chunks()
-    # A copy, since Arrow's memory is read-only and torch expects writable arrays.
-    return column.flatten().to_numpy().astype(np.float32).reshape(len(table), column.type.list_size)
-
-
-def read_blocks(folder: Path, ids: pa.Array) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (first row, [n, D] float32) of each shard of a corpus, in order. Raises DataError like `read_vectors`."""
-    start = 0
-    for path in list_shards(folder):
-        rows = pq.read_metadata(path).num_rows
-        yield start, read_vectors(path, ids.slice(start, rows))
-        start += rows
-    if start != len(ids):
-        raise DataError(f"{folder}: {start} vectors for {len(ids)} texts; expected one each; embed these texts again")
+    vectors_ND: np.ndarray = column.flatten().to_numpy().reshape(len(table), column.type.list_size)
+    return vectors_ND
 
 
 def read_selected(folder: Path, ids: pa.ChunkedArray) -> np.ndarray:
     """Return the [N, D] float16 embeddings of the texts with these ids, one shard in memory at a time. Raises DataError
     for an id that has none."""
-    found: np.ndarray | None = None
     wanted, is_known_N = ids.combine_chunks(), np.zeros(len(ids), bool)
-    for path in list_shards(folder):
-        table = pq.read_table(path)
+    found = np.zeros((len(ids), read_dim(folder)), np.float16)
+    for path in list_shards(folder, "arrow"):
+        table = open_mapped_shard(path)
         row_N = pc.fill_null(pc.index_in(wanted, value_set=table["id"].combine_chunks()), -1).to_numpy()
-        column = table["embedding"].combine_chunks()
-        vectors = column.flatten().to_numpy().reshape(len(table), column.type.list_size)
-        found = np.zeros((len(ids), vectors.shape[1]), np.float16) if found is None else found
         here_N = row_N >= 0
-        found[here_N] = vectors[row_N[here_N]]
+        found[here_N] = view_embeddings(table)[row_N[here_N]]
         is_known_N |= here_N
-    if found is None or not is_known_N.all():
-        missing = wanted[int(np.argmin(is_known_N))].as_py() if len(ids) else ""
+    if not is_known_N.all():
+        missing = wanted[int(np.argmin(is_known_N))].as_py()
         raise DataError(f"{folder}: has no vector of '{missing}'; expected one of each text; embed these texts again")
     return found
 

@@ -1,4 +1,4 @@
-"""Embed your own texts: vectors as Parquet and as an array."""
+"""Embed your own texts: vectors as Arrow files and as an array."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ratchet.recipes.parts.models import find_model
 
 
 def embed(*, model: str, texts: str, role: Literal["query", "passage"] = "passage") -> Summary:
-    """Embed texts with a model: shard-00000.parquet and so on (id, embedding), embeddings.npy and ids.txt.
+    """Embed texts with a model: shard-00000.arrow and so on (id, embedding), embeddings.npy and ids.txt.
 
     model       an embedder: a folder, a hub id, or a model of a run (`ratchet models` lists them)
     texts       JSONL, CSV or Parquet with `text` (or `query`) and maybe `id`, or a text file with one per line

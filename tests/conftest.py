@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from ratchet.data.tables import CORPUS, MINED, QUERIES, embeddings_schema, write_shards, write_table
+from ratchet.data.tables import CORPUS, MINED, QUERIES, embeddings_schema, write_mapped, write_shards
 from ratchet.orchestrator.job_interface import Context, Resources
 
 MakeContext = Callable[..., Context]
@@ -98,7 +98,7 @@ class Problem:
         for number, start in enumerate(range(0, len(ids), each)):
             part = pa.FixedSizeListArray.from_arrays(pa.array(vectors_ND[start : start + each].ravel()), dim)
             table = pa.Table.from_arrays([pa.array(ids[start : start + each]), part], schema=embeddings_schema(dim))
-            write_table(folder / f"shard-{number:05d}.parquet", table)
+            write_mapped(folder / f"shard-{number:05d}.arrow", table)
 
     def ranking(self, q: int) -> list[int]:
         """Rows of all documents for a query by a full sort: best score first, ties by row."""

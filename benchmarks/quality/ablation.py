@@ -140,7 +140,7 @@ def write(given: argparse.Namespace, folder: Path, source: str, variant: dict[st
     if variant.get("guide"):
         for name, texts, vectors in (("queries", train, query_QD), ("corpus", documents, corpus_ND)):
             ids = pa.chunked_array([[one.id for one in texts]])
-            write_vectors(folder / "guide" / name / "shard-00000.parquet", ids, vectors)
+            write_vectors(folder / "guide" / name / "shard-00000.arrow", ids, vectors)
     return has_seen_label(train, test)
 
 

@@ -82,8 +82,9 @@ def map_shards(
     out: Path,
     *,
     total_rows: int | None = None,
+    suffix: str = "parquet",
 ) -> dict[str, int]:
-    """Write one Parquet file into `out` for each of `shards`, with the same stem. Return the summed counts.
+    """Write one file into `out` for each of `shards`, with the same stem. Return the summed counts.
 
     `out` is `context.out`, a folder below it, or a folder below `context.work` (for files outside the artifact). Shards
     that an earlier attempt finished are taken from `context.work`. `arguments` are the keyword arguments of `worker`;
@@ -94,7 +95,7 @@ def map_shards(
     of ray.exceptions if Ray gave up.
     """
     process = partial(_run_workers, context, worker, arguments, total_rows)
-    return complete_shards(context, shards, out, process, total_rows)
+    return complete_shards(context, shards, out, process, total_rows, suffix)
 
 
 def complete_shards(
@@ -103,6 +104,7 @@ def complete_shards(
     out: Path,
     process: Callable[[Mapping[Path, Path], int], None],
     total_rows: int | None,
+    suffix: str = "parquet",
 ) -> dict[str, int]:
     """Do the same as `map_shards` with another way to process shards.
 
@@ -111,7 +113,7 @@ def complete_shards(
     """
     inside = out.relative_to(context.out) if out.is_relative_to(context.out) else out.relative_to(context.work)
     finished = context.work / "shards" / inside
-    names = {shard: f"{shard.stem}.parquet" for shard in shards}
+    names = {shard: f"{shard.stem}.{suffix}" for shard in shards}
     if len(set(names.values())) != len(shards):
         raise ArtifactError(
             f"step {context.step}: two input shards have the same file name; expected a unique name for each shard"

@@ -59,9 +59,16 @@ class ShardClient(Protocol):
 
 
 def run_engine(
-    context: Context, shards: Sequence[Path], config: Any, inputs: Any, worker: type, client: Any, rows: int
+    context: Context,
+    shards: Sequence[Path],
+    config: Any,
+    inputs: Any,
+    worker: type,
+    client: Any,
+    rows: int,
+    suffix: str = "parquet",
 ) -> dict[str, int]:
-    """Write one output file into `context.out` for each of `shards`, with the same name, by the engine of the config:
+    """Write one output file into `context.out` for each of `shards`, with the same stem, by the engine of the config:
     `worker`s of transformers, or the requests of a `client` to vLLM. Both are classes that take the config and the
     inputs. Return the sums of the counts.
 
@@ -75,10 +82,10 @@ def run_engine(
             folder = context.work / "merged"
             decoder.merge(inputs.model, inputs.adapter, folder)
         process = partial(_ask_shards, context, folder, config.dtype, requests, rows)
-        return complete_shards(context, shards, context.out, process, rows)
+        return complete_shards(context, shards, context.out, process, rows, suffix)
     arguments = {"config": config, "inputs": inputs, "device": name_device(context.resources.gpus)}
     arguments |= {"batch_tokens": context.resources.batch_tokens}
-    return map_shards(context, shards, worker, arguments, context.out, total_rows=rows)
+    return map_shards(context, shards, worker, arguments, context.out, total_rows=rows, suffix=suffix)
 
 
 def _ask_shards(

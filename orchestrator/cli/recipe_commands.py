@@ -113,13 +113,13 @@ the model is of their kind, and nothing is written where one of them gives other
         after="ratchet.jobs.export.hub:push",
     ),
     "embed": RecipeCommand(
-        help="embed your texts with a model: vectors as Parquet and as .npy",
+        help="embed your texts with a model: vectors as Arrow files and as .npy",
         examples="""\
 examples:
   ratchet embed 20261124-2311:embedder documents.jsonl vectors
   ratchet embed sentence-transformers/all-MiniLM-L6-v2 questions.txt vectors --role query
 
-DIR has shard-00000.parquet and so on (id, embedding), embeddings.npy (float32) and ids.txt.
+DIR has shard-00000.arrow and so on (id, embedding), embeddings.npy (float32) and ids.txt.
 
 """,
         add_arguments=_add_embed,

@@ -12,7 +12,7 @@ from citer import ScriptEncoder
 from quickstart_runs import run
 from store_contents import results
 
-from ratchet.data.tables import read_shards
+from ratchet.data.tables import open_mapped, read_shards
 from ratchet.orchestrator.store import Store
 
 pytestmark = pytest.mark.timeout(900)
@@ -44,7 +44,7 @@ def test_a_run_starts_from_the_weights_of_the_scripts(tiny_decoder: Path, tmp_pa
     np.random.default_rng(42).shuffle(places)
     assert set(tested["paper"].to_pylist()) == {f"p{place}" for place in places[40:]}
     expected = theirs.encode(transformers.AutoTokenizer.from_pretrained(tiny_decoder), tested["text"].to_pylist(), 32)
-    vectors = np.array(read_shards(folders["start/embed"])["embedding"].to_pylist())
+    vectors = np.array(open_mapped(folders["start/embed"])["embedding"].to_pylist())
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
     (report,) = store.glob("runs/*/report.md")
     assert "tokens per text" in report.read_text()

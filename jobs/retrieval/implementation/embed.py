@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import transformers
 
 from ratchet.data.rankings import summarize_tokens
-from ratchet.data.tables import list_shards, read_queries
-from ratchet.data.vectors import write_vectors
+from ratchet.data.tables import list_shards, open_mapped_shard, read_queries
+from ratchet.data.vectors import read_dim, view_embeddings, write_vectors
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows
 from ratchet.jobs.distributed.vllm_shards import Request, Task, run_engine
@@ -96,8 +96,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     rows = count_rows(shards, ["id", "text"])
     config = resolve_dtype(context, config)
     check_vllm(config, inputs)  # at plan time the model may not have existed
-    counts = run_engine(context, shards, config, inputs, Worker, ShardClient, rows)
-    dim = pq.read_schema(list_shards(context.out)[0]).field("embedding").type.list_size
+    counts = run_engine(context, shards, config, inputs, Worker, ShardClient, rows, "arrow")
+    dim = read_dim(context.out)
     if config.npy:
         _write_npy(context.out, rows, dim)
     lengths = {int(name.removeprefix("length/")): number for name, number in counts.items() if "/" in name}
@@ -111,9 +111,9 @@ def _write_npy(folder: Path, rows: int, dim: int) -> None:
     array = np.lib.format.open_memmap(folder / "embeddings.npy", "w+", np.float32, (rows, dim))
     done = 0
     with (folder / "ids.txt").open("w", encoding="utf-8") as file:
-        for path in list_shards(folder):
-            table = pq.read_table(path)
-            array[done : done + len(table)] = table["embedding"].combine_chunks().flatten().to_numpy().reshape(-1, dim)
+        for path in list_shards(folder, "arrow"):
+            table = open_mapped_shard(path)
+            array[done : done + len(table)] = view_embeddings(table)
             file.writelines(f"{name}\n" for name in table["id"].to_pylist())
             done += len(table)
     array.flush()

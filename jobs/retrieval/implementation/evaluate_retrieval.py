@@ -58,7 +58,8 @@ class Worker:
             ranks_R, scores_QK, rows_QK = self._bm25([query["text"] for query in queries], relevant, own_Q, report)
         else:
             assert self.inputs.query_embeddings is not None
-            query_QD = read_vectors(self.inputs.query_embeddings / source.name, shard["id"].combine_chunks())
+            vectors = self.inputs.query_embeddings / f"{source.stem}.arrow"
+            query_QD = read_vectors(vectors, shard["id"].combine_chunks())
             ranks_R, scores_QK, rows_QK = self._dense(query_QD, relevant, own_Q)
             truncated = self._rank_truncated(query_QD, relevant, own_Q)
         kept = [np.flatnonzero(rows != own)[: self.config.top] for rows, own in zip(rows_QK, own_Q, strict=True)]

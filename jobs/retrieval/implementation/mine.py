@@ -27,7 +27,7 @@ from ratchet.data.tables import (
     write_table,
 )
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
-from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
+from ratchet.data.vectors import group_blocks, read_blocks, read_dim, read_vectors
 from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.retrieval.mine import Config, Inputs
@@ -52,8 +52,7 @@ class Worker:
         names = [field.name for field in fields(Window)[2:]]
         self.window = Window(*config.window, **{name: getattr(config, name) for name in names})
         self.table, self.ids = table.select(["id"]), table["id"].combine_chunks()
-        dim = pq.read_schema(list_shards(inputs.corpus_embeddings)[0]).field("embedding").type.list_size
-        self.rows_at_once = max(1, BYTES_AT_ONCE // (4 * dim))
+        self.rows_at_once = max(1, BYTES_AT_ONCE // (4 * read_dim(inputs.corpus_embeddings)))
         held = len(self.ids) <= self.rows_at_once
         self.held = list(read_blocks(inputs.corpus_embeddings, self.ids)) if held else None
         self.candidates = find_candidates(config, inputs, self.table)
@@ -61,7 +60,8 @@ class Worker:
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         shard = read_queries(source)
         queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.table)
-        query_QD = read_vectors(self.inputs.query_embeddings / source.name, shard["id"].combine_chunks())
+        vectors = self.inputs.query_embeddings / f"{source.stem}.arrow"
+        query_QD = read_vectors(vectors, shard["id"].combine_chunks())
         text_Q = hash_texts(shard["text"])
         positives = Relevant(*find_corpus_rows(shard, "positives", self.table, str(source), self.inputs.corpus))
         if len(bad_q := np.flatnonzero(np.diff(positives.indptr) == 0)):

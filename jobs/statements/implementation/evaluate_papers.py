@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,14 @@ from ratchet.data.formats.papers import number_papers, other_statements
 from ratchet.data.rankings import summarize_counts
 from ratchet.data.significance import list_half_widths
 from ratchet.data.tables import list_shards, read_shards, write_table
-from ratchet.data.vectors import read_blocks
+from ratchet.data.vectors import read_blocks, read_vectors
 from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.statements.evaluate_papers import Config, Inputs
 from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
 from ratchet.models.search.ranks import Relevant, rank_by_scores, rank_relevant
-from ratchet.orchestrator.job_interface import Context, Progress, Result
-
-BLOCK_ROWS = 65_536
-"""Statements whose vectors are checked and multiplied at a time."""
+from ratchet.orchestrator.job_interface import Context, Result
 
 BYTES_AT_ONCE = 1 << 28
 """Bytes of word-based scores that a worker holds at a time."""
@@ -35,14 +33,12 @@ class Worker:
     """Ranks all statements for the queries of a shard. Writes one row per query: its id, and the `ranks` of the others
     of its paper."""
 
-    def __init__(
-        self, config: Config, inputs: Inputs, starts: dict[str, int], vectors: Path | None, device: str
-    ) -> None:
+    def __init__(self, config: Config, inputs: Inputs, starts: dict[str, int], device: str) -> None:
         self.config, self.starts, self.device = config, starts, device
-        table = read_shards(inputs.statements, ["paper"] if vectors else ["paper", "text"])
-        self.paper_S = number_papers(table)
-        self.texts: list[str] = [] if vectors else table["text"].to_pylist()
-        self.vectors_SD = None if vectors is None else np.load(vectors, mmap_mode="r")
+        self.embeddings = inputs.embeddings if config.system == "dense" else None
+        table = read_shards(inputs.statements, ["id", "paper"] if self.embeddings else ["id", "paper", "text"])
+        self.paper_S, self.ids = number_papers(table), table["id"].combine_chunks()
+        self.texts: list[str] = [] if self.embeddings else table["text"].to_pylist()
         self.query_S = _queries_mask(config, self.paper_S)
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
@@ -50,14 +46,12 @@ class Worker:
         query_q = np.flatnonzero(self.query_S[start : start + len(names)])
         row_Q = start + query_q
         relevant = Relevant(*other_statements(self.paper_S, row_Q))
-        if self.vectors_SD is None:
+        if self.embeddings is None:
             ranks_R = self._words(row_Q, relevant, report)
         else:
-            # The statements of a paper are adjacent, so the relevant ones lie in few of these blocks.
-            starts = range(0, len(self.vectors_SD), BLOCK_ROWS)
-            blocks = [(first, self.vectors_SD[first : first + BLOCK_ROWS]) for first in starts]
-            query_QD = self.vectors_SD[row_Q]
-            ranks_R = rank_relevant(query_QD, relevant, lambda: blocks, exclude_Q=row_Q, device=self.device)
+            query_QD = read_vectors(self.embeddings / f"{source.stem}.arrow", names.combine_chunks())[query_q]
+            read = partial(read_blocks, self.embeddings, self.ids)
+            ranks_R = rank_relevant(query_QD, relevant, read, exclude_Q=row_Q, device=self.device)
         lists = pa.ListArray.from_arrays(pa.array(relevant.indptr, pa.int32()), pa.array(ranks_R, pa.int64()))
         write_table(target, pa.table({"id": names.take(pa.array(query_q)).combine_chunks(), "ranks": lists}))
         return {"rows": len(names), "queries": len(row_Q)}
@@ -78,9 +72,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     total = count_rows(shards, ["id", "text", "paper"])
     ends = itertools.accumulate(count_rows([path], ["id"]) for path in shards)
     starts = dict(zip([path.name for path in shards], [0, *ends], strict=False))
-    vectors = _collect_vectors(context, config, inputs)
+    if config.system == "dense" and inputs.embeddings is None:
+        raise InputError(
+            "evaluate_papers.embeddings: nothing given; expected those of the statements; give them or set system=bm25"
+        )
     device = "cuda" if context.resources.gpus and config.system == "dense" else "cpu"
-    arguments = {"config": config, "inputs": inputs, "starts": starts, "vectors": vectors, "device": device}
+    arguments = {"config": config, "inputs": inputs, "starts": starts, "device": device}
     map_shards(context, shards, Worker, arguments, context.out / "ranks", total_rows=total)
 
     paper_S = number_papers(read_shards(inputs.statements, ["paper"]))
@@ -110,29 +107,6 @@ def _queries_mask(config: Config, paper_S: np.ndarray) -> np.ndarray:
         query_S = np.zeros_like(query_S)
         query_S[np.random.default_rng(config.seed).choice(rows, config.max_queries, replace=False)] = True
     return query_S
-
-
-def _collect_vectors(context: Context, config: Config, inputs: Inputs) -> Path | None:
-    """Write all vectors to one file, which workers map into memory, since each reads all of it for every shard."""
-    if config.system != "dense":
-        return None
-    if inputs.embeddings is None:
-        raise InputError(
-            "evaluate_papers.embeddings: nothing given; expected those of the statements; give them or set system=bm25"
-        )
-    names = read_shards(inputs.statements, ["id"])["id"].combine_chunks()
-    target, fresh = context.work / "vectors.npy", context.work / f"vectors-{context.attempt}.npy"
-    if target.exists():  # of an earlier attempt, and complete, since it was renamed
-        return target
-    dim = pq.read_schema(list_shards(inputs.embeddings)[0]).field("embedding").type.list_size
-    all_SD = np.lib.format.open_memmap(fresh, mode="w+", dtype=np.float32, shape=(len(names), dim))
-    for start, block_ND in read_blocks(inputs.embeddings, names):
-        all_SD[start : start + len(block_ND)] = block_ND
-        context.progress(Progress(start + len(block_ND), len(names), "vectors", "collecting"))
-    all_SD.flush()
-    del all_SD
-    fresh.replace(target)
-    return target
 
 
 def _true_positives(metrics: RankMetrics, ks: tuple[int, ...]) -> list[dict[str, Any]]:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from ratchet.data.tables import CORPUS, read_shards, write_shards
+from ratchet.data.tables import CORPUS, open_mapped, read_shards, write_shards
 from ratchet.data.vectors import read_blocks
 from ratchet.errors import InputError, ModelError
 from ratchet.jobs.retrieval import embed
@@ -54,7 +54,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 def vectors(folder: Path) -> np.ndarray:
-    table = read_shards(folder)
+    table = open_mapped(folder)
     return np.stack([np.array(row, np.float32) for row in table["embedding"].to_pylist()])
 
 
@@ -65,9 +65,11 @@ def test_vectors_are_those_of_sentence_transformers(model: Path, texts: Path, co
     result = implementation.run(ctx, config, Inputs(model, texts))
     expected = SentenceTransformer(str(model), device="cpu").encode(TEXTS, normalize_embeddings=True)
     assert np.abs(vectors(ctx.out) - expected).max() < 2e-6
-    assert read_shards(ctx.out)["id"].to_pylist() == [f"d{number}" for number in range(len(TEXTS))]
-    assert sorted(path.name for path in ctx.out.iterdir()) == sorted(path.name for path in texts.iterdir())
-    assert pq.read_schema(ctx.out / "shard-00000.parquet").field("embedding").type == pa.list_(pa.float32(), 384)
+    assert open_mapped(ctx.out)["id"].to_pylist() == [f"d{number}" for number in range(len(TEXTS))]
+    assert sorted(path.stem for path in ctx.out.iterdir()) == sorted(path.stem for path in texts.iterdir())
+    frame = pd.read_feather(ctx.out / "shard-00000.arrow")
+    assert np.array_equal(np.stack(frame["embedding"]), vectors(ctx.out)[: len(frame)])
+    assert open_mapped(ctx.out).field("embedding").type == pa.list_(pa.float32(), 384)
     tokenizer = SentenceTransformer(str(model), device="cpu").tokenizer
     lengths = [len(tokenizer(text, truncation=True, max_length=256)["input_ids"]) for text in TEXTS]
     assert dict(result.metrics) == {"rows": len(TEXTS), "dim": 384, "tokens": sum(lengths), "dtype": "float32"}
@@ -84,7 +86,7 @@ def test_vectors_on_disk_in_float16_are_the_rounded_ones_and_rank_alike(
         config = Config(dtype="float32", storage_dtype=storage, npy=True)  # type: ignore[arg-type]
         implementation.run(ctx, config, Inputs(model, texts))
     whole, half = (vectors(ctx.out) for ctx in runs)
-    assert pq.read_schema(runs[1].out / "shard-00000.parquet").field("embedding").type == pa.list_(pa.float16(), 384)
+    assert open_mapped(runs[1].out).field("embedding").type == pa.list_(pa.float16(), 384)
     assert (half == whole.astype(np.float16)).all()
     ids = read_shards(texts)["id"].combine_chunks()
     blocks = [block for _, block in read_blocks(runs[1].out, ids)]
@@ -111,7 +113,7 @@ def test_a_shard_without_rows_gives_one_without_rows(model: Path, tmp_path: Path
     ctx = context()
     result = implementation.run(ctx, Config(), Inputs(model, tmp_path / "none"))
     assert result.metrics["rows"] == 0
-    assert pq.read_table(ctx.out / "shard-00000.parquet").num_rows == 0
+    assert open_mapped(ctx.out).num_rows == 0
 
 
 def test_what_cannot_work_is_refused_before_anything_starts(model: Path, texts: Path, tmp_path: Path) -> None:

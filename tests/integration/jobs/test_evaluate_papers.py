@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from ratchet.data.formats.papers import STATEMENTS
-from ratchet.data.tables import embeddings_schema, read_shards, write_table
+from ratchet.data.tables import embeddings_schema, open_mapped, read_shards, write_mapped, write_table
 from ratchet.jobs.statements.evaluate_papers import Config, Inputs
 from ratchet.jobs.statements.implementation.evaluate_papers import run
 from ratchet.orchestrator.job_interface import Context, Resources
@@ -40,7 +40,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
         write_table(folder / f"statements/shard-{number:05d}.parquet", part)
         flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors_SD[start : start + 7].ravel()), DIM)
         rows = pa.Table.from_arrays([part["id"].combine_chunks(), flat], schema=embeddings_schema(DIM))
-        write_table(folder / f"vectors/shard-{number:05d}.parquet", rows)
+        write_mapped(folder / f"vectors/shard-{number:05d}.arrow", rows)
     return Inputs(folder / "statements", folder / "vectors")
 
 
@@ -73,7 +73,7 @@ def test_metrics_are_those_of_a_sort(local_ray: None, inputs: Inputs, tmp_path: 
     table = read_shards(inputs.statements)
     paper, texts = table["paper"].to_pylist(), table["text"].to_pylist()
     if system == "dense":
-        vectors = np.stack(read_shards(inputs.embeddings)["embedding"].to_pylist())
+        vectors = np.stack(open_mapped(inputs.embeddings)["embedding"].to_pylist())
         scores_SS = vectors @ vectors.T
     else:
         blocks = (lexical.score_jaccard if system == "jaccard" else lexical.score_bm25)(texts, texts)

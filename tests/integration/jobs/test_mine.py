@@ -146,7 +146,7 @@ def test_the_report_shows_the_hardest_queries(problem: Any, context: MakeContext
 
 def test_vectors_of_other_texts_are_refused(problem: Any, context: MakeContext) -> None:
     problem.write_vectors(problem.query_embeddings, [f"q{q + (q > 30)}" for q in range(60)], problem.query_QD, 25)
-    with pytest.raises(DataError, match=r"query_vectors/shard-00001\.parquet: row 6 is not the text's"):
+    with pytest.raises(DataError, match=r"query_vectors/shard-00001\.arrow: row 6 is not the text's"):
         mined(context(), problem)
     problem.write_vectors(problem.query_embeddings, [f"q{q}" for q in range(60)], problem.query_QD, 25)
     problem.write_vectors(problem.corpus_embeddings, problem.ids[:-1], problem.corpus_ND[:-1], 64)

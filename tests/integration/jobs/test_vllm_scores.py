@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
 from torch.nn import functional
 
-from ratchet.data.tables import CORPUS, MINED, RANKED, read_shards, write_shards
+from ratchet.data.tables import CORPUS, MINED, RANKED, open_mapped, read_shards, write_shards
 from ratchet.errors import InputError
 from ratchet.jobs.distributed import vllm_shards
 from ratchet.jobs.retrieval import embed, rerank
@@ -106,6 +107,7 @@ def rerank_inputs(made: Path, model: str, lists: str = "mined", adapter: bool = 
 def by_transformers(config: Any, given: Any, folder: Path) -> list[dict[str, Any]]:
     """The rows, without Ray."""
     worker: Any
+    suffix = "arrow" if isinstance(given, embed.Inputs) else "parquet"
     if isinstance(given, embed.Inputs):
         worker, source = embed_work.Worker(given, config, 4096, "cpu"), given.texts
     else:
@@ -113,8 +115,12 @@ def by_transformers(config: Any, given: Any, folder: Path) -> list[dict[str, Any
         source = given.lists
     folder.mkdir()
     for path in sorted(source.glob("*.parquet")):
-        worker(path, folder / path.name, lambda rows, tokens=0: None)
-    return read_shards(folder).to_pylist()
+        worker(path, folder / f"{path.stem}.{suffix}", lambda rows, tokens=0: None)
+    return read_output(folder).to_pylist()
+
+
+def read_output(folder: Path) -> pa.Table:
+    return open_mapped(folder) if list(folder.glob("*.arrow")) else read_shards(folder)
 
 
 def check_same(context: Context, config: Any, given: Any, tmp_path: Path) -> list[dict[str, Any]]:
@@ -123,9 +129,8 @@ def check_same(context: Context, config: Any, given: Any, tmp_path: Path) -> lis
     asked = dataclasses.replace(config, engine="vllm")
     job.check(asked, given)
     result = job.JOB.load()(context, asked, given)
-    rows, expected = read_shards(context.out).to_pylist(), by_transformers(config, given, tmp_path / "expected")
-    for path in (tmp_path / "expected").glob("*.parquet"):
-        assert pq.read_schema(path).equals(pq.read_schema(context.out / path.name))
+    rows, expected = read_output(context.out).to_pylist(), by_transformers(config, given, tmp_path / "expected")
+    assert read_output(tmp_path / "expected").schema.equals(read_output(context.out).schema)
     assert len(rows) == len(expected)
     for row, wanted in zip(rows, expected, strict=True):
         assert row.keys() == wanted.keys()

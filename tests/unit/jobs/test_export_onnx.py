@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import transformers
 from architectures import ARCHITECTURES, make
 from tokenizers import Tokenizer
 
-from ratchet.data.tables import write_table
+from ratchet.data.tables import open_mapped, write_table
 from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.export import export_model
 from ratchet.jobs.export.implementation.export_model import run
@@ -83,8 +82,8 @@ def test_a_step_embeds_with_the_file(minilm: Path, context: MakeContext, tmp_pat
     inputs = embed.Inputs(folder, texts, onnx=folder / INT8)
     config = embed.Config(dtype="float32")
     embed.check(config, inputs)
-    Worker(inputs, config, 512, "cpu")(texts / "shard-00000.parquet", tmp_path / "shard-00000.parquet", lambda *_: None)
-    vector_ND = np.stack(pq.read_table(tmp_path / "shard-00000.parquet")["embedding"].to_numpy())
+    Worker(inputs, config, 512, "cpu")(texts / "shard-00000.parquet", tmp_path / "shard-00000.arrow", lambda *_: None)
+    vector_ND = np.stack(open_mapped(tmp_path)["embedding"].to_numpy())
     expected = encoder.load(folder, onnx=folder / INT8).encode(TEXTS, "passage", batch_tokens=512)
     assert np.array_equal(vector_ND, expected)
     exact = encoder.load(folder, dtype="float32", device="cpu").encode(TEXTS, "passage")

@@ -30,7 +30,7 @@ DIM = 6
 def write_shards_of(folder: Path, table: pa.Table, vectors: np.ndarray) -> Path:
     folder.mkdir()
     for number, rows in enumerate(np.array_split(np.arange(len(table)), 3)):
-        write_vectors(folder / f"shard-{number:05d}.parquet", table["id"].take(rows), vectors[rows])
+        write_vectors(folder / f"shard-{number:05d}.arrow", table["id"].take(rows), vectors[rows])
     return folder
 
 

@@ -42,7 +42,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     vectors_ND = encoder.load(model, dtype="float32", device="cpu").encode(TEXTS, "passage")
     for number, path in enumerate(paths):
         part = slice(100 * number, 100 * (number + 1))
-        write_vectors(folder / "vectors" / path.name, pa.chunked_array([ids[part]]), vectors_ND[part])
+        write_vectors(folder / "vectors" / f"{path.stem}.arrow", pa.chunked_array([ids[part]]), vectors_ND[part])
     return Inputs(model, folder / "vectors", folder / "texts")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from ratchet.data import scored_lists
 from ratchet.data.formats import flag_embedding
-from ratchet.data.tables import GROUPED, MINED, RANKED, embeddings_schema, read_shards, write_shards
+from ratchet.data.tables import GROUPED, MINED, RANKED, embeddings_schema, read_shards, write_mapped
 from ratchet.jobs.retrieval import evaluate_retrieval, mine
 from ratchet.jobs.retrieval.implementation import evaluate_retrieval as evaluating
 from ratchet.jobs.retrieval.implementation import mine as mining
@@ -39,7 +39,7 @@ def prepared(context: MakeContext, folder: Path, **instructions: str) -> Path:
 def embed(folder: Path, target: Path) -> Path:
     rng = np.random.default_rng(0)
     rows = [{"id": name, "embedding": rng.standard_normal(8)} for name in read_shards(folder)["id"].to_pylist()]
-    write_shards(target, rows, embeddings_schema(8), len(rows))
+    write_mapped(target / "shard-00000.arrow", pa.Table.from_pylist(rows, embeddings_schema(8)))
     return target
 
 

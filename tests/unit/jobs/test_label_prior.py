@@ -54,7 +54,7 @@ class Labels:
             for path in sorted((folder / name).glob("*.parquet")):
                 shard = read_shards(path)["id"] if path.is_dir() else pa.parquet.read_table(path)["id"]
                 part = vectors[start : start + len(shard)].astype(np.float32)
-                write_vectors(folder / f"{name}_vectors" / path.name, shard, part)
+                write_vectors(folder / f"{name}_vectors" / f"{path.stem}.arrow", shard, part)
                 start += len(shard)
         self.folder = folder
         self.inputs = Inputs(

@@ -12,7 +12,7 @@ import pytrec_eval
 import torch
 from embedder_finetuning import FAST
 
-from ratchet.data.tables import CORPUS, MINED, QUERIES, embeddings_schema, read_shards, write_shards, write_table
+from ratchet.data.tables import CORPUS, MINED, QUERIES, embeddings_schema, read_shards, write_mapped, write_shards
 from ratchet.jobs.retrieval import evaluate_retrieval, finetune_embedder, mine
 from ratchet.jobs.retrieval.implementation.evaluate_retrieval import Worker as EvaluationWorker
 from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write_embeddings(folder: Path, names: list[str], vectors: np.ndarray) -> None:
     rows = [{"id": name, "embedding": vector.tolist()} for name, vector in zip(names, vectors, strict=True)]
-    write_table(folder / "shard-00000.parquet", pa.Table.from_pylist(rows, embeddings_schema(DIMENSIONS)))
+    write_mapped(folder / "shard-00000.arrow", pa.Table.from_pylist(rows, embeddings_schema(DIMENSIONS)))
 
 
 @pytest.mark.parametrize("top", [5, 29, 100])

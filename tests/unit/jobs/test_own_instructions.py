@@ -15,7 +15,7 @@ import pytest
 from reranker_finetuning import DECODER, make_inputs
 
 from ratchet.data.scored_lists import Lists
-from ratchet.data.tables import read_shards, write_table
+from ratchet.data.tables import open_mapped_shard, read_shards, write_table
 from ratchet.jobs.pretrained import pretrained
 from ratchet.jobs.retrieval import embed, finetune_embedder, rerank
 from ratchet.jobs.retrieval.implementation import embed as embedding
@@ -54,7 +54,7 @@ def instruct(folder: Path, target: Path, column: str, render: str = "", rows: in
 def embed_queries(config: embed.Config, inputs: embed.Inputs, target: Path) -> np.ndarray:
     source = inputs.texts / "shard-00000.parquet"
     embedding.Worker(inputs, config, 4096, "cpu")(source, target, lambda *_: None)
-    return np.array(pq.read_table(target)["embedding"].to_pylist())
+    return np.array(open_mapped_shard(target)["embedding"].to_pylist())
 
 
 def test_queries_are_embedded_with_their_own_task(concepts: Path, tmp_path: Path) -> None:
