@@ -117,13 +117,13 @@ def broken(folder: Path, what: str) -> Sequence[str]:
     ("what", "said"),
     [
         ("json", "x.jsonl:31: not JSON"),
-        ("positives", "x.jsonl:31: pos is empty"),
-        ("utf8", "x.jsonl:31: byte 0xff"),
-        ("empty", "x.jsonl: the file is empty"),
+        pytest.param("positives", "x.jsonl:31: pos is empty", marks=pytest.mark.soak),
+        pytest.param("utf8", "x.jsonl:31: byte 0xff", marks=pytest.mark.soak),
+        pytest.param("empty", "x.jsonl: the file is empty", marks=pytest.mark.soak),
         ("weights", "tokenizer"),
-        ("setting", "learning_rate"),
-        ("key", "did you mean 'learning_rate'"),
-        ("path", "x.jsonl: not found"),
+        pytest.param("setting", "learning_rate", marks=pytest.mark.soak),
+        pytest.param("key", "did you mean 'learning_rate'", marks=pytest.mark.soak),
+        pytest.param("path", "x.jsonl: not found", marks=pytest.mark.soak),
     ],
 )
 def test_bad_input_is_named_before_ray_starts(tmp_path: Path, what: str, said: str) -> None:

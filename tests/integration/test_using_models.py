@@ -17,6 +17,9 @@ import pytest
 from nodes import free_port
 from waiting import wait_for
 
+# Two runs of the quickstart, and fourteen commands that load a model: five minutes.
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(2400)]
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "using-models.md"
 SMALL = "--set prepare.questions=60 --set finetune_embedder.epochs=2"
 Shell = Callable[[str], str]

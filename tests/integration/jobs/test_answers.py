@@ -185,6 +185,7 @@ def test_a_teacher_teaches_by_distributions_and_by_answers(
         )
 
 
+@pytest.mark.soak
 def test_an_adapter_over_a_base_in_4_bits_answers(
     local_ray: None, made: Path, tmp_path: Path, context: MakeContext
 ) -> None:

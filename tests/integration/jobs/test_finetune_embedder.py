@@ -127,6 +127,7 @@ def test_the_table_is_what_brute_force_finds_for_the_adapter(tuned: tuple[Result
     assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] is None
 
 
+@pytest.mark.soak
 def test_a_large_corpus_is_represented_by_a_pool(tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path) -> None:
     """On two workers. The training itself is that of the whole corpus."""
     whole, _ = tuned

@@ -153,6 +153,7 @@ def test_it_learns_and_the_table_is_what_brute_force_finds(tuned: tuple[Result, 
     assert best["valid/mrr"] > result.tables["epochs"][0]["valid/mrr"] + 0.05
 
 
+@pytest.mark.soak
 def test_a_decoder_in_4_bits_learns_with_dropout(
     local_ray: None, inputs: Inputs, tiny_decoder: Path, tmp_path: Path
 ) -> None:

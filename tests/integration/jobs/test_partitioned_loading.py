@@ -50,6 +50,7 @@ def test_each_worker_holds_its_part_of_the_weights(tiny_decoder: Path, tmp_path:
     mp.spawn(load, (str(tiny_decoder), str(tmp_path), kind), nprocs=2)
 
 
+@pytest.mark.soak
 def test_training_and_the_current_best_are_those_of_whole_bases(
     local_ray: None, concepts: Path, tiny_decoder: Path, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_each_list_gets_the_scores_of_its_pairs(
         np.testing.assert_allclose(one["teacher_positive_scores"], other["teacher_positive_scores"], atol=1e-4)
 
 
+@pytest.mark.soak
 def test_two_halves_have_the_scores_of_one_run(model: Path, problem: Any, tmp_path: Path, context: MakeContext) -> None:
     mined(problem, tmp_path / "mined")
     whole, lists, pairs = context(name="both"), tmp_path / "mined", 0

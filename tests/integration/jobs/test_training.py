@@ -43,6 +43,7 @@ def test_two_workers_do_what_one_process_of_plain_torch_does(cluster: None, tmp_
     assert curves["valid/goodness"] == {n: pytest.approx(value) for n, value in zip((0, 4, 8), goodness, strict=True)}
 
 
+@pytest.mark.soak
 def test_a_training_begins_with_as_many_workers_as_there_is_room_for(cluster: None, tmp_path: Path) -> None:
     wanted = context(tmp_path, 2)
     asked = replace(wanted.resources, workers=5, min_workers=1, cpus=1.0)
@@ -107,7 +108,7 @@ class Loses(WorkerGroupCallback):
 """
 
 
-@pytest.mark.parametrize("least", [None, 1])
+@pytest.mark.parametrize("least", [None, pytest.param(1, marks=pytest.mark.soak)])
 def test_workers_one_of_which_is_lost_as_they_start_are_started_again(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int | None
 ) -> None:
@@ -166,6 +167,7 @@ class Half(Regression):
         return Evaluation({"goodness": float(next(self.model.parameters()).float().abs().sum())})
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("stage", [2])
 def test_bfloat16_weights_move_by_less_than_their_own_precision(cluster: None, tmp_path: Path, stage: int) -> None:
     """16 steps of 2e-4 each: less than half of bfloat16's spacing near 0.3, so weights alone would stand still."""

@@ -196,7 +196,7 @@ def test_a_lease_is_one_machines_and_a_stale_one_cannot_commit(
     assert at("three").lookup(step_id) is None
 
 
-@pytest.mark.parametrize("fault", ["500", "cut", "lost", "slow", "hang"])
+@pytest.mark.parametrize("fault", ["500", "cut", "lost", "slow", pytest.param("hang", marks=pytest.mark.soak)])
 def test_faults_on_the_way_cost_time_and_nothing_else(
     at: Callable[..., Store], server: int, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

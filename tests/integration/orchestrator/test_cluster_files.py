@@ -145,6 +145,7 @@ def test_both_start_a_recipe_that_there_is() -> None:
     assert words[4] in names()
 
 
+@pytest.mark.soak
 def test_its_nodes_come_with_the_work_and_go_with_it(tmp_path: Path) -> None:
     """The same node types on Ray's fake provider, which starts processes instead of machines."""
     port = free_port()

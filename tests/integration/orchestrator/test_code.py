@@ -98,6 +98,7 @@ def test_a_changed_helper_beside_the_recipe_is_a_changed_step(project: Project) 
     assert project.values() == old
 
 
+@pytest.mark.soak
 def test_an_edit_during_a_run_does_not_reach_it(project: Project) -> None:
     """Takes half a minute: Ray starts twice. The first step imports `late` after it was edited."""
     waiting = ("--set", "first.wait=true")
@@ -119,6 +120,7 @@ def test_an_edit_during_a_run_does_not_reach_it(project: Project) -> None:
     assert project.values() == before
 
 
+@pytest.mark.soak
 def test_all_trials_of_a_sweep_run_the_code_of_its_start(project: Project) -> None:
     """Takes half a minute: a sweep of three trials, during the first of which the helper is edited."""
     project.write("space.yaml", "first.number: choice(1, 2, 3)\n")

@@ -73,6 +73,7 @@ def test_a_killed_driver_goes_on_where_it_was(toy: Toy, undisturbed: dict[str, s
     assert addresses(toy.store) == undisturbed, "other bytes than an undisturbed run"
 
 
+@pytest.mark.soak
 def test_a_killed_ray_is_named_and_the_same_command_goes_on(toy: Toy) -> None:
     process = toy.start("--set", "seconds=0.3")
     wait_for(lambda: "shard a 2" in toy.done(), "shard a 2: never done")
@@ -121,6 +122,7 @@ def test_a_wrong_value_is_not_tried_again_and_what_does_not_need_it_goes_on(toy:
     assert "run c" not in toy.done()
 
 
+@pytest.mark.soak
 def test_a_full_disk_in_a_job_is_named_and_not_tried_again(toy: Toy) -> None:
     status, output = toy.run("--set", "fault=full")
     assert status == 1
@@ -130,6 +132,7 @@ def test_a_full_disk_in_a_job_is_named_and_not_tried_again(toy: Toy) -> None:
     assert {"a", "other"} == set(addresses(toy.store))
 
 
+@pytest.mark.soak
 def test_a_disk_without_room_for_the_runs_own_files_is_named(toy: Toy) -> None:
     assert toy.run()[0] == 0
     before = addresses(toy.store)
@@ -145,9 +148,10 @@ def test_a_disk_without_room_for_the_runs_own_files_is_named(toy: Toy) -> None:
 @pytest.mark.parametrize(
     ("send", "number", "expected"),
     [
-        (os.kill, signal.SIGINT, 130),  # ctrl-C
+        pytest.param(os.kill, signal.SIGINT, 130, marks=pytest.mark.soak),  # ctrl-C
         (os.kill, signal.SIGTERM, 143),  # Kubernetes, `ray job stop`
-        (os.killpg, signal.SIGTERM, 143),  # Slurm and systemd, which end the processes of Ray too
+        # Slurm and systemd, which end the processes of Ray too:
+        pytest.param(os.killpg, signal.SIGTERM, 143, marks=pytest.mark.soak),
     ],
 )
 def test_an_interrupt_leaves_the_finished_and_the_same_command_goes_on(

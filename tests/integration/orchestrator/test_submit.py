@@ -182,6 +182,7 @@ def test_the_same_command_joins_and_a_lost_connection_is_found_again(
     assert shown.count("finished  1/1 steps") == 1, "each line once"
 
 
+@pytest.mark.soak
 def test_a_sweep_runs_as_a_job_of_rays_own_command(cluster: tuple[int, dict[str, str]], tmp_path: Path) -> None:
     (tmp_path / "toy.py").write_text(RECIPE.replace("beside.VALUE", "42").replace("import beside\n", ""))
     (tmp_path / "space.yaml").write_text("fit.seconds: choice(0.1, 0.2, 0.3)\n")

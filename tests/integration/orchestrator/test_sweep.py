@@ -57,6 +57,7 @@ def test_trials_share_what_they_have_in_common_and_the_best_one_wins(
     assert again.splitlines()[:5] == output.splitlines()[-len(again.splitlines()) :][:5]
 
 
+@pytest.mark.soak
 def test_a_failed_trial_is_shown_with_its_reason_and_ends_nothing(sweeps: Sweeps) -> None:
     """Takes half a minute: four trials under Ray Tune."""
     status, output = sweeps.sweep("fit.rate: grid(0.1, 0.7, 0.3)\nfit.fault: 0.6\n", "--stopping", "none")
