@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -73,6 +74,18 @@ def check_fits(plan: Plan, found: Mapping[str, StepNeeds], machines: Sequence[Ma
             f"step {name}: needs about {need}; expected at most {most:.1f} GB;"
             f" {f'add {fix}' if fix else 'use a smaller model, or larger machines'}"
         )
+
+
+def check_disk(plan: Plan, found: Mapping[str, StepNeeds]) -> None:
+    """Raise InputError for the first step that writes more than is free where the store is."""
+    free = shutil.disk_usage(plan.store.root).free / 1e9
+    for name, own in found.items():
+        if own.needs.disk > free:
+            raise InputError(
+                f"step {name}: writes up to {own.needs.disk:.1f} GB, checkpoints included; expected at most the"
+                f" {free:.1f} GB that are free at {plan.store.root}; free some (`ratchet gc` lists what can be removed)"
+                " or give another --store"
+            )
 
 
 def _estimate_step(plan: Plan, step: Step, machines: Sequence[Machine]) -> StepNeeds | None:

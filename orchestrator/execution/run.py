@@ -256,5 +256,6 @@ def begin(
     found = needs.estimate(plan, machines)
     if not cluster.is_external:  # its machines may become others
         needs.check_fits(plan, found, machines)
+        needs.check_disk(plan, found)
     about = {"command": shlex.join(argv), "parameters": dict(parameters), "versions": versions(), "doc": recipe.doc}
     return plan, RunLog.begin(store, recipe.name, about)
