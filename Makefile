@@ -29,11 +29,11 @@ test: $(READY) ## set up, then run the unit tests (no Ray cluster, 2 minutes)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --durations=12
 
 # Most of these tests wait for processes that they start, so two run at once.
-test-integration: $(READY) ## slow unit tests; tests on Ray and DeepSpeed, with killed processes (40 minutes)
+test-integration: $(READY) ## slow unit tests; tests on Ray and DeepSpeed, with killed processes (20 minutes)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not soak"
 	@$(PATIENT) $(BIN)/python -m pytest -m "not soak" --durations=30 tests/integration
 
-test-soak: $(READY) ## long tests on killed nodes and sweeps, before a release (an hour and a half)
+test-soak: $(READY) ## long tests on killed nodes and sweeps, before a release (two hours)
 	@$(BIN)/python -m pytest -n 0 --durations=15 tests/soak
 	@$(PATIENT) $(BIN)/python -m pytest -m soak --durations=15 tests/unit tests/integration
 

@@ -59,8 +59,9 @@ def _to_array(path: Path, table: pa.Table, ids: pa.Array) -> np.ndarray:
 
 def view_embeddings(table: pa.Table) -> np.ndarray:
     """Return the embeddings of a shard, [N, D] in their dtype, without a copy."""
-    column = table["embedding"].combine_chunks()
-    vectors_ND: np.ndarray = column.flatten().to_numpy().reshape(len(table), column.type.list_size)
+    column = table["embedding"]
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which always copies
+    vectors_ND: np.ndarray = array.flatten().to_numpy().reshape(len(table), column.type.list_size)
     return vectors_ND
 
 

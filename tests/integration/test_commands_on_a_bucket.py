@@ -17,6 +17,8 @@ from s3_server import KEYS, serve_s3
 from ratchet.models.embedder import encoder
 from ratchet.models.model_files import MINILM, resolve
 
+pytestmark = pytest.mark.soak
+
 DOCUMENTS = [
     "Squares each term of a sum on its own",
     "Cuts decimals off instead of rounding",

@@ -16,6 +16,8 @@ from werkzeug.serving import make_server
 
 from ratchet.models.model_files import MINILM
 
+pytestmark = pytest.mark.soak
+
 TOKEN = "hf_of-this-test"
 
 

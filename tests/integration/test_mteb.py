@@ -35,6 +35,7 @@ print(json.dumps(found.task_results[0].scores["test"][0]))
 """
 
 
+@pytest.mark.soak
 def test_a_task_of_mteb_scores_an_exported_folder(tmp_path: Path) -> None:
     """The task is MTEB's; its data set has six pairs of our own."""
     folder = tmp_path / "model"

@@ -40,6 +40,7 @@ def test_two_folds_end_in_one_table(settings: list[str], tmp_path: Path) -> None
     assert "±" in report.read_text()
 
 
+@pytest.mark.soak
 def test_everything_is_trained_on_for_a_submission(settings: list[str], tmp_path: Path) -> None:
     nothing = ("test_fraction=0", "validation_fraction=0", "iterations=1", "finetune_embedder.epochs=1", "mining=given")
     status, output = run(tmp_path, "run", "retriever", *settings, *(part for s in nothing for part in ("--set", s)))

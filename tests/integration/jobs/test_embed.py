@@ -78,6 +78,7 @@ def test_vectors_are_those_of_sentence_transformers(model: Path, texts: Path, co
     assert result.tables == {"tokens per text": [expected_row]}
 
 
+@pytest.mark.soak
 def test_vectors_on_disk_in_float16_are_the_rounded_ones_and_rank_alike(
     model: Path, texts: Path, context: MakeContext
 ) -> None:

@@ -118,6 +118,7 @@ def test_training_is_what_plain_torch_does_with_the_whole_batch(tuned: tuple[Res
     assert losses(tuned[0]) == pytest.approx(found, rel=2e-4)
 
 
+@pytest.mark.soak
 def test_workers_micro_batches_and_checkpointing_change_nothing(
     tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
 ) -> None:

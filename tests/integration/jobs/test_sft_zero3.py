@@ -18,6 +18,7 @@ def inputs(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> sft.Inp
     return make_inputs(tmp_path_factory.mktemp("digits"))
 
 
+@pytest.mark.soak
 def test_adapters_and_the_current_best_are_those_of_whole_models(
     inputs: sft.Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ def count_engines(*given: Any) -> int:
     return sum(isinstance(one, DeepSpeedEngine) for one in gc.get_objects())
 
 
+@pytest.mark.soak
 def test_the_process_of_the_step_keeps_nothing_of_a_training(cluster: None, tmp_path: Path) -> None:
     assert run_step(count_engines, context(tmp_path, 1), OPTIONS, Regression, {}, tmp_path / "best") == 0
 

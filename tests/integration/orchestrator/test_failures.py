@@ -20,6 +20,7 @@ def cluster(tmp_path: Path) -> Iterator[Callable[[], Nodes]]:
         yield make
 
 
+@pytest.mark.soak
 def test_a_run_waits_a_while_for_the_machines_of_a_cluster_that_just_started(
     cluster: Callable[[], Nodes], tmp_path: Path
 ) -> None:

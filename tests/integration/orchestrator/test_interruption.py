@@ -33,6 +33,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return addresses(toy.store)
 
 
+@pytest.mark.soak
 def test_a_second_run_starts_nothing_and_shows_the_same_table(toy: Toy) -> None:
     status, first = toy.run()
     assert status == 0, first
@@ -172,6 +173,7 @@ def test_an_interrupt_leaves_the_finished_and_the_same_command_goes_on(
     assert addresses(toy.store) == undisturbed
 
 
+@pytest.mark.soak
 def test_a_changed_file_of_a_result_is_named_never_served_and_repaired_on_request(toy: Toy) -> None:
     """Takes half a minute: Ray starts three times."""
     assert toy.run()[0] == 0

@@ -155,6 +155,7 @@ def test_a_run_is_followed_to_its_end_and_its_status_is_ours(
     assert "colour" in shown
 
 
+@pytest.mark.soak
 def test_the_same_command_joins_and_a_lost_connection_is_found_again(
     cluster: tuple[int, dict[str, str]], tmp_path: Path
 ) -> None:

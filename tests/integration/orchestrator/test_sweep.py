@@ -66,6 +66,7 @@ def test_a_failed_trial_is_shown_with_its_reason_and_ends_nothing(sweeps: Sweeps
     assert "fit.rate: 0.7 given; expected at most 0.6; lower it" in output
 
 
+@pytest.mark.soak
 def test_more_epochs_go_on_from_fewer(sweeps: Sweeps) -> None:
     """Takes half a minute: four trials under Ray Tune, one after the other."""
     status, output = sweeps.sweep("fit.epochs: grid(1, 2, 4)\n", "--max-concurrent", "1", "--stopping", "none")
