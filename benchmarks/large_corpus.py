@@ -7,8 +7,9 @@ vectors in shards. `prepare` is the job; `datasets` loads and sorts the same fil
 searches all vectors for one shard of queries, as a worker does, and writes the training file, as the driver does;
 `evaluate` ranks the whole corpus for the shard. `train` starts training on as many mined queries as there are
 documents: it reads them, draws the order of an epoch, and makes its first batch with the texts; `train-sft` does so
-with as many tokenized samples of 60 tokens. The peak memory is the kernel's `ru_maxrss` of the process: `mapped` is
-the part of it that the kernel may take back, files that are mapped into memory.
+with as many tokenized samples of 60 tokens. Two peaks of the process's memory are printed: the kernel's `ru_maxrss`,
+and what of it was not a mapped file, whose pages the kernel takes back when it needs them (sampled). `--limit` runs
+each stage in a memory control group of the kernel, of so many GB, page cache included (needs root and cgroups 1).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,18 +55,23 @@ def main() -> None:
     parser.add_argument("--stages", default=",".join(STAGES))
     parser.add_argument("--folder", type=Path, help="where the data stays (default: a temporary folder)")
     parser.add_argument("--stage", help=argparse.SUPPRESS)
+    parser.add_argument("--limit", type=float, help="GB of memory, as of a machine with so much")
     given = parser.parse_args()
     if given.stage:
+        if given.limit:
+            enter_group(given.limit)
+        own = Sampler()
         started = time.perf_counter()
         STAGES[given.stage](given)
         seconds, peak = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
         million = seconds / given.documents * 1e6
-        sizes = f"{peak:8.2f} GB, {read_mapped():.2f} GB mapped at the end"
+        sizes = f"{peak:8.2f} GB, {own.peak:.2f} GB without mapped files"
         print(f"{given.stage:10} {seconds:9.1f} s {million:9.1f} s per million {sizes}", flush=True)
         return
     with tempfile.TemporaryDirectory() as temporary:
         given.folder = given.folder or Path(temporary)
         names = ("documents", "queries", "dim", "storage_dtype", "negatives", "folder")
+        names += ("limit",) if given.limit else ()
         own = [f"--{name.replace('_', '-')}={getattr(given, name)}" for name in names]
         for stage in given.stages.split(","):
             subprocess.run([sys.executable, "-m", "benchmarks.large_corpus", *own, f"--stage={stage}"], check=True)
@@ -112,10 +119,25 @@ def read_ids(path: Path) -> pa.ChunkedArray:
     return pq.read_table(path, columns=["id"])["id"]
 
 
-def read_mapped() -> float:
-    """Return the gigabytes of files that are mapped and in memory now."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssFile"))
-    return int(line.split()[1]) / 1e6
+class Sampler:
+    """Samples the memory of the process that is not a mapped file: `peak`, in GB."""
+
+    def __init__(self) -> None:
+        self.peak = 0.0
+        threading.Thread(target=self._sample, daemon=True).start()
+
+    def _sample(self) -> None:
+        while True:
+            line = next(one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("RssAnon"))
+            self.peak = max(self.peak, int(line.split()[1]) / 1e6)
+            time.sleep(0.1)
+
+
+def enter_group(limit: float) -> None:
+    group = Path("/sys/fs/cgroup/memory/large_corpus")
+    group.mkdir(exist_ok=True)
+    (group / "memory.limit_in_bytes").write_text(str(int(limit * 1e9)))
+    (group / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def write_embeddings(given: argparse.Namespace) -> None:
