@@ -20,8 +20,8 @@ from ratchet.data.tasks.task import SAMPLES
 from ratchet.data.triplets import distribute, split_epoch
 from ratchet.errors import InputError
 from ratchet.jobs.answers.answering_task import AnsweringTask
-from ratchet.jobs.answers.implementation.token_table import TOKENS, Teacher, TokenTable
 from ratchet.jobs.answers.sft import DEFAULT_MAX_LENGTH, LEARNING_RATES, Config, Inputs
+from ratchet.jobs.answers.token_table import TOKENS, Teacher, TokenTable
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.finetuning import run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects

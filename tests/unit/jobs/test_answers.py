@@ -28,7 +28,7 @@ from ratchet.jobs.answers import (
 )
 from ratchet.jobs.answers.implementation.generate import Worker, count_shared_tokens
 from ratchet.jobs.answers.implementation.sft import TrainTask
-from ratchet.jobs.answers.implementation.token_table import TOKENS, Teacher, TokenTable
+from ratchet.jobs.answers.token_table import TOKENS, Teacher, TokenTable
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models import loading
 from ratchet.models.decoder import decoder
