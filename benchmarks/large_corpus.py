@@ -60,17 +60,17 @@ def main() -> None:
     if given.stage:
         if given.limit:
             enter_group(given.limit)
-        own = Sampler()
+        memory = Sampler()
         started = time.perf_counter()
         STAGES[given.stage](given)
         seconds, peak = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
         million = seconds / given.documents * 1e6
-        sizes = f"{peak:8.2f} GB, {own.peak:.2f} GB without mapped files"
+        sizes = f"{peak:8.2f} GB, {memory.peak:.2f} GB without mapped files"
         print(f"{given.stage:10} {seconds:9.1f} s {million:9.1f} s per million {sizes}", flush=True)
         return
     with tempfile.TemporaryDirectory() as temporary:
         given.folder = given.folder or Path(temporary)
-        names = ("documents", "queries", "dim", "storage_dtype", "negatives", "folder")
+        names: tuple[str, ...] = ("documents", "queries", "dim", "storage_dtype", "negatives", "folder")
         names += ("limit",) if given.limit else ()
         own = [f"--{name.replace('_', '-')}={getattr(given, name)}" for name in names]
         for stage in given.stages.split(","):
