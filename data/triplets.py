@@ -44,7 +44,9 @@ class Triplets:
     """
 
     def __init__(self, mined: pa.Table, corpus: pa.Table, *, teacher: bool = False) -> None:
-        mined = mined.filter(pc.greater(pc.list_value_length(mined["positives"]), 0))
+        is_usable = pc.fill_null(pc.greater(pc.list_value_length(mined["positives"]), 0), False)
+        if not pc.all(is_usable, min_count=0).as_py():
+            mined = mined.filter(is_usable)  # a copy, in memory
         if not len(mined):
             raise DataError("mined: no query has a positive; expected at least one; check the output of `mine`")
         self.queries: pa.Table = mined

@@ -58,7 +58,8 @@ class TrainTask(FinetuneTask):
                 f"{inputs.ranking}: a ranking of other queries given; expected those of {inputs.valid}; rank these"
             )
         mined = read_shards(inputs.mined)
-        mined = mined.filter(pa.array(find_half(mined, config.half)))
+        if config.half != "both":
+            mined = mined.filter(pa.array(find_half(mined, config.half)))
         self.triplets = Triplets(mined, corpus, teacher=config.distillation != "none")
         self.teacher_temperature = find_teacher_temperature(config, self.triplets)
         self.prompts = list_instructions(config, self.triplets.queries)
