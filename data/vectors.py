@@ -72,7 +72,7 @@ def read_selected(folder: Path, ids: pa.ChunkedArray) -> np.ndarray:
     found = np.zeros((len(ids), read_dim(folder)), np.float16)
     for path in list_shards(folder, "arrow"):
         table = open_mapped_shard(path)
-        row_N = pc.fill_null(pc.index_in(wanted, value_set=table["id"].combine_chunks()), -1).to_numpy()
+        row_N = pc.fill_null(pc.index_in(wanted, value_set=table["id"]), -1).to_numpy()
         here_N = row_N >= 0
         found[here_N] = view_embeddings(table)[row_N[here_N]]
         is_known_N |= here_N

@@ -32,6 +32,9 @@ class TokenTable:
         """Number of tokens of each sample."""
         self._columns = table["ids"], table["trained"]
 
+    def __len__(self) -> int:
+        return len(self.size_N)
+
     def __getitem__(self, row: int) -> Tokens:
         return Tokens(*(column[int(row)].as_py() for column in self._columns))
 
@@ -41,7 +44,7 @@ class Teacher:
 
     def __init__(self, folder: Path, samples: TokenTable) -> None:
         table = read_shards(folder, TEACHER_LOGPROBS.names)
-        self._row_N = pc.index_in(samples.id_N, value_set=table["id"].combine_chunks())
+        self._row_N = pc.index_in(samples.id_N, value_set=table["id"])
         sizes, top_k = pc.list_value_length(table["token_ids"]).take(self._row_N), table["top_k"].take(self._row_N)
         right = pc.fill_null(pc.equal(sizes, pc.multiply(top_k, pa.array(samples.labels_N))), False)
         if (sample := pc.index(right, False).as_py()) >= 0:

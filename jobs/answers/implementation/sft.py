@@ -52,12 +52,12 @@ class TrainTask(AnsweringTask):
         self.teacher = Teacher(inputs.teacher, self.train) if inputs.teacher is not None else None
         if worker.rank == 0:
             size_N, target_N = self.train.size_N, self.train.labels_N
-            found = {"samples": len(size_N), "too_long": too_long, "longest": int(size_N.max())}
+            found = {"samples": len(self.train), "too_long": too_long, "longest": int(size_N.max())}
             parts = {"prompt": size_N - target_N, "target": target_N, "sample": size_N}
             tokens = [summarize_tokens(name, length_N) for name, length_N in parts.items()]
             lengths.write_text(json.dumps([found, tokens]))
-        per_epoch = -(-len(self.train.size_N) // config.batch_size)
-        self.steps = steps_of_epochs("sft", len(self.train.size_N), per_epoch, config.epochs, worker)
+        per_epoch = -(-len(self.train) // config.batch_size)
+        self.steps = steps_of_epochs("sft", len(self.train), per_epoch, config.epochs, worker)
 
     def _tokenize(self, folder: Path) -> tuple[TokenTable, int]:
         """Return the tokens of the samples, and the number of samples that are too long and left out."""
@@ -84,7 +84,7 @@ class TrainTask(AnsweringTask):
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
         self.dropout.start_step(epoch, step)
-        batch = split_epoch(len(self.train.size_N), self.steps[epoch], self.config.seed, epoch)[step]
+        batch = split_epoch(len(self.train), self.steps[epoch], self.config.seed, epoch)[step]
         labels = int(self.train.labels_N[batch].sum())
         own = batch[distribute(self.train.size_N[batch], self.worker.world_size)[self.worker.rank]]
         groups = self._make_passes(self.train.size_N[own].tolist())
@@ -132,7 +132,7 @@ class TrainTask(AnsweringTask):
         return sample_BL, position_BL
 
     def evaluate(self) -> Evaluation:
-        own_N = np.arange(len(self.valid.size_N))[self.worker.rank :: self.worker.world_size]
+        own_N = np.arange(len(self.valid))[self.worker.rank :: self.worker.world_size]
         total = 0.0
         with eval_mode(self.decoder.model), torch.no_grad():
             for group in self._make_passes(self.valid.size_N[own_N].tolist()):
