@@ -27,3 +27,13 @@ def run_step(work: Callable[..., Any], context: Context, *given: Any) -> Any:
             if not left:
                 raise
     raise AssertionError
+
+
+def work_here(make: Callable[..., Context]) -> Callable[..., Context]:
+    """Let contexts with one worker be those of a step that does the work in its own process, which is this one."""
+
+    def make_here(*given: Any, **values: Any) -> Context:
+        context = make(*given, **values)
+        return replace(context, holds_resources=context.resources.workers == 1)
+
+    return make_here

@@ -20,6 +20,7 @@ from ratchet.models.model_files import MINILM, resolve
 from ratchet.models.search.top_k import top_k
 from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.settings import validate
+from tests.support.step_process import work_here
 
 MakeContext = Callable[..., Context]
 
@@ -34,9 +35,9 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def ray(local_ray: None) -> None:
-    pass
+@pytest.fixture
+def context(local_ray: None, context: MakeContext) -> MakeContext:
+    return work_here(context)
 
 
 @pytest.fixture(scope="module")

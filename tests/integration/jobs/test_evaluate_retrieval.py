@@ -20,13 +20,14 @@ from ratchet.jobs.retrieval.implementation import evaluate_retrieval as implemen
 from ratchet.jobs.training.selection import write_selection
 from ratchet.orchestrator.job_interface import Context, Result
 from ratchet.orchestrator.job_interface.settings import validate
+from tests.support.step_process import work_here
 
 MakeContext = Callable[..., Context]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def ray(local_ray: None) -> None:
-    pass
+@pytest.fixture
+def context(local_ray: None, context: MakeContext) -> MakeContext:
+    return work_here(context)
 
 
 def evaluated(ctx: Context, problem: Any, before: Path | None = None, **config: Any) -> Result:

@@ -25,13 +25,14 @@ from ratchet.models.reranker import reranker
 from ratchet.orchestrator.job_interface import Context, Result
 from ratchet.orchestrator.job_interface.settings import validate
 from ratchet.orchestrator.store.manifest import Manifest
+from tests.support.step_process import work_here
 
 MakeContext = Callable[..., Context]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def ray(local_ray: None) -> None:
-    pass
+@pytest.fixture
+def context(local_ray: None, context: MakeContext) -> MakeContext:
+    return work_here(context)
 
 
 @pytest.fixture(scope="module")

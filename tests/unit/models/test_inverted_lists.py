@@ -1,0 +1,86 @@
+"""Approximate search against a sort of all scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+
+from ratchet.models.search.inverted_lists import build_lists, choose_probes, count_lists, search_lists
+from ratchet.models.search.top_k import top_k
+
+ROWS, QUERIES, K = 3000, 101, 10
+
+
+def draw_vectors(seed: int, rows: int) -> np.ndarray:
+    """Unit vectors in clusters."""
+    rng = np.random.default_rng(0)
+    centre_CD = rng.standard_normal((40, 16))
+    rng = np.random.default_rng(seed)
+    vector_ND = centre_CD[rng.integers(0, 40, rows)] + 0.7 * rng.standard_normal((rows, 16))
+    return (vector_ND / np.linalg.norm(vector_ND, axis=1, keepdims=True)).astype(np.float32)
+
+
+CORPUS, QUERY = draw_vectors(1, ROWS), draw_vectors(2, QUERIES)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Any:
+    """An index of 55 lists that was built of five blocks, written, and read again."""
+    built = build_lists(tmp_path / "vectors", CORPUS[::2], np.array_split(CORPUS, 5), count_lists(ROWS), seed=0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["vectors"]
+    faiss.write_index(built, str(tmp_path / "index"))
+    del built
+    return faiss.read_index(str(tmp_path / "index"))
+
+
+def rank_all() -> np.ndarray:
+    rows: np.ndarray = np.argsort(-(QUERY.astype(np.float64) @ CORPUS.T.astype(np.float64)), axis=1, kind="stable")
+    return rows
+
+
+def test_all_lists_hold_the_nearest_in_order(index: Any) -> None:
+    assert (index.ntotal, index.nlist) == (ROWS, 55)
+    index.nprobe = index.nlist
+    scores_QK, rows_QK = search_lists(index, QUERY, K)
+    np.testing.assert_array_equal(rows_QK, rank_all()[:, :K])
+    np.testing.assert_allclose(scores_QK, np.take_along_axis(QUERY @ CORPUS.T, rows_QK, 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("least", [0.3, 0.8, 0.97, 1.0])
+def test_the_fewest_lists_that_reach_the_recall_are_searched(index: Any, least: float) -> None:
+    found, expected = choose_probes(index, QUERY, top_k(QUERY, CORPUS, K), least)
+    exact = rank_all()[:, :K]
+
+    def measure(part: slice) -> tuple[int, int]:
+        rows_QK = index.search(QUERY[part], K)[1]
+        return sum(len(set(own) & set(right)) for own, right in zip(rows_QK, exact[part], strict=True)), rows_QK.size
+
+    assert (found, expected) == measure(slice(1, None, 2)), "of the queries that did not choose"
+    hits, every = measure(slice(0, None, 2))
+    assert hits >= least * every
+    if index.nprobe > 1:
+        index.nprobe = index.nprobe * 4 // 5 if index.nprobe > 4 else index.nprobe - 1
+        hits, every = measure(slice(0, None, 2))
+        assert hits < least * every
+
+
+def test_a_query_whose_lists_hold_too_few_is_compared_with_all(index: Any) -> None:
+    index.nprobe = 1
+    scores_QK, rows_QK = search_lists(index, QUERY, 500)
+    assert all(len(set(own)) == 500 for own in rows_QK)
+    best_QK = -np.sort(-(QUERY @ CORPUS.T), axis=1)[:, :500]
+    np.testing.assert_allclose(scores_QK, best_QK, atol=1e-6)  # not the rows: some scores differ by less than rounding
+    assert search_lists(index, QUERY, 5000)[1].shape == (QUERIES, ROWS)
+
+
+def test_equal_scores_count_as_found(tmp_path: Path) -> None:
+    """Ten equal documents: which five of them an index returns does not matter."""
+    same_ND = np.tile(CORPUS[:1], (10, 1))
+    index = build_lists(tmp_path / "vectors", same_ND, [same_ND], 1, seed=0)
+    rows_QK = np.array([[5, 6, 7, 8, 9]])
+    scores_QK = np.full((1, 5), search_lists(index, same_ND[:1], 1)[0][0, 0])
+    assert choose_probes(index, same_ND[:1], (scores_QK, rows_QK), 1.0) == (5, 5)
