@@ -5,6 +5,7 @@
 `make` writes a BEIR folder of random words (about 500 bytes per passage), once per folder, and `vectors` random unit
 vectors in shards. `prepare` is the job; `datasets` loads and sorts the same file with the Hugging Face library. `mine`
 searches all vectors for one shard of queries, as a worker does, and writes the training file, as the driver does;
+`index` builds an index that finds 95 % of the 200 nearest, and `mine-approximate` searches it for the same shard;
 `evaluate` ranks the whole corpus for the shard. `train` starts training on as many mined queries as there are
 documents: it reads them, draws the order of an epoch, and makes its first batch with the texts; `train-sft` does so
 with as many tokenized samples of 60 tokens. Two peaks of the process's memory are printed: the kernel's `ru_maxrss`,
@@ -26,7 +27,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import faiss
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,6 +53,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--queries", type=int, default=20_000, help="training queries; a shard has 4,096")
     parser.add_argument("--dim", type=int, default=384)
+    parser.add_argument("--rank", type=int, default=0, help="random vectors of a lower rank and noise; 0: without")
     parser.add_argument("--storage-dtype", default="float16", help="of the vectors, as in `embed`")
     parser.add_argument("--negatives", type=int, default=4, help="of each query of `train`")
     parser.add_argument("--stages", default=",".join(STAGES))
@@ -70,7 +74,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as temporary:
         given.folder = given.folder or Path(temporary)
-        names: tuple[str, ...] = ("documents", "queries", "dim", "storage_dtype", "negatives", "folder")
+        names: tuple[str, ...] = ("documents", "queries", "dim", "rank", "storage_dtype", "negatives", "folder")
         names += ("limit",) if given.limit else ()
         own = [f"--{name.replace('_', '-')}={getattr(given, name)}" for name in names]
         for stage in given.stages.split(","):
@@ -111,6 +115,10 @@ def write_random(given: argparse.Namespace, texts: Path, folder: Path) -> None:
             ids = read_ids(path)
             rng = np.random.default_rng([number, len(ids)])
             block_ND = rng.standard_normal((len(ids), given.dim), dtype=np.float32)
+            if given.rank:
+                axes_RD = np.random.default_rng(0).standard_normal((given.rank, given.dim), dtype=np.float32)
+                own_NR = rng.standard_normal((len(ids), given.rank), dtype=np.float32)
+                block_ND = own_NR @ axes_RD / given.rank**0.5 + 0.1 * block_ND
             block_ND /= np.linalg.norm(block_ND, axis=1, keepdims=True)
             write_vectors(target, ids, block_ND.astype(given.storage_dtype))
 
@@ -167,11 +175,23 @@ def load_datasets(given: argparse.Namespace) -> None:
 def mine(given: argparse.Namespace) -> None:
     from ratchet.jobs.retrieval.implementation.mine import Worker, write_jsonl
 
-    inputs, context = MineInputs(*list_inputs(given)), make_context(given, "mine")
+    inputs, context = MineInputs(*list_inputs(given)), make_context(given, given.stage)
     source = list_shards(inputs.queries)[0]
-    worker = Worker(MineConfig(), inputs, "cpu")
+    index = given.folder / "index" / "index.faiss" if given.stage == "mine-approximate" else None
+    worker = Worker(MineConfig(), inputs, "cpu", index)
     print(worker(source, context.out / source.name, lambda *_: None))
     write_jsonl(context.out, Texts(read_shards(inputs.corpus)))
+
+
+def build_index(given: argparse.Namespace) -> None:
+    from ratchet.jobs.retrieval.implementation.mine import IndexBuilder
+
+    print_since = Clock()
+    inputs, context = MineInputs(*list_inputs(given)), make_context(given, "index")
+    builder, target = IndexBuilder(MineConfig(min_recall=0.95), inputs, "cpu"), context.out / "index.faiss"
+    print(builder(inputs.corpus, target, lambda rows, *_: print_since(f"{rows:,}") if rows % 2**20 == 0 else None))
+    index: Any = faiss.read_index(str(target))
+    print(f"{index.nlist} lists, of which {index.nprobe} are searched per query")
 
 
 def list_inputs(given: argparse.Namespace) -> tuple[Path, Path, Path, Path]:
@@ -267,6 +287,8 @@ STAGES: dict[str, Callable[[argparse.Namespace], None]] = {
     "datasets": load_datasets,
     "vectors": write_embeddings,
     "mine": mine,
+    "index": build_index,
+    "mine-approximate": mine,
     "evaluate": evaluate,
     "train": train,
     "train-sft": train_sft,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,22 +31,25 @@ def read_vectors(path: Path, ids: pa.Array) -> np.ndarray:
     """Return the [N, D] float32 embeddings of one shard. Raises DataError if its ids are not `ids`, in order."""
     if not path.exists():
         raise DataError(f"{path}: missing; expected the embeddings of the shard of that name; embed the texts again")
-    return _to_array(path, open_mapped_shard(path), ids)
+    table = open_mapped_shard(path)
+    _check_ids(path, table, ids)
+    return _copy_embeddings(table)
 
 
-def read_blocks(folder: Path, ids: pa.Array) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (first row, [n, D] float32) of each shard of a corpus, in order. Raises DataError like `read_vectors`."""
+def read_blocks(folder: Path, ids: pa.Array, *, mapped: bool = False) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (first row, [n, D] float32) of each shard of a corpus, in order. mapped: views of the files in their dtype,
+    of which the kernel reads what is used. Raises DataError like `read_vectors`."""
     start = 0
     for path in list_shards(folder, "arrow"):
         table = open_mapped_shard(path)
-        yield start, _to_array(path, table, ids.slice(start, len(table)))
+        _check_ids(path, table, ids.slice(start, len(table)))
+        yield start, view_embeddings(table) if mapped else _copy_embeddings(table)
         start += len(table)
     if start != len(ids):
         raise DataError(f"{folder}: {start} vectors for {len(ids)} texts; expected one each; embed these texts again")
 
 
-def _to_array(path: Path, table: pa.Table, ids: pa.Array) -> np.ndarray:
-    """Return the embeddings of a shard as a float32 array of its own (Arrow's memory is read-only)."""
+def _check_ids(path: Path, table: pa.Table, ids: pa.Array) -> None:
     found = table["id"].combine_chunks()
     if not found.equals(ids):
         pairs = enumerate(zip(found.to_pylist(), ids.to_pylist(), strict=False))
@@ -54,6 +57,10 @@ def _to_array(path: Path, table: pa.Table, ids: pa.Array) -> np.ndarray:
         raise DataError(
             f"{path}: row {row} is not the text's ({len(found)} rows for {len(ids)}); embed these texts again"
         )
+
+
+def _copy_embeddings(table: pa.Table) -> np.ndarray:
+    """Return the embeddings of a shard as a float32 array of its own (Arrow's memory is read-only)."""
     return view_embeddings(table).astype(np.float32)
 
 
@@ -89,6 +96,15 @@ def read_prior(folder: Path, ids: pa.Array) -> np.ndarray:
         raise DataError(f"{folder}: scores of other documents given; expected those of the corpus; fit the prior again")
     prior_N: np.ndarray = table["prior"].to_numpy().astype(np.float32)
     return prior_N
+
+
+def take_rows(blocks: Iterable[tuple[int, np.ndarray]], rows: np.ndarray) -> np.ndarray:
+    """Return rows of a corpus, given rising, from its blocks: [n, D] float32."""
+    parts = []
+    for first, block_ND in blocks:
+        start, stop = np.searchsorted(rows, [first, first + len(block_ND)])
+        parts.append(block_ND[rows[start:stop] - first].astype(np.float32))
+    return np.concatenate(parts)
 
 
 def group_blocks(pieces: Iterator[tuple[int, np.ndarray]], rows: int) -> Iterator[list[tuple[int, np.ndarray]]]:

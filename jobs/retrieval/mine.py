@@ -38,6 +38,11 @@ class Config:
     """Maximum similarity of a negative. None: no limit."""
     min_score: float | None = None
     """Minimum similarity of a negative. None: no limit."""
+    min_recall: Annotated[float, Interval(gt=0, le=1)] | None = None
+    """Share of the nearest documents, as many as the window's end, that an approximate search finds (FAISS IVF, as many
+    lists as a sample of the queries needs for it; the metric `recall` is that of other queries). It pays for millions
+    of documents and many thousand queries. The index takes three times the vectors' bytes on disk while it is built.
+    None: exact search."""
     seed: Seed = 42
     """Seed of the random draws. The draw of a query does not depend on other queries."""
 
@@ -74,6 +79,7 @@ JOB = Job(
         "negatives",
         "random_fill",
         "suspected_false_negatives",
+        *(("recall",) if config.min_recall else ()),
         "positive_similarity",
         "negative_similarity",
     ),

@@ -81,9 +81,10 @@ def score_relevant(query_QD: Array, relevant: Relevant, corpus: Blocks) -> np.nd
     for offset, block in iterate_blocks(corpus):
         here = np.flatnonzero((relevant.indices >= offset) & (relevant.indices < offset + len(block)))
         if len(here):
+            row_n, number_P = np.unique(relevant.indices[here] - offset, return_inverse=True)
             one = Corpus(query)
-            one.add(offset, block)
-            scores_R[here] = one.compute_scores(query_R[here], relevant.indices[here])
+            one.add(0, block[row_n])  # a copy of these rows; the others of a mapped block are not read
+            scores_R[here] = one.compute_scores(query_R[here], number_P)
     return scores_R
 
 

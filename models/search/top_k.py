@@ -27,7 +27,7 @@ from ratchet.models.search.exact_scores import (
     single_threaded_pool,
 )
 
-_EMPTY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)  # sorts last; unpacks to NaN, which compares false with everything
+EMPTY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)  # sorts last; unpacks to NaN, which compares false with everything
 _LOW = np.uint64(0xFFFF_FFFF)
 _SIGN = np.uint32(0x8000_0000)
 
@@ -63,7 +63,7 @@ def top_k(
     with single_threaded_pool() as executor:
         best = list(executor.map(lambda pool: _resolve(seen, pool.start, pool.keys_QW, k, True), pools))
     keys_QK = np.concatenate(best) if best else np.empty((0, min(k, seen.rows)), np.uint64)
-    return decode_scores(keys_QK), (keys_QK & _LOW).astype(np.int64)
+    return decode_scores(keys_QK), decode_rows(keys_QK)
 
 
 def merge_top_k(parts: Sequence[tuple[np.ndarray, np.ndarray]], k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -74,7 +74,7 @@ def merge_top_k(parts: Sequence[tuple[np.ndarray, np.ndarray]], k: int) -> tuple
         raise ModelError("merge_top_k: no parts were given; expected at least one; search at least one shard")
     keys = np.concatenate([encode_keys(scores.astype(np.float32), rows) for scores, rows in parts], axis=1)
     keys = np.sort(keys, axis=1)[:, :k]
-    return decode_scores(keys), (keys & _LOW).astype(np.int64)
+    return decode_scores(keys), decode_rows(keys)
 
 
 def encode_keys(scores: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -90,6 +90,11 @@ def decode_scores(keys: np.ndarray) -> np.ndarray:
     return np.where(falling & _SIGN, falling, ~falling & ~_SIGN).view(np.float32)
 
 
+def decode_rows(keys: np.ndarray) -> np.ndarray:
+    """The rows in keys of `encode_keys`, int64."""
+    return (keys & _LOW).astype(np.int64)
+
+
 class Pool:
     """The candidates of a chunk of queries: rows that may be among the k best so far."""
 
@@ -103,11 +108,11 @@ class Pool:
         rows, (queries, width) = scores_QN.shape[1], self.keys_QW.shape
         slack_Q = 2 * seen.bound_error(slice(self.start, self.start + queries))
         if width < k < rows:
-            self.floor_Q = np.maximum(self.floor_Q, _estimate_kth(scores_QN, k) - slack_Q)
-        query, column, value = _select_reaching(scores_QN, self.floor_Q)
+            self.floor_Q = np.maximum(self.floor_Q, estimate_kth(scores_QN, k) - slack_Q)
+        query, column, value = select_reaching(scores_QN, self.floor_Q)
         count_Q = np.bincount(query, minlength=queries)
         first_Q = np.cumsum(count_Q) - count_Q
-        keys_QW = np.full((queries, width + int(count_Q.max(initial=0))), _EMPTY)
+        keys_QW = np.full((queries, width + int(count_Q.max(initial=0))), EMPTY)
         keys_QW[:, :width] = self.keys_QW
         keys_QW[query, np.arange(width, width + len(query)) - first_Q[query]] = encode_keys(value, column + offset)
         if keys_QW.shape[1] >= k > width or keys_QW.shape[1] > 2 * k + 32:
@@ -122,7 +127,7 @@ class Pool:
         self.keys_QW = keys_QW
 
 
-def _select_reaching(scores_QN: torch.Tensor, floor_Q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def select_reaching(scores_QN: torch.Tensor, floor_Q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (query, column, score) of every score that reaches its query's floor, ordered by query."""
     if scores_QN.device.type == "cpu":
         scores = scores_QN.numpy()
@@ -136,7 +141,7 @@ def _select_reaching(scores_QN: torch.Tensor, floor_Q: np.ndarray) -> tuple[np.n
     return query, flat - query * scores_QN.shape[1], value
 
 
-def _estimate_kth(scores_QN: torch.Tensor, k: int) -> np.ndarray:
+def estimate_kth(scores_QN: torch.Tensor, k: int) -> np.ndarray:
     """Return a value per query that at least k of its scores reach, and not many more: float32 [Q].
 
     It is estimated from every eighth column; where fewer than k scores reach the estimate, all columns are used.
@@ -160,7 +165,7 @@ def _resolve(seen: Corpus, start: int, keys: np.ndarray, k: int, everything: boo
     """Return the k best candidates in the exact order. Candidates closer to a neighbour than the slack are scored
     exactly (all with `everything`); the others cannot change places."""
     keys = np.sort(keys, axis=1)
-    real = keys != _EMPTY
+    real = keys != EMPTY
     if everything:
         doubtful = real
     else:
@@ -171,7 +176,7 @@ def _resolve(seen: Corpus, start: int, keys: np.ndarray, k: int, everything: boo
         doubtful[:, 1:] |= close
         doubtful &= real
     flat = np.flatnonzero(doubtful)
-    rows = (keys.reshape(-1)[flat] & _LOW).astype(np.int64)
+    rows = decode_rows(keys.reshape(-1)[flat])
     keys.reshape(-1)[flat] = encode_keys(seen.compute_scores(flat // keys.shape[1] + start, rows), rows)
     keys.sort(axis=1)
     return np.ascontiguousarray(keys[:, :k])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,35 +28,124 @@ from ratchet.data.tables import (
     write_table,
 )
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
-from ratchet.data.vectors import group_blocks, read_blocks, read_dim, read_vectors
+from ratchet.data.vectors import group_blocks, read_blocks, read_dim, read_vectors, take_rows
 from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.retrieval.mine import Config, Inputs
+from ratchet.models.search.inverted_lists import (
+    VECTORS_PER_LIST,
+    build_lists,
+    choose_probes,
+    count_lists,
+    search_lists,
+)
 from ratchet.models.search.ranks import Relevant, score_relevant
 from ratchet.models.search.top_k import merge_top_k, top_k
-from ratchet.orchestrator.job_interface import Context, Result
+from ratchet.orchestrator.job_interface import Context, Result, sync
 
 BYTES_AT_ONCE = 1 << 30
 """Bytes of corpus vectors that a worker holds at a time. Larger corpora are searched in parts and merged."""
+
+SAMPLE = 256
+"""Queries that measure the recall of an approximate search."""
 
 NUM_CASES = 3
 """Queries shown in the report with their negatives."""
 
 
-class Worker:
-    """Mines negatives for shards of queries. Holds the ids of the corpus, and its vectors unless they are large."""
+class Candidates:
+    """Vectors of the documents that may be negatives. They are in memory only if they are not large."""
+
+    def __init__(self, config: Config, inputs: Inputs, corpus: pa.Table) -> None:
+        """corpus: a table with the ids of all documents."""
+        self.folder, self.ids = inputs.corpus_embeddings, corpus["id"].combine_chunks()
+        self.rows = find_candidates(config, inputs, corpus)
+        """Corpus rows of the candidates, int64, rising. None: all."""
+        self.rows_at_once = max(1, BYTES_AT_ONCE // (4 * read_dim(self.folder)))
+        self.held: list[list[tuple[int, np.ndarray]]] = []
+
+    def __len__(self) -> int:
+        return len(self.ids if self.rows is None else self.rows)
+
+    def search(self, query_QD: np.ndarray, k: int, device: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores [Q, K] and numbers [Q, K] of the best candidates, by exact search."""
+        return merge_top_k([top_k(query_QD, group, k, device=device) for group in self.read_groups()], k)
+
+    def read_groups(self) -> Iterable[list[tuple[int, np.ndarray]]]:
+        """Return the blocks (number of the first candidate, [n, D] float32), in groups that fit into memory."""
+        groups = self.held or group_blocks(self._read_blocks(), self.rows_at_once)
+        if len(self) <= self.rows_at_once:
+            self.held = list(groups)
+            return self.held
+        return groups
+
+    def read_mapped(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the vectors of all documents, mapped."""
+        return read_blocks(self.folder, self.ids, mapped=True)
+
+    def _read_blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        for first, block_ND in read_blocks(self.folder, self.ids):
+            if self.rows is None:
+                yield first, block_ND
+                continue
+            start, stop = np.searchsorted(self.rows, [first, first + len(block_ND)]).tolist()
+            if start < stop:
+                yield start, block_ND[self.rows[start:stop] - first]
+
+
+class IndexBuilder:
+    """Writes an index of the candidates that finds `min_recall` of the nearest ones of a sample of queries."""
 
     def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
+        self.config, self.inputs, self.device = config, inputs, device
+        self.candidates = Candidates(config, inputs, read_shards(inputs.corpus, ["id"]))
+        self.queries = read_shards(inputs.queries, ["id"])["id"].combine_chunks()
+
+    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+        vectors, seed = target.with_suffix(".lists"), self.config.seed
+        lists = count_lists(len(self.candidates))
+        trained = draw(len(self.candidates), VECTORS_PER_LIST * lists, seed)
+        sample_SD = take_rows(itertools.chain(*self.candidates.read_groups()), trained)
+        index = build_lists(vectors, sample_SD, self._read(report), lists, seed)
+        sync(vectors)
+        queries = read_blocks(self.inputs.query_embeddings, self.queries, mapped=True)
+        query_QD = take_rows(queries, draw(len(self.queries), SAMPLE, seed))
+        nearest_QKD = self._find_nearest(query_QD)
+        found, expected = choose_probes(index, query_QD, nearest_QKD, self.config.min_recall or 1.0)
+        faiss.write_index(index, str(target))
+        return {"rows": len(self.candidates), "found": found, "expected": expected}
+
+    def _find_nearest(self, query_QD: np.ndarray) -> np.ndarray:
+        """Return the vectors of the nearest candidates by exact search, [Q, K, D]."""
+        rows_QK = self.candidates.search(query_QD, self.config.window[1], self.device)[1]
+        rows_QK = rows_QK if self.candidates.rows is None else self.candidates.rows[rows_QK]
+        row_n, place_QK = np.unique(rows_QK, return_inverse=True)
+        nearest_nD = take_rows(self.candidates.read_mapped(), row_n)
+        return nearest_nD[place_QK]
+
+    def _read(self, report: ReportProgress) -> Iterator[np.ndarray]:
+        for first, block_ND in itertools.chain(*self.candidates.read_groups()):
+            yield block_ND
+            report(first + len(block_ND))
+
+
+def draw(number: int, most: int, seed: int) -> np.ndarray:
+    """Draw at most `most` of the numbers below `number`, rising."""
+    return np.sort(np.random.default_rng(seed).permutation(number)[:most])
+
+
+class Worker:
+    """Mines negatives for shards of queries. index: of `IndexBuilder`, for an approximate search."""
+
+    def __init__(self, config: Config, inputs: Inputs, device: str, index: Path | None = None) -> None:
         table = read_shards(inputs.corpus, ["id", "text"])
         self.text_N = hash_texts(table["text"])
         self.config, self.inputs, self.device = config, inputs, device
         names = [field.name for field in fields(Window)[2:]]
         self.window = Window(*config.window, **{name: getattr(config, name) for name in names})
-        self.table, self.ids = table.select(["id"]), table["id"].combine_chunks()
-        self.rows_at_once = max(1, BYTES_AT_ONCE // (4 * read_dim(inputs.corpus_embeddings)))
-        held = len(self.ids) <= self.rows_at_once
-        self.held = list(read_blocks(inputs.corpus_embeddings, self.ids)) if held else None
-        self.candidates = find_candidates(config, inputs, self.table)
+        self.table = table.select(["id"])
+        self.candidates = Candidates(config, inputs, self.table)
+        self.ids, self.index = self.candidates.ids, None if index is None else faiss.read_index(str(index))
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         shard = read_queries(source)
@@ -86,7 +176,7 @@ class Worker:
                     self.text_N,
                     self.config.seed,
                     query["id"],
-                    self.candidates,
+                    self.candidates.rows,
                 )
             )
             report(q + 1)
@@ -117,25 +207,17 @@ class Worker:
 
     def _ranked(self, query_QD: np.ndarray, positives: Relevant) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
         """Return scores [Q, K] and rows [Q, K] of the best candidates, and the scores of each query's positives."""
-        best, found_R = [], np.full(len(positives.indices), np.nan, np.float32)
-        for group in self._groups():
-            found_R = np.fmax(found_R, score_relevant(query_QD, positives, group))
-            if ranked := self._choose(group):
-                best.append(top_k(query_QD, ranked, self.window.hi, device=self.device))
-        scores_QK, rows_QK = merge_top_k(best, self.window.hi)
-        rows_QK = rows_QK if self.candidates is None else self.candidates[rows_QK]
-        return scores_QK, rows_QK, np.split(found_R, positives.indptr[1:-1])
+        positive_R = self._score(query_QD, positives)
+        if self.index is None:
+            scores_QK, rows_QK = self.candidates.search(query_QD, self.window.hi, self.device)
+        else:
+            scores_QK, rows_QK = search_lists(self.index, query_QD, self.window.hi)
+        if self.candidates.rows is not None:
+            rows_QK = self.candidates.rows[rows_QK]
+        return scores_QK, rows_QK, np.split(positive_R, positives.indptr[1:-1])
 
-    def _choose(self, group: list[tuple[int, np.ndarray]]) -> list[tuple[int, np.ndarray]]:
-        """Return the vectors of the candidates among some blocks. Their rows are indices into the candidates."""
-        if self.candidates is None:
-            return group
-        found = []
-        for first, block_ND in group:
-            start, stop = np.searchsorted(self.candidates, [first, first + len(block_ND)])
-            if start < stop:
-                found.append((int(start), block_ND[self.candidates[start:stop] - first]))
-        return found
+    def _score(self, query_QD: np.ndarray, pairs: Relevant) -> np.ndarray:
+        return score_relevant(query_QD, pairs, self.candidates.read_mapped())
 
     def _scores(
         self, query_QD: np.ndarray, wanted: list[np.ndarray], rows_QK: np.ndarray, scores_QK: np.ndarray
@@ -148,15 +230,10 @@ class Worker:
         others = [[row for row in rows.tolist() if row not in known[q]] for q, rows in enumerate(wanted)]
         if any(others):
             pairs = Relevant.from_lists(others)
-            found_R = score_relevant(query_QD, pairs, itertools.chain.from_iterable(self._groups()))
+            found_R = self._score(query_QD, pairs)
             for q, row, score in zip(pairs.query_R.tolist(), pairs.indices.tolist(), found_R.tolist(), strict=True):
                 known[q][row] = score
         return [[known[q][row] for row in rows.tolist()] for q, rows in enumerate(wanted)]
-
-    def _groups(self) -> Iterable[list[tuple[int, np.ndarray]]]:
-        if self.held is not None:
-            return [self.held]
-        return group_blocks(read_blocks(self.inputs.corpus_embeddings, self.ids), self.rows_at_once)
 
 
 def find_candidates(config: Config, inputs: Inputs, corpus: pa.Table) -> np.ndarray | None:
@@ -171,6 +248,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.queries)
     total = count_rows(shards, ["id", "text", "positives"])
     arguments = {"config": config, "inputs": inputs, "device": "cuda" if context.resources.gpus else "cpu"}
+    recall: dict[str, float] = {}
+    if config.min_recall:
+        folder, source = context.work / "index", list_shards(inputs.corpus)[:1]
+        built = map_shards(context, source, IndexBuilder, arguments, folder, suffix="faiss")
+        recall["recall"] = round(built["found"] / built["expected"], 4)
+        arguments["index"] = folder / f"{source[0].stem}.faiss"
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
     positive, negative, hardest = write_jsonl(context.out, Texts(read_shards(inputs.corpus)))
     corpus = read_shards(inputs.corpus, ["id"])
@@ -182,6 +265,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             "negatives": counts["negatives"],
             "random_fill": counts["random_fill"],
             "suspected_false_negatives": counts["suspects"],
+            **recall,
             "positive_similarity": positive,
             "negative_similarity": negative,
         },

@@ -16,13 +16,14 @@ from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval.implementation import mine as implementation
 from ratchet.jobs.retrieval.mine import Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Result
+from tests.support.step_process import work_here
 
 MakeContext = Callable[..., Context]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def ray(local_ray: None) -> None:
-    pass
+@pytest.fixture
+def context(local_ray: None, context: MakeContext) -> MakeContext:
+    return work_here(context)
 
 
 def mined(ctx: Context, problem: Any, **config: Any) -> tuple[Result, list[dict[str, Any]]]:
@@ -120,7 +121,7 @@ def test_workers_and_blocks_give_the_same_bytes(
     config = Config(window=(1, 40))
     inputs = Inputs(problem.queries, problem.corpus, problem.query_embeddings, problem.corpus_embeddings)
     worker = implementation.Worker(config, inputs, "cpu")
-    assert worker.held is None
+    assert len(list(worker.candidates.read_groups())) > 1
     target = runs["plain"].work / "streamed.parquet"
     worker(problem.queries / "shard-00001.parquet", target, lambda rows, tokens=0: None)
     assert target.read_bytes() == found["plain"]["shard-00001.parquet"]
@@ -193,3 +194,34 @@ def test_labelled_documents_alone_are_candidates(problem: Any, context: MakeCont
     assert found.tolist() == labelled
     larger = pa.concat_tables([corpus, pa.table({"id": [f"e{n}" for n in range(4 * len(labelled))]})])
     assert implementation.find_candidates(Config(candidates="auto"), inputs, larger) is None
+
+
+@pytest.mark.parametrize("candidates", ["corpus", "labelled"])
+def test_an_approximate_search_that_must_find_all_gives_the_same_bytes(
+    problem: Any, context: MakeContext, candidates: str
+) -> None:
+    found = {}
+    for name, limit in (("exact", None), ("approximate", 1.0)):
+        ctx = context(name=name)
+        settings = {"window": (1, 200), "candidates": candidates, "min_recall": limit}
+        result, _ = mined(ctx, problem, **settings)
+        found[name] = {path.name: path.read_bytes() for path in ctx.out.iterdir()}
+        assert result.metrics.get("recall") == limit
+    assert found["exact"] == found["approximate"]
+
+
+def test_the_recall_is_measured_and_the_index_is_built_once(
+    problem: Any, context: MakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A group of 20 vectors at a time: the parts of the index are merged.
+    monkeypatch.setattr(implementation, "BYTES_AT_ONCE", 20 * 8 * 4)
+    first = context()
+    rough, _ = mined(first, problem, window=(1, 10), min_recall=0.5)
+    assert 0.5 <= rough.metrics["recall"] < 0.95
+    fine, _ = mined(context(name="fine"), problem, window=(1, 10), min_recall=0.95)
+    assert 0.9 <= fine.metrics["recall"] <= 1
+    (index,) = (first.work / "index").glob("*.faiss")
+    before = index.stat().st_ino
+    again, _ = mined(context(attempt=2), problem, window=(1, 10), min_recall=0.5)
+    assert again.metrics == rough.metrics
+    assert index.stat().st_ino == before
