@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ratchet.errors import DamagedError, InputError
@@ -28,9 +28,10 @@ class Planned:
     """A step and what is known about it so far."""
 
     step: Step
-    fingerprint: dict[str, Any] | None = None
-    """None while an input does not exist."""
-    step_id: str | None = None
+    fingerprint: dict[str, Any] = field(default_factory=dict)
+    """Empty while an input does not exist, and for a step of a finished run."""
+    step_id: str = ""
+    """Empty while an input does not exist."""
     commit: Commit | None = None
     """None: the store has no result."""
     manifest: Manifest | None = None
@@ -80,8 +81,8 @@ class Plan:
         planned = self.steps[name]
         if planned.commit is None and all(self.steps[parent].commit for parent in self.parents[name]):
             if planned.step.finished:
-                planned.fingerprint, planned.step_id = {}, planned.step.finished
-            elif planned.fingerprint is None:
+                planned.step_id = planned.step.finished
+            elif not planned.step_id:
                 job = planned.step.job
                 if job.effective is not None:
                     results = {key: Result(parent.result.get("metrics", {})) for key, parent in self._makers(name)}
@@ -89,7 +90,6 @@ class Plan:
                 inputs = {key: self.digest_input(ref) for key, ref in planned.step.inputs.items()}
                 planned.fingerprint = build_fingerprint(job, self.code[job], planned.step.config, inputs)
                 planned.step_id = digest(planned.fingerprint)
-            assert planned.step_id is not None
             if (commit := self.store.use(planned.step_id)) and (manifest := self._load_manifest(commit)):
                 planned.commit, planned.manifest = commit, manifest
         return planned
@@ -120,7 +120,6 @@ class Plan:
     def check_sources(self, name: str) -> None:
         """Raises InputError if a source changed since the plan was made."""
         planned = self.steps[name]
-        assert planned.fingerprint is not None
         for key, ref in planned.step.references():
             if isinstance(ref, Source) and self.sources.digest(ref) not in planned.fingerprint["inputs"][key]:
                 raise InputError(
@@ -179,7 +178,6 @@ class Plan:
                 for parent in sorted(self.parents[name])
                 if self.steps[parent].commit is None
             ]
-        assert planned.fingerprint is not None
         earlier = self.store.lookup(before[name]) if name in before else None
         if earlier is None:
             return ["no earlier run in this store finished it"]
@@ -193,7 +191,7 @@ class Plan:
                 "step": name,
                 "job": planned.step.job.name,
                 "state": planned.state,
-                "step_id": planned.step_id,
+                "step_id": planned.step_id or None,
                 "reasons": self.explain(name, before),
             }
             for name, planned in self.steps.items()

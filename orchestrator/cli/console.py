@@ -85,7 +85,7 @@ def print_plan(plan: Plan, before: Mapping[str, str], needs: Mapping[str, StepNe
         state = Text(f"{planned.state:<8}", style=colours[planned.state])
         parts = [_format_needs(needs[name])] if name in needs else []
         parts += [f"last time {format_duration(last_times[name])}"] if name in last_times else []
-        rest = f"  {(planned.step_id or ''):<12.12}  {', '.join(parts)}".rstrip()
+        rest = f"  {planned.step_id:<12.12}  {', '.join(parts)}".rstrip()
         console.print(Text(f"{name:<{width}}  "), state, Text(rest), sep="")
         for reason in plan.explain(name, before) if explain else []:
             console.print(Text(f"    {reason}", style="dim"))

@@ -88,11 +88,9 @@ class Executor:
 
     def _acquired(self, name: str) -> Lease | Commit:
         """Wait for the lease. Returns the commit if another driver finishes the step first."""
-        step_id = self.plan.steps[name].step_id
-        assert step_id is not None
         said = ""
         while not self.stopping.is_set():
-            lease = self.leases.acquire(step_id)
+            lease = self.leases.acquire(self.plan.steps[name].step_id)
             if not isinstance(lease, HeldByOther):
                 return lease
             if lease.owner != said:
@@ -105,8 +103,6 @@ class Executor:
     def _attempt(self, name: str, lease: Lease, tries: int) -> Commit:
         planned = self.plan.steps[name]
         step, step_id = planned.step, planned.step_id
-        assert step_id is not None
-        assert planned.fingerprint is not None
         started = time.time()
         inputs = self.plan.inputs(name, verified=True)
         self.plan.check_sources(name)

@@ -161,7 +161,7 @@ class Run:
                 self.status[name] = Status.DONE
                 self.run_log.event("hit", name, step_id=planned.step_id)
                 self.view.hit(name)
-            elif planned.step_id is not None:
+            elif planned.step_id:
                 self.status[name] = Status.READY
 
     def _start_cluster(self) -> None:
@@ -220,7 +220,7 @@ class Run:
             {
                 "name": name,
                 "job": planned.step.job.name,
-                "step_id": planned.step_id,
+                "step_id": planned.step_id or None,
                 "object": planned.commit.manifest if planned.commit else None,
                 "status": self.status[name].value,
                 "inputs": describe_inputs(planned.step),

@@ -34,7 +34,7 @@ class WarmStartFamily:
     def from_plan(cls, planned: Planned) -> WarmStartFamily | None:
         """Return the family of a step, or None if its job or config does not allow a warm start."""
         warm_start, config = planned.step.job.warm_start, planned.step.config
-        if warm_start is None or warm_start.blocked_by(config) or planned.fingerprint is None:
+        if warm_start is None or warm_start.blocked_by(config):
             return None
         name = warm_start.setting
         rest = {key: value for key, value in planned.fingerprint["config"].items() if key != name}

@@ -113,7 +113,7 @@ def _build_step(run: Run, name: str, last: Mapping[str, Any], retries: int) -> S
         name=name,
         job=planned.step.job.name,
         status="hit" if hit else words.get(run.status[name], "pending"),  # type: ignore[arg-type]
-        step_id=planned.step_id or "",
+        step_id=planned.step_id,
         retries=retries,
         seconds=planned.commit.record["seconds"] if planned.commit else seconds,
         inputs=_list_inputs(run.plan, name),
