@@ -163,20 +163,21 @@ def _format_total(needs: Collection[StepNeeds]) -> str:
 
 
 def print_table(rows: Mapping[str, Mapping[str, str]]) -> None:
+    """Print a table of numbers with a label for each row."""
     columns = collect_columns(rows.values())
-    grid = Table("", *columns, box=None, pad_edge=False)
-    for column in grid.columns[1:]:
-        column.justify = "right"
-    for label, row in rows.items():
-        grid.add_row(Text(label), *(Text(row.get(c, NOTHING)) for c in columns))
-    print_grid(grid)
+    lines = [[label, *(row.get(c, NOTHING) for c in columns)] for label, row in rows.items()]
+    print_grid(["", *columns], lines, numbers=columns)
 
 
-def print_grid(grid: Table) -> None:
-    """Print a table. Words are never cut: a terminal that is too narrow for the longest ones wraps the lines."""
-    for column in grid.columns:
-        cells = (str(cell) for cell in (column.header, *column.cells))
-        column.min_width = max((cell_len(word) for cell in cells for word in cell.split()), default=0)
+def print_grid(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()) -> None:
+    """Print a table. Words are never cut: a terminal that is too narrow for the longest ones wraps the lines. numbers:
+    the columns that are aligned on the right."""
+    grid = Table(box=None, pad_edge=False)
+    for name, *cells in zip(header, *rows, strict=True):
+        longest = max((cell_len(word) for cell in (name, *cells) for word in cell.split()), default=0)
+        grid.add_column(name, justify="right" if name in numbers else "left", min_width=longest)
+    for row in rows:
+        grid.add_row(*map(Text, row))
     console, needed = CleanConsole(), CleanConsole(width=10_000).measure(grid)
     width = max(console.width, needed.minimum) if console.is_terminal else needed.maximum
     CleanConsole(width=width).print(grid)

@@ -10,9 +10,6 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from ratchet.errors import DamagedError, StoreError
 from ratchet.orchestrator.atomic_file import write_atomically
 from ratchet.orchestrator.cli.console import format_time, print_error, print_grid, print_table
@@ -45,10 +42,8 @@ def print_status(arguments: argparse.Namespace) -> int:
         return 0
     shown = {"seconds": format_duration, "started": format_time, "note": lambda text: (text.splitlines() or [""])[0]}
     if found:
-        grid = Table(*found[0], box=None, pad_edge=False)
-        for row in found:
-            grid.add_row(*(Text(str(shown[name](cell) if name in shown else cell)) for name, cell in row.items()))
-        print_grid(grid)
+        rows = [[str(shown[name](cell) if name in shown else cell) for name, cell in row.items()] for row in found]
+        print_grid(list(found[0]), rows)
     elif run is None:
         print_clean(f"no runs in {store.where}")
     for line in list_sweeps_and_leases(store) if run is None else ():
@@ -108,35 +103,28 @@ def print_models(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_clean(json.dumps([{"name": one.name, **asdict(one)} for one in models], indent=1))
         return
-    grid = Table("model", "kind", "row", "metric", "base", "MB", "run started", box=None, pad_edge=False)
-    grid.columns[5].justify = "right"
+    rows = []
     for one in models:
-        best = " (best)" if one.best_as else ""
-        size, base = f"{one.bytes / 1e6:,.1f}", Text(one.base or NOTHING)
-        numbers = one.format_metric(), base, size, format_time(one.started)
-        grid.add_row(Text(one.name + best), one.kind, Text(one.row), *numbers)
-    if grid.row_count:
-        print_grid(grid)
+        name = one.name + (" (best)" if one.best_as else "")
+        size = f"{one.bytes / 1e6:,.1f}"
+        rows.append((name, one.kind, one.row, one.format_metric(), one.base or NOTHING, size, format_time(one.started)))
+    if rows:
+        print_grid(("model", "kind", "row", "metric", "base", "MB", "run started"), rows, numbers=("MB",))
     else:
         print_clean(f"no models in {store.where}")
 
 
 def print_log(store: Store, limit: int, run: str) -> None:
     """Print the newest records of the audit log, the newest last; only those of runs whose id starts with `run`."""
-    grid = Table("time", "what", "MB", "step or name", "object", "by", "run", box=None, pad_edge=False)
-    grid.columns[2].justify = "right"
+    rows = []
     for event in audit_log.read_newest(store, limit, run):
         subject = f"{event['things']:,} things" if "things" in event else event.get("name") or ""
-        grid.add_row(
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"])),
-            event["what"],
-            f"{event['bytes'] / 1e6:,.1f}" if "bytes" in event else NOTHING,
-            Text(" ".join(filter(None, [subject, event.get("step", "")[:12]]))),
-            event.get("object", NOTHING)[:12],
-            Text(f"{event['user']}@{event['host']}"),
-            Text(event["run"] or NOTHING),
-        )
-    print_grid(grid)
+        named = " ".join(filter(None, [subject, event.get("step", "")[:12]]))
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"]))
+        size = f"{event['bytes'] / 1e6:,.1f}" if "bytes" in event else NOTHING
+        by = f"{event['user']}@{event['host']}"
+        rows.append((at, event["what"], size, named, event.get("object", NOTHING)[:12], by, event["run"] or NOTHING))
+    print_grid(("time", "what", "MB", "step or name", "object", "by", "run"), rows, numbers=("MB",))
 
 
 def print_report(arguments: argparse.Namespace) -> None:
@@ -168,13 +156,13 @@ def print_diff(arguments: argparse.Namespace) -> None:
     print_clean(f"after:  {found.runs[1]}, {format_duration(found.seconds[1])}")
     for name, (old, new) in found.parameters.items():
         print_clean(f"parameter {name}: {old!r} -> {new!r}")
-    grid = Table("row", "column", "before", "after", "difference", "", box=None, pad_edge=False)
+    rows = []
     for one in found.numbers:
         if one.after != one.before:
             cells = (f"{one.before:.4f}", f"{one.after:.4f}", f"{one.after - one.before:+.4f}")
-            grid.add_row(Text(one.row), Text(one.column), *cells, one.verdict)
-    if grid.row_count:
-        print_grid(grid)
+            rows.append((one.row, one.column, *cells, one.verdict))
+    if rows:
+        print_grid(("row", "column", "before", "after", "difference", ""), rows)
     for step in found.steps:
         old, new = (format_duration(seconds) for seconds in step.seconds)
         print_clean(f"step {step.name}: {old} -> {new}")
