@@ -83,10 +83,9 @@ def _submit(arguments: argparse.Namespace) -> int:
     options += [part for line in arguments.set for part in ("--set", line)]
     if arguments.settings is not None:
         options += ["--settings", arguments.settings.name]
-    missing = [name for name in arguments.env if name not in os.environ]
-    if missing:
-        raise InputError(f"submit --env {missing[0]}: not set here; expected an environment variable; export it first")
     for name in arguments.env:
+        if name not in os.environ:
+            raise InputError(f"submit --env {name}: not set here; expected an environment variable; export it first")
         if is_secret_variable(name) or contains_secret(os.environ[name]):
             raise InputError(
                 f"submit --env {name}: looks like a secret; expected none, since jobs show their variables;"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 
 import argcomplete
 
@@ -26,18 +27,15 @@ def complete(parser: Parser) -> None:
     for command in parser.list_commands().values():
         for action in command._actions:
             if lister := LISTERS.get(action.dest):
-                action.completer = _make_completer(lister)  # type: ignore[attr-defined]
+                action.completer = partial(_list_names, lister)  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser)
 
 
-def _make_completer(lister: Lister) -> Callable[..., list[str]]:
-    def list_names(parsed_args: argparse.Namespace, **_: object) -> list[str]:
-        try:
-            return lister(parsed_args)
-        except RatchetError:
-            return []  # no such recipe, no store: there is nothing to offer
-
-    return list_names
+def _list_names(lister: Lister, *, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    try:
+        return lister(parsed_args)
+    except RatchetError:
+        return []  # no such recipe, no store: there is nothing to offer
 
 
 def _list_recipes(arguments: argparse.Namespace) -> list[str]:

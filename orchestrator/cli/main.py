@@ -36,7 +36,3 @@ def _prepare_streams() -> None:
     columns = os.environ.get("COLUMNS", "")
     if not columns.isdigit() or not int(columns):
         os.environ.pop("COLUMNS", None)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
