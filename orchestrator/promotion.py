@@ -46,9 +46,7 @@ def promote(store: Store, name: str, commit: Commit, run_id: str, about: Mapping
     link.replace(folder / name)
     sync(folder)
     store.publish(folder)
-    size = sum(file.bytes for file in store.manifest(commit.manifest).files)
-    details: dict[str, Any] = {"step": commit.step_id, "object": commit.manifest, "bytes": size}
-    audit_log.record(store, "promote", run_id, name=name, **details)
+    audit_log.record(store, "promote", run_id, commit, name=name, bytes=store.manifest(commit.manifest).size)
     return folder / name
 
 

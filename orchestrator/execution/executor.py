@@ -124,7 +124,7 @@ class Executor:
             out=staging,
             work=work,
             resources=resolve_step(step, self.cluster.machines()),
-            logs=self.plan.store.logs(step_id),
+            logs=self.plan.store.local("steps", step_id, "logs"),
             warm_start_to=work / "state" if family else None,
             warm_start_from=state,
         )

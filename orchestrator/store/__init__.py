@@ -262,10 +262,6 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def logs(self, step_id: str) -> Path:
-        """Return the folder for event files of TensorBoard. It is kept as long as the step."""
-        return self.root / "steps" / step_id / "logs"
-
     def add_object(self, staging: Path, result: Result, mark: Callable[[str], None]) -> Manifest:
         """Turn a staging folder into an object, synced to disk, and return its manifest. No step points to it yet.
 
@@ -307,15 +303,13 @@ class Store:
         The withdrawal is a new attempt that has ended: attempt numbers only grow, so no older attempt can commit. A
         result that another process has made since stays.
         """
-        step_id, attempt, digest = commit.step_id, commit.attempt, commit.manifest
-        if self.lookup(step_id) != commit:
+        if self.lookup(commit.step_id) != commit:
             return
         # Before the withdrawal, so that every later attempt sees it. This process may be suspended here while others
         # withdraw and replace the object: nothing that may be sound is removed.
-        self.backend.report_damage(digest, self.root / "objects" / digest)
-        if self.create(f"{attempt_key(step_id, attempt + 1)}/end", {"withdrawn": attempt}):
-            name = commit.record.get("name")
-            audit_log.record(self, "withdraw", "", name=name, step=step_id, attempt=attempt, object=digest)
+        self.backend.report_damage(commit.manifest, self.root / "objects" / commit.manifest)
+        if self.create(f"{attempt_key(commit.step_id, commit.attempt + 1)}/end", {"withdrawn": commit.attempt}):
+            audit_log.record(self, "withdraw", about=commit, name=commit.record.get("name"))
 
     def _place(self, staging: Path, manifest: Manifest) -> None:
         """Move a staging folder to its address. If the object exists, replace what is damaged in it."""

@@ -21,18 +21,20 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ratchet.orchestrator.store import Store
+    from ratchet.orchestrator.store import Commit, Store
 
 READERS = 16
 """Concurrent reads, since object storage has a high latency."""
 
 
-def record(store: Store, what: str, run: str, **details: Any) -> None:
+def record(store: Store, what: str, run: str = "", about: Commit | None = None, **details: Any) -> None:
     """Write a record. It is not synced to disk, and a failure to write it is ignored.
 
-    what: commit, withdraw, promote or collect. run: the id of a run or sweep; empty if there is none. details: plain
-    JSON values, such as `step`, `name`, `object`, `bytes`.
+    what: commit, withdraw, promote or collect. run: the id of a run or sweep; empty if there is none. about: the result
+    whose `step`, `attempt` and `object` are recorded. details: plain JSON values, such as `name`, `bytes`.
     """
+    if about is not None:
+        details |= {"step": about.step_id, "attempt": about.attempt, "object": about.manifest}
     now = datetime.now(UTC)
     key = f"log/{now:%Y-%m-%d}/{now:%H%M%S.%f}-{uuid.uuid4().hex[:8]}"
     who = {"host": platform.node(), "user": _find_user(), "run": run}

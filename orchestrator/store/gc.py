@@ -115,7 +115,7 @@ def _record(store: Store, garbage: Sequence[Garbage]) -> None:
     """Write to the audit log what is about to be removed."""
     if garbage:
         keys, size = [item.key for item in garbage], sum(item.bytes for item in garbage)
-        audit_log.record(store, "collect", "", things=len(keys), bytes=size, keys=keys)
+        audit_log.record(store, "collect", things=len(keys), bytes=size, keys=keys)
 
 
 def _why_renamed(name: str) -> str:

@@ -68,16 +68,7 @@ class Lease:
             if not self._create_end({"commit": asdict(commit)}):
                 owner = (store.read(f"{self._key}/end") or {}).get("revoked_by", "another process")
                 raise LeaseLost(f"step {self.step_id[:12]}, attempt {self.attempt}: taken over by {owner}")
-        audit_log.record(
-            store,
-            "commit",
-            self.leases.run_id,
-            name=record.get("name"),
-            step=self.step_id,
-            attempt=self.attempt,
-            object=commit.manifest,
-            bytes=sum(file.bytes for file in manifest.files),
-        )
+        audit_log.record(store, "commit", self.leases.run_id, commit, name=record.get("name"), bytes=manifest.size)
         store.clear(self.step_id)
         return commit
 

@@ -85,6 +85,11 @@ class Manifest:
         raise DamagedError(f"{where}: changed after the commit; expected digest {address[:12]}; {REPAIR}")
 
     @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return sum(file.bytes for file in self.files)
+
+    @property
     def document(self) -> dict[str, Any]:
         """The manifest as plain JSON values."""
         return {"schema": SCHEMA, "files": [asdict(file) for file in self.files], "result": self.result}
@@ -154,9 +159,8 @@ class Manifest:
             if full and known.get(path) != stamp:
                 unread.append((path, stamp, file))
         with ThreadPoolExecutor(max_workers=8) as pool:
-            for (path, stamp, file), found in zip(
-                unread, pool.map(compute_sha256, [u[0] for u in unread]), strict=True
-            ):
+            sums = pool.map(compute_sha256, [path for path, _, _ in unread])
+            for (path, stamp, file), found in zip(unread, sums, strict=True):
                 if found != file.sha256:
                     raise DamagedError(describe_damage(str(path), f"content {found[:12]}", f"{file.sha256[:12]}"))
                 known[path] = stamp
