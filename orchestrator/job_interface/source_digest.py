@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,9 @@ class SourceDigests:
     def __init__(self, cache: Path) -> None:
         """cache: a file of this machine only. Inodes and times of another machine say nothing here."""
         self.cache = cache
-        self.digests: dict[str, list[Any]] = _load(cache)
+        self.digests: dict[str, list[Any]] = {}
+        with suppress(FileNotFoundError, ValueError):
+            self.digests = json.loads(cache.read_text())
         self.changed = False
 
     def digest(self, source: Source) -> str:
@@ -126,11 +129,3 @@ def _walk(source: Source, folder: Path, prefix: str, above: tuple[tuple[int, int
                 f"{source.label or source.path}: the link {path} leads to {path.readlink()}, which does not exist;"
                 " expected a file or folder; mend or remove the link"
             )
-
-
-def _load(cache: Path) -> dict[str, list[Any]]:
-    try:
-        digests: dict[str, list[Any]] = json.loads(cache.read_text())
-        return digests
-    except (FileNotFoundError, ValueError):
-        return {}

@@ -197,7 +197,8 @@ class Bucket(Backend):
         A local file that continues the published one, such as the events of a run on this machine, stays.
         """
         for meta in self.list_objects(key):
-            name, version = meta["path"], _version(meta)
+            name = meta["path"]
+            version = meta["e_tag"] or f"{meta['size']} {meta['last_modified']}"  # not every storage has ETags
             path, (known, before) = folder / name.removeprefix(f"{key}/"), self._read_synced(name)
             if known == version and path.exists():
                 continue
@@ -282,11 +283,6 @@ def _stamp(path: Path) -> list[int]:
     """Return the size and modification time (ns) of a file."""
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns]
-
-
-def _version(meta: Any) -> str:
-    """Return what differs between two contents of a key: the ETag where the storage has one."""
-    return meta["e_tag"] or f"{meta['size']} {meta['last_modified']}"
 
 
 def _first_line(error: BaseException) -> str:

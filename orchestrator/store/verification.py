@@ -37,14 +37,9 @@ def verify(store: Store, sample: float = 1.0) -> Verification:
     _check_promoted(store, found)
     names = {commit.manifest: f"step {commit.record.get('name', commit.step_id[:12])}" for commit in commits}
     found.commits, found.objects = len(commits), len(names)
-    files: list[tuple[str, File]] = []
-    for item in map_parallel(
-        THREADS, lambda digest: _check_object(store, digest, names[digest]), sorted(names), "objects"
-    ):
-        if isinstance(item, str):
-            found.problems.append(item)
-        else:
-            files.append(item)
+    checked = map_parallel(THREADS, lambda named: _check_object(store, *named), sorted(names.items()), "objects")
+    found.problems += [item for item in checked if isinstance(item, str)]
+    files = [item for item in checked if not isinstance(item, str)]
     found.files = len(files)
     drawn = files if sample == 1 else random.sample(files, round(sample * len(files)))
     found.files_read, found.bytes_read = len(drawn), sum(file.bytes for _, file in drawn)
