@@ -112,7 +112,7 @@ def running(length: int) -> None:
                 run.execute()
             taken.append((time.perf_counter() - start) / length)
             assert run.word == "finished"
-    cluster.stop()
+    cluster.close()
     print(f"a step that does nothing: {statistics.median(taken) * 1e3:.0f} ms (lease, Ray task, commit, run_log)")
 
 

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,8 +59,7 @@ def run_recipe(
                 f"--out {target}: {name} has no result to copy; expected a job, or a recipe that writes a model,"
                 " vectors or an index; leave it out"
             )
-        cluster = Cluster(address, recipe.list_modules(found, steps))
-        stack.callback(cluster.stop)
+        cluster = stack.enter_context(closing(Cluster(address, recipe.list_modules(found, steps))))
         open_run = stack.enter_context(OpenRun(store))
         plan, run_log = begin(found, steps, store, parameters, argv, repair, cluster)
         open_run.set_folder(run_log.folder)

@@ -197,7 +197,7 @@ class Cluster:
             ) from error
         return latest
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Disconnect from the cluster; stop the Ray that `start` started."""
         if self.started:
             ray.kill(self.progress_actor)

@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,11 +74,8 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
         command = shlex.join(argv)
         sweep = plan_sweep(arguments.recipe, lines, arguments.space, arguments.metric, store, options, command)
         open_run.set_folder(sweep.trial_log.folder)
-        cluster = Cluster(arguments.address, list_modules(sweep.recipe, sweep.steps))
-        try:
+        with closing(Cluster(arguments.address, list_modules(sweep.recipe, sweep.steps))) as cluster:
             finished = _run_trials(sweep, arguments, cluster, store)
-        finally:
-            cluster.stop()
         report = results.build_sweep_report(sweep, store, command)
         console.print_sweep(report)
         best = results.find_winner(list(sweep.trial_log.trials.values()), sweep.objective.maximize)

@@ -11,6 +11,7 @@ import os
 import queue
 import threading
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -135,17 +136,13 @@ class TrialActor(tune.Trainable):
         run_log.run_id = f"{sweep.trial_log.id} with {', '.join(format_settings(self.settings)) or 'the defaults'}"
         make_folder(run_log.folder)
         listener = TrialListener(self, report_to_tune=seed == 0)
-        cluster = Cluster()
-        with OpenRun(store) as open_run:
+        with OpenRun(store) as open_run, closing(Cluster()) as cluster:
             plan = Plan(steps, store)
             plan.check()
             run = Run(sweep.recipe, Summary(()), plan, cluster, run_log, listener, self.stopping)
             run.write_plan()  # before its folder is named: the folder may hold the plan of an earlier run
             open_run.set_folder(run_log.folder)
-            try:
-                run.execute()
-            finally:
-                cluster.stop()
+            run.execute()
         if run.interrupted:
             raise Interrupted(f"trial {self.settings}: stopped")
         if run.failures:
