@@ -104,12 +104,9 @@ def _save(trace: str, store: str | None) -> str:
             path.parent.mkdir(exist_ok=True)
             path.write_text(trace, "utf-8", "replace")
             return str(path)
-    with (
-        suppress(OSError),
-        tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", errors="replace", prefix="ratchet-", suffix=".txt", delete=False
-        ) as file,
-    ):
-        file.write(trace)
-        return file.name
+    with suppress(OSError):
+        descriptor, temporary = tempfile.mkstemp(".txt", "ratchet-")
+        with open(descriptor, "w", encoding="utf-8", errors="replace") as file:
+            file.write(trace)
+        return temporary
     return "no file, since none can be written"

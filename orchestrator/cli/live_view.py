@@ -98,8 +98,6 @@ class LiveView(RunListener):
                 refresh_per_second=4,
                 transient=True,
                 vertical_overflow="crop",
-                redirect_stdout=True,
-                redirect_stderr=True,
             )
             self._live.start()
         return self

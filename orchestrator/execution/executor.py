@@ -166,9 +166,8 @@ def describe_failure(error: BaseException) -> str:
     if isinstance(error, RatchetError):
         return describe(error)
     places = _IN_USERS_CODE.findall(getattr(error, "remote_traceback", ""))[-MAX_PLACES:]
-    return ": ".join(
-        filter(None, [", ".join(f"{file}:{line} in {name}" for file, line, name in places), describe(error)])
-    )
+    where = ", ".join(f"{file}:{line} in {name}" for file, line, name in places)
+    return f"{where}: {describe(error)}" if where else describe(error)
 
 
 def versions() -> dict[str, str]:

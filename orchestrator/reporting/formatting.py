@@ -145,8 +145,6 @@ def format_setting(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, str):
-        return clean(value)
     if isinstance(value, list | tuple):
         return ", ".join(format_setting(item) for item in value)
     if isinstance(value, dict):

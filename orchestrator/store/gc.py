@@ -106,16 +106,11 @@ def sweep(store: Store, garbage: Sequence[Garbage], *, keep: int, grace: float) 
         objects = [item for item in here if item.kind == "objects" and item.name not in in_use]
         taken += map_parallel(THREADS, take, objects, "objects moved away")
         remote = [item for item in garbage if item.remote]
-        _record(store, [item for item, _ in taken] + remote)
+        if doomed := [item for item, _ in taken] + remote:
+            size = sum(item.bytes for item in doomed)
+            audit_log.record(store, "collect", things=len(doomed), bytes=size, keys=[item.key for item in doomed])
         removed = map_parallel(THREADS, remove, taken, "removed")
         return removed + bucket_gc.sweep(store, remote, kept, before)
-
-
-def _record(store: Store, garbage: Sequence[Garbage]) -> None:
-    """Write to the audit log what is about to be removed."""
-    if garbage:
-        keys, size = [item.key for item in garbage], sum(item.bytes for item in garbage)
-        audit_log.record(store, "collect", things=len(keys), bytes=size, keys=keys)
 
 
 def _why_renamed(name: str) -> str:
