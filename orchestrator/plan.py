@@ -64,7 +64,7 @@ class Plan:
         self.steps = {step.name: Planned(step) for step in steps}
         self.code = {step.job: read_code(step.job) for step in steps}
         self.results: dict[str, Result] = {}
-        """What is known of the steps' results after `check`: of those in the store, and what jobs predict."""
+        """What is known of the steps' results: of those in the store, and after `check` what jobs predict."""
         self.notes: list[str] = []
         """What a user must know of the steps that are going to run, such as rows that are left out."""
         self.parents = {step.name: {parent.name for parent in step.parents} for step in steps}
@@ -85,19 +85,20 @@ class Plan:
             elif not planned.step_id:
                 job = planned.step.job
                 if job.effective is not None:
-                    results = {key: Result(parent.result.get("metrics", {})) for key, parent in self._makers(name)}
-                    planned.step = replace(planned.step, config=job.effective(planned.step.config, results))
+                    config = job.effective(planned.step.config, self.parent_results(name))
+                    planned.step = replace(planned.step, config=config)
                 inputs = {key: self.digest_input(ref) for key, ref in planned.step.inputs.items()}
                 planned.fingerprint = build_fingerprint(job, self.code[job], planned.step.config, inputs)
                 planned.step_id = digest(planned.fingerprint)
             if (commit := self.store.use(planned.step_id)) and (manifest := self._load_manifest(commit)):
-                planned.commit, planned.manifest = commit, manifest
+                self.record(name, commit, manifest)
         return planned
 
-    def record(self, name: str, commit: Commit) -> None:
+    def record(self, name: str, commit: Commit, manifest: Manifest) -> None:
         """Record the result of a step."""
-        self.steps[name].manifest = self.store.manifest(commit.manifest)
-        self.steps[name].commit = commit
+        planned = self.steps[name]
+        planned.manifest, planned.commit = manifest, commit
+        self.results[name] = Result(planned.result.get("metrics", {}))
 
     def _load_manifest(self, commit: Commit) -> Manifest | None:
         """Return the manifest if the files exist in the right size. Their content is checked when they are read."""
@@ -138,29 +139,20 @@ class Plan:
 
     def check(self) -> None:
         """Call `check` and `predict` of each job that is going to run. Raises their errors."""
-        results = self.results
-        for name, planned in self.steps.items():
-            step = planned.step
-            if planned.manifest is not None:
-                results[name] = Result(planned.result.get("metrics", {}))
-                continue
-            inputs = self.inputs(name, verified=False)
+        for name in self.missing():
+            step, inputs = self.steps[name].step, self.inputs(name, verified=False)
             if step.job.check is not None:
                 step.job.check(step.config, inputs)
             if step.job.predict is not None:
-                results[name] = step.job.predict(step.config, inputs, self.parent_results(name))
-                if results[name].note:
-                    self.notes.append(f"{name}: {results[name].note}")
+                predicted = self.results[name] = step.job.predict(step.config, inputs, self.parent_results(name))
+                if predicted.note:
+                    self.notes.append(f"{name}: {predicted.note}")
 
     def parent_results(self, name: str) -> dict[str, Result]:
         """Return, for each input of a step that another step makes, what is known of that step's result."""
-        makers = {key: parent.step.name for key, parent in self._makers(name)}
-        return {key: self.results[parent] for key, parent in makers.items() if parent in self.results}
-
-    def _makers(self, name: str) -> list[tuple[str, Planned]]:
-        """Return the input fields of a step that another step makes, each with that step."""
         refs = self.steps[name].step.inputs.items()
-        return [(key, self.steps[ref.step.name]) for key, ref in refs if isinstance(ref, Output)]
+        makers = {key: ref.step.name for key, ref in refs if isinstance(ref, Output)}
+        return {key: self.results[maker] for key, maker in makers.items() if maker in self.results}
 
     def list_last_times(self, before: Mapping[str, str]) -> dict[str, float]:
         """Return how long steps that have no result took in the run `before` (step name -> step id), in seconds."""

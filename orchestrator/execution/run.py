@@ -130,7 +130,7 @@ class Run:
             self.view.failed(name, self.failures[name])
             self.notifier.step_failed(name, self.failures[name])
             return
-        self.plan.record(name, commit)
+        self.plan.record(name, commit, self.plan.store.manifest(commit.manifest))
         self.status[name] = Status.DONE
         seconds = commit.record["seconds"]
         metrics, about = self._select_metrics(name), {"step_id": commit.step_id, "attempt": commit.attempt}
