@@ -132,12 +132,13 @@ def print_recipe(recipe: Recipe, steps: Sequence[Step]) -> None:
 
 
 def _print_summary(rows: Mapping[str, Mapping[str, float | None]]) -> None:
-    print_table(
-        {
-            label: {c: format_duration(value) if c == "time" else format_value(value) for c, value in row.items()}
-            for label, row in rows.items()
-        }
-    )
+    print_table({label: {c: _format_cell(c, value) for c, value in row.items()} for label, row in rows.items()})
+
+
+def _format_cell(column: str, value: float | None) -> str:
+    if value is None or column == "time":
+        return format_duration(value)
+    return format_with_deviation(value, format_number)
 
 
 def _format_needs(own: StepNeeds) -> str:
@@ -185,12 +186,6 @@ def print_grid(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Co
 
 def format_time(seconds: float | None) -> str:
     return NOTHING if seconds is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-
-
-def format_value(value: float | None) -> str:
-    if value is None:
-        return NOTHING
-    return format_with_deviation(value, format_number)
 
 
 def format_number(value: float) -> str:

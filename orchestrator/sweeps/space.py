@@ -85,15 +85,9 @@ class Space:
     @classmethod
     def read(cls, path: Path) -> Space:
         """Read a file. Raises RecipeError, with file and line, for an invalid line."""
-        dimensions: list[Dimension] = []
-        fixed: list[str] = []
-        for name, value, where in read_lines(path):
-            dimension = _parse_dimension(where, name, value)
-            if dimension is None:
-                fixed.append(f"{name}={value}")
-            else:
-                dimensions.append(dimension)
-        return cls(dimensions, fixed)
+        lines = [(f"{name}={value}", _parse_dimension(where, name, value)) for name, value, where in read_lines(path)]
+        dimensions = [dimension for _, dimension in lines if dimension is not None]
+        return cls(dimensions, fixed=[line for line, dimension in lines if dimension is None])
 
     def draw_points(self, trials: int, seed: int) -> list[Point]:
         """Draw the settings of each trial, without duplicates. The first is empty: the recipe's defaults.

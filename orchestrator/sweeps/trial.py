@@ -115,12 +115,9 @@ class TrialActor(tune.Trainable):
             for number, value in enumerate(known.curve, 1):
                 self.reports.put({"checkpoint": number, "value": value})
             return {} if known.value is None else {"checkpoint": max(1, len(known.curve)), "value": known.value}
-        values: list[float] = []
-        curve: list[float] = []
-        for seed in range(self.spec.seeds):
-            value, points = self._run_seed(seed)
-            values.append(value)
-            curve = curve or points
+        found = [self._run_seed(seed) for seed in range(self.spec.seeds)]
+        values = [value for value, _ in found]
+        curve = found[0][1]
         end = {"checkpoint": max(1, len(curve)), "value": sum(values) / len(values)}
         return {**end, "ended": "finished", "values": values, "curve": curve}
 
