@@ -76,8 +76,18 @@ class Store:
     """A store in a folder, or in a bucket with a local folder. Safe to use from several threads, processes and machines
     that share the folder."""
 
-    def __init__(self, root: Path, backend: Backend | None = None, *, read_only: bool = False) -> None:
-        self.root, self.backend, self.read_only = root, backend or Backend(root), read_only
+    def __init__(self, prefix: str | Path, *, read_only: bool) -> None:
+        """Use `open` or `view`: this reads nothing. Raises StoreError for what is no folder or supported URL."""
+        scheme, colon, place = str(prefix).partition(":/")
+        local = not colon or not scheme.isalnum() or scheme == "file"
+        path = str(prefix).removeprefix("file://") if local else place.lstrip("/")
+        if not path or (not local and (scheme not in SCHEMES or not place.startswith("/"))):
+            raise StoreError(
+                f"store {prefix or '(empty)'}: no folder or supported URL; expected a folder, s3://BUCKET/PREFIX,"
+                " gs://BUCKET/PREFIX or az://ACCOUNT/CONTAINER/PREFIX; check --store and RATCHET_STORE"
+            )
+        self.backend = Backend(Path(path).absolute()) if local else Bucket(str(prefix))
+        self.root, self.read_only = self.backend.root, read_only
         self._verified: dict[Path, Stamp] = {}
 
     @classmethod
@@ -88,7 +98,7 @@ class Store:
         if it holds something else, cannot be written, has a newer format, does not answer, or does not support
         exclusive creation.
         """
-        store = cls._locate(prefix)
+        store = cls(prefix, read_only=False)
         try:
             if not find_format(store.backend):
                 if not create:
@@ -111,27 +121,13 @@ class Store:
 
         missing_ok: an empty or missing folder is a store without results. Raises StoreError as `open` does.
         """
-        store = cls._locate(prefix, read_only=True)
+        store = cls(prefix, read_only=True)
         try:
             if not find_format(store.backend) and not (missing_ok and store.backend.is_empty()):
                 raise store._no_store()
         except NotADirectoryError:
             raise store._no_store() from None
         return store
-
-    @classmethod
-    def _locate(cls, prefix: str | Path, *, read_only: bool = False) -> Store:
-        scheme, colon, place = str(prefix).partition(":/")
-        local = not colon or not scheme.isalnum() or scheme == "file"
-        path = str(prefix).removeprefix("file://") if local else place.lstrip("/")
-        if not path or (not local and (scheme not in SCHEMES or not place.startswith("/"))):
-            raise StoreError(
-                f"store {prefix or '(empty)'}: no folder or supported URL; expected a folder, s3://BUCKET/PREFIX,"
-                " gs://BUCKET/PREFIX or az://ACCOUNT/CONTAINER/PREFIX; check --store and RATCHET_STORE"
-            )
-        bucket = None if local else Bucket(str(prefix))
-        root = bucket.cache() if bucket else Path(path).absolute()
-        return cls(root, bucket, read_only=read_only)
 
     def _no_store(self) -> StoreError:
         return StoreError(

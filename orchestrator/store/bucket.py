@@ -68,7 +68,10 @@ class Bucket(Backend):
         # An endpoint without TLS is allowed if the user gives one explicitly.
         plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
         client: Any = {**PATIENCE["client"], "allow_http": plain}
-        self._records = self.cache() / "synced"
+        # All machines of a cluster share the folder RATCHET_CACHE.
+        cache = os.environ.get("RATCHET_CACHE") or Path.home() / ".cache" / "ratchet"
+        self.root = Path(cache, hashlib.sha256(self.where.encode()).hexdigest()[:16]).absolute()
+        self._records = self.root / "synced"
         try:
             self.control = from_url(self.where, client_options=client, retry_config=PATIENCE["retry"])
         except (BaseError, ValueError) as error:
@@ -76,11 +79,6 @@ class Bucket(Backend):
                 f"store {url}: {_first_line(error)}; expected s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or"
                 " az://ACCOUNT/CONTAINER/PREFIX; correct it, or give a folder"
             ) from None
-
-    def cache(self) -> Path:
-        """Return the local folder of this bucket, in RATCHET_CACHE, which all machines of a cluster share."""
-        cache = os.environ.get("RATCHET_CACHE") or Path.home() / ".cache" / "ratchet"
-        return Path(cache, hashlib.sha256(self.where.encode()).hexdigest()[:16]).absolute()
 
     def is_empty(self) -> bool:
         return next(self.list_objects(""), None) is None
