@@ -175,7 +175,7 @@ def collect_garbage(arguments: argparse.Namespace) -> None:
     """Print what `gc` would remove, the largest first; remove it with `yes`."""
     store = Store.open(arguments.store, create=False) if arguments.yes else Store.view(arguments.store)
     keep, grace = arguments.keep, arguments.grace_period * 3600
-    garbage = gc.plan(store, keep=keep, grace=grace, on_note=print_clean)
+    garbage = gc.plan(store, keep=keep, grace=grace)
     for item in sorted(garbage, key=lambda item: -item.bytes)[:MAX_LISTED]:
         print_clean(str(item))
     if len(garbage) > MAX_LISTED:

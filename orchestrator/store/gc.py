@@ -13,13 +13,14 @@ import errno
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from stat import S_ISREG
 
 from ratchet.errors import DamagedError
+from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.store import Store, audit_log, bucket_gc
 from ratchet.orchestrator.store.announcement import announce
 from ratchet.orchestrator.store.backend import Garbage
@@ -40,19 +41,13 @@ MIN_GRACE = 60.0
 _RENAMED = {".aside-": "moved aside as damaged", ".gone-": "half removed"}
 
 
-def plan(
-    store: Store,
-    *,
-    keep: int,
-    grace: float,
-    on_note: Callable[[str], None] = lambda note: None,
-) -> list[Garbage]:
-    """Find garbage. keep: number of newest finished runs to keep. grace: anything created or used in so many seconds is
-    kept, at least MIN_GRACE. on_note: called with each reason why all steps are kept."""
+def plan(store: Store, *, keep: int, grace: float) -> list[Garbage]:
+    """Find garbage, and print each reason why all steps are kept. keep: number of newest finished runs to keep. grace:
+    anything created or used in so many seconds is kept, at least MIN_GRACE."""
     before = time.time() - max(grace, MIN_GRACE)
     kept = find_kept(store, keep)
     for note in kept.unknown:
-        on_note(note)
+        print_clean(note)
     steps, objects = list(_list_folders(store.local("steps"))), list(_list_folders(store.local("objects")))
     # With a bucket, steps of other machines have no local folder, but their objects may have local copies.
     others = kept.steps - {step.name for step in steps}
