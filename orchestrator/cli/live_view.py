@@ -159,10 +159,9 @@ class LiveView(RunListener):
         with self._changing():
             self._remove(name)
             self.counts["done"] += 1
-            numbers = "  ".join(
-                f"{clean(key)} {format_compact(value)}" for key, value in list(headline.items())[:_MAX_NUMBERS]
-            )
-            line = f"{clean(name)}  {format_duration(seconds)}" + (f"  {numbers}" if numbers else "")
+            shown = list(headline.items())[:_MAX_NUMBERS]
+            numbers = [f"{clean(key)} {format_compact(value)}" for key, value in shown]
+            line = "  ".join([clean(name), format_duration(seconds), *numbers])
             if self.live_here and self.crowded:
                 self.recent.append(self._format_line("done", line))
                 self.recent[-1].no_wrap = True

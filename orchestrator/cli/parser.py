@@ -182,9 +182,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     _add_run(add_seeds(add_recipe(sub)))
     sub.add_argument("--out", type=Path, dest="target", metavar="DIR",
         help="copy the result to a new folder; jobs have one, and recipes that write a model, vectors or an index")
-    _add_sweep(
-        add_recipe(add_command("sweep", "search for good settings of a recipe with Ray Tune", epilog=SWEEP + SETTINGS))
-    )
+    sub = add_command("sweep", "search for good settings of a recipe with Ray Tune", epilog=SWEEP + SETTINGS)
+    _add_sweep(add_recipe(sub))
     sub = add_command("submit", "run a recipe on a cluster, as a Ray job", epilog=SUBMIT + SETTINGS)
     _add_submit(add_seeds(add_recipe(sub)))
     sub = add_command("plan", "show which steps would run; start nothing", epilog=PLAN + SETTINGS)
@@ -196,11 +195,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="plan for a machine with COUNT of these GPUs (default 1), such as H100:80:8; may be repeated (default: the"
         " machines of the file RATCHET_CLUSTER, else this machine)")
 
-    sub = add_command(
-        "recipes",
-        "list the recipes, or show one",
-        "With a name: the recipe's documentation, its parameters with types and defaults, and its steps by job.",
-    )
+    sub = add_command("recipes", "list the recipes, or show one",
+        "With a name: the recipe's documentation, its parameters with types and defaults, and its steps by job.")
     sub.add_argument("recipe", nargs="?", help="name of a recipe, or path of a Python file; without it, list all")
     sub.add_argument("--json", action="store_true", help="print the JSON Schema of the parameters of the recipe")
 

@@ -57,7 +57,6 @@ class RunDiff:
 def compare_runs(store: Store, before: RunLog, after: RunLog) -> RunDiff:
     """Compare two runs that have ended, well or not. Raises StoreError for one that has not."""
     one, other = (_read(run_log) for run_log in (before, after))
-    parameters = _pair(one.parameters, other.parameters)
     changed, equal = [], 0
     for name, (old, new) in _pair(*({step.name: step for step in run.steps} for run in (one, other))).items():
         if old and new and old.step_id and old.step_id == new.step_id:
@@ -68,7 +67,7 @@ def compare_runs(store: Store, before: RunLog, after: RunLog) -> RunDiff:
     return RunDiff(
         (one.run_id, other.run_id),
         (one.seconds, other.seconds),
-        {name: pair for name, pair in parameters.items() if pair[0] != pair[1]},
+        {name: pair for name, pair in _pair(one.parameters, other.parameters).items() if pair[0] != pair[1]},
         tuple(_compare_numbers(one, other)),
         tuple(changed),
         equal,
