@@ -145,7 +145,6 @@ def run_finetuning(
     inputs: Any,
     *,
     base_is_usable: bool = True,
-    loop: type | None = None,
     pool_rows: np.ndarray | None = None,
     **arguments: Any,
 ) -> tuple[Result, TrainHistory]:
@@ -155,7 +154,6 @@ def run_finetuning(
 
     inputs: `base` and `current_best`, as every finetuning job has.
     base_is_usable: whether the base as it is can be kept; one with a new head cannot.
-    loop: see `ratchet.jobs.training.ray_train.train`.
     pool_rows: those of the documents that held-out queries are ranked against, where it is not all of the corpus.
     arguments: those of `task_class` beside `config`, `inputs` and `resources`.
     """
@@ -164,7 +162,7 @@ def run_finetuning(
     arguments |= {"config": config, "inputs": inputs, "resources": context.resources}
     arguments |= {} if pool_rows is None else {"pool_rows": pool_rows}
     best_folder = context.out / ("model" if config.method == "full" else "adapter")
-    history = train(context, config, task_class, arguments, best_folder, loop)
+    history = train(context, config, task_class, arguments, best_folder)
     unit = "step" if config.eval_steps or config.kept_steps else "epoch"
     for number, step in enumerate(history.evaluated_at if config.keeps_all else [], 1):
         if config.keep == "all" or step in config.kept_steps:
@@ -175,16 +173,15 @@ def run_finetuning(
     before, after = (found.get(config.metric, 0.0) for found in (history.start, history.evaluations[history.best]))
     reason, p_value = decide(config, history, unit)
     best = history.best + 1 if unit == "epoch" else history.evaluated_at[history.best]
-    kept = f"{unit} {best}"
+    kept, value, note = f"{unit} {best}", after, ""
     chosen = config.allow_regression or config.epoch is not None
     if reason and not chosen and (current_best is not None or base_is_usable):
-        kept = "current_best" if current_best else "base"
+        kept, value = "current_best" if current_best else "base", before
+        note = f"kept the {kept.replace('_', ' ')}: {reason}"
         _keep_start(config, inputs, best_folder)
-    value = after if kept == f"{unit} {best}" else before
     compared = {f"valid/{config.metric}{end}": one for end, one in (("", value), ("_start", before), ("_best", after))}
     compared["improved"] = not reason
     compared |= {} if p_value is None else {"p_value": _rounded(p_value)}
-    note = f"kept the {kept.replace('_', ' ')}: {reason}" if kept in ("base", "current_best") else ""
     if config.metric in history.start:
         write_selection(context.out, config.metric, value, exact=pool_rows is None)
         compared |= {} if pool_rows is None else {"valid/documents": len(pool_rows)}

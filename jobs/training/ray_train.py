@@ -59,24 +59,19 @@ RETRYABLE = frozenset(
 
 
 def train(
-    context: Context,
-    options: FinetuneConfig,
-    task_class: type,
-    arguments: Mapping[str, Any],
-    best: Path,
-    loop: type | None = None,
+    context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any], best: Path
 ) -> TrainHistory:
     """Train, or resume training, and put what `FinetuneTask.save` wrote at the best evaluation into the folder `best`.
 
-    loop: a subclass of `TrainingLoop`, which workers run. None: `TrainingLoop` itself. Raises what the task raised, and
-    an error of ray.train if workers were lost more often than `context.resources.retries`.
+    Workers run `TrainingLoop`, or the subclass of it that `task_class` has as its attribute `loop`. Raises what the
+    task raised, and an error of ray.train if workers were lost more often than `context.resources.retries`.
     """
     failures = 0
     while True:
         resources = _current_resources(context.resources)
         here = replace(context, resources=resources)
         try:
-            _fit(here, options, task_class, arguments, loop)
+            _fit(here, options, task_class, arguments)
         except ControllerError:
             # A machine is gone and was not replaced, or a worker was lost during start-up.
             failures += _current_resources(context.resources).workers == resources.workers
@@ -117,9 +112,7 @@ def _find_finished(context: Context, options: FinetuneConfig) -> Path | None:
     return found[-1] if read_history(found[-1]).epoch == options.epochs else None
 
 
-def _fit(
-    context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any], loop: type | None
-) -> None:
+def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any]) -> None:
     resources = context.resources
     workers, gpus = resources.workers or 1, resources.gpus or 0
     if gpus not in (0, 1):
@@ -128,12 +121,12 @@ def _fit(
             " GPU; set gpus=1 and raise workers"
         )
     if context.holds_resources:
-        _train_here(context, options, task_class, arguments, loop)
+        _train_here(context, options, task_class, arguments)
         return
     elastic = resources.min_workers is not None
     failure = context.work / f"failure-{context.attempt}.json"
     # As bytes: Ray Train's controller reads this too, and need not import the model libraries for it.
-    spec = cloudpickle.dumps((context, options, task_class, dict(arguments), loop, str(failure)))
+    spec = cloudpickle.dumps((context, options, task_class, dict(arguments), str(failure)))
     loop_config = {"spec": spec, "paths": find_existing_paths(context.work, arguments)}
     install_cleanup()
     folder = run_folder(context, options, workers)
@@ -173,9 +166,7 @@ def _fit(
             raise written from None
 
 
-def _train_here(
-    context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any], loop: type | None
-) -> None:
+def _train_here(context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any]) -> None:
     """Train in this process as the only worker. Ray Train would start seven more, which takes 15 to 20 s on two cores.
 
     If the process is lost, the next attempt resumes from the last checkpoint."""
@@ -189,7 +180,8 @@ def _train_here(
         torch.distributed.init_process_group("nccl" if gpu else "gloo", store=store, rank=0, world_size=1)
     worker = WorkerInfo(0, 1, "cuda:0" if gpu else "cpu")
     try:
-        (loop or TrainingLoop)(context, options, task_class, dict(arguments), worker, _is_node_draining).run()
+        loop = getattr(task_class, "loop", TrainingLoop)
+        loop(context, options, task_class, dict(arguments), worker, _is_node_draining).run()
     except Exception as error:  # the same error as from another process, with the traceback as text
         raise error_from_json(error_to_json(error)) from None
     finally:
@@ -210,13 +202,14 @@ def _run_worker(config: dict[str, Any]) -> None:
     # Ray shows GPUs to workers without any, and get_device would return the first one.
     device = str(get_device()) if ray.get_gpu_ids() else "cpu"
     worker = WorkerInfo(place.get_world_rank(), place.get_world_size(), device)
-    context, options, task_class, arguments, loop, failure = cloudpickle.loads(config["spec"])
+    context, options, task_class, arguments, failure = cloudpickle.loads(config["spec"])
     if Path(failure).exists():
         return
     check_worker(context, config["paths"])
     check_dtype(context)
     try:
-        (loop or TrainingLoop)(context, options, task_class, arguments, worker, get_preemption_info).run()
+        loop = getattr(task_class, "loop", TrainingLoop)
+        loop(context, options, task_class, arguments, worker, get_preemption_info).run()
     except Exception as error:
         if type(error).__name__ not in RETRYABLE or isinstance(error, RatchetError):  # not that of a lost peer
             write_atomically(Path(failure), error_to_json(error))

@@ -25,19 +25,6 @@ from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.models.loading import silence_transformers
 
 
-class TrainerTask(FinetuneTask):
-    """A task with a trainer."""
-
-    def make_trainer(self, folder: Path, optimizers: tuple[Any, Any], callback: TrainerCallback) -> Any:
-        """Return a Trainer of the task's model that logs each training step and does not save by itself. It writes into
-        the folder, and has the optimizer, the learning rate scheduler and the callback."""
-        raise NotImplementedError
-
-    def describe_step(self, logs: Mapping[str, float]) -> dict[str, float]:
-        """Return the further numbers of a training step, such as its mean reward, from what the trainer logged."""
-        raise NotImplementedError
-
-
 class TrainerState:
     """The state of the trainer, with the methods of DeepSpeed's engine that write, read and release it."""
 
@@ -108,3 +95,18 @@ class TrainerLoop(TrainingLoop, TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         self._save()  # the trainer has written its part
+
+
+class TrainerTask(FinetuneTask):
+    """A task with a trainer."""
+
+    loop = TrainerLoop
+
+    def make_trainer(self, folder: Path, optimizers: tuple[Any, Any], callback: TrainerCallback) -> Any:
+        """Return a Trainer of the task's model that logs each training step and does not save by itself. It writes into
+        the folder, and has the optimizer, the learning rate scheduler and the callback."""
+        raise NotImplementedError
+
+    def describe_step(self, logs: Mapping[str, float]) -> dict[str, float]:
+        """Return the further numbers of a training step, such as its mean reward, from what the trainer logged."""
+        raise NotImplementedError

@@ -19,7 +19,7 @@ from ratchet.jobs.answers.grpo import Config, Inputs, Options, check_samples, ma
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.finetuning import run_finetuning
 from ratchet.jobs.training.task import WorkerInfo
-from ratchet.jobs.training.trainer_loop import TrainerLoop, TrainerTask
+from ratchet.jobs.training.trainer_loop import TrainerTask
 from ratchet.models.decoder.sampling import Sampling, generate
 from ratchet.models.loading import silence_transformers, train_in_float32
 from ratchet.orchestrator.job_interface import Context, Resources, Result
@@ -147,7 +147,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     check_samples(inputs.train)  # at plan time they may not have existed
     counts = context.work / "counts.json"
     options = make_options(config, inputs.current_best is not None)
-    result, history = run_finetuning(context, options, GrpoTask, inputs, loop=TrainerLoop, counts=counts)
+    result, history = run_finetuning(context, options, GrpoTask, inputs, counts=counts)
     found = {"metric": "accuracy", "tables": result.tables, "curves": result.curves}
     (context.out / "history.json").write_text(json.dumps(found) + "\n")
     last = history.others["reward"][-10:]
