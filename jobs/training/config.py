@@ -165,12 +165,12 @@ def check_config(job: str, config: FinetuneConfig, base: Path | None, current_be
         )
     last = 0 if config.eval_steps or config.kept_steps else config.epochs
     expected = f"at most epochs, which is {config.epochs}, and none with eval_steps or checkpoints; lower it"
-    require(job, config, [("epoch", config.epoch is None or config.epoch <= last, expected)])
-    if config.quantization != "none" and config.zero_stage == 3:
-        raise InputError(
-            f"{job}.zero_stage: 3 given; expected 2 or less with nf4, since quantized blocks cannot be sharded; lower"
-            " it, or set quantization=none"
-        )
+    whole = "2 or less with nf4, since quantized blocks cannot be sharded; lower it, or set quantization=none"
+    rules = [
+        ("epoch", config.epoch is None or config.epoch <= last, expected),
+        ("zero_stage", config.quantization == "none" or config.zero_stage < 3, whole),
+    ]
+    require(job, config, rules)
     if config.zero_stage < (needed := {"none": 0, "optimizer": 1, "parameters": 3}[config.offload]):
         raise InputError(
             f"{job}.offload: {config.offload} given, with zero_stage={config.zero_stage}; expected zero_stage {needed}"

@@ -79,7 +79,7 @@ class EmbedderTask(FinetuneTask):
         """Return the vectors of some rows, float32 [rows, D] with gradient, computed in batches of similar length.
 
         Without rows the model runs too, so that there is a backward pass. Collective under ZeRO-3."""
-        groups = self._group([len(ids_R[row]) for row in rows])
+        groups = group_by_length([len(ids_R[row]) for row in rows], self.pass_tokens, self.multiple)
         parts = [self.embed_batch([ids_R[i] for i in rows[at]], row_ids_R[rows[at]]) for at in groups]
         vectors = torch.cat(parts) if parts else self.run_filler()[:0].float()
         back = np.argsort(np.concatenate(groups)) if groups else np.zeros(0, np.int64)
@@ -105,13 +105,9 @@ class EmbedderTask(FinetuneTask):
             order = np.argsort(lengths, kind="stable")
             groups = np.array_split(order, -(-len(order) // most)) if len(order) else []
         else:
-            groups = self._group(lengths)
+            groups = group_by_length(lengths, self.pass_tokens, self.multiple)
         wanted = max(gather_objects(len(groups)))
         return [*groups, *[np.zeros(0, np.int64)] * (wanted - len(groups))]
-
-    def _group(self, lengths: list[int]) -> list[np.ndarray]:
-        """Return the rows of each forward pass."""
-        return group_by_length(lengths, self.pass_tokens, self.multiple) if lengths else []
 
     def run_filler(self) -> Tensor:
         """Run the forward pass that ZeRO-3 needs from a worker without rows."""

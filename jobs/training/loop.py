@@ -199,23 +199,17 @@ class TrainingLoop:
             self.engine.set_gradient_accumulation_boundary(left == 0)  # gradients are all-reduced once
             self.engine.backward(share)
             own, tokens = own + share.detach(), tokens + count
-        first = self.worker.rank == 0
-        own_numbers = [
-            float(own) / self.worker.world_size,
-            tokens,
-            first and self._is_overdue(),
-            first and self.preemption.is_due(),
-        ]
-        loss, all_tokens, overdue, poll = self._all_reduce(own_numbers)
+        # The first worker's clock decides for all.
+        due = [self.worker.rank == 0 and one for one in (self._is_overdue(), self.preemption.is_due())]
+        loss, all_tokens, overdue, poll = self._all_reduce([float(own) / self.worker.world_size, tokens, *due])
         self._check_finite(loss)
         learning_rate = learning_rate_at(number, self.total, options)
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate * group.get("lr_scale", 1.0)
-        own_norm = self._gradient_norm() if options.zero_stage == 0 else None
+        own_norm = self._gradient_norm() if options.zero_stage == 0 else 0.0
         self.engine.step()
         norm = self.engine.get_global_grad_norm()
-        norm = own_norm if norm is None else norm
-        self._record(all_tokens, loss, learning_rate, float(norm) if norm is not None else 0.0)
+        self._record(all_tokens, loss, learning_rate, own_norm if norm is None else float(norm))
         return self._is_save_due(overdue > 0, poll > 0)
 
     def _check_finite(self, loss: float) -> None:

@@ -33,5 +33,4 @@ def compute_merging_cost(selection: Path | None, values: Mapping[str, float], qu
 
 
 def _read(selection: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(selection.read_text())
-    return found
+    return json.loads(selection.read_text())

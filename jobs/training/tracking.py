@@ -18,7 +18,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -143,11 +143,9 @@ class BackgroundSink:
 
     def _note(self, what: str) -> None:
         self.failing = True
-        try:
-            with self.log_file.open("a") as file:
-                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self.name}: {' '.join(what.split())}\n")
-        except OSError:
-            pass  # a full disk: what matters is that the training goes on
+        # A full disk is no reason to end the training.
+        with suppress(OSError), self.log_file.open("a") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self.name}: {' '.join(what.split())}\n")
 
 
 class Tracker(AbstractContextManager["Tracker"]):
