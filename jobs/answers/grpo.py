@@ -9,7 +9,7 @@ tokens of the training step (Yu et al. 2025, "DAPO"). TRL's GRPOTrainer does the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -96,9 +96,9 @@ class Inputs:
 
 def make_options(config: Config, start_from_adapter: bool) -> Options:
     """Return the settings as all finetuning jobs have them. The model is always evaluated after the last step."""
-    given = {one.name: getattr(config, one.name) for one in fields(Config)}
-    given["checkpoints"] = tuple(sorted({*config.checkpoints, config.steps}))
-    given["learning_rate"] = config.learning_rate or LEARNING_RATES[config.method]
+    checkpoints = tuple(sorted({*config.checkpoints, config.steps}))
+    rate = config.learning_rate or LEARNING_RATES[config.method]
+    given = vars(replace(config, checkpoints=checkpoints, learning_rate=rate))
     return Options(**given, start_from="current_best" if start_from_adapter else "base")
 
 

@@ -82,9 +82,8 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs) -> None:
     increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
-    full = config.method == "full"
     rules: list[tuple[str, bool, str]] = [
-        ("method", not full or config.start_from == "base", "lora to start from an adapter"),
+        ("method", config.method == "lora" or config.start_from == "base", "lora to start from an adapter"),
         ("checkpoints", increasing, "increasing training steps"),
         ("checkpoints", not config.checkpoints or config.eval_steps is None, "none together with eval_steps"),
         ("metric", config.metric == "eval_loss" or config.valid_samples > 0, "eval_loss where valid_samples is 0"),
@@ -110,8 +109,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     step, as if no sample were too long."""
     check_no_adapter("sft", config.method, inputs, parents)
     check_chat(config, inputs, parents)
-    samples = parents["train"].metrics.get("train") if "train" in parents else None
-    if isinstance(samples, int):
+    if (samples := needs.count(parents, "train", "train")) is not None:
         most = -(-samples // config.batch_size) * config.epochs
         check_checkpoints(config.checkpoints, most)
         check_warmup(config.warmup_steps, most)

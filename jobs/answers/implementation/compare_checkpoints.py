@@ -26,24 +26,22 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         )
     names = [name for name in summaries[0]["metrics"] if name.startswith("pass@")]
     held_out = [name for name in history["tables"]["steps"][0] if name.startswith("valid/")]
-    rows: list[dict[str, Any]] = []
-    for (label, step, _), summary in zip(checkpoints, summaries, strict=True):
-        rows.append(
-            {
-                "step": label,
-                "train_loss": training[label]["loss"],
-                **{name: training[label][name] for name in held_out},
-                "gradient_norm": norms[step - 1] if step else None,
-                **{name: summary["metrics"][name] for name in names},
-                **summary["failures"],
-            }
-        )
+    rows: list[dict[str, Any]] = [
+        {
+            "step": label,
+            "train_loss": training[label]["loss"],
+            **{name: training[label][name] for name in held_out},
+            "gradient_norm": norms[step - 1] if step else None,
+            **{name: summary["metrics"][name] for name in names},
+            **summary["failures"],
+        }
+        for (label, step, _), summary in zip(checkpoints, summaries, strict=True)
+    ]
     accuracy, questions = [row["pass@1"] for row in rows], summaries[0]["questions"]
     collapsed = find_collapses(accuracy, questions)
-    for number, row in enumerate(rows):
-        row["note"] = "collapsed" if number in collapsed else ""
     best = 0  # by the held-out rows: the answers above are those to test questions
     for number, row in enumerate(rows):
+        row["note"] = "collapsed" if number in collapsed else ""
         values, than = ({name.removeprefix("valid/"): one[name] for name in held_out} for one in (row, rows[best]))
         best = number if is_better(history["metric"], values, than) else best
     rows[best]["note"] = (rows[best]["note"] + " best").strip()

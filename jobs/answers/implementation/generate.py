@@ -59,30 +59,26 @@ class Worker:
             report(len(samples) * done // total, tokens)
 
         for batch in self._make_batches(samples):
-            start = time.perf_counter()
-            completed = self._complete(batch, progress)
-            seconds = time.perf_counter() - start
-            share = seconds / len(batch) if self.config.measure_latency else None
-            rows += [row | {"seconds": share} for row in completed]
+            rows += self._complete(batch, progress)
         write_table(target, pa.Table.from_pylist(rows, COMPLETIONS))
         return {"rows": len(rows), "tokens": tokens}
 
     def _make_batches(self, samples: list[Sample]) -> list[list[Sample]]:
         """Return all samples as one batch, or one batch per group to measure latency."""
-        if not self.config.measure_latency:
-            return [samples] if samples else []
         groups: dict[str, list[Sample]] = {}
         for sample in samples:
-            groups.setdefault(sample.group, []).append(sample)
+            groups.setdefault(sample.group if self.config.measure_latency else "", []).append(sample)
         return list(groups.values())
 
     def _complete(self, samples: Sequence[Sample], progress: Callable[[int, int], None]) -> list[dict[str, Any]]:
-        """Return rows of COMPLETIONS without the seconds. All conversations finish a turn before the next begins."""
+        """Return rows of COMPLETIONS. All conversations finish a turn before the next begins."""
+        start = time.perf_counter()
         conversations = _start_conversations(samples, self.config.num_completions)
         flat = [conversation for own in conversations for conversation in own]
         limits = {"batch_tokens": self.batch_tokens, "max_prompt_length": self.config.max_prompt_length}
         converse(self.decoder, flat, self.sampling, progress=progress, **limits)
-        return _make_rows(samples, conversations, self.decoder.tokenizer)
+        seconds = (time.perf_counter() - start) / len(samples) if self.config.measure_latency else None
+        return _make_rows(samples, conversations, self.decoder.tokenizer, seconds)
 
 
 class ShardClient:
@@ -110,7 +106,7 @@ class ShardClient:
         conversations = _start_conversations(samples, self.config.num_completions)
         for one, answer in zip((one for own in conversations for one in own), answers, strict=True):
             one.add(one.tokenize_prompt(self.conversations), answer.tolist(), self.conversations, self.sampling)
-        rows = [row | {"seconds": None} for row in _make_rows(samples, conversations, self.conversations.tokenizer)]
+        rows = _make_rows(samples, conversations, self.conversations.tokenizer, None)
         write_table(target, pa.Table.from_pylist(rows, COMPLETIONS))
         return {"rows": len(rows), "tokens": tokens}
 
@@ -142,9 +138,9 @@ def _start_conversations(samples: Sequence[Sample], num_completions: int) -> lis
 
 
 def _make_rows(
-    samples: Sequence[Sample], conversations: Sequence[Sequence[ConversationState]], tokenizer: Any
+    samples: Sequence[Sample], talks: Sequence[Sequence[ConversationState]], tokenizer: Any, seconds: float | None
 ) -> list[dict[str, Any]]:
-    """Return rows of COMPLETIONS without the seconds."""
+    """Return rows of COMPLETIONS. talks: the conversations of each sample. seconds: the time that a sample took."""
     return [
         {
             **{name: value for name, value in sample_to_row(sample).items() if name in COMPLETIONS.names},
@@ -154,8 +150,9 @@ def _make_rows(
             "new_prompt_tokens": [one.new_prompt_tokens for one in own],
             "shared_tokens": count_shared_tokens(sample, tokenizer),
             "generated_tokens": [one.generated_tokens for one in own],
+            "seconds": seconds,
         }
-        for sample, own in zip(samples, conversations, strict=True)
+        for sample, own in zip(samples, talks, strict=True)
     ]
 
 

@@ -25,7 +25,7 @@ from ratchet.jobs.answers.token_table import TOKENS, Teacher, TokenTable
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.finetuning import run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
-from ratchet.models.batching import group_by_length, pad_length
+from ratchet.models.batching import group_by_length, pad
 from ratchet.models.loading import eval_mode
 from ratchet.models.losses import causal_lm_loss
 from ratchet.models.losses.causal_lm_loss import pack_rows
@@ -94,8 +94,6 @@ class TrainTask(AnsweringTask):
 
     def _make_passes(self, sizes: Sequence[int]) -> list[list[list[int]]]:
         """Return forward passes, each a list of rows, each a list of indices into `sizes` (tokens per sample)."""
-        if not sizes:
-            return []
         rows = pack_rows(sizes, self.max_length) if self.config.packing else [[i] for i in range(len(sizes))]
         lengths = [sum(sizes[i] for i in row) for row in rows]
         groups = group_by_length(lengths, self.pass_tokens, self.multiple)
@@ -122,13 +120,9 @@ class TrainTask(AnsweringTask):
     def _name_tokens(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
         """Return the sample of each token and its position in the sample, both int64 [B, L]. How samples are packed
         depends on the workers, so the rows of the batch cannot name them."""
-        lengths = [self.train.size_N[row].tolist() for row in rows]
-        length = pad_length([sum(own) for own in lengths], self.multiple)
-        sample_BL, position_BL = torch.zeros((2, len(rows), length), dtype=torch.int64)
-        for b, row in enumerate(rows):
-            used = sum(lengths[b])
-            sample_BL[b, :used] = torch.repeat_interleave(torch.tensor(row), torch.tensor(lengths[b]))
-            position_BL[b, :used] = torch.cat([torch.arange(n) for n in lengths[b]])
+        samples = [np.repeat(row, self.train.size_N[row]).tolist() for row in rows]
+        positions = [[at for size in self.train.size_N[row] for at in range(size)] for row in rows]
+        sample_BL, position_BL = (pad(own, 0, multiple=self.multiple)[0] for own in (samples, positions))
         return sample_BL, position_BL
 
     def evaluate(self) -> Evaluation:
