@@ -72,14 +72,12 @@ class Conversations:
         ids = list(self.start)
         trained = [False] * len(ids)
         for segment, own in self._split_segments(system, questions, answers):
-            found = self._tokenize(segment)
+            found, labels = self._tokenize(segment), 0
             if own:
-                stop = next((at for at, token in enumerate(found) if token in self.ends), None)
-                if stop is None:
-                    found, stop = [*found, self.tokenizer.eos_token_id], len(found)
-                trained += [True] * (stop + 1) + [False] * (len(found) - stop - 1)
-            else:
-                trained += [False] * len(found)
+                if not self.ends.intersection(found):
+                    found = [*found, self.tokenizer.eos_token_id]
+                labels = next(number for number, token in enumerate(found, 1) if token in self.ends)
+            trained += [True] * labels + [False] * (len(found) - labels)
             ids += found
         return Tokens(ids, trained)
 

@@ -73,7 +73,7 @@ def compute_loss(
     teacher's top K tokens at `temperature`, scaled by temperature squared (Hinton et al. 2015).
     """
     hidden_TD, label_T = _states_at_labels(decoder, rows, multiple)
-    given = _concatenate_teachers(rows, teachers, decoder.device) if teachers is not None else None
+    given = _concatenate_teachers(teachers, decoder.device) if teachers is not None else None
     # A head with an adapter calls modules inside it. Under ZeRO-3 all workers must call them equally often.
     parts = [weight for part in decoder.causal.get_output_embeddings().children() for weight in part.parameters()]
     size = max(1, len(label_T)) if any(map(is_partitioned, parts)) else CHUNK
@@ -110,18 +110,12 @@ def _states_at_labels(decoder: Decoder, rows: Sequence[Sequence[Tokens]], multip
     """Return (states that predict a label [T, D], labels int64 [T]), row by row."""
     flat = [[token for one in row for token in one.ids] for row in rows]
     ids_BL, _ = pad(flat, decoder.tokenizer.pad_token_id, multiple=multiple)
-    predicts_BL = np.zeros(ids_BL.shape, bool)
-    labels: list[int] = []
-    for b, row in enumerate(rows):
-        at = 0
-        for one in row:
-            own = np.flatnonzero(one.trained)
-            predicts_BL[b, at + own[own > 0] - 1] = True  # a label is predicted from the token before it
-            labels += [one.ids[i] for i in own if i > 0]
-            at += len(one.ids)
+    # The first token of a conversation is not predicted, so the first column holds no label.
+    trained = [[own and at > 0 for one in row for at, own in enumerate(one.trained)] for row in rows]
+    is_label_BL = pad(trained, 0, multiple=multiple)[0].bool()
     hidden_BLD = decoder.hidden(ids_BL.to(decoder.device), **_separate_conversations(decoder, rows, ids_BL.shape[1]))
-    hidden_TD = hidden_BLD[torch.from_numpy(predicts_BL).to(decoder.device)]
-    return hidden_TD, torch.tensor(labels, dtype=torch.int64, device=decoder.device)
+    predicts_BL = is_label_BL.roll(-1, dims=1)  # a label is predicted from the token before it
+    return hidden_BLD[predicts_BL.to(decoder.device)], ids_BL[is_label_BL].to(decoder.device)
 
 
 def _compute_chunk_loss(
@@ -153,9 +147,7 @@ def _separate_conversations(decoder: Decoder, rows: Sequence[Sequence[Tokens]], 
     return make_attention_options(decoder.causal, *make_tree_attention(shapes, length), decoder.device)
 
 
-def _concatenate_teachers(
-    rows: Sequence[Sequence[Tokens]], teachers: Sequence[Sequence[TeacherLogprobs]], device: torch.device
-) -> tuple[Tensor, Tensor]:
+def _concatenate_teachers(teachers: Sequence[Sequence[TeacherLogprobs]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return ids int64 [T, K] and log-probabilities float32 [T, K] in the order of the labels."""
     flat = [teacher for own in teachers for teacher in own]
     ids_TK = torch.from_numpy(np.concatenate([teacher.ids_TK for teacher in flat]).astype(np.int64))
