@@ -78,10 +78,9 @@ def check_finite(vectors: Array, where: str) -> tuple[torch.Tensor, torch.Tensor
 class Corpus:
     """The corpus blocks so far: computes exact scores, and the error bound of a multiplication."""
 
-    def __init__(self, query_QD: torch.Tensor, query_norm_Q: np.ndarray | None = None) -> None:
-        """query_QD: as `check_finite` returns them. query_norm_Q: their norms, if they are known."""
-        self.query_QD = query_QD
-        self.query_norm_Q = torch.linalg.vector_norm(query_QD, dim=1).numpy() if query_norm_Q is None else query_norm_Q
+    def __init__(self, query_QD: torch.Tensor, query_norm_Q: torch.Tensor) -> None:
+        """query_QD, query_norm_Q: the queries and their norms, as `check_finite` returns them."""
+        self.query_QD, self.query_norm_Q = query_QD, query_norm_Q.numpy()
         self.rows, self.longest = 0, 0.0
         self.blocks: list[tuple[int, torch.Tensor]] = []
 

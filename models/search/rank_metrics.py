@@ -48,8 +48,8 @@ def compute_rank_metrics(
     rank = ranks_R[order].astype(np.float64)
     place = np.arange(len(rank)) - relevant.indptr[query_R] + 1.0  # position among the query's relevant documents
     precision = place / rank
-    grade = np.ones(len(rank)) if relevant.grades is None else relevant.grades[order]
-    ideal = np.ones(len(rank)) if relevant.grades is None else relevant.grades[np.lexsort((-relevant.grades, query_R))]
+    grades_R = np.ones(len(rank)) if relevant.grades is None else relevant.grades
+    grade, ideal = grades_R[order], grades_R[np.lexsort((-grades_R, query_R))]
     divisor_Q = np.maximum(count_Q, 1)
 
     def total(value_R: np.ndarray) -> np.ndarray:

@@ -75,14 +75,14 @@ class Relevant:
 def score_relevant(query_QD: Array, relevant: Relevant, corpus: Blocks) -> np.ndarray:
     """The relevant documents' scores, float32 [R], as `compute_exact_scores` computes them; NaN where `corpus` does not
     hold the row (a shard: the shards' results are put together with np.fmax). One block is held at a time."""
-    query = check_finite(query_QD, "score_relevant: query_QD")[0]
+    queries = check_finite(query_QD, "score_relevant: query_QD")
     scores_R = np.full(len(relevant.indices), np.nan, np.float32)
     query_R = relevant.query_R
     for offset, block in iterate_blocks(corpus):
         here = np.flatnonzero((relevant.indices >= offset) & (relevant.indices < offset + len(block)))
         if len(here):
             row_n, number_P = np.unique(relevant.indices[here] - offset, return_inverse=True)
-            one = Corpus(query)
+            one = Corpus(*queries)
             one.add(0, block[row_n])  # a copy of these rows; the others of a mapped block are not read
             scores_R[here] = one.compute_scores(query_R[here], number_P)
     return scores_R
@@ -125,8 +125,8 @@ class RankCounter:
         self.compiled = torch.device(device).type == "cpu"
         self.before_R = np.zeros(len(relevant.indices), np.int64)
         """The number of documents before each relevant one, int64 [R]."""
-        self._asked = Corpus(check_finite(query_QD, "RankCounter: query_QD")[0])
-        self._there_QD = self._asked.query_QD.to(device)
+        self._queries = check_finite(query_QD, "RankCounter: query_QD")
+        self._there_QD = self._queries[0].to(device)
         nobody_Q = np.full(len(relevant.indptr) - 1, -1)
         self.exclude_Q = np.asarray(nobody_Q if exclude_Q is None else exclude_Q, np.int64)
         asking_q = np.flatnonzero(np.diff(relevant.indptr))
@@ -134,7 +134,7 @@ class RankCounter:
 
     def add(self, row_offset: int, block_ND: Array) -> None:
         """Count a block of the corpus that begins at row `row_offset`."""
-        corpus = Corpus(self._asked.query_QD, self._asked.query_norm_Q)
+        corpus = Corpus(*self._queries)
 
         def count(number: int, offset: int, scores: torch.Tensor) -> None:
             self._count(self._chunks[number], scores, offset, corpus)

@@ -18,14 +18,7 @@ import numpy as np
 import torch
 
 from ratchet.errors import ModelError
-from ratchet.models.search.exact_scores import (
-    Array,
-    Blocks,
-    Corpus,
-    check_finite,
-    multiply_all,
-    single_threaded_pool,
-)
+from ratchet.models.search.exact_scores import Array, Blocks, Corpus, check_finite, multiply_all, single_threaded_pool
 
 EMPTY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)  # sorts last; unpacks to NaN, which compares false with everything
 _LOW = np.uint64(0xFFFF_FFFF)
@@ -52,7 +45,7 @@ def top_k(
 
     Raises ModelError for vectors that are not finite, or of different dimensions.
     """
-    seen = Corpus(check_finite(query_QD, "top_k: query_QD")[0])
+    seen = Corpus(*check_finite(query_QD, "top_k: query_QD"))
     chunks = [slice(start, start + query_rows) for start in range(0, len(seen.query_QD), query_rows)]
     pools = [Pool(chunk.start, np.empty((len(seen.query_QD[chunk]), 0), np.uint64)) for chunk in chunks]
 
