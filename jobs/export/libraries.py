@@ -18,9 +18,9 @@ from peft import PeftModel
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import Role
 from ratchet.models.embedder.onnx_model import MODEL as ONNX
+from ratchet.models.embedder.sentence_transformers_layout import ROLES
 from ratchet.models.loading import open_model, silence_transformers
 from ratchet.models.reranker import reranker
-from ratchet.models.reranker.prefix_sharing import make_pair_row
 
 PROBES = (
     ("What is 2 + 2?", "The sum of two and two is four."),
@@ -41,15 +41,13 @@ def compare_embedder(folder: Path, dtype: str, adapter: Path | None = None) -> d
     config = loaded.encoding_config
     del loaded
     libraries: dict[str, Callable[[], Mapping[Role, np.ndarray]]] = {}
-    prompts: dict[Role, str] = {role: config.split_template(role)[0] for role in TEXTS}
-    prompts["query"] = config.format_examples(config.examples) + prompts["query"]
+    prompts = {role: config.format_prompt(role) for role in TEXTS}
 
     def use_sentence_transformers() -> Mapping[Role, np.ndarray]:
         from sentence_transformers import SentenceTransformer
 
         model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})
-        names: dict[Role, str] = {"query": "query", "passage": "document"}
-        return {role: model.encode(texts, prompt_name=names[role]) for role, texts in TEXTS.items()}
+        return {role: model.encode(texts, prompt_name=ROLES[role]) for role, texts in TEXTS.items()}
 
     def use_transformers() -> Mapping[Role, np.ndarray]:
         model = open_plain(transformers.AutoModel, folder, dtype, adapter)
@@ -94,10 +92,9 @@ def compare_embedder(folder: Path, dtype: str, adapter: Path | None = None) -> d
 def compare_reranker(folder: Path, dtype: str, adapter: Path | None = None) -> dict[str, float]:
     """Return differences of scores relative to their spread."""
     loaded = reranker.load(folder, adapter, dtype=dtype, device="cpu")
-    ours = np.concatenate(loaded.score(QUERIES, [[text] for text in PASSAGES]))
-    config, pairs = loaded.reranker_config, list(loaded.tokens.tokenize_pairs(QUERIES, [[text] for text in PASSAGES]))
-    rows = [make_pair_row(*own, loaded.tokens.types) for (own,) in pairs]
-    answers = loaded.tokens.answers
+    lists = [[text] for text in PASSAGES]
+    ours, rows = np.concatenate(loaded.score(QUERIES, lists)), loaded.tokenize(QUERIES, lists)
+    config, answers = loaded.reranker_config, loaded.tokens.answers
     del loaded
     libraries: dict[str, Callable[[], np.ndarray]] = {}
 

@@ -89,6 +89,11 @@ class EncodingConfig:
         between, _, after = rest.partition("{answer}")
         return "".join(f"{before}{text}{between}{answer}{after}\n\n" for text, answer in examples)
 
+    def format_prompt(self, role: Role) -> str:
+        """Return what stands before `{text}` in the role's template, for queries after the few-shot examples."""
+        shown = self.format_examples(self.examples) if role == "query" else ""
+        return shown + self.split_template(role)[0]
+
     def write(self, folder: Path) -> None:
         """Write `encoding_config.json`."""
         (folder / ENCODING_CONFIG_FILE).write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")

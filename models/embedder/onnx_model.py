@@ -52,8 +52,7 @@ class _HiddenStates(torch.nn.Module):
         self.model, self.names = model, names
 
     def forward(self, *given: Tensor) -> Tensor:
-        hidden: Tensor = self.model(**dict(zip(self.names, given, strict=True)), use_cache=False).last_hidden_state
-        return hidden
+        return self.model(**dict(zip(self.names, given, strict=True)), use_cache=False).last_hidden_state
 
 
 def write_onnx(folder: Path) -> None:

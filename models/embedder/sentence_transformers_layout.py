@@ -11,28 +11,26 @@ import transformers
 from ratchet.models.embedder.encoding_config import EncodingConfig, Role
 from ratchet.models.embedder.tokenization import TextTokenizer
 
+ROLES: dict[Role, str] = {"query": "query", "passage": "document"}
+"""What sentence-transformers calls them."""
+
 
 def write_layout(encoding_config: EncodingConfig, dim: int, folder: Path) -> str:
     """Write the layout beside the weights and the tokenizer, which is changed to pad at the right and to append the
     end-of-sequence token if the encoding config does. Return why not, if sentence-transformers cannot embed the same:
     then the folder stays as it was."""
-    if any(encoding_config.split_template(role)[1] for role in ("query", "passage")):
+    if any(encoding_config.split_template(role)[1] for role in ROLES):
         return "sentence-transformers has no templates with text behind {text}"
     if encoding_config.query_max_length is not None:
         return "sentence-transformers truncates queries with their prompt, not as query_max_length does"
     files = [folder / "tokenizer.json", folder / "tokenizer_config.json"]
     before = {path: path.read_bytes() for path in files if path.is_file()}
     _adapt_tokenizer(encoding_config, *files)
-    examples = encoding_config.format_examples(encoding_config.examples)
-    prompts = {
-        "query": examples + encoding_config.split_template("query")[0],
-        "document": encoding_config.split_template("passage")[0],
-    }
-    if not _gives_same_tokens(encoding_config, prompts, folder):
+    if not _gives_same_tokens(encoding_config, folder):
         for path in files:
             path.write_bytes(before[path]) if path in before else path.unlink(missing_ok=True)
         return "its tokenizer gives other tokens in sentence-transformers"
-    _write_files(encoding_config, prompts, dim, folder)
+    _write_files(encoding_config, dim, folder)
     return ""
 
 
@@ -67,21 +65,21 @@ def _append_eos(file: Path, token: str, token_id: int) -> None:
     file.write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
 
 
-def _gives_same_tokens(encoding_config: EncodingConfig, prompts: dict[str, str], folder: Path) -> bool:
+def _gives_same_tokens(encoding_config: EncodingConfig, folder: Path) -> bool:
     """Whether the tokenizer alone, as sentence-transformers calls it, gives the tokens of the encoding config, for a
     short and for a truncated text."""
     limit = encoding_config.max_length
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     tokens = TextTokenizer(transformers.AutoTokenizer.from_pretrained(folder), encoding_config)
     texts = ["A text, 1 + 1 = 2.", "a b c " * limit]
-    roles: dict[Role, str] = {"query": prompts["query"], "passage": prompts["document"]}
-    return all(
-        tokens(texts, role) == tokenizer([prompt + text for text in texts], truncation=True, max_length=limit).input_ids
-        for role, prompt in roles.items()
-    )
+    for role in ROLES:
+        whole = [encoding_config.format_prompt(role) + text for text in texts]
+        if tokens(texts, role) != tokenizer(whole, truncation=True, max_length=limit).input_ids:
+            return False
+    return True
 
 
-def _write_files(encoding_config: EncodingConfig, prompts: dict[str, str], dim: int, folder: Path) -> None:
+def _write_files(encoding_config: EncodingConfig, dim: int, folder: Path) -> None:
     layers = [("Transformer", ""), ("Pooling", "1_Pooling")]
     layers += [("Dense", encoding_config.projection)] * bool(encoding_config.projection)
     layers += [("Normalize", f"{len(layers)}_Normalize")] * encoding_config.normalize
@@ -94,7 +92,7 @@ def _write_files(encoding_config: EncodingConfig, prompts: dict[str, str], dim: 
         "modules.json": modules,
         "sentence_bert_config.json": {"max_seq_length": encoding_config.max_length, "do_lower_case": False},
         "config_sentence_transformers.json": {
-            "prompts": prompts,
+            "prompts": {name: encoding_config.format_prompt(role) for role, name in ROLES.items()},
             "similarity_fn_name": "cosine" if encoding_config.normalize else "dot",
         },
         "1_Pooling/config.json": {
