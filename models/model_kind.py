@@ -76,10 +76,11 @@ def check_no_custom_code(folder: Path) -> None:
     plain = (
         f"; if it is a plain {kind!r}, remove auto_map from config.json" if (kind := config.get("model_type")) else ""
     )
-    raise ModelError(f"model {folder}: needs its own code ({_first(own_code)}); {NO_CODE}{plain}")
-
-
-NO_CODE = "expected a model of transformers, since code from a model folder is never run; give another model"
+    first = next(iter(own_code.values())) if isinstance(own_code, dict) else own_code
+    raise ModelError(
+        f"model {folder}: needs its own code ({first}); expected a model of transformers, since code from a model"
+        f" folder is never run; give another model{plain}"
+    )
 
 
 def check_type(folder: Path) -> None:
@@ -171,7 +172,3 @@ def _describe_other(folder: Path) -> str:
     inside = [path.parent.name for path in sorted(folder.glob("*/config.json"))]
     hint = f"; did you mean '{folder / inside[0]}'?" if len(inside) == 1 else "; check the path"
     return f"no config.json; expected a Hugging Face model folder{hint}"
-
-
-def _first(auto_map: Any) -> str:
-    return str(next(iter(auto_map.values()))) if isinstance(auto_map, dict) and auto_map else str(auto_map)

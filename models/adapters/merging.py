@@ -69,24 +69,22 @@ def merge(base: Path, adapter: Path, target: Path, projection_file: Path | None 
     Return why the layout is missing, if sentence-transformers would embed differently with it, else an empty string.
     Raises ModelError for an adapter that does not fit.
     """
-    if is_reranker(base, adapter):
+    if reranks := is_reranker(base, adapter):
         reranker_config = read_reranker_config(find_config_folder(base, adapter))
         reranker_config.write(target)
         _write_config(base, target, reranker_config)
     else:
         encoding_config = _read_config(base, adapter, projection_file)
+        width = transformers.AutoConfig.from_pretrained(base).hidden_size
         if encoding_config.projection:
             given = projection_file or projection.find(encoding_config.projection, adapter, base)
-            layer = projection.load(given, transformers.AutoConfig.from_pretrained(base).hidden_size)
-            projection.save(layer, target / projection.FOLDER)
+            projection.save(projection.load(given, width), target / projection.FOLDER)
             encoding_config = replace(encoding_config, projection=projection.FOLDER)
         encoding_config.write(target)
         shutil.copyfile(base / "config.json", target / "config.json")
     merge_shards(base, adapter, target)
     copy_tokenizer(base, target)
-    if is_reranker(base, adapter):
-        return ""
-    return write_layout(encoding_config, transformers.AutoConfig.from_pretrained(base).hidden_size, target)
+    return "" if reranks else write_layout(encoding_config, width, target)
 
 
 def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> MergeCheck:

@@ -131,19 +131,14 @@ def check_same_tokens(one: Path, other: Path) -> None:
     # Tokens that only one vocabulary has are harmless; a token with two ids is not.
     differ = next((token for token in mine.keys() & theirs.keys() if mine[token] != theirs[token]), None)
     if differ is not None:
-        raise _differ(
-            one, other, f"tokens differ ({differ!r} is {mine[differ]} and {theirs[differ]})", "use such models"
-        )
+        how = f"tokens differ ({differ!r} is {mine[differ]} and {theirs[differ]})"
+        raise _differ(one, other, how, "use such models")
     probe = "Combine 12 and 3.5 into \\boxed{42}: naïve café, x² = 4\n<answer>(1 + 2) * 3</answer>"
     pairs = (_describe_tokens(talks, probe) for talks in (first, second))
     for at, (token, peer) in enumerate(zip_longest(*pairs, fillvalue="nothing")):
         if token != peer:
-            raise _differ(
-                one,
-                other,
-                f"samples differ at token {at} ({token} and {peer})",
-                "give both the same chat template and eos_token in tokenizer_config.json",
-            )
+            how = f"samples differ at token {at} ({token} and {peer})"
+            raise _differ(one, other, how, "give both the same chat template and eos_token in tokenizer_config.json")
 
 
 def _describe_tokens(conversations: Conversations, text: str) -> list[str]:
