@@ -52,9 +52,8 @@ def gsm8k(
     prepared = prepare_samples("prepare", data, test, task=task, **settings)
     others: dict[str, Output] = {}
     if evaluate_as not in ("same", task):
-        others[evaluate_as] = prepare_samples(f"{evaluate_as}/prepare", data, test, task=evaluate_as, **settings)[
-            "test"
-        ]
+        asked = prepare_samples(f"{evaluate_as}/prepare", data, test, task=evaluate_as, **settings)
+        others[evaluate_as] = asked["test"]
     distilled: dict[str, Any] = {"teacher": teacher, "teacher_completions": teacher_completions, "ce_weight": ce_weight}
     values: dict[str, Any] = {"epochs": 2, "learning_rate": 1e-4, "method": method, "max_new_tokens": 400, "seed": seed}
     sampling: dict[str, Any] = {"others": others, "num_completions": num_completions, "grpo_steps": grpo_steps}

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, MinLen
 
 from ratchet.jobs.answers import sft
-from ratchet.orchestrator.step import Metric, Output, Row, Seed, Step, Summary, step
+from ratchet.orchestrator.step import Output, Row, Seed, Summary, step
 from ratchet.recipes.parts.answering import evaluate_model, prepare_samples, select_model, take_result
 from ratchet.recipes.parts.models import find_model
 
@@ -24,6 +24,7 @@ COLUMNS = {
     "DepTok": "dependency_tokens",
     "Latency": "latency",
 }
+"""Title -> metric: quality, tokens and seconds per passage."""
 
 
 def squad(
@@ -71,19 +72,14 @@ def squad(
             method=method,
             **sampling,
         )
+        best[prefix] = take_result(training)
         found = {"untrained": (model, None), f"trained{suffix}": select_model(model, training)}
         for label, chosen in found.items():
             title, steps = f"{name}, {label}", [training] if label != "untrained" else []
             if title not in (row.label for row in rows):  # the test passages are the same for all sizes
                 options: dict[str, Any] = {"measure_latency": True, **sampling}
                 answered = evaluate_model(f"{prefix}/{label.partition(' ')[0]}", *chosen, prepared["test"], **options)
-                rows.append(make_row(title, answered, *steps))
-        best[prefix] = take_result(training)
+                columns = {column: answered.metric(metric) for column, metric in COLUMNS.items()}
+                taken = best[prefix] if steps else None
+                rows.append(Row(title, columns, [*steps, *answered.parents, answered], taken))
     return Summary(rows, best=best)
-
-
-def make_row(label: str, evaluation: Step, *training: Step) -> Row:
-    """Make a row with quality, tokens and seconds per passage."""
-    columns: dict[str, Metric] = {title: evaluation.metric(name) for title, name in COLUMNS.items()}
-    model = take_result(training[0]) if training else None
-    return Row(label, columns, [*training, *evaluation.parents, evaluation], model)

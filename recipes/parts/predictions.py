@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ratchet.jobs.predictions import fuse, prepare_queries, write_predictions
-from ratchet.jobs.retrieval import (
-    embed,
-    evaluate_retrieval,
-    rerank,
-    rerank_api,
-)
+from ratchet.jobs.retrieval import embed, evaluate_retrieval, rerank, rerank_api
 from ratchet.orchestrator.step import Output, Row, Source, Step, step
 
 Fusion = Literal["rrf", "scores"]
@@ -94,16 +89,16 @@ def fuse_rankings(systems: Sequence[System], valid: Output | None, method: Fusio
     rows = [Row(one.name, {"held-out MAP@25": evaluated.metric("map@25")}) for one, evaluated in judged]
     if len(judged) == 1:
         return judged[0][0].queries["ranking"], rows
-    fused = step(
-        "fuse",
-        fuse.JOB,
-        valid=valid,
-        valid_rankings=[evaluated["ranking"] for _, evaluated in judged],
-        rankings=[one.queries["ranking"] for one, _ in judged],
-        names=tuple(one.name for one, _ in judged),
-        method=method,
-    )
+    fused = fuse_evaluations("fuse", valid, {one.name: (found, one.queries) for one, found in judged}, method)
     return fused["ranking"], [*rows, Row("fused", {"held-out MAP@25": fused.metric("valid/map@25")}, steps=[fused])]
+
+
+def fuse_evaluations(name: str, valid: Output | None, systems: Mapping[str, tuple[Step, Step]], method: Fusion) -> Step:
+    """Fuse the rankings of several systems. systems: name -> the evaluations on the held-out queries, which weight it,
+    and on the queries to rank."""
+    rankings = [[evaluated["ranking"] for evaluated in own] for own in zip(*systems.values(), strict=True)]
+    inputs: dict[str, Any] = {"valid": valid, "valid_rankings": rankings[0], "rankings": rankings[1]}
+    return step(name, fuse.JOB, **inputs, names=tuple(systems), method=method)
 
 
 def write_files(ranking: Output, corpus: Output) -> Mapping[str, Output]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ratchet.errors import InputError
-from ratchet.jobs.predictions import fuse
 from ratchet.jobs.retrieval import (
     embed,
     evaluate_retrieval,
@@ -21,6 +20,7 @@ from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Job, Output, Row, Source, Step, Summary, step
 from ratchet.recipes.parts.predictions import (
     System,
+    fuse_evaluations,
     fuse_rankings,
     list_systems,
     prepare_new_queries,
@@ -294,16 +294,11 @@ class RetrievalLoop:
         """Order the documents of the split that is shown by the scores of both, with the weights that are best on the
         held-out queries, and evaluate the result."""
         shown = self.splits[0]
-        rankings = {split: [one[split]["ranking"] for one in (embedder, reranker)] for split in self.splits}
-        blended = step(
-            f"{name}/blend",
-            fuse.JOB,
-            valid=self.prepared["valid"],
-            valid_rankings=rankings["valid"],
-            rankings=rankings[shown],
-            names=("embedder", "reranker"),
-            method="scores",
-        )
+        systems = {
+            "embedder": (embedder["valid"], embedder[shown]),
+            "reranker": (reranker["valid"], reranker[shown]),
+        }
+        blended = fuse_evaluations(f"{name}/blend", self.valid, systems, "scores")
         return self.evaluate_order(name, "blended", shown, blended["ranking"], before=embedder[shown])
 
     def mine(self, name: str, miner_name: str, miner: Model, window: tuple[int, int], i: int) -> Step | Output:
