@@ -79,8 +79,7 @@ def infer(
     dtype = _dtype(config, resources)
     _, tokens = size_passes("cuda" if resources.gpus else "cpu", resources.batch_tokens)
     batch = max(1, tokens // length)
-    given = {"dtype": dtype, "rows": batch, "length": length, "quantization": config.quantization}
-    one = _measure(folder, kind, **given)
+    one = _measure(folder, kind, dtype=dtype, rows=batch, length=length, quantization=config.quantization)
     if one is None:
         return None
     size = 2 if dtype == "bfloat16" else 4

@@ -65,16 +65,14 @@ async def explain(request: Request, error: HTTPException) -> JSONResponse:
 
 
 def _answer_error(status: int, message: str) -> JSONResponse:
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return JSONResponse({"error": {"message": message, "type": kind, "code": None}}, status)
+    return JSONResponse({"error": {"message": message, "type": "invalid_request_error", "code": None}}, status)
 
 
 def encode_vector(vector_D: np.ndarray, encoding_format: str) -> str | Sequence[float]:
     """Return a vector as the values of JSON, or as base64 of little-endian float32."""
     if encoding_format == "base64":
         return base64.b64encode(vector_D.astype("<f4").tobytes()).decode()
-    found: list[float] = vector_D.tolist()
-    return found
+    return vector_D.tolist()
 
 
 @serve.ingress(application)

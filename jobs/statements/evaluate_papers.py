@@ -40,16 +40,8 @@ class Inputs:
 
 
 def list_metrics(config: Config) -> list[str]:
-    return [
-        "mrr",
-        "map",
-        *(f"{kind}@{k}" for kind in ("p", "r") for k in config.k),
-        "statements",
-        "queries",
-        "*/interval",
-        "merging_cost",
-        "merging_cost/queries",
-    ]
+    cutoffs = [f"{kind}@{k}" for kind in ("p", "r") for k in config.k]
+    return ["mrr", "map", *cutoffs, "statements", "queries", "*/interval", "merging_cost", "merging_cost/queries"]
 
 
 JOB = Job(

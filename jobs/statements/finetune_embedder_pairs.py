@@ -81,8 +81,7 @@ def check(config: Config, inputs: Inputs) -> None:
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Refuse a batch size above the number of pairs."""
-    pairs = parents["train"].metrics.get("train/pairs") if "train" in parents else None
-    if isinstance(pairs, int):
+    if (pairs := needs.count(parents, "train", "train/pairs")) is not None:
         from ratchet.data.pair_batches import check_pairs
 
         check_pairs(pairs, config.batch_size, drop_last=config.drop_last)

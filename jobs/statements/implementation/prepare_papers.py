@@ -80,11 +80,8 @@ class SplitWriter:
 
     def _write(self) -> None:
         table = pa.Table.from_pylist(self.rows[: self.shard_rows], STATEMENTS)
-        name = f"shard-{self.shards:05d}"
-        if self.mapped:
-            write_mapped(self.folder / f"{name}.arrow", table)
-        else:
-            write_table(self.folder / f"{name}.parquet", table)
+        write, suffix = (write_mapped, "arrow") if self.mapped else (write_table, "parquet")
+        write(self.folder / f"shard-{self.shards:05d}.{suffix}", table)
         self.rows, self.shards = self.rows[self.shard_rows :], self.shards + 1
 
 
