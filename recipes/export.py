@@ -46,9 +46,8 @@ def export(
         given: dict[str, Any] = {"model": written["model"], "asked": asked, "dtype": "float32"}
         whole = evaluate_embedder("float32", **given)
         small = evaluate_embedder("int8", **given, before=whole, onnx=written["model/onnx/model_int8.onnx"])
-        compared = compare({"float32": whole, "int8": small}, asked["queries"])
-        sizes = {"float32": "megabytes", "int8": "int8/megabytes"}
-        for label, ranked in {"float32": whole, "int8": small}.items():
-            size = {"megabytes": written.metric(sizes[label])}
-            rows.append(Row(label, {**compared[label], **size}, [*ranked.parents, ranked]))
+        systems = {"float32": whole, "int8": small}
+        for label, cells in compare(systems, asked["queries"]).items():
+            size = written.metric("int8/megabytes" if label == "int8" else "megabytes")
+            rows.append(Row(label, {**cells, "megabytes": size}, [*systems[label].parents, systems[label]]))
     return Summary(rows, results={"model": written["model"]})

@@ -131,11 +131,10 @@ class Checkpoints:
         for folder in reversed(gather_objects(list_checkpoints(self.folder))[0]):
             if self._is_intact(folder):
                 return self._load(folder)
-        earlier = self.context.warm_start_from
-        if earlier is not None and json.loads((earlier / "history.json").read_text())["workers"] == (
-            self.worker.world_size
-        ):
-            return self._load(earlier)
+        if (earlier := self.context.warm_start_from) is not None:
+            workers = json.loads((earlier / "history.json").read_text())["workers"]
+            if workers == self.worker.world_size:
+                return self._load(earlier)
         return TrainHistory()
 
     def _is_intact(self, folder: Path) -> bool:

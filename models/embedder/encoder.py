@@ -158,8 +158,7 @@ def load(
     `open_model`. Raises ModelError for an unusable folder.
     """
     config_folder = config_folder or find_config_folder(base, adapter)
-    if encoding_config is None:
-        encoding_config = read_encoding_config(config_folder)
+    encoding_config = encoding_config or read_encoding_config(config_folder)
     if onnx is not None:
         right = replace(encoding_config, padding_side="right")
         return _assemble(OnnxModel(onnx, base), base, right, config_folder, torch.device("cpu"), torch.float32)

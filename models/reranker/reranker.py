@@ -162,8 +162,7 @@ def load(
     hold it. options: `dtype`, `device` and `quantization`, see `ratchet.models.embedder.encoder.load`. Raises
     ModelError for an unusable folder.
     """
-    if reranker_config is None:
-        reranker_config = read_reranker_config(find_config_folder(base, adapter))
+    reranker_config = reranker_config or read_reranker_config(find_config_folder(base, adapter))
     decoder = reranker_config.kind == "yes_no"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
