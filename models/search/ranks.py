@@ -137,15 +137,15 @@ class RankCounter:
         corpus = Corpus(*self._queries)
 
         def count(number: int, offset: int, scores: torch.Tensor) -> None:
-            self._count(self._chunks[number], scores, offset, corpus)
+            self.count(self._chunks[number], scores, offset, corpus)
 
         chunks = [torch.from_numpy(query_q).to(self.device) for query_q in self._chunks]
         pieces = corpus.add_all([(row_offset, block_ND)], self.block_rows)
         multiply_all(self._there_QD, chunks, pieces, self.device, count)
 
-    def _count(self, query_q: np.ndarray, scores: torch.Tensor, offset: int, corpus: Corpus) -> None:
-        """Add a block's documents, which are in `corpus`, to before_R. Writes into scores [q, N], which may be on any
-        device."""
+    def count(self, query_q: np.ndarray, scores: torch.Tensor, offset: int, corpus: Corpus) -> None:
+        """Add the documents of a block from their multiplied scores [q, N], on any device, which are changed. corpus:
+        holds the block."""
         away = self.exclude_Q[query_q] - offset
         inside = np.flatnonzero((away >= 0) & (away < scores.shape[1]))
         scores[torch.from_numpy(inside), torch.from_numpy(away[inside])] = -torch.inf

@@ -12,7 +12,7 @@ Shapes: Q queries, N corpus rows, D dimensions, K neighbours, W candidates kept 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -24,6 +24,10 @@ EMPTY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)  # sorts last; unpacks to NaN, which co
 _LOW = np.uint64(0xFFFF_FFFF)
 _SIGN = np.uint32(0x8000_0000)
 
+UseScores = Callable[[np.ndarray, torch.Tensor, int, Corpus], None]
+"""use(queries, scores [queries, n], first row of the block, the corpus so far), called for chunks of queries in
+parallel. It may change the scores."""
+
 
 def top_k(
     query_QD: Array,
@@ -33,6 +37,7 @@ def top_k(
     device: str = "cpu",
     query_rows: int = 512,
     block_rows: int = 4096,
+    also: UseScores | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the k best rows of the corpus (k >= 1) for each query: scores float32 and rows int64, both [Q, min(k, N)],
     best first.
@@ -43,6 +48,8 @@ def top_k(
     Blocks are held by reference until the call returns: a corpus in memory or memory-mapped costs nothing more, one
     that does not fit is searched shard by shard. Memory besides: about 12 bytes x Q x k, and query_rows x block_rows.
 
+    also: called with all multiplied scores too (`RankCounter.count`), which saves multiplying twice.
+
     Raises ModelError for vectors that are not finite, or of different dimensions.
     """
     seen = Corpus(*check_finite(query_QD, "top_k: query_QD"))
@@ -51,6 +58,8 @@ def top_k(
 
     def absorb(number: int, offset: int, scores_QN: torch.Tensor) -> None:
         pools[number].absorb(scores_QN, seen, k, offset)
+        if also:
+            also(np.arange(len(seen.query_QD))[chunks[number]], scores_QN, offset, seen)
 
     multiply_all(seen.query_QD, chunks, seen.add_all(corpus, block_rows), device, absorb)
     with single_threaded_pool() as executor:

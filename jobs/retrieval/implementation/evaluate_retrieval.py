@@ -22,7 +22,7 @@ from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_s
 from ratchet.jobs.retrieval.evaluate_retrieval import WITH_INTERVAL, Config, Inputs
 from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
-from ratchet.models.search.ranks import Relevant, rank_by_scores, rank_relevant
+from ratchet.models.search.ranks import RankCounter, Relevant, rank_by_scores, score_relevant
 from ratchet.models.search.top_k import merge_top_k, top_k
 from ratchet.models.search.truncated_search import rank_truncated
 from ratchet.orchestrator.job_interface import Context, Result
@@ -80,11 +80,12 @@ class Worker:
         """Return the ranks of the relevant documents [R], and scores [Q, K] and rows [Q, K] of the best documents."""
         if self.prior_N is not None:
             query_QD = np.hstack([query_QD, np.ones((len(query_QD), 1), np.float32)])
-        ranks_R = rank_relevant(query_QD, relevant, self._read_blocks, exclude_Q=own_Q, device=self.device)
+        scores_R = score_relevant(query_QD, relevant, self._read_blocks())
+        counter = RankCounter(relevant, scores_R, query_QD=query_QD, exclude_Q=own_Q, device=self.device)
         groups = group_blocks(self._read_blocks(), max(1, BYTES_AT_ONCE // (4 * query_QD.shape[1])))
         most = self.config.top + 1  # the query itself may be among them
-        best = [top_k(query_QD, group, most, device=self.device) for group in groups]
-        return ranks_R, *merge_top_k(best, most)
+        best = [top_k(query_QD, group, most, device=self.device, also=counter.count) for group in groups]
+        return counter.before_R + 1, *merge_top_k(best, most)
 
     def _read_blocks(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the vectors of the corpus, with the prior as a further dimension, which is 1 for queries."""

@@ -71,9 +71,9 @@ def test_ranks_by_the_first_dimensions_are_those_of_sorting(seed: int, dim: int,
         few_Nd, few_Qd = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (few_Nd, few_Qd))
     at = 0
     for q, rows in enumerate(sorted(one) for one in lists):
-        score_N, whole_N = few_Nd @ few_Qd[q], corpus_ND @ query_QD[q]
+        score_N, whole_N = few_Nd @ few_Qd[q], corpus_ND.astype(float) @ query_QD[q].astype(float)
         order = sorted(set(range(DOCUMENTS)) - {own_Q[q]}, key=lambda row: (-round(score_N[row], 6), row))
-        again = sorted(order[:depth], key=lambda row: (-round(float(whole_N[row]), 5), row)) + order[depth:]
+        again = sorted(order[:depth], key=lambda row: (-round(whole_N[row], 6), row)) + order[depth:]
         for row in rows:
             assert few_R[at] == order.index(row) + 1
             assert again_R[at] == again.index(row) + 1

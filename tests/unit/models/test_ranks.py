@@ -72,6 +72,10 @@ def test_ranks_are_those_of_a_full_sort(
         (one if number % 2 else two).add(start, corpus[start : start + block])
     np.testing.assert_array_equal(1 + one.before_R + two.before_R, expected)
 
+    searched = ranks.RankCounter(relevant, own, query_QD=query, exclude_Q=exclude)
+    top_k.top_k(query, corpus, 3, query_rows=chunk, block_rows=block, also=searched.count)
+    np.testing.assert_array_equal(searched.before_R + 1, expected)
+
     # What GPUs do, on the CPU.
     there = ranks.RankCounter(relevant, own, **options, block_rows=block)
     there.compiled = False
