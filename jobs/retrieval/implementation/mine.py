@@ -105,7 +105,7 @@ class IndexBuilder:
         vectors, seed = target.with_suffix(".lists"), self.config.seed
         lists = count_lists(len(self.candidates))
         trained = draw(len(self.candidates), VECTORS_PER_LIST * lists, seed)
-        sample_SD = take_rows(itertools.chain(*self.candidates.read_groups()), trained)
+        sample_SD = take_rows(itertools.chain.from_iterable(self.candidates.read_groups()), trained)
         index = build_lists(vectors, sample_SD, self._read(report), lists, seed)
         sync(vectors)
         queries = read_blocks(self.inputs.query_embeddings, self.queries, mapped=True)
@@ -124,7 +124,7 @@ class IndexBuilder:
         return nearest_nD[place_QK]
 
     def _read(self, report: ReportProgress) -> Iterator[np.ndarray]:
-        for first, block_ND in itertools.chain(*self.candidates.read_groups()):
+        for first, block_ND in itertools.chain.from_iterable(self.candidates.read_groups()):
             yield block_ND
             report(first + len(block_ND))
 
