@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Threads that wait for each other sleep: two processes of tests, each with threads, would burn the time of the other.
 PATIENT := OMP_WAIT_POLICY=PASSIVE
+# Begun first, so that neither of the two processes is alone with them at the end.
+LONGEST := tests/integration/orchestrator tests/integration/jobs/test_training.py
 
 .PHONY: help setup quickstart test test-integration test-soak settings docs lint types bench lock clean
 
@@ -31,7 +33,7 @@ test: $(READY) ## set up, then run the unit tests (no Ray cluster, 2 minutes)
 # Most of these tests wait for processes that they start, so two run at once.
 test-integration: $(READY) ## slow unit tests; tests on Ray and DeepSpeed, with killed processes (20 minutes)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not soak"
-	@$(PATIENT) $(BIN)/python -m pytest -m "not soak" --durations=30 tests/integration
+	@$(PATIENT) $(BIN)/python -m pytest -m "not soak" --no-loadscope-reorder --durations=30 $(LONGEST) tests/integration
 
 test-soak: $(READY) ## long tests on killed nodes and sweeps, before a release (two hours)
 	@$(BIN)/python -m pytest -n 0 --durations=15 tests/soak
