@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ratchet.data.tables import MINED, Texts, join_tables, list_shards, read_shards, take_texts, write_table
+from ratchet.data.tables import MINED, join_tables, list_shards, read_shards, take_texts, write_table
 from ratchet.data.triplets import Triplets, split_epoch
 from ratchet.data.vectors import write_vectors
 from ratchet.jobs.retrieval.evaluate_retrieval import Config as EvaluationConfig
@@ -173,14 +173,14 @@ def load_datasets(given: argparse.Namespace) -> None:
 
 
 def mine(given: argparse.Namespace) -> None:
-    from ratchet.jobs.retrieval.implementation.mine import Worker, write_jsonl
+    from ratchet.jobs.retrieval.implementation.mine import Worker, read_texts, write_jsonl
 
     inputs, context = MineInputs(*list_inputs(given)), make_context(given, given.stage)
     source = list_shards(inputs.queries)[0]
     index = given.folder / "index" / "index.faiss" if given.stage == "mine-approximate" else None
     worker = Worker(MineConfig(), inputs, "cpu", index)
     print(worker(source, context.out / source.name, lambda *_: None))
-    write_jsonl(context.out, Texts(read_shards(inputs.corpus)))
+    write_jsonl(context.out, read_texts(context.out, inputs.corpus))
 
 
 def build_index(given: argparse.Namespace) -> None:

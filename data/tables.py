@@ -19,6 +19,7 @@ from typing import IO, Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ratchet.errors import DataError
@@ -194,10 +195,16 @@ def list_shards(folder: Path, suffix: str = "parquet") -> list[Path]:
     return paths
 
 
-def read_shards(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read all shards as one table (`join_tables`). Raises DataError naming the shard that cannot be read or lacks a
-    column."""
-    return join_tables(_read_shard(path, columns) for path in list_shards(folder))
+def read_shards(folder: Path, columns: Sequence[str] | None = None, *, ids: pa.Array | None = None) -> pa.Table:
+    """Read all shards as one table (`join_tables`), or of a corpus those documents that have one of `ids`. Raises
+    DataError naming the shard that cannot be read or lacks a column."""
+    tables = (_read_shard(path, columns) for path in list_shards(folder))
+    return join_tables(tables if ids is None else (own.filter(pc.is_in(own["id"], ids)) for own in tables))
+
+
+def hash_shards(folder: Path) -> np.ndarray:
+    """Return the hashes of the texts of a corpus (`hash_texts`), int64 [N], with one shard in memory at a time."""
+    return np.concatenate([hash_texts(_read_shard(path, ["text"])["text"]) for path in list_shards(folder)])
 
 
 def join_tables(tables: Iterable[pa.Table]) -> pa.Table:

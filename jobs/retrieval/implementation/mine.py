@@ -13,6 +13,7 @@ from typing import Any
 import faiss
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ratchet.data.formats.flag_embedding import make_line, write_lines
@@ -21,6 +22,7 @@ from ratchet.data.tables import (
     MINED,
     Texts,
     add_carried,
+    hash_shards,
     hash_texts,
     list_shards,
     read_queries,
@@ -138,12 +140,11 @@ class Worker:
     """Mines negatives for shards of queries. index: of `IndexBuilder`, for an approximate search."""
 
     def __init__(self, config: Config, inputs: Inputs, device: str, index: Path | None = None) -> None:
-        table = read_shards(inputs.corpus, ["id", "text"])
-        self.text_N = hash_texts(table["text"])
+        self.text_N = hash_shards(inputs.corpus)
         self.config, self.inputs, self.device = config, inputs, device
         names = [field.name for field in fields(Window)[2:]]
         self.window = Window(*config.window, **{name: getattr(config, name) for name in names})
-        self.table = table.select(["id"])
+        self.table = read_shards(inputs.corpus, ["id"])
         self.candidates = Candidates(config, inputs, self.table)
         self.ids, self.index = self.candidates.ids, None if index is None else faiss.read_index(str(index))
 
@@ -255,7 +256,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         recall["recall"] = round(built["found"] / built["expected"], 4)
         arguments["index"] = folder / f"{source[0].stem}.faiss"
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
-    positive, negative, hardest = write_jsonl(context.out, Texts(read_shards(inputs.corpus)))
+    positive, negative, hardest = write_jsonl(context.out, read_texts(context.out, inputs.corpus))
     corpus = read_shards(inputs.corpus, ["id"])
     candidates = find_candidates(config, inputs, corpus)
     return Result(
@@ -271,6 +272,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         },
         cases={"negatives that are most similar to their query compared with the positives": hardest},
     )
+
+
+def read_texts(mined: Path, corpus: Path) -> Texts:
+    """Read the texts of the documents that mined shards name."""
+    named = read_shards(mined, ["positives", "negatives", "suspects"])
+    ids = pc.unique(pa.chunked_array([part.flatten() for column in named.columns for part in column.chunks]))
+    return Texts(read_shards(corpus, ["id", "text"], ids=ids))
 
 
 def write_jsonl(folder: Path, text_of: Mapping[str, str]) -> tuple[float, float, list[dict[str, Any]]]:
