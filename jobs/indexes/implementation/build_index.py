@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ratchet.data.tables import read_shards, take_texts, write_table
-from ratchet.data.vectors import read_blocks
+from ratchet.data.vectors import read_blocks, take_rows
 from ratchet.jobs.indexes.build_index import DOCUMENTS, INDEX, Config, Inputs
 from ratchet.models.embedder import encoder
 from ratchet.models.search.top_k import top_k
@@ -34,8 +34,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     index = make_index(config, dim, len(ids))
     if not index.is_trained:
         chosen = np.sort(random.permutation(len(ids))[: POINTS_PER_LIST * faiss.extract_index_ivf(index).nlist])
-        parts = [block[chosen[(chosen >= at) & (chosen < at + len(block))] - at] for at, block in read()]
-        index.train(np.concatenate(parts))
+        index.train(take_rows(read(), chosen))
     for at, block in read():
         index.add(block)
         context.progress(Progress(at + len(block), len(ids), "documents", "adding"))

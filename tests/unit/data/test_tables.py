@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from ratchet.data import tables
-from ratchet.data.tables import CORPUS, Texts, hash_texts, read_shards, take_texts, write_shards
+from ratchet.data.tables import CORPUS, Texts, hash_shards, hash_texts, read_shards, take_texts, write_shards
 from ratchet.errors import DataError
 
 
@@ -105,3 +105,13 @@ def test_texts_are_taken_from_more_than_arrow_joins() -> None:
     assert take_texts(column, []) == []
     with pytest.raises(pa.ArrowInvalid, match="overflow"):  # when this passes, `take` will do
         column.take([0])
+
+
+def test_documents_are_read_by_id_and_hashed_shard_by_shard(tmp_path: Path) -> None:
+    write_shards(tmp_path, [{"id": f"d{n}", "text": f"text {n % 40}"} for n in range(100)], CORPUS, 30)
+    wanted = ["d97", "d3", "unknown", "d30"]
+    assert read_shards(tmp_path, ["id", "text"], ids=pa.array(wanted)).to_pylist() == [
+        {"id": name, "text": f"text {int(name[1:]) % 40}"} for name in ("d3", "d30", "d97")
+    ]
+    assert len(read_shards(tmp_path, ids=pa.array([], pa.string()))) == 0
+    np.testing.assert_array_equal(hash_shards(tmp_path), hash_texts(read_shards(tmp_path)["text"]))
