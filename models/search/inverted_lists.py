@@ -29,6 +29,8 @@ from ratchet.models.search.top_k import EMPTY, decode_rows, decode_scores, encod
 
 VECTORS_PER_LIST = 64
 """Vectors per list that k-means sees; FAISS warns below 39."""
+ROWS_AT_ONCE = 4096
+"""Vectors of a list that are multiplied at a time."""
 
 
 def count_lists(rows: int) -> int:
@@ -96,9 +98,10 @@ def _search(index: Any, query_QD: np.ndarray, k: int, probes: int) -> np.ndarray
     for number in np.flatnonzero(np.diff(ends)).tolist():
         query_q = by_list[ends[number] : ends[number + 1]] // probes
         row_n, codes = get_invlist(index.invlists, number)
-        if len(row_n):
-            vector_nD = torch.from_numpy(codes.view(np.float32).reshape(len(row_n), -1))
-            best.add(query_q, torch.mm(query[torch.from_numpy(query_q)], vector_nD.T), row_n)
+        query_qD, vector_nD = query[torch.from_numpy(query_q)], codes.view(np.float32).reshape(-1, query.shape[1])
+        for start in range(0, len(row_n), ROWS_AT_ONCE):
+            some = slice(start, start + ROWS_AT_ONCE)
+            best.add(query_q, torch.mm(query_qD, torch.from_numpy(vector_nD[some]).T), row_n[some])
     best.cut(np.arange(len(query_QD)))
     return best.keys_QW[:, :k]
 

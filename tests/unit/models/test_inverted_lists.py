@@ -9,6 +9,7 @@ import faiss
 import numpy as np
 import pytest
 
+from ratchet.models.search import inverted_lists
 from ratchet.models.search.inverted_lists import build_lists, choose_probes, count_lists, search_lists
 from ratchet.models.search.top_k import top_k
 
@@ -68,8 +69,11 @@ def test_the_fewest_lists_that_reach_the_recall_are_searched(index: Any, least: 
         assert hits < least * every
 
 
-@pytest.mark.parametrize("probes", [1, 3, 20])
-def test_what_is_found_is_what_faiss_finds(index: Any, probes: int) -> None:
+@pytest.mark.parametrize(("probes", "rows_at_once"), [(1, 4096), (3, 4096), (20, 4096), (20, 7)])
+def test_what_is_found_is_what_faiss_finds(
+    index: Any, probes: int, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inverted_lists, "ROWS_AT_ONCE", rows_at_once)
     index.nprobe = probes
     scores_QK, rows_QK = search_lists(index, QUERY, K)
     expected_QK, expected_rows_QK = index.search(QUERY, K)
