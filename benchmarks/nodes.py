@@ -35,7 +35,7 @@ from ratchet.jobs.pretrained import pretrained
 from ratchet.orchestrator.step import Row, Source, Summary, step
 from ratchet.recipes.theorems import evaluate
 
-def spread(*, questions: int = 1000, papers: str = "") -> Summary:
+def spread(*, questions: int = 1000, papers: str = "", reranker: str = "") -> Summary:
     """Embed, mine, score, train, and rank all against all."""
     model = pretrained("sentence-transformers/all-MiniLM-L6-v2")
     made = step("prepare", prepare.JOB, questions=questions, shard_rows=max(1, questions // 8))
@@ -43,12 +43,13 @@ def spread(*, questions: int = 1000, papers: str = "") -> Summary:
     corpus = step("embed_corpus", embed.JOB, model=model, texts=made["corpus"], role="passage")
     mined = step("mine", mine.JOB, queries=made["train"], corpus=made["corpus"], query_embeddings=queries,
                  corpus_embeddings=corpus, window=(1, 40), num_negatives=8)
-    scored = step("rerank", rerank.JOB, model=model, ranking=mined, corpus=made["corpus"])
+    scored = step("rerank", rerank.JOB, model=Source(Path(reranker), label="reranker"), lists=mined,
+                  corpus=made["corpus"])
     trained = step("train", finetune_embedder.JOB, base=model, mined=mined, corpus=made["corpus"], epochs=1,
                    num_negatives=4, batch_size=64)
     split = step("prepare_papers", prepare_papers.JOB, papers=Source(Path(papers), label="papers"),
                  test_fraction=0.9, shard_rows=max(1, questions // 2))
-    ranked = evaluate("metrics", split, model, 64)
+    ranked = evaluate("metrics", split["test"], model, 64)
     return Summary([Row("all", {"MRR": ranked.metric("mrr")})], goals=[scored, trained])
 '''
 STEPS = {
@@ -73,6 +74,7 @@ def main() -> None:
         folder = Path(name)
         (folder / "spread.py").write_text(RECIPE)
         write_papers(folder / "papers.jsonl", given.questions)
+        write_reranker(folder / "reranker")
         found: dict[int, list[dict[str, float]]] = {nodes: [] for nodes in counts}
         for number in range(given.rounds):
             for nodes in counts:
@@ -107,6 +109,17 @@ def write_papers(path: Path, questions: int) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
+def write_reranker(folder: Path) -> None:
+    """Write MiniLM as a cross-encoder. Its head is random: only the time of its scores counts."""
+    import transformers
+
+    from ratchet.models.model_files import MINILM, resolve
+
+    path = resolve(MINILM)
+    transformers.AutoModelForSequenceClassification.from_pretrained(path, num_labels=1).save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(path).save_pretrained(folder)
+
+
 def limit(node: subprocess.Popen[bytes], number: int, share: float) -> None:
     """Let a node and all that it starts use a share of a core."""
     group = GROUPS / f"ratchet-node-{number}"
@@ -128,6 +141,7 @@ def run(folder: Path, nodes: int, questions: int, share: float | None) -> dict[s
             if share:
                 limit(node, number, share)
         settings = [f"questions={questions}", f"papers={folder.parent / 'papers.jsonl'}"]
+        settings += [f"reranker={folder.parent / 'reranker'}"]
         jobs = ("embed", "mine", "rerank", "evaluate_papers", "finetune_embedder")
         settings += [f"{job}.{what}" for job in jobs for what in (f"workers={workers}", "cpus=1")]
         command = [sys.executable, "-m", "orchestrator", "run", str(folder.parent / "spread.py")]
