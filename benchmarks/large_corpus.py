@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from benchmarks.mining import unit
 from ratchet.data.tables import MINED, join_tables, list_shards, read_shards, take_texts, write_table
 from ratchet.data.triplets import Triplets, split_epoch
 from ratchet.data.vectors import write_vectors
@@ -114,12 +115,7 @@ def write_random(given: argparse.Namespace, texts: Path, folder: Path) -> None:
         if not (target := folder / f"{path.stem}.arrow").exists():
             ids = read_ids(path)
             rng = np.random.default_rng([number, len(ids)])
-            block_ND = rng.standard_normal((len(ids), given.dim), dtype=np.float32)
-            if given.rank:
-                axes_RD = np.random.default_rng(0).standard_normal((given.rank, given.dim), dtype=np.float32)
-                own_NR = rng.standard_normal((len(ids), given.rank), dtype=np.float32)
-                block_ND = own_NR @ axes_RD / given.rank**0.5 + 0.1 * block_ND
-            block_ND /= np.linalg.norm(block_ND, axis=1, keepdims=True)
+            block_ND = unit(rng, len(ids), given.dim, given.rank)
             write_vectors(target, ids, block_ND.astype(given.storage_dtype))
 
 

@@ -59,7 +59,7 @@ def top_k(
     def absorb(number: int, offset: int, scores_QN: torch.Tensor) -> None:
         pools[number].absorb(scores_QN, seen, k, offset)
         if also:
-            also(np.arange(len(seen.query_QD))[chunks[number]], scores_QN, offset, seen)
+            also(pools[number].start + np.arange(len(scores_QN)), scores_QN, offset, seen)
 
     multiply_all(seen.query_QD, chunks, seen.add_all(corpus, block_rows), device, absorb)
     with single_threaded_pool() as executor:

@@ -13,11 +13,9 @@ from ratchet.data.tables import read_shards, take_texts, write_table
 from ratchet.data.vectors import read_blocks, take_rows
 from ratchet.jobs.indexes.build_index import DOCUMENTS, INDEX, Config, Inputs
 from ratchet.models.embedder import encoder
+from ratchet.models.search.inverted_lists import VECTORS_PER_LIST
 from ratchet.models.search.top_k import top_k
 from ratchet.orchestrator.job_interface import Context, Progress, Result
-
-POINTS_PER_LIST = 64
-"""Vectors per list that `ivf` is trained on; FAISS warns below 39."""
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -33,7 +31,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     dim = next(read())[1].shape[1]
     index = make_index(config, dim, len(ids))
     if not index.is_trained:
-        chosen = np.sort(random.permutation(len(ids))[: POINTS_PER_LIST * faiss.extract_index_ivf(index).nlist])
+        chosen = np.sort(random.permutation(len(ids))[: VECTORS_PER_LIST * faiss.extract_index_ivf(index).nlist])
         index.train(take_rows(read(), chosen))
     for at, block in read():
         index.add(block)

@@ -80,17 +80,17 @@ class Worker:
         """Return the ranks of the relevant documents [R], and scores [Q, K] and rows [Q, K] of the best documents."""
         if self.prior_N is not None:
             query_QD = np.hstack([query_QD, np.ones((len(query_QD), 1), np.float32)])
-        scores_R = score_relevant(query_QD, relevant, self._read_blocks())
+        scores_R = score_relevant(query_QD, relevant, self._read_blocks(mapped=True))
         counter = RankCounter(relevant, scores_R, query_QD=query_QD, exclude_Q=own_Q, device=self.device)
         groups = group_blocks(self._read_blocks(), max(1, BYTES_AT_ONCE // (4 * query_QD.shape[1])))
         most = self.config.top + 1  # the query itself may be among them
         best = [top_k(query_QD, group, most, device=self.device, also=counter.count) for group in groups]
         return counter.before_R + 1, *merge_top_k(best, most)
 
-    def _read_blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+    def _read_blocks(self, mapped: bool = False) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the vectors of the corpus, with the prior as a further dimension, which is 1 for queries."""
         assert self.inputs.corpus_embeddings is not None
-        for first, block_ND in read_blocks(self.inputs.corpus_embeddings, self.ids):
+        for first, block_ND in read_blocks(self.inputs.corpus_embeddings, self.ids, mapped=mapped):
             if self.prior_N is None:
                 yield first, block_ND
             else:

@@ -36,7 +36,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     scale = float(np.linalg.norm(query_QD, axis=1).mean()) * float(np.linalg.norm(first_ND, axis=1).mean())
     weights = [0.0, *(weight * scale for weight in config.weights)]
     rank_WR = np.ones((len(weights), len(relevant.indices)), np.int64)
-    own_R = score_relevant(query_QD, relevant, read_blocks(inputs.corpus_embeddings, ids))
+    own_R = score_relevant(query_QD, relevant, read_blocks(inputs.corpus_embeddings, ids, mapped=True))
     for first, block_ND in read_blocks(inputs.corpus_embeddings, ids):
         prior_n = prior_N[first : first + len(block_ND)]
         for start in range(0, len(relevant.indices), QUERIES_AT_ONCE):

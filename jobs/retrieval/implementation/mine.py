@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
@@ -75,7 +74,7 @@ class Candidates:
 
     def read_groups(self) -> Iterable[list[tuple[int, np.ndarray]]]:
         """Return the blocks (number of the first candidate, [n, D] float32), in groups that fit into memory."""
-        groups = self.held or group_blocks(self._read_blocks(), self.rows_at_once)
+        groups = self.held or group_blocks(self.read(), self.rows_at_once)
         if len(self) <= self.rows_at_once:
             self.held = list(groups)
             return self.held
@@ -85,7 +84,8 @@ class Candidates:
         """Yield the vectors of all documents, mapped."""
         return read_blocks(self.folder, self.ids, mapped=True)
 
-    def _read_blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+    def read(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the vectors of the candidates, as (number of the first, [n, D] float32)."""
         for first, block_ND in read_blocks(self.folder, self.ids):
             if self.rows is None:
                 yield first, block_ND
@@ -107,7 +107,7 @@ class IndexBuilder:
         vectors, seed = target.with_suffix(".lists"), self.config.seed
         lists = count_lists(len(self.candidates))
         trained = draw(len(self.candidates), VECTORS_PER_LIST * lists, seed)
-        sample_SD = take_rows(itertools.chain.from_iterable(self.candidates.read_groups()), trained)
+        sample_SD = take_rows(self.candidates.read(), trained)
         index = build_lists(vectors, sample_SD, self._read(report), lists, seed)
         sync(vectors)
         queries = read_blocks(self.inputs.query_embeddings, self.queries, mapped=True)
@@ -126,7 +126,7 @@ class IndexBuilder:
         return nearest_nD[place_QK]
 
     def _read(self, report: ReportProgress) -> Iterator[np.ndarray]:
-        for first, block_ND in itertools.chain.from_iterable(self.candidates.read_groups()):
+        for first, block_ND in self.candidates.read():
             yield block_ND
             report(first + len(block_ND))
 
