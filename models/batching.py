@@ -11,7 +11,10 @@ import torch
 from ratchet.models.pass_size import MULTIPLE
 
 OVERHEAD_TOKENS = 64
-"""Fixed cost of a forward and backward pass, in tokens of padding."""
+"""Fixed cost of a forward and backward pass, in tokens of padding; on GPUs at least."""
+GPU_OVERHEAD = 1e9
+"""Fixed cost on GPUs, in tokens of padding times the square of the hidden size: a layer launches as many kernels in a
+small model as in a large one (5 ms beside an H200), and a token's work grows with the square."""
 
 
 def batch_by_tokens(
@@ -30,11 +33,18 @@ def batch_by_tokens(
     return batches
 
 
-def group_by_length(lengths: Sequence[int], tokens: int, multiple: int) -> list[np.ndarray]:
+def find_overhead(device: str, hidden_size: int) -> float:
+    """Return the fixed cost of a forward and backward pass in tokens of padding. device: `cpu` or another type."""
+    return OVERHEAD_TOKENS if device == "cpu" else max(OVERHEAD_TOKENS, GPU_OVERHEAD / hidden_size**2)
+
+
+def group_by_length(
+    lengths: Sequence[int], tokens: int, multiple: int, overhead: float = OVERHEAD_TOKENS
+) -> list[np.ndarray]:
     """Return the row indices of each forward pass with the least total cost, by dynamic programming over the lengths.
 
-    A pass holds at most `tokens` padded tokens, or one row. Lengths are rounded up to `multiple`.
-    """
+    A pass holds at most `tokens` padded tokens, or one row, and costs its padded tokens plus `overhead`. Lengths are
+    rounded up to `multiple`."""
     padded = (np.maximum(lengths, 1) + multiple - 1) // multiple * multiple
     values, counts = np.unique(padded, return_counts=True)
     before = np.concatenate([[0], np.cumsum(counts)])
@@ -42,7 +52,7 @@ def group_by_length(lengths: Sequence[int], tokens: int, multiple: int) -> list[
     for stop in range(1, len(values) + 1):
         rows = before[stop] - before[:stop]
         passes = -(-rows // max(1, tokens // values[stop - 1]))
-        every = np.array(cost) + rows * values[stop - 1] + OVERHEAD_TOKENS * passes
+        every = np.array(cost) + rows * values[stop - 1] + overhead * passes
         cut.append(int(every.argmin()))
         cost.append(float(every.min()))
     order, groups, stop = np.argsort(padded, kind="stable"), [], len(values)

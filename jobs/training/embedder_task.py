@@ -16,7 +16,7 @@ from ratchet.jobs.training.config import find_start
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.finetuning import FinetuneTask
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
-from ratchet.models.batching import group_by_length, pad
+from ratchet.models.batching import pad
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import Example, read_encoding_config
 from ratchet.models.loading import eval_mode
@@ -79,7 +79,7 @@ class EmbedderTask(FinetuneTask):
         """Return the vectors of some rows, float32 [rows, D] with gradient, computed in batches of similar length.
 
         Without rows the model runs too, so that there is a backward pass. Collective under ZeRO-3."""
-        groups = group_by_length([len(ids_R[row]) for row in rows], self.pass_tokens, self.multiple)
+        groups = self.group_rows([len(ids_R[row]) for row in rows])
         parts = [self.embed_batch([ids_R[i] for i in rows[at]], row_ids_R[rows[at]]) for at in groups]
         vectors = torch.cat(parts) if parts else self.run_filler()[:0].float()
         back = np.argsort(np.concatenate(groups)) if groups else np.zeros(0, np.int64)
@@ -105,7 +105,7 @@ class EmbedderTask(FinetuneTask):
             order = np.argsort(lengths, kind="stable")
             groups = np.array_split(order, -(-len(order) // most)) if len(order) else []
         else:
-            groups = group_by_length(lengths, self.pass_tokens, self.multiple)
+            groups = self.group_rows(lengths)
         wanted = max(gather_objects(len(groups)))
         return [*groups, *[np.zeros(0, np.int64)] * (wanted - len(groups))]
 

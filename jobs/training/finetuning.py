@@ -25,6 +25,7 @@ from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.selection import write_selection
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models.adapters import lora
+from ratchet.models.batching import find_overhead, group_by_length
 from ratchet.models.dropout import DropoutMasks
 from ratchet.models.engine import load_partitioned
 from ratchet.models.loading import add_other_adapter, eval_mode, other_adapter, save_weights, train_in_float32
@@ -121,6 +122,11 @@ class FinetuneTask:
             save_weights(self.model, find_start(self.config, self.inputs)[0], folder)
         else:
             lora.save(self.model, folder)
+
+    def group_rows(self, lengths: Sequence[int]) -> list[np.ndarray]:
+        """Return the rows of each forward pass of a part of a training step."""
+        overhead = find_overhead(self.device, self.model.config.get_text_config().hidden_size)
+        return group_by_length(lengths, self.pass_tokens, self.multiple, overhead)
 
     def split_rows(self, rows: int) -> np.ndarray:
         """Return the rows that this worker evaluates. They are consecutive."""

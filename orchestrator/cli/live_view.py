@@ -304,11 +304,6 @@ class LiveView(RunListener):
                 with suppress(BrokenPipeError, OutputError):
                     self.console.print(line, soft_wrap=not self.live_here, highlight=False)
 
-    def __reduce__(self) -> Any:
-        raise TypeError(
-            "LiveView: pickled for another process; expected to stay in the driver; send Progress values to it"
-        )
-
 
 _STYLES = {
     "run": ("▸", "bold"),

@@ -25,7 +25,7 @@ from ratchet.jobs.answers.token_table import TOKENS, Teacher, TokenTable
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.finetuning import run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
-from ratchet.models.batching import group_by_length, pad
+from ratchet.models.batching import pad
 from ratchet.models.loading import eval_mode
 from ratchet.models.losses import causal_lm_loss
 from ratchet.models.losses.causal_lm_loss import pack_rows
@@ -96,7 +96,7 @@ class TrainTask(AnsweringTask):
         """Return forward passes, each a list of rows, each a list of indices into `sizes` (tokens per sample)."""
         rows = pack_rows(sizes, self.max_length) if self.config.packing else [[i] for i in range(len(sizes))]
         lengths = [sum(sizes[i] for i in row) for row in rows]
-        groups = group_by_length(lengths, self.pass_tokens, self.multiple)
+        groups = self.group_rows(lengths)
         if (most := self.resources.micro_batch_size) is not None:
             groups = [group[at : at + most] for group in groups for at in range(0, len(group), most)]
         return [[rows[i] for i in group] for group in groups]

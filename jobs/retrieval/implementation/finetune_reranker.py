@@ -28,7 +28,7 @@ from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
 from ratchet.jobs.training.finetuning import FinetuneTask, run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.jobs.training.teacher_gate import TeacherGate, find_teacher_temperature
-from ratchet.models.batching import group_by_length, pad_length
+from ratchet.models.batching import pad_length
 from ratchet.models.loading import eval_mode
 from ratchet.models.losses.contrastive import scale_for_workers
 from ratchet.models.losses.distillation import distillation_loss
@@ -148,7 +148,7 @@ class TrainTask(FinetuneTask):
 
     def _score(self, rows: Sequence[PrefixRow], row_ids: np.ndarray) -> Tensor:
         """float32 [pairs] with gradient, computed in batches of similar length."""
-        groups = group_by_length([len(row.ids) for row in rows], self.pass_tokens, self.multiple)
+        groups = self.group_rows([len(row.ids) for row in rows])
         scores = torch.cat([self._forward([rows[i] for i in group], row_ids[group]) for group in groups])
         pairs_of = index_pairs(rows)
         order = np.argsort(np.concatenate([pairs_of[i] for group in groups for i in group]))

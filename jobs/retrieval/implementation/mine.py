@@ -167,19 +167,8 @@ class Worker:
             own = own_Q[q : q + 1][own_Q[q : q + 1] >= 0]
             forbidden = {*self.text_N[relevant].tolist(), *self.text_N[own].tolist(), int(text_Q[q])}
             best = float(positive_scores[q].max())
-            chosen.append(
-                choose_negatives(
-                    self.window,
-                    rows_QK[q],
-                    scores_QK[q],
-                    best,
-                    forbidden,
-                    self.text_N,
-                    self.config.seed,
-                    query["id"],
-                    self.candidates.rows,
-                )
-            )
+            drawn_by = forbidden, self.text_N, self.config.seed, query["id"], self.candidates.rows
+            chosen.append(choose_negatives(self.window, rows_QK[q], scores_QK[q], best, *drawn_by))
             report(q + 1)
         negative_scores = self._scores(query_QD, [c.rows for c in chosen], rows_QK, scores_QK)
         suspect_scores = self._scores(query_QD, [c.suspects for c in chosen], rows_QK, scores_QK)

@@ -28,8 +28,8 @@ job = Job("where", Config, Inputs, lambda *given: Result({"process": os.getpid()
 cluster = Cluster()
 cluster.start()
 place = Path(sys.argv[2])
-for number in range(2):
-    context = Context("step", "0" * 64, 1, place, place, Resources(1, cpus=1.0, gpus=1.0))
+for gpus in (1.0, 0.0, 1.0, 0.0):
+    context = Context("step", "0" * 64, 1, place, place, Resources(1, cpus=float(os.cpu_count()), gpus=gpus))
     print(cluster.run(job, Code({}, {}, {}), context, Config(), Inputs(), threading.Event()).metrics["process"])
 """
 
@@ -38,4 +38,6 @@ for number in range(2):
 def test_a_process_is_used_again_where_its_gpu_is_the_only_one(gpus: int, tmp_path: object) -> None:
     done = subprocess.run([sys.executable, "-c", STEPS, str(gpus), str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(set(done.stdout.split())) == gpus
+    processes = done.stdout.split()
+    assert len(set(processes[::2])) == gpus
+    assert len(set(processes[1::2])) == 1
