@@ -32,8 +32,8 @@ test: $(READY) ## set up, then run the unit tests (no Ray cluster, 2 minutes)
 
 # Most of these tests wait for processes that they start, so two run at once.
 test-integration: $(READY) ## slow unit tests; tests on Ray and DeepSpeed, with killed processes (25 minutes)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not soak"
-	@$(PATIENT) $(BIN)/python -m pytest -m "not soak" --no-loadscope-reorder --durations=30 $(LONGEST) tests/integration
+	@$(PATIENT) $(BIN)/python -m pytest -m "slow and not soak" --no-loadscope-reorder --durations=30 \
+	    $(LONGEST) tests/integration tests/unit
 
 test-soak: $(READY) ## long tests on killed nodes and sweeps, before a release (two hours)
 	@$(BIN)/python -m pytest -n 0 --durations=15 tests/soak

@@ -26,6 +26,13 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All integration tests are slow ones."""
+    for item in items:
+        if "integration" in item.path.parts:
+            item.add_marker("slow")
+
+
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """One cluster for the whole session. Ray ends the process without a message when a second cluster of the same

@@ -79,9 +79,10 @@ class Cluster:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if not self.address:
             # Ignore other Ray clusters on this machine. The dashboard costs seconds, and this Ray ends with the driver.
-            # A step with all CPUs leaves the last process with a GPU alive, or that without one: imports take seconds.
-            kept = {"num_workers_soft_limit": 2}
-            options |= {"include_dashboard": False, "num_cpus": os.cpu_count(), "_system_config": kept}
+            # No processes in advance, which would lack the snapshot. Where a step holds all CPUs, two idle ones stay,
+            # one that has used a GPU and one that has not: imports take seconds.
+            system = {"prestart_worker_first_driver": False, "num_workers_soft_limit": 2}
+            options |= {"include_dashboard": False, "num_cpus": os.cpu_count(), "_system_config": system}
         self.owns_ray = not ray.is_initialized()  # a trial runs in the Ray of its sweep
         with freeze_code(self.modules) as (self.snapshot, runtime_env):
             if self.owns_ray:

@@ -82,7 +82,8 @@ def test_a_decoder_learns_what_its_verifier_accepts(inputs: grpo.Inputs, context
     assert {"pass@1", "pass@4", "valid/accuracy", "gradient_norm", "note"} <= set(compared.tables["checkpoints"][0])
 
 
-@pytest.mark.parametrize("method", [pytest.param("full", marks=pytest.mark.soak), "lora"])
+@pytest.mark.soak
+@pytest.mark.parametrize("method", ["full", "lora"])
 def test_a_killed_worker_goes_on_with_the_same_result(inputs: grpo.Inputs, context: MakeContext, method: Any) -> None:
     config = dataclasses.replace(FAST, method=method, checkpoints=(3,), kl_weight=0.1, allow_regression=True)
     calm, killed = context(name="calm", cpus=1.0), context(name="killed", cpus=1.0, retries=1)

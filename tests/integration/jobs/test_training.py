@@ -109,7 +109,8 @@ class Loses(WorkerGroupCallback):
 """
 
 
-@pytest.mark.parametrize("least", [None, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("least", [None, 1])
 def test_workers_one_of_which_is_lost_as_they_start_are_started_again(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int | None
 ) -> None:

@@ -57,7 +57,9 @@ def to_options(lines: list[str]) -> list[str]:
     return [word for line in lines for word in ("--set", line)]
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize(
+    "run", [pytest.param(one, marks=pytest.mark.soak if one.endswith("-cv") else ()) for one in RUNS]
+)
 def test_published_runs_fit_on_eight_gpus_of_80_gb(
     run: str,
     models: dict[str, Path],
