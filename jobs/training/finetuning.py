@@ -123,7 +123,7 @@ class FinetuneTask:
         else:
             lora.save(self.model, folder)
 
-    def group_rows(self, lengths: Sequence[int]) -> list[np.ndarray]:
+    def group_rows(self, lengths: Sequence[int] | np.ndarray) -> list[np.ndarray]:
         """Return the rows of each forward pass of a part of a training step."""
         overhead = find_overhead(self.device, self.model.config.get_text_config().hidden_size)
         return group_by_length(lengths, self.pass_tokens, self.multiple, overhead)

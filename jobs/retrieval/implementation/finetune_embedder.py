@@ -121,9 +121,11 @@ class TrainTask(EmbedderTask):
         """Whether the graph of one forward and backward pass of all texts is kept in memory."""
         if self.resources.micro_batch_size is not None:
             return len(ids_R) <= self.resources.micro_batch_size
-        shape = self.model.config.get_text_config()
-        kept = CPU_GRAPH // (shape.num_hidden_layers * shape.hidden_size)
-        return sum(map(len, ids_R)) <= (kept if self.device == "cpu" else self.resources.batch_tokens)
+        size_R, shape = np.array([len(ids) for ids in ids_R], np.int64), self.model.config.get_text_config()
+        if self.device == "cpu":
+            return int(size_R.sum()) <= CPU_GRAPH // (shape.num_hidden_layers * shape.hidden_size)
+        padded = sum(len(rows) * int(size_R[rows].max()) for rows in self.group_rows(size_R))
+        return padded <= self.resources.batch_tokens
 
     def _run_whole(self, batch: WorkerBatch) -> tuple[Tensor, int]:
         vector_RD = self.embed_rows(batch.ids_R, batch.row_ids_R, np.arange(len(batch.ids_R)))
