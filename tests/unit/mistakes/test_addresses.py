@@ -77,6 +77,12 @@ SUBMIT = answers(
 )
 
 
+@pytest.fixture(autouse=True)
+def in_a_process_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As every command is. An integration test may have started one in this process."""
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+
+
 @parametrize(RUN, SWEEP, SUBMIT)
 def test_a_mistake_is_answered_in_one_line_and_leaves_no_run(
     mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
