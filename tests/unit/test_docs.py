@@ -70,6 +70,7 @@ def test_documents_name_settings() -> None:
     assert len(NAMED) > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", DECLARATIONS)
 def test_every_setting_and_resource_is_read_by_the_work(verb: str) -> None:
     """A setting that only its declaration and its check know does nothing. `placement` reads the resources that every

@@ -87,6 +87,7 @@ def test_every_file_is_compared() -> None:
         read_settings(find_settings("published/other"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS)
 def test_a_published_run_is_planned_with_the_published_settings(
     run: str, models: dict[str, Path], data: dict[str, list[str]], tmp_path: Path

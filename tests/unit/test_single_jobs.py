@@ -76,6 +76,7 @@ def test_a_recipe_without_a_result_has_nothing_to_copy(tmp_path: Path, capsys: p
     assert not list(store.glob("runs/*"))
 
 
+@pytest.mark.slow
 def test_every_job_is_a_recipe_whose_parameters_are_described(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"jobs/embed", "jobs/evaluate_retrieval", "jobs/mine", "jobs/prepare"} <= set(job_names())
     assert not {"jobs/splits", "jobs/config", "jobs/shard_map"} & set(job_names())

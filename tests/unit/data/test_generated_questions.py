@@ -34,6 +34,7 @@ def test_most_topics_have_neighbours_that_are_easily_confused() -> None:
     assert sum(size >= 4 for size in sizes.values()) >= 12
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10**6))
 def test_every_wrong_option_is_what_its_rule_computes_and_no_other_does(seed: int) -> None:
@@ -60,6 +61,7 @@ def test_every_rule_comes_up_about_equally_often() -> None:
     assert max(counts.values()) <= 2 * min(counts.values())
 
 
+@pytest.mark.slow
 def test_no_two_questions_are_the_same_and_a_seed_gives_the_same_ones() -> None:
     made = generate_questions(1000, 7)
     assert len({question.text for question in made}) == len(made)

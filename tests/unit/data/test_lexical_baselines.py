@@ -25,6 +25,7 @@ def test_a_corpus_without_words_is_refused() -> None:
         list(score_bm25(["a", ""], ["words"]))
 
 
+@pytest.mark.slow
 def test_jax_is_not_started(tmp_path: Path) -> None:
     """It takes most of a GPU's memory when it starts, and bm25s starts it where it is installed."""
     (tmp_path / "jax").mkdir()

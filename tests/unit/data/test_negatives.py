@@ -73,6 +73,7 @@ def pool_of(case: dict) -> list[int]:
     return pool
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(cases())
 def test_negatives_are_from_the_window_then_from_the_corpus_and_never_a_positive_or_a_duplicate(case: dict) -> None:

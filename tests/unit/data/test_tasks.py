@@ -194,6 +194,7 @@ def test_a_solution_without_fractions_is_preferred_and_one_with_them_is_found() 
     assert parse("26 * (88 / 44)")[2] == ["88 / 44 = 2", "26 * 2 = 52"]
 
 
+@pytest.mark.slow
 def test_generated_tasks_are_different_and_solved() -> None:
     made = generate_tasks(300, (3, 4), 30, (10, 50), seed=5)
     assert len({(tuple(sorted(numbers)), target) for numbers, target, _ in made}) == 300

@@ -102,6 +102,7 @@ def whole(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, 
     return gradient(made, tmp_path_factory.mktemp("whole"), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -155,6 +156,7 @@ def test_a_teachers_rows_are_found_by_the_samples_ids(tmp_path: Path) -> None:
         Teacher(tmp_path, samples)
 
 
+@pytest.mark.slow
 def test_dropout_is_the_same_for_workers_micro_batches_and_packing(made: Path, tmp_path: Path) -> None:
     lora = {"method": "lora", "lora_dropout": 0.3}
     whole = gradient(made, tmp_path, 1, **lora)
@@ -313,6 +315,7 @@ def test_countdown_trains_all_weights_at_their_own_rate(method: str, rate: float
     assert training.config.learning_rate == rate
 
 
+@pytest.mark.slow
 def test_the_current_best_is_measured_over_the_base_that_is_trained(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def test_evaluations_of_other_queries_are_refused(inputs: Inputs, context: Calla
         JOB.check(Config(("a", "b", "c")), inputs)
 
 
+@pytest.mark.slow
 def test_embedders_are_measured_and_large_ones_are_not(inputs: Inputs, context: Callable[..., Context]) -> None:
     given = measure_embedders.Inputs((minilm := resolve(MINILM), minilm), inputs.queries)
     result = measure(context(1), measure_embedders.Config(samples=3, rounds=2), given)

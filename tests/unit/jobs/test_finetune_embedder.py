@@ -121,6 +121,7 @@ def collect_gradients(config: Config, inputs: Inputs, micro_batch_size: int | No
     return len(parts), loss, [weight.grad for weight in task.model.parameters() if weight.grad is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -37,6 +37,7 @@ def test_halves_train_on_different_queries(inputs: Inputs) -> None:
     assert min(len(first), len(second)) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "micro_batch_size"), [(2, None), (4, 3), (1, 2)])
 def test_workers_and_parts_change_nothing(inputs: Inputs, workers: int, micro_batch_size: int | None) -> None:
     config = dataclasses.replace(FAST, distillation="kl_div", label_smoothing=0.2, lora_dropout=0.3)

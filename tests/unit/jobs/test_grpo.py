@@ -54,6 +54,7 @@ def test_all_questions_are_drawn_before_one_is_drawn_again() -> None:
     assert (draw_order(7, 9, seed=3) == order[:9]).all(), "a longer run begins alike"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batch_size", [None, 5])
 def test_a_training_step_is_that_of_the_paper(
     inputs: grpo.Inputs, tmp_path: Path, micro_batch_size: int | None
@@ -88,6 +89,7 @@ def test_a_training_step_is_that_of_the_paper(
         assert torch.allclose(change, rate * weight.grad, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantization", ["none", "nf4"])
 def test_adapters_and_their_reference_are_float32_over_any_base(
     inputs: grpo.Inputs, tmp_path: Path, quantization: Any

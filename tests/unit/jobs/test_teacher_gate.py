@@ -22,6 +22,7 @@ from ratchet.orchestrator.step import step
 from ratchet.orchestrator.store import Store
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", [finetune_embedder.JOB, finetune_reranker.JOB])
 @pytest.mark.parametrize("refused", [True, False])
 def test_a_finetune_with_a_refused_teacher_is_the_one_without(job: Job, refused: bool, tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def test_mlflow_finds_the_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ]
 
 
+@pytest.mark.slow
 def test_a_name_that_mlflow_refuses_does_not_end_the_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
@@ -129,6 +130,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_values_wait_for_a_service_that_is_down_for_a_while(tmp_path: Path) -> None:
     service = Service(failures=1)
     sink = BackgroundSink("X", lambda: service, tmp_path / "tracking.log")
@@ -142,6 +144,7 @@ def test_values_wait_for_a_service_that_is_down_for_a_while(tmp_path: Path) -> N
     assert line.endswith("X: ConnectionError: 503 no capacity")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", [Service(failures=10**9), Service(hang=60)], ids=["fails", "hangs"])
 def test_an_outage_neither_delays_nor_ends_a_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: Service
@@ -174,6 +177,7 @@ def silent_server() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", [True, False], ids=["silent", "closed"])
 def test_an_outage_of_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_server: int, silent: bool) -> None:
     monkeypatch.setattr(tracking, "CLOSE_SECONDS", 2.0)

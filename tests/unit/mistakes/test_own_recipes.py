@@ -395,6 +395,7 @@ JOBS = [
 ]
 
 
+@pytest.mark.slow
 @mistakes.parametrize(STEPS, OUTPUTS, SUMMARIES, PARAMETERS, JOBS)
 def test_the_answer(
     mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

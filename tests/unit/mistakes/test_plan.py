@@ -204,6 +204,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.slow
 @mistakes.parametrize(PARAMETERS, SETTINGS, RESOURCES, SIZES)
 def test_the_answer(
     mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

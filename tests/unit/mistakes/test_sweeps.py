@@ -54,6 +54,7 @@ METRICS = [
 ]
 
 
+@pytest.mark.slow
 @parametrize(SPACES, METRICS)
 def test_a_mistake_is_answered_in_one_line_and_leaves_no_sweep(
     mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -83,6 +83,7 @@ def compare(job: str, name: str, dtype: str, found: Any, expected: Any) -> None:
     assert largest < TOLERANCE[dtype]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("side", "dtype", "training"),
     [("left", "float32", False), ("right", "float32", False), ("right", "float32", True), ("right", "bfloat16", False)],
@@ -127,6 +128,7 @@ def test_rerank(name: str, dtype: str, folders: dict[str, Path]) -> None:
     compare("rerank", name, dtype, found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("packed", "dtype"), [(False, "float32"), (True, "float32"), (False, "bfloat16")])
 @pytest.mark.parametrize("name", DECODERS)
 def test_sft(name: str, packed: bool, dtype: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

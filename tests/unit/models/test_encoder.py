@@ -39,6 +39,7 @@ def one_by_one(folder: Path, rows: list[list[int]], pooling: str, normalize: boo
     return np.stack(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bert", "qwen2", "gpt2"])
 @pytest.mark.parametrize("pooling", ["cls", "mean", "last_token"])
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -57,6 +58,7 @@ def test_padding_on_either_side_changes_nothing(
     np.testing.assert_allclose(one.embed(ids_BL, mask_BL).detach(), expected[:6], atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "tolerance", "given"),
     [("float32", 1e-5, REAL), ("bfloat16", 1e-2, [text for text in REAL if len(text) < 100])],  # slow on many CPUs

@@ -73,6 +73,7 @@ def test_architectures(tmp_path: Path, architecture: str, kind: str, decoder: bo
     assert read_encoding_config(tmp_path).max_length == MAX_LENGTH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bert", "qwen2"])
 @pytest.mark.parametrize(("mode", "pooling"), [("cls", "cls"), ("mean", "mean"), ("lasttoken", "last_token")])
 def test_sentence_transformers_folders_give_their_vectors(

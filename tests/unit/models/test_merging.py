@@ -70,6 +70,7 @@ def test_a_merged_embedder_is_one_for_sentence_transformers_too(minilm: Path, tm
     assert not [name for name in plain["missing_keys"] if "pooler" not in name]
 
 
+@pytest.mark.slow
 def test_a_dot_product_model_stays_one(tiny: dict[str, Path], tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
@@ -85,6 +86,7 @@ PLAIN = EncodingConfig("last_token", max_length=40)
 SHOT = {"examples": (("w1", "w2"), ("w3", "w4")), "example_template": "{task} {text} {answer}"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bert", "qwen2", "gpt2"])
 @pytest.mark.parametrize(
     ("change", "missing"),
@@ -212,6 +214,7 @@ def test_a_merged_decoder_keeps_its_head(tiny: dict[str, Path], tmp_path: Path, 
     assert read_reranker_config(tmp_path / "merged") == agreed
 
 
+@pytest.mark.slow
 def test_a_merged_cross_encoder_has_its_head_and_loads_in_sentence_transformers(minilm: Path, tmp_path: Path) -> None:
     from sentence_transformers import CrossEncoder
 
@@ -238,6 +241,7 @@ def test_weights_are_stored_as_the_bases_are(tiny: dict[str, Path], tmp_path: Pa
     assert 0 < found.drift < 1e-2
 
 
+@pytest.mark.slow
 def test_another_bases_adapter_and_a_changed_folder_are_seen(
     minilm: Path, tiny: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -253,6 +257,7 @@ def test_another_bases_adapter_and_a_changed_folder_are_seen(
     assert merging.check(minilm, other, tmp_path / "sound", TEXTS).drift > 1e-2
 
 
+@pytest.mark.slow
 def test_an_adapter_that_does_nothing_changes_nothing(minilm: Path, tmp_path: Path) -> None:
     one = encoder.load(minilm, dtype="float32", device="cpu", training=True)
     model = lora.attach(one.model, lora_r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", seed=0)

@@ -142,6 +142,7 @@ def recipe_bge(queries: list[str], documents: list[str]) -> list[str]:
     return [f"Represent this sentence for searching relevant passages: {text}" for text in queries] + documents
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "recipe", "pooling"),
     [

@@ -36,6 +36,7 @@ def linears(model: Any) -> dict[str, torch.Tensor]:
     return {name: weight for name, weight in model.named_parameters() if weight.dtype == torch.uint8}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["encoder", "reranker"])
 def test_an_adapter_learns_over_a_base_in_4_bits_that_stays(base: Path, tmp_path: Path, kind: str) -> None:
     options: dict[str, Any] = {"dtype": "bfloat16", "device": "cpu", "training": True, "quantization": "nf4"}
@@ -85,6 +86,7 @@ def test_an_adapter_learns_over_a_base_in_4_bits_that_stays(base: Path, tmp_path
         assert int(np.argmax(whole.score(["w1"], [texts])[0])) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["encoder", "reranker", "decoder"])
 def test_inference_in_4_bits_is_near_and_keeps_the_adapter_beside(base: Path, tmp_path: Path, kind: str) -> None:
     load: Any = {

@@ -158,6 +158,7 @@ def trec(lists: list[list[int]], grades: list[list[int]], order: np.ndarray) -> 
     return pytrec_eval.RelevanceEvaluator(qrels, measures | {"map", "recip_rank"}).evaluate(run)
 
 
+@pytest.mark.slow
 @given(case=cases(), grading=st.randoms(use_true_random=False))
 @settings(max_examples=80, deadline=None)
 def test_metrics_are_trec_evals(case: tuple[int, int, list[list[int]], np.ndarray], grading: object) -> None:

@@ -70,6 +70,7 @@ def test_a_decoder_answers_as_its_whole_head_does(
     assert len({round(float(score), 3) for own in scores for score in own}) == 6
 
 
+@pytest.mark.slow
 def test_a_cross_encoder_scores_as_sentence_transformers_does(cross_encoder: Path) -> None:
     from sentence_transformers import CrossEncoder
 

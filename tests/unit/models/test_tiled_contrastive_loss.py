@@ -133,6 +133,7 @@ def worker(rank: int, workers: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_cached_gradients_are_the_full_batch_ones(workers: int, tmp_path: Path) -> None:
     run_workers(worker, (workers, str(tmp_path)), workers)

@@ -23,6 +23,7 @@ def complete(line: str, folder: Path) -> list[str]:
     return [word.strip() for word in (folder / "found").read_text().split("\n")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "offered"),
     [

@@ -171,6 +171,7 @@ CHANGING = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "old", "new"), UNCHANGING)
 def test_comments_docstrings_layout_and_unrelated_files_change_nothing(
     project: Project, file: str, old: str, new: str
@@ -182,6 +183,7 @@ def test_comments_docstrings_layout_and_unrelated_files_change_nothing(
     assert digest(before) == digest(after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "old", "new", "said"), CHANGING)
 def test_each_real_change_is_named(project: Project, file: str, old: str, new: str, said: str) -> None:
     before = project.document()
@@ -216,6 +218,7 @@ def install(folder: Path, version: str) -> None:
     (folder / "measuring.py").write_text(f"VERSION = '{version}'\n")
 
 
+@pytest.mark.slow
 def test_installed_libraries_count_by_version(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +236,7 @@ def test_installed_libraries_count_by_version(
     assert fingerprint.describe_changes(before, after) == ["library measuring-tape: 1.0 -> 1.1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -267,6 +271,7 @@ def test_settings_and_inputs_are_named_with_both_values(project: Project) -> Non
     assert fingerprint.describe_changes(known, planned) == []
 
 
+@pytest.mark.slow
 def test_the_place_of_the_checkout_does_not_matter(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
     before = project.document()
     elsewhere = tmp_path_factory.mktemp("elsewhere")
@@ -283,6 +288,7 @@ def test_the_place_of_the_checkout_does_not_matter(project: Project, tmp_path_fa
         sys.path.insert(0, str(project.root))
 
 
+@pytest.mark.slow
 def test_the_real_jobs_follow_their_helpers() -> None:
     from ratchet.jobs.retrieval import mine
 

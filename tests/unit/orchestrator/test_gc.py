@@ -154,6 +154,7 @@ def test_the_trials_of_the_newest_sweeps_and_what_was_promoted_stay(store: Store
     assert [step for step in ("new", "old", "named", "gone") if store.lookup(step)] == ["new", "named"]
 
 
+@pytest.mark.slow
 def test_collections_at_once_do_not_stumble_over_each_other(store: Store) -> None:
     commits = [made(store, f"step{number}", str(number)) for number in range(60)]
     keep = made(store, "kept", "kept")

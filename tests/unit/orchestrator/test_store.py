@@ -50,6 +50,7 @@ with Leases(store, name) as leases:
 """
 
 
+@pytest.mark.slow
 def test_eight_processes_commit_each_step_exactly_once(tmp_path: Path) -> None:
     Store.open(tmp_path)
     start = str(time.time() + 2.0)
@@ -86,6 +87,7 @@ def test_an_attempt_that_was_taken_over_can_never_commit(tmp_path: Path) -> None
     assert store.lookup(STEP) == made
 
 
+@pytest.mark.slow
 def test_a_live_owner_keeps_its_lease(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     with Leases(store, "owner", ttl=0.6) as owner, Leases(store, "other", ttl=0.6) as other:

@@ -64,6 +64,7 @@ def fold_results(**others: Any) -> dict[str, dict[str, Any]]:
     return {f"fold{i}": {"metrics": {"map@25": value}, **others} for i, value in enumerate(FOLDS)}
 
 
+@pytest.mark.slow
 def test_several_metrics_are_shown_as_mean_and_deviation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folds = [step(f"fold{i}", JOB) for i in range(3)]
     rows = [Row("BM25", {"MAP@25": list_metrics(folds, "map@25")}, folds)]

@@ -44,6 +44,7 @@ def test_a_machine_must_see_what_the_driver_sees_and_no_more(tmp_path: Path, emb
         check_worker(embed, [there])
 
 
+@pytest.mark.slow
 def test_a_worker_runs_the_snapshot_and_nothing_else(tmp_path: Path, embed: Context) -> None:
     snapshot = Snapshot.take()
     assert "ratchet/jobs/retrieval/embed.py" in snapshot.files
