@@ -112,7 +112,12 @@ def make_cluster(given: argparse.Namespace, port: int, least: int) -> dict[str, 
         "disable_node_updaters": True,
         "disable_launch_config_check": True,
     }
-    names = ("initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands")
+    names: tuple[str, ...] = (
+        "initialization_commands",
+        "setup_commands",
+        "head_setup_commands",
+        "worker_setup_commands",
+    )
     names += ("head_start_ray_commands", "worker_start_ray_commands", "cluster_synced_files")
     return {
         "cluster_name": "benchmark",

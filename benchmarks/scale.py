@@ -173,7 +173,7 @@ def read_costs(store: Store, steps: Sequence[Mapping[str, Any]], startup: float 
             continue
         sizes = [(one, measure_input(text, one)) for one, text in step["inputs"]]
         dealt = sum(size for one, size in sizes if one in DEALT)
-        own = {"whole": sum(size for _, size in sizes) - dealt, "dealt": dealt}
+        own: dict[str, Any] = {"whole": sum(size for _, size in sizes) - dealt, "dealt": dealt}
         pieces = grow * max(
             1, len({file.path for file in kept[name].files if Path(file.path).name.startswith("shard-")})
         )
