@@ -29,7 +29,7 @@ hypothesis.settings.load_profile("untimed")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All integration tests are slow ones."""
     for item in items:
-        if "integration" in item.path.parts:
+        if item.nodeid.startswith("tests/integration/"):
             item.add_marker("slow")
 
 
