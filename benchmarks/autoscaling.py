@@ -22,10 +22,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import yaml
-from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID, FakeMultiNodeProvider
+from ray.autoscaler._private.fake_multi_node.node_provider import FakeMultiNodeProvider
 
-from tests.support.nodes import Nodes, environment_of, free_port
+from tests.support.nodes import start_autoscaled
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOT, LOG = "BENCHMARK_BOOT_SECONDS", "BENCHMARK_MACHINES_LOG"
@@ -68,16 +67,20 @@ def main() -> None:
 def measure(given: argparse.Namespace, home: Path, least: int) -> tuple[float, list[dict[str, Any]]]:
     """Run on a cluster of at least so many machines. Return the run's seconds, from when the cluster is asked for, and
     the events of its machines."""
-    port, log, file = free_port(), home / "machines.jsonl", home / "cluster.yaml"
-    file.write_text(yaml.safe_dump(make_cluster(given, port, least)))
+    log = home / "machines.jsonl"
     log.touch()
-    fake = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_enable_autoscaler_v2": "1"}
-    fake |= {"RAY_CLOUD_INSTANCE_ID": FAKE_HEAD_NODE_ID, "RAY_OVERRIDE_NODE_ID_FOR_TESTING": FAKE_HEAD_NODE_ID}
-    ours = {BOOT: str(given.boot), LOG: str(log), "PYTHONPATH": str(ROOT), "RATCHET_CLUSTER": str(file)}
-    environment = environment_of(home, RAY_worker_niceness="0", **fake, **ours)
-    options = ["--include-dashboard=false", "--num-cpus=0", f"--autoscaling-config={file}"]
+    machine = {"resources": {"CPU": 1}, "node_config": {}, "min_workers": least, "max_workers": given.machines}
+    head = {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}
+    cluster = {
+        "cluster_name": "benchmark",
+        "max_workers": given.machines,
+        "upscaling_speed": 100,
+        "idle_timeout_minutes": given.idle / 60,
+        "available_node_types": {"ray.head.default": head, "machine": machine},
+    }
+    ours = {BOOT: str(given.boot), LOG: str(log), "PYTHONPATH": str(ROOT), "RAY_worker_niceness": "0"}
     begun = time.time()
-    nodes = Nodes(home, environment, *options, port=port)
+    nodes = start_autoscaled(home, cluster, provider="benchmarks.autoscaling.SlowProvider", **ours)
     try:
         if least:
             wait(lambda: count(read(log), "asked") >= least, 60)
@@ -86,7 +89,7 @@ def measure(given: argparse.Namespace, home: Path, least: int) -> tuple[float, l
         settings += [f"{job}.cpus=1" for job in ("embed", "finetune_embedder", "mine", "evaluate_retrieval", "merge")]
         command = [sys.executable, "-m", "ratchet.orchestrator", "run", "quickstart", "--store", str(home / "store")]
         command += ["--address", nodes.address, *(word for value in settings for word in ("--set", value))]
-        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run(command, env=nodes.environment, cwd=ROOT, capture_output=True, text=True)
         if done.returncode:
             sys.exit(done.stdout[-3000:] + done.stderr[-3000:])
         ended = time.time()
@@ -97,41 +100,6 @@ def measure(given: argparse.Namespace, home: Path, least: int) -> tuple[float, l
         return ended - begun, read(log)
     finally:
         nodes.end()
-
-
-def make_cluster(given: argparse.Namespace, port: int, least: int) -> dict[str, Any]:
-    machine = {"resources": {"CPU": 1}, "node_config": {}, "min_workers": least, "max_workers": given.machines}
-    head = {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}
-    provider = {
-        "type": "external",
-        "module": "benchmarks.autoscaling.SlowProvider",
-        "launch_multiple": True,
-        "head_node_id": FAKE_HEAD_NODE_ID,
-        "gcs_address": f"127.0.0.1:{port}",
-        "use_node_id_as_ip": True,
-        "disable_node_updaters": True,
-        "disable_launch_config_check": True,
-    }
-    names: tuple[str, ...] = (
-        "initialization_commands",
-        "setup_commands",
-        "head_setup_commands",
-        "worker_setup_commands",
-    )
-    names += ("head_start_ray_commands", "worker_start_ray_commands", "cluster_synced_files")
-    return {
-        "cluster_name": "benchmark",
-        "max_workers": given.machines,
-        "upscaling_speed": 100,
-        "idle_timeout_minutes": given.idle / 60,
-        "available_node_types": {"ray.head.default": head, "machine": machine},
-        "head_node_type": "ray.head.default",
-        "provider": provider,
-        **{name: [] for name in names},
-        "file_mounts": {},
-        "auth": {},
-        "docker": {},
-    }
 
 
 def add_up(events: list[dict[str, Any]]) -> tuple[float, int]:

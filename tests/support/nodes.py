@@ -13,6 +13,14 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
+
+import yaml
+
+FAKE = "ray.autoscaler._private.fake_multi_node.node_provider"
+"""The module of Ray's fake provider, which starts processes instead of machines."""
+HEAD = "f" * 51 + "00000"
+"""The node id that it has for the head."""
 
 RAY = str(Path(sys.executable).parent / "ray")
 
@@ -112,3 +120,22 @@ class Nodes:
         for node in reversed(self.all):
             kill(node)
         shutil.rmtree(self.place, ignore_errors=True)
+
+
+def start_autoscaled(
+    home: Path, cluster: Mapping[str, Any], *, provider: str = f"{FAKE}.FakeMultiNodeProvider", **environment: str
+) -> Nodes:
+    """Start the head of a cluster with Ray's autoscaler, on the fake provider or a subclass of it. cluster: of a
+    cluster.yaml what says how many nodes of which types there are; the type of the head is `ray.head.default`."""
+    port, file = free_port(), home / "fake.yaml"
+    own = {"launch_multiple": True, "head_node_id": HEAD, "gcs_address": f"127.0.0.1:{port}", "use_node_id_as_ip": True}
+    own |= {"type": "external", "module": provider}
+    own |= {"disable_node_updaters": True, "disable_launch_config_check": True}
+    kinds = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+    unused: dict[str, Any] = {f"{kind}_commands": [] for kind in kinds} | {"cluster_synced_files": []}
+    unused |= {"file_mounts": {}, "auth": {}, "docker": {}}
+    file.write_text(yaml.safe_dump({**cluster, **unused, "head_node_type": "ray.head.default", "provider": own}))
+    fake = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_enable_autoscaler_v2": "1"}
+    fake |= {"RAY_CLOUD_INSTANCE_ID": HEAD, "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD, "RATCHET_CLUSTER": str(file)}
+    options = ["--include-dashboard=false", "--num-cpus=0", f"--autoscaling-config={file}"]
+    return Nodes(home, environment_of(home, **fake, **environment), *options, port=port)

@@ -12,11 +12,9 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from nodes import Nodes, environment_of, free_port
+from nodes import start_autoscaled
 
 ROOT = Path(__file__).resolve().parents[3]
-HEAD = "f" * 51 + "00000"
-"""The node id that Ray's fake provider has for the head."""
 SCHEMA = Path(__file__).with_name("rayjob.schema.json")
 """The RayJob CRD of KubeRay 1.7.0 without its descriptions, and without what lies below fields that we do not use."""
 
@@ -148,43 +146,17 @@ def test_both_start_a_recipe_that_there_is() -> None:
 @pytest.mark.soak
 def test_its_nodes_come_with_the_work_and_go_with_it(tmp_path: Path) -> None:
     """The same node types on Ray's fake provider, which starts processes instead of machines."""
-    port = free_port()
     config = cluster()
-    provider = {
-        "type": "external",
-        "module": "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider",
-        "launch_multiple": True,
-        "head_node_id": HEAD,
-        "gcs_address": f"127.0.0.1:{port}",
-        "use_node_id_as_ip": True,
-        "disable_node_updaters": True,
-        "disable_launch_config_check": True,
-    }
     types = config["available_node_types"]
     types["ray.head.default"] = types.pop("head")  # the provider's own name for it
     for kind in types.values():
         kind["node_config"] = {}
     kept = ("cluster_name", "max_workers", "upscaling_speed", "available_node_types")
-    fake = {name: config[name] for name in kept} | {"head_node_type": "ray.head.default", "provider": provider}
-    fake |= {"idle_timeout_minutes": 0.3}
-    fake |= {name: [] for name in config if name.endswith("_commands")} | {"cluster_synced_files": []}
-    fake |= {"file_mounts": {}, "auth": {}, "docker": {}}
-    (tmp_path / "fake.yaml").write_text(yaml.safe_dump(fake))
-    environment = environment_of(
-        tmp_path,
-        RAY_FAKE_CLUSTER="1",
-        AUTOSCALER_UPDATE_INTERVAL_S="1",
-        RAY_enable_autoscaler_v2="1",
-        RAY_CLOUD_INSTANCE_ID=HEAD,
-        RAY_OVERRIDE_NODE_ID_FOR_TESTING=HEAD,
-        RATCHET_CLUSTER=str(tmp_path / "fake.yaml"),
-    )
-    options = ["--include-dashboard=false", "--num-cpus=0", f"--autoscaling-config={tmp_path / 'fake.yaml'}"]
-    nodes = Nodes(tmp_path, environment, *options, port=port)
+    nodes = start_autoscaled(tmp_path, {name: config[name] for name in kept} | {"idle_timeout_minutes": 0.3})
     try:
         driver = subprocess.run(
             [sys.executable, "-c", DRIVER, nodes.address],
-            env=environment,
+            env=nodes.environment,
             cwd=ROOT,
             capture_output=True,
             text=True,
