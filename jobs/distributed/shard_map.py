@@ -1,29 +1,29 @@
-"""Maps a worker over Parquet shards with Ray Data. The shard is the unit of work, and of what a lost worker repeats.
+"""Maps a worker over Parquet shards with Ray. The shard is the unit of work, and of what a lost worker repeats.
 
-A worker is a class that is constructed once per actor and called with (input shard, file to write). It returns counts.
-A shard is finished when it has a record: a small JSON file, replaced atomically, that names the shard's output file and
-holds the digests of output and input. Files without a record, or that do not match it, are ignored, so a worker that
-outlives its killed driver cannot corrupt a shard.
+A worker is a class that is constructed once per process and called with (input shard, file to write). It returns
+counts. A shard is finished when it has a record: a small JSON file, replaced atomically, that names the shard's output
+file and holds the digests of output and input. Files without a record, or that do not match it, are ignored, so a
+worker that outlives its killed driver cannot corrupt a shard.
 
-An exception in a worker is returned as data and raised again with its type; Ray Data would pass on only its text.
-Ray Data replaces lost workers (killed, out of memory, node gone) and gives their shard to another one.
+Several workers are tasks of Ray that take shards from a `ShardQueue`. Ray runs a task in a process that an earlier step
+of the run has left, which has imported torch and the rest; an actor, and so Ray Data's pool of actors, would start a
+new one, for some 10 s. Ray repeats the task of a lost worker (killed, out of memory, node gone), and it begins with the
+shard that was lost. A step that holds the resources of its one worker (`Job.is_worker`) works in its own process. If
+that is lost, the next attempt finds the finished shards.
 
-A step that holds the resources of its one worker (`Job.is_worker`) does without Ray Data: an actor would take seconds
-to start, and would import again what this process has imported. If the process is lost, the next attempt finds the
-finished shards.
+An exception in a worker is returned as JSON and raised again with its type, also if it cannot be pickled.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-import logging
 import os
 import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,12 +33,11 @@ import pyarrow.parquet as pq
 import ray
 import torch
 from ray import cloudpickle
-from ray.data import ActorPoolStrategy, DataContext
 
 from ratchet.errors import DISK_FULL, ArtifactError, InputError, JobError
 from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
-from ratchet.jobs.distributed.progress_tally import REPORT_SECONDS, ProgressTally
 from ratchet.jobs.distributed.resolve_dtype import check_dtype
+from ratchet.jobs.distributed.shard_queue import REPORT_SECONDS, ProgressTally, ShardQueue
 from ratchet.orchestrator.job_interface import Context, sync, write_atomically
 from ratchet.orchestrator.job_interface.digests import compute_sha256
 from ratchet.orchestrator.job_interface.lost_work import WorkTracker
@@ -54,7 +53,7 @@ class ReportProgress(Protocol):
 
 
 ShardWorker = Callable[[Path, Path, ReportProgress], Mapping[str, int]]
-"""The worker that `map_shards` runs, one per actor: writes the file `target` from `source` and returns counts, among
+"""The worker that `map_shards` runs, one per process: writes the file `target` from `source` and returns counts, among
 them `rows`."""
 
 
@@ -150,77 +149,39 @@ def _run_workers(
     targets: Mapping[Path, Path],
     done: int,
 ) -> None:
+    paths, resources = find_existing_paths(arguments), context.resources
     if context.holds_resources:
-        _run_here(context, worker, arguments, ProgressTally(context, done, total_rows), targets)
+        tally = ProgressTally(context, done, total_rows)
+        runner = ShardRunner(context, paths, partial(worker, **arguments), tally.report)
+        if failure := runner.work(targets.items()):
+            raise error_from_json(failure)
+        tally.flush()
         return
-    silence_ray_data()
-    resources = context.resources
-    workers = min(resources.workers or 1, len(targets))
-    actor_class: Any = ray.remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())(ProgressTally)
-    tally = actor_class.remote(context, done, total_rows)
-    # Loaded by `ShardRunner.work`: Ray Data takes an exception while arguments are loaded for a lost actor, and retries
-    # for ever.
+    queue_class: Any = ray.remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())(ShardQueue)
+    queue = queue_class.remote(context, done, total_rows, list(targets.items()))
+    task: Any = ray.remote(max_retries=-1, scheduling_strategy="SPREAD")(_work_from_queue)
+    task = task.options(num_cpus=resources.cpus, num_gpus=resources.gpus, **make_ray_options(resources))
+    # Loaded by `ShardRunner.work`, after the checks of its machine.
     pickled = cloudpickle.dumps(partial(worker, **arguments))
-    # Paths instead of tables, and no repartition: Ray Data's own tasks would wait for the CPUs that the actors hold.
-    items = [{"source": str(source), "target": str(target)} for source, target in targets.items()]
-    results = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
-        ShardActor,
-        fn_constructor_args=(pickled, find_existing_paths(arguments), context, tally),
-        batch_size=1,
-        compute=ActorPoolStrategy(size=workers),
-        num_cpus=resources.cpus,
-        num_gpus=resources.gpus or None,
-        **make_ray_options(resources),
-    )
-    if (failure := _first_failure(results)) is not None:
-        raise failure
-    ray.get(tally.flush.remote())
+    workers = min(resources.workers or 1, len(targets))
+    running = [task.remote(number, context, paths, pickled, queue) for number in range(workers)]
+    try:
+        # A worker that has found no room yet is not waited for when the others have done all shards.
+        while running and ray.get(queue.count_unfinished.remote()):
+            [ended], running = ray.wait(running)
+            if failure := ray.get(ended):
+                raise error_from_json(failure)
+    finally:
+        for left in running:
+            ray.cancel(left)
+    ray.get(queue.flush.remote())
 
 
-def _run_here(
-    context: Context, worker: type, arguments: Mapping[str, Any], tally: ProgressTally, targets: Mapping[Path, Path]
-) -> None:
-    runner = ShardRunner(context, find_existing_paths(arguments), partial(worker, **arguments), tally.report)
-    for source, target in targets.items():
-        try:
-            runner.work(source, target)
-        except Exception as error:  # the same error as from another process, with the traceback as text
-            raise error_from_json(error_to_json(error)) from None
-    tally.flush()
-    if context.resources.gpus:
-        del runner  # this process stays, and other steps of the GPU need its memory
-        torch.cuda.empty_cache()
-
-
-def silence_ray_data() -> None:
-    """Turn off Ray Data's progress bars and log. Failures are raised, so the log only repeats them."""
-    settings = DataContext.get_current()
-    settings.enable_progress_bars = False
-    settings.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-
-
-def _first_failure(results: Any) -> BaseException | None:
-    """Wait for all shards, or for the first that fails. Returning early drops the iterator, which stops the actors."""
-    for row in results.iter_rows():
-        if row["error"]:
-            return error_from_json(row["error"])
-    return None
-
-
-class ShardActor:
-    """Processes shards in an actor of Ray Data."""
-
-    def __init__(self, pickled: bytes, paths: Sequence[Path], context: Context, tally: Any) -> None:
-        self.runner = ShardRunner(context, paths, lambda: cloudpickle.loads(pickled)(), tally.report.remote)
-
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        source, target = Path(str(batch["source"][0])), Path(str(batch["target"][0]))
-        try:
-            self.runner.work(source, target)
-        except Exception as error:
-            return {"source": [str(source)], "error": [error_to_json(error)]}
-        return {"source": [str(source)], "error": [""]}
+def _work_from_queue(number: int, context: Context, paths: Sequence[Path], pickled: bytes, queue: Any) -> str:
+    """Work on the queue's shards as worker `number`. Returns what `ShardRunner.work` does."""
+    ray.get(queue.put_back.remote(number))
+    runner = ShardRunner(context, paths, lambda: cloudpickle.loads(pickled)(), queue.report.remote)
+    return runner.work(iter(lambda: ray.get(queue.take.remote(number)), None))
 
 
 class ShardRunner:
@@ -237,7 +198,20 @@ class ShardRunner:
         self.context, self.paths, self.make_worker, self.tell = context, paths, make_worker, tell
         self.worker: ShardWorker | None = None
 
-    def work(self, source: Path, target: Path) -> None:
+    def work(self, shards: Iterable[tuple[Path, Path]]) -> str:
+        """Process shards, given with their targets. Returns the error as JSON, or an empty text."""
+        try:
+            for source, target in shards:
+                self._process(source, target)
+        except Exception as error:
+            return error_to_json(error)
+        finally:
+            self.worker = None
+            if self.context.resources.gpus:
+                torch.cuda.empty_cache()  # this process stays, and other steps of the GPU need its memory
+        return ""
+
+    def _process(self, source: Path, target: Path) -> None:
         if self.worker is None:
             check_worker(self.context, (source, target.parent, *self.paths))
             check_dtype(self.context)
@@ -249,7 +223,6 @@ class ShardRunner:
                 " expected it to finish; give workers more memory, or lower batch_tokens or workers"
             )
         if self.worker is None:
-            # Not in __init__: Ray Data takes an exception in a constructor for a lost actor.
             torch.set_num_threads(max(1, int(self.context.resources.cpus or 1)))
             self.worker = self.make_worker()
         worker: ShardWorker = self.worker

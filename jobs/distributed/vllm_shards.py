@@ -7,6 +7,7 @@ committed, as in `map_shards`, when its last answer has arrived. A killed run re
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,13 +20,8 @@ import pyarrow.parquet as pq
 import ray
 
 from ratchet.errors import JobError
-from ratchet.jobs.distributed.progress_tally import ProgressTally
-from ratchet.jobs.distributed.shard_map import (
-    commit_shard,
-    complete_shards,
-    map_shards,
-    silence_ray_data,
-)
+from ratchet.jobs.distributed.shard_map import commit_shard, complete_shards, map_shards
+from ratchet.jobs.distributed.shard_queue import ProgressTally
 from ratchet.models.decoder import decoder
 from ratchet.models.devices import name_device
 from ratchet.models.vllm import make_engine_args
@@ -121,6 +117,7 @@ def _answers(
 ) -> Iterator[tuple[Path, int, np.ndarray]]:
     """Yield (source, number of the request, answer) in the order in which answers arrive."""
     # vLLM is an optional dependency.
+    from ray.data import DataContext
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
     kind = "sampling_params" if client.task == "generate" else "pooling_params"
@@ -131,7 +128,10 @@ def _answers(
     ]
     if not rows:
         return
-    silence_ray_data()
+    # Failures are raised, so Ray Data's log only repeats them.
+    DataContext.get_current().enable_progress_bars = False
+    DataContext.get_current().print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     resources = context.resources
     blocks = math.ceil(len(rows) / REQUESTS_PER_BATCH)
     workers = min(resources.workers or 1, blocks)

@@ -36,9 +36,9 @@ def by_value(local_ray: None) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-@pytest.fixture(params=[False, True], ids=["Ray Data", "this process"])
+@pytest.fixture(params=[False, True], ids=["a task", "this process"])
 def either_context(request: pytest.FixtureRequest, context: MakeContext) -> MakeContext:
-    """The context of a step whose one worker is an actor of Ray Data, or this process."""
+    """The context of a step whose one worker is a task of Ray, or this process."""
     return lambda **given: replace(context(**given), holds_resources=request.param)
 
 

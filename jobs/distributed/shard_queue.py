@@ -1,8 +1,11 @@
-"""Progress of a map over shards. A module of its own: the actor that counts must not import torch and Ray Data."""
+"""The shards of a map, handed out to workers, and the progress. A module of its own: its actor must not import torch."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
 
 from ratchet.orchestrator.job_interface import Context, Progress
 
@@ -33,3 +36,28 @@ class ProgressTally:
         since, before = self.start or (self.passed_on, 0)
         speed = {"tokens_per_s": (tokens - before) / (self.passed_on - since)} if tokens > before else {}
         self.context.progress(Progress(rows, self.total, "rows", numbers=speed))
+
+
+class ShardQueue(ProgressTally):
+    """Gives each shard to one worker at a time, and adds up the progress of all workers."""
+
+    def __init__(self, context: Context, done: int, total: int | None, shards: Iterable[tuple[Path, Path]]) -> None:
+        """done, total: rows. shards: each with its target."""
+        super().__init__(context, done, total)
+        self.waiting = deque(shards)
+        self.taken: dict[int, tuple[Path, Path]] = {}
+
+    def take(self, worker: int) -> tuple[Path, Path] | None:
+        """Return the next shard, or None if there is none left. The worker has finished the one before."""
+        self.taken.pop(worker, None)
+        if self.waiting:
+            self.taken[worker] = self.waiting.popleft()
+        return self.taken.get(worker)
+
+    def put_back(self, worker: int) -> None:
+        """Put back the shard of a worker that was lost and starts anew: it will take that one first."""
+        if worker in self.taken:
+            self.waiting.appendleft(self.taken.pop(worker))
+
+    def count_unfinished(self) -> int:
+        return len(self.waiting) + len(self.taken)
