@@ -1,4 +1,4 @@
-# One command each. Everything is installed into .venv; nothing is written outside the checkout by the set-up.
+# One command each. Everything is installed into .venv; outside the checkout the set-up writes to pip's cache alone.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,12 +16,14 @@ help: ## this list
 setup: $(READY) ## install the locked dependencies into .venv
 
 # torch by itself and first, at exactly the locked version: where an index offers a CPU wheel, pip takes that, and
-# what comes after finds torch there and does not ask for a build with CUDA.
+# what comes after finds torch there and does not ask for a build with CUDA. pip would compile on one core only;
+# compileall fails for files that a library ships for a later Python.
 $(READY): setup.cfg requirements.lock
 	@echo "setting up $(VENV) (once, a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --no-cache-dir --disable-pip-version-check -c requirements.lock torch
-	@$(BIN)/python -m pip install -q --no-cache-dir --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	@$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c requirements.lock torch
+	@$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	@$(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib >/dev/null || true
 	@touch $@
 
 quickstart: $(READY) ## set up, then run an iteration on generated data and write a report

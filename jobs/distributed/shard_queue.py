@@ -1,4 +1,4 @@
-"""The shards of a map, handed out to workers, and the progress. A module of its own: its actor must not import torch."""
+"""The shards of a map, handed out to workers, and their progress. A module of its own: the actor imports no torch."""
 
 from __future__ import annotations
 
