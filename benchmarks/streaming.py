@@ -1,12 +1,13 @@
 """Embedding on several workers: tasks that take shards from a queue, beside two pipelines of Ray Data.
 
-    python -m benchmarks.streaming [--workers 1,2] [--texts 4000] [--rounds 3] [--share 0.25]
+    python -m benchmarks.streaming [--workers 1,2] [--texts 1000] [--rounds 3] [--share 0.5]
 
 `shards` is what the jobs do (`jobs/distributed/shard_map.py`): a task of Ray per worker, which reads a shard's file,
 embeds it and writes a file. `actors` gives the same files to a pool of actors of Ray Data. In `blocks` the rows flow
 through Ray's object store: tasks read and tokenize, actors embed, tasks write. All write Parquet or Arrow files of the
 same vectors. The first round starts processes, which `shards` then uses again; seconds of both are shown. Each worker
-is a node of Ray with one CPU on this machine; with `--share` it has so much of a core (needs root and cgroups 1).
+is a node of Ray on this machine, with one CPU for Ray to give it and one for Ray Data's tasks; with `--share` it has so
+much of a core (needs root and cgroups 1).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ BLOCK = 256
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", default="1,2")
-    parser.add_argument("--texts", type=int, default=4000)
+    parser.add_argument("--texts", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--share", type=float, help="of a core, which each worker has")
     given = parser.parse_args()
@@ -66,7 +67,7 @@ def measure(folder: Path, workers: int, texts: int, rounds: int, share: float | 
     cluster = Nodes(folder, environment, "--num-cpus=0", "--include-dashboard=false")
     try:
         for number in range(workers):
-            node = cluster.add()
+            node = cluster.add(cpus=2)
             if share:
                 limit(node, number, share)
         ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
@@ -168,13 +169,11 @@ class ActorOnTokens:
 
 
 def by_blocks(shards: list[Path], out: Path, workers: int) -> None:
-    # Tasks that reserve CPUs would wait for those that the actors hold.
-    free = {"num_cpus": 0}
-    data = ray.data.read_parquet([str(path) for path in shards], ray_remote_args=free, override_num_blocks=len(shards))
-    tokens = data.map_batches(Tokenizer.tokenize, batch_size=BLOCK, num_cpus=0)
+    data = ray.data.read_parquet([str(path) for path in shards], override_num_blocks=len(shards))
+    tokens = data.map_batches(Tokenizer.tokenize, batch_size=BLOCK)
     pool = ActorPoolStrategy(size=workers)
     vectors = tokens.map_batches(ActorOnTokens, batch_size=BLOCK, compute=pool, num_cpus=1)
-    vectors.write_parquet(str(out / "vectors"), ray_remote_args=free)
+    vectors.write_parquet(str(out / "vectors"))
 
 
 WAYS: dict[str, Callable[[list[Path], Path, int], None]] = {
