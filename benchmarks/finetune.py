@@ -262,11 +262,7 @@ def clocks() -> tuple[float, float]:
 
 
 def summary(
-    tokens: int,
-    started: tuple[float, float],
-    ended: tuple[float, float],
-    steps: int,
-    losses: list[float],
+    tokens: int, started: tuple[float, float], ended: tuple[float, float], steps: int, losses: list[float]
 ) -> dict[str, float]:
     """The first step is neither in the clocks nor, by its share, in the tokens."""
     counted = tokens * (steps - 1) / steps

@@ -130,11 +130,7 @@ def peer(given: argparse.Namespace) -> dict[str, float]:
             disable_tqdm=True,
         )
         CrossEncoderTrainer(
-            model=model,
-            args=settings,
-            train_dataset=Dataset.from_dict(columns),
-            loss=Kept(model),
-            callbacks=[Clock()],
+            model=model, args=settings, train_dataset=Dataset.from_dict(columns), loss=Kept(model), callbacks=[Clock()]
         ).train()
     return summary(tokens_of(rows), ends[0], ends[-1], len(ends), losses)
 

@@ -28,13 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ratchet.models.search.inverted_lists import (
-    VECTORS_PER_LIST,
-    build_lists,
-    choose_probes,
-    count_lists,
-    search_lists,
-)
+from ratchet.models.search.inverted_lists import VECTORS_PER_LIST, build_lists, choose_probes, count_lists, search_lists
 from ratchet.models.search.top_k import top_k
 
 Found = np.ndarray | None
@@ -138,12 +132,7 @@ def by_torch(query: np.ndarray, corpus: np.ndarray, k: int) -> np.ndarray:
 
 
 def peer(
-    query_texts: list[str],
-    query: np.ndarray,
-    corpus_texts: list[str],
-    corpus: np.ndarray,
-    positive: list[int],
-    k: int,
+    query_texts: list[str], query: np.ndarray, corpus_texts: list[str], corpus: np.ndarray, positive: list[int], k: int
 ) -> Callable[[bool], Found]:
     """mine_hard_negatives over the same vectors, asked for the k best less the one it keeps for the positive."""
     from datasets import Dataset

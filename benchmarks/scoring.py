@@ -123,10 +123,7 @@ def decoder(
     ours = reranker.load(folder, dtype=dtype, device="cpu")
     ours.shares_prefixes = shares
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
-    return [
-        lambda: np.concatenate(ours.score(*lists)),
-        lambda: whole_pairs(theirs, ours.tokens, lists, batch),
-    ]
+    return [lambda: np.concatenate(ours.score(*lists)), lambda: whole_pairs(theirs, ours.tokens, lists, batch)]
 
 
 def save_tokenizer(folder: Path, texts: list[str]) -> None:

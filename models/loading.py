@@ -57,10 +57,7 @@ def open_model(
         turn_off_dropout(config)
     if quantization == "nf4":
         options["quantization_config"] = transformers.BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=kept,
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=kept
         )
         options["device_map"] = device if device == BALANCED else {"": resolve_device(device)}
     if streamed:

@@ -19,11 +19,7 @@ BM25 = "bm25"
 
 
 def evaluate(
-    *,
-    models: Annotated[tuple[str, ...], MinLen(1)],
-    data: str,
-    reranker: str = "",
-    depth: Annotated[int, Ge(1)] = 25,
+    *, models: Annotated[tuple[str, ...], MinLen(1)], data: str, reranker: str = "", depth: Annotated[int, Ge(1)] = 25
 ) -> Summary:
     """Rank a corpus by several models: exact metrics, and the differences from the first one with intervals.
 

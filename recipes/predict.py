@@ -23,11 +23,7 @@ from ratchet.recipes.parts.predictions import (
 
 
 def predict(
-    *,
-    run: Annotated[tuple[str, ...], MinLen(1)],
-    queries: str = "",
-    bm25: bool = False,
-    fusion: Fusion = "rrf",
+    *, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm25: bool = False, fusion: Fusion = "rrf"
 ) -> Summary:
     """Rank the corpus of finished runs for new queries, and write the best documents of each query.
 

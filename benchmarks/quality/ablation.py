@@ -26,14 +26,7 @@ import pyarrow as pa
 
 from benchmarks.quality.in_process import LINEAR, find_device, make_config, make_task, train, train_linear
 from benchmarks.quality.repeat import make_parser, repeat
-from benchmarks.quality.retrieval_sets import (
-    has_seen_label,
-    load,
-    split,
-    write_corpus,
-    write_mined,
-    write_queries,
-)
+from benchmarks.quality.retrieval_sets import has_seen_label, load, split, write_corpus, write_mined, write_queries
 from ratchet.data.significance import number_groups, sum_by_group
 from ratchet.data.triplets import find_corpus_rows
 from ratchet.data.vectors import write_vectors

@@ -149,11 +149,7 @@ def train_model(given: argparse.Namespace, config: Any, folder: Path, triplets: 
     train(task)
     found = task.evaluate().metrics
     unseen, share = found["unseen/map@25"], 1 - task.valid["seen"].to_numpy().mean()
-    return {
-        "map@25": found["map@25"],
-        "seen": (found["map@25"] - share * unseen) / (1 - share),
-        "unseen": unseen,
-    }
+    return {"map@25": found["map@25"], "seen": (found["map@25"] - share * unseen) / (1 - share), "unseen": unseen}
 
 
 def train_map(given: argparse.Namespace, config: Any, folder: Path, triplets: Any) -> dict[str, float]:

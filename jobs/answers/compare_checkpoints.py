@@ -41,10 +41,4 @@ def check(config: Config, inputs: Inputs) -> None:
         )
 
 
-JOB = Job(
-    "compare_checkpoints",
-    config=Config,
-    inputs=Inputs,
-    resources=("retries",),
-    check=check,
-)
+JOB = Job("compare_checkpoints", config=Config, inputs=Inputs, resources=("retries",), check=check)

@@ -29,10 +29,4 @@ def list_metrics(config: Config) -> list[str]:
     return [*(f"pass@{k}" for k in config.k), *scores, *tokens]
 
 
-JOB = Job(
-    "evaluate_answers",
-    config=Config,
-    inputs=Inputs,
-    resources=("retries",),
-    metrics=list_metrics,
-)
+JOB = Job("evaluate_answers", config=Config, inputs=Inputs, resources=("retries",), metrics=list_metrics)

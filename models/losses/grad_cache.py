@@ -23,10 +23,7 @@ Embed = Callable[[np.ndarray], Tensor]
 
 
 def make_backward_passes(
-    embed: Embed,
-    batches: Sequence[np.ndarray],
-    gradient: Callable[[Tensor], tuple[Tensor, Tensor]],
-    workers: int = 1,
+    embed: Embed, batches: Sequence[np.ndarray], gradient: Callable[[Tensor], tuple[Tensor, Tensor]], workers: int = 1
 ) -> list[Callable[[], Tensor]]:
     """Run steps 1 and 2 and return step 3 as one function per micro-batch, which returns a scalar to call backward on.
 

@@ -294,10 +294,7 @@ class RetrievalLoop:
         """Order the documents of the split that is shown by the scores of both, with the weights that are best on the
         held-out queries, and evaluate the result."""
         shown = self.splits[0]
-        systems = {
-            "embedder": (embedder["valid"], embedder[shown]),
-            "reranker": (reranker["valid"], reranker[shown]),
-        }
+        systems = {"embedder": (embedder["valid"], embedder[shown]), "reranker": (reranker["valid"], reranker[shown])}
         blended = fuse_evaluations(f"{name}/blend", self.valid, systems, "scores")
         return self.evaluate_order(name, "blended", shown, blended["ranking"], before=embedder[shown])
 

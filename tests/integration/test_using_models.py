@@ -128,7 +128,7 @@ def test_models_are_compared_on_new_data(said: dict[str, str]) -> None:
     header, *rows = output.splitlines()[-5:-1]
     assert "difference of MAP@25" in header
     assert [row.split()[0].rpartition(":")[2] for row in rows] == [
-        *("bm25", "sentence-transformers/all-MiniLM-L6-v2", "embedder"),
+        *("bm25", "sentence-transformers/all-MiniLM-L6-v2", "embedder")
     ]
 
 

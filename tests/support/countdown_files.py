@@ -5,12 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ratchet.jobs.answers import (
-    init_decoder,
-    make_countdown,
-    prepare_tasks,
-    sft,
-)
+from ratchet.jobs.answers import init_decoder, make_countdown, prepare_tasks, sft
 from ratchet.orchestrator.job_interface import Context, Resources
 
 TINY = init_decoder.Config(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=400)

@@ -14,16 +14,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 MAY_IMPORT = {
-    "ratchet.orchestrator": (
-        "ratchet.errors",
-        "ratchet.files",
-    ),
+    "ratchet.orchestrator": ("ratchet.errors", "ratchet.files"),
     "ratchet.models": ("ratchet.errors", "ratchet.extras"),
-    "ratchet.data": (
-        "ratchet.errors",
-        "ratchet.extras",
-        "ratchet.files",
-    ),
+    "ratchet.data": ("ratchet.errors", "ratchet.extras", "ratchet.files"),
     "ratchet.examples": ("ratchet.errors", "ratchet.data.formats"),
     "ratchet.jobs": (
         "ratchet.errors",

@@ -36,7 +36,7 @@ def test_the_import_alone_imports_neither_ray_nor_torch() -> None:
 def test_values_are_written_as_the_command_reads_them() -> None:
     settings = {"mine.window": (2, 200), "sft.max_length": None}
     assert write_lines({"data": Path("a/b.jsonl"), "bm25": True, "rate": 1e-4}, settings) == [
-        *("data=a/b.jsonl", "bm25=true", "rate=0.0001", "mine.window=2,200", "sft.max_length=none"),
+        *("data=a/b.jsonl", "bm25=true", "rate=0.0001", "mine.window=2,200", "sft.max_length=none")
     ]
 
 

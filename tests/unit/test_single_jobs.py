@@ -16,20 +16,14 @@ from ratchet.orchestrator.step import Output, Source
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (
-            ["jobs/evaluate"],
-            "recipe 'jobs/evaluate': unknown; expected one of jobs/.*; did you mean 'jobs/evaluate_",
-        ),
+        (["jobs/evaluate"], "recipe 'jobs/evaluate': unknown; expected one of jobs/.*; did you mean 'jobs/evaluate_"),
         (["jobs/prepare", "--set", "sed=1"], "recipe prepare has no parameter 'sed'; .*; did you mean 'seed'"),
         (["jobs/prepare", "--set", "seed=x"], "--set seed=x: 'x' given; expected a valid integer"),
         (["jobs/prepare", "--set", "seed"], "--set seed: expected name=value"),
         (["jobs/prepare", "--set", "data=/nowhere"], "/nowhere"),
         (["jobs/prepare", "--set", "test_fraction=2"], "test_fraction=2: '2' given; expected < 1"),
         (["jobs/embed", "--set", "texts=."], "recipe embed: model not given; expected a value; add --set model="),
-        (
-            ["jobs/embed", "--set", "texts=.", "--set", "model=nobody/nothing"],
-            "'nobody/nothing': neither a folder",
-        ),
+        (["jobs/embed", "--set", "texts=.", "--set", "model=nobody/nothing"], "'nobody/nothing': neither a folder"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(

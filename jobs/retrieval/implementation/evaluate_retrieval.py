@@ -249,12 +249,7 @@ def _by_dim(
 
 
 def _cases(
-    config: Config,
-    inputs: Inputs,
-    queries: pa.Table,
-    corpus: pa.Table,
-    first: list[int | None],
-    shown: list[list[str]],
+    config: Config, inputs: Inputs, queries: pa.Table, corpus: pa.Table, first: list[int | None], shown: list[list[str]]
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the queries whose first relevant document rose or fell most, before and after."""
     if inputs.before is None or not config.num_cases:

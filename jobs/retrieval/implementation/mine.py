@@ -33,13 +33,7 @@ from ratchet.data.vectors import group_blocks, read_blocks, read_dim, read_vecto
 from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.retrieval.mine import Config, Inputs
-from ratchet.models.search.inverted_lists import (
-    VECTORS_PER_LIST,
-    build_lists,
-    choose_probes,
-    count_lists,
-    search_lists,
-)
+from ratchet.models.search.inverted_lists import VECTORS_PER_LIST, build_lists, choose_probes, count_lists, search_lists
 from ratchet.models.search.ranks import Relevant, score_relevant
 from ratchet.models.search.top_k import merge_top_k, top_k
 from ratchet.orchestrator.job_interface import Context, Result, sync

@@ -9,13 +9,7 @@ from pathlib import Path
 import numpy as np
 import transformers
 
-from ratchet.data.scored_lists import (
-    Lists,
-    check_lists,
-    describe_teacher,
-    write_flag_embedding,
-    write_scores,
-)
+from ratchet.data.scored_lists import Lists, check_lists, describe_teacher, write_flag_embedding, write_scores
 from ratchet.data.tables import list_shards
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows

@@ -12,13 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ratchet.data.scored_lists import (
-    Lists,
-    check_lists,
-    describe_teacher,
-    write_flag_embedding,
-    write_scores,
-)
+from ratchet.data.scored_lists import Lists, check_lists, describe_teacher, write_flag_embedding, write_scores
 from ratchet.data.tables import list_shards
 from ratchet.jobs.distributed.shard_map import commit_shard, complete_shards, count_rows
 from ratchet.jobs.retrieval.rerank_api import Config, Inputs

@@ -61,11 +61,7 @@ def to_options(lines: list[str]) -> list[str]:
     "run", [pytest.param(one, marks=pytest.mark.soak if one.endswith("-cv") else ()) for one in RUNS]
 )
 def test_published_runs_fit_on_eight_gpus_of_80_gb(
-    run: str,
-    models: dict[str, Path],
-    data: dict[str, list[str]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    run: str, models: dict[str, Path], data: dict[str, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = recipe_of(run)
     given = [*data[recipe], *replace_models(run, models)]
@@ -153,11 +149,7 @@ def test_a_worker_of_inference_has_one_gpu_or_several_whole_ones(
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_model_too_large_for_a_gpu_is_spread_over_two_where_a_machine_has_them(
-    count: int,
-    models: dict[str, Path],
-    data: dict[str, list[str]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    count: int, models: dict[str, Path], data: dict[str, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [*to_options([*data["misconceptions"], f"base={models['32B']}"]), "--gpu", f"L40S:48:{count}"]
     status, _, said = plan(capsys, tmp_path, "retriever", *words)

@@ -10,13 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.data.scored_lists import (
-    Lists,
-    check_lists,
-    describe_teacher,
-    write_flag_embedding,
-    write_scores,
-)
+from ratchet.data.scored_lists import Lists, check_lists, describe_teacher, write_flag_embedding, write_scores
 from ratchet.data.tables import CORPUS, MINED, RANKED, TEACHER_SCORES, find_half, read_shards, write_shards
 from ratchet.errors import DataError
 

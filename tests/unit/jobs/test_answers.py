@@ -19,13 +19,7 @@ from ratchet.data.tasks.answers import TEACHER_LOGPROBS
 from ratchet.data.tasks.solver import generate_tasks
 from ratchet.data.tasks.task import SAMPLES, read_task_name, row_to_sample, write_task_name
 from ratchet.errors import DataError, InputError, ModelError
-from ratchet.jobs.answers import (
-    evaluate_answers,
-    generate,
-    prepare_tasks,
-    sft,
-    teacher_logprobs,
-)
+from ratchet.jobs.answers import evaluate_answers, generate, prepare_tasks, sft, teacher_logprobs
 from ratchet.jobs.answers.implementation.generate import Worker, count_shared_tokens
 from ratchet.jobs.answers.implementation.sft import TrainTask
 from ratchet.jobs.answers.token_table import TOKENS, Teacher, TokenTable

@@ -101,10 +101,7 @@ def test_settings_of_a_step_are_part_of_its_config_and_of_a_sweep() -> None:
 
 def test_examples_go_to_the_first_miner_and_to_the_finetunes(chosen: Path) -> None:
     given = {name for name, one in build_steps(f"examples={chosen}").items() if one.inputs.get("examples")}
-    assert given == {
-        *(f"zero_shot/embed_{split}" for split in ("train", "valid", "test")),
-        "iter0/finetune_embedder",
-    }
+    assert given == {*(f"zero_shot/embed_{split}" for split in ("train", "valid", "test")), "iter0/finetune_embedder"}
 
 
 @pytest.mark.parametrize(

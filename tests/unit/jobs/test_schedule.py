@@ -21,11 +21,7 @@ def test_a_warm_up_longer_than_the_run_is_refused() -> None:
 
 
 @settings(deadline=None)
-@given(
-    steps=st.integers(1, 300),
-    warmup=st.floats(0, 0.9),
-    schedule=st.sampled_from(["cosine", "linear", "constant"]),
-)
+@given(steps=st.integers(1, 300), warmup=st.floats(0, 0.9), schedule=st.sampled_from(["cosine", "linear", "constant"]))
 def test_the_rate_rises_then_never_rises_again(steps: int, warmup: float, schedule: Any) -> None:
     options = FinetuneConfig(**{**vars(OPTIONS), "warmup_ratio": warmup, "lr_scheduler_type": schedule})
     rates = [learning_rate_at(step, steps, options) for step in range(steps)]

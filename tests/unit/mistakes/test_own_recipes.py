@@ -350,12 +350,7 @@ JOBS = [
         "def check(config)",
         r"JOBLINE: job count\.check: check\(config\) .*",
     ),
-    job(
-        "check_raises",
-        "    pass",
-        '    raise ValueError("seven")',
-        r"\S+\.py:\d+ in check: ValueError: seven; .*",
-    ),
+    job("check_raises", "    pass", '    raise ValueError("seven")', r"\S+\.py:\d+ in check: ValueError: seven; .*"),
     job("check_attribute", "    pass", "    config.nosuch", r"\S+\.py:\d+ in check: AttributeError: .*"),
     job("check_key", "    pass", "    {}['x']", r"\S+\.py:\d+ in check: KeyError: 'x'; .*"),
     job(

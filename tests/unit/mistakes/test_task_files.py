@@ -212,11 +212,7 @@ COUNTDOWN = [
         "a solution that calls", r"the solution '.*': .*; expected \+ - \* / .*", nums=[1], target=1, solution="exit()"
     ),
     countdown(
-        "a wrong solution",
-        r"the verifier of countdown returns .*; correct .*",
-        nums=[1, 2],
-        target=5,
-        solution="1 + 2",
+        "a wrong solution", r"the verifier of countdown returns .*; correct .*", nums=[1, 2], target=5, solution="1 + 2"
     ),
     countdown("300 brackets", r"the solution '\(.*': .*; expected \+ .*", nums=[1], target=1, solution="(" * 300 + "1"),
     parquet("empty", UNREADABLE, b""),

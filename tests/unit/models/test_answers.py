@@ -347,8 +347,5 @@ def test_templates_that_close_answers_otherwise_are_seen_and_unused_end_tokens_a
         fast.save_pretrained(tmp_path / name)
     # Both train on <e>, with which the template closes answers.
     decoder.check_same_tokens(folder, tmp_path / "instruct")
-    with pytest.raises(
-        ModelError,
-        match=r"'<e>' and '<s>'\); expected the same, .* chat template and eos_token",
-    ):
+    with pytest.raises(ModelError, match=r"'<e>' and '<s>'\); expected the same, .* chat template and eos_token"):
         decoder.check_same_tokens(folder, tmp_path / "other")

@@ -33,11 +33,7 @@ def test_no_other_cut_costs_less(lengths: list[int], overhead: int) -> None:
     padded = (np.maximum(lengths, 1) + 7) // 8 * 8
     values = np.unique(padded)
     best = min(
-        cost(
-            [np.flatnonzero((padded >= low) & (padded < high)) for low, high in pairwise(edges)],
-            padded,
-            overhead,
-        )
+        cost([np.flatnonzero((padded >= low) & (padded < high)) for low, high in pairwise(edges)], padded, overhead)
         for count in range(len(values))
         for cut in combinations(values[1:], count)
         for edges in [[0, *cut, 1000]]

@@ -25,12 +25,7 @@ from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import PairTokenizer, read_reranker_config
 
 QUERIES = ["What is the capital of China?", "Explain gravity \n", "2 x 3 = 5"]
-DOCUMENTS = [
-    "The capital of China is Beijing.",
-    " Gravity is a force (9.81 m/s²)\n\nthat attracts.",
-    "",
-    "long " * 30,
-]
+DOCUMENTS = ["The capital of China is Beijing.", " Gravity is a force (9.81 m/s²)\n\nthat attracts.", "", "long " * 30]
 QWEN_PATTERN = (  # of the tokenizers of Qwen2 and Qwen3
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )

@@ -81,8 +81,7 @@ def test_a_cross_encoder_scores_as_sentence_transformers_does(cross_encoder: Pat
     assert ours.reranker_config.kind == "cross_encoder"
     found = ours.score([queries[0], queries[2]], [passages[0], passages[2]])
     expected = theirs.predict(
-        [(queries[0], passage) for passage in passages[0]] + [(queries[2], "x")],
-        activation_fn=torch.nn.Identity(),
+        [(queries[0], passage) for passage in passages[0]] + [(queries[2], "x")], activation_fn=torch.nn.Identity()
     )
     np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-4, atol=1e-4)
     # Longer than a pair may be: the passage is there still, and each score is a number.

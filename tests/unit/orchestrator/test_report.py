@@ -233,13 +233,7 @@ def broken() -> RunReport:
     steps = [
         replace(s, status="failed", message=NASTY, tables={}, curves={}, seconds=40.0)
         if s.name == "iter1/finetune_embedder"
-        else replace(
-            s,
-            status="pending",
-            seconds=None,
-            message="needs iter1/finetune_embedder, which failed",
-            cases={},
-        )
+        else replace(s, status="pending", seconds=None, message="needs iter1/finetune_embedder, which failed", cases={})
         if s.name == "iter1/evaluate"
         else s
         for s in data.steps

@@ -130,11 +130,7 @@ def test_help_and_schema_follow_from_the_fields() -> None:
     assert described["dropout"].type == "float >= 0 < 1"
     schema = json_schema(Config)
     assert schema["required"] == ["lr"]
-    assert schema["properties"]["lr"] == {
-        "title": "Lr",
-        "type": "number",
-        "exclusiveMinimum": 0,
-    }
+    assert schema["properties"]["lr"] == {"title": "Lr", "type": "number", "exclusiveMinimum": 0}
     assert schema["properties"]["max_length"]["anyOf"][0] == {"type": "integer", "minimum": 4, "unit": "tokens"}
 
 

@@ -24,13 +24,7 @@ FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 
 STEP = "a" * 64
 
-LOOKING = [
-    ("status",),
-    ("report",),
-    ("verify",),
-    ("gc",),
-    ("plan", "quickstart"),
-]
+LOOKING = [("status",), ("report",), ("verify",), ("gc",), ("plan", "quickstart")]
 
 WRITING = [("run", "quickstart"), ("gc", "--yes")]
 
