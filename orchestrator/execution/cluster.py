@@ -1,7 +1,7 @@
 """The Ray cluster of a run, started only when a step has to run.
 
-A step is one Ray task that reserves no CPUs: it drives Ray Data and Ray Train, which reserve the CPUs and GPUs. A job
-of a single process reserves what it needs itself, and so does a map over shards with one worker.
+A step is one Ray task that reserves no CPUs: the workers that it starts reserve the CPUs and GPUs. A job of a single
+process reserves what it needs itself, and so does a map over shards with one worker.
 """
 
 from __future__ import annotations
