@@ -151,6 +151,25 @@ def test_two_workers_share_the_shards_and_give_the_same_bytes(tmp_path: Path, co
     assert len({line.split()[1] for line in (tmp_path / "trace-2").read_text().splitlines()}) == 2
 
 
+def test_the_next_map_runs_in_the_processes_of_the_last(tmp_path: Path, context: MakeContext) -> None:
+    shards, processes = inputs(tmp_path, 4), []
+    for name in ("one", "two"):
+        ctx, trace = context(name=name, workers=2, cpus=1.0), tmp_path / f"trace-{name}"
+        map_shards(ctx, shards, Square, {"trace": trace, "workers": 2}, ctx.out)
+        processes.append({line.split()[1] for line in trace.read_text().splitlines()})
+    assert processes[0] == processes[1]
+
+
+def test_a_worker_without_room_is_not_waited_for(tmp_path: Path, context: MakeContext) -> None:
+    import ray
+
+    shards, ctx = inputs(tmp_path), context(workers=2, cpus=1.0)
+    other = ray.remote(num_cpus=1)(lambda: time.sleep(300)).remote()
+    assert map_shards(ctx, shards, Square, {"trace": tmp_path / "trace"}, ctx.out)["rows"] == 15
+    assert not ray.wait([other], timeout=0)[0], "the other task holds its CPU to the end"
+    ray.cancel(other, force=True)
+
+
 def test_a_worker_killed_in_a_shard_costs_that_shard_only(tmp_path: Path, context: MakeContext) -> None:
     shards, calm, killed = inputs(tmp_path), context(name="calm"), context(name="killed")
     map_shards(calm, shards, Square, {"trace": tmp_path / "calm"}, calm.out)
