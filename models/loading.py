@@ -22,6 +22,7 @@ from ratchet.models.adapters.shard_merge import read_main_dtype
 from ratchet.models.devices import BALANCED, resolve_device, resolve_dtype
 from ratchet.models.engine import is_partitioned
 from ratchet.models.model_files import check_folder, copy_tokenizer
+from ratchet.models.packed_linear import pack_linear_layers
 
 
 def open_model(
@@ -34,6 +35,7 @@ def open_model(
     training: bool = False,
     quantization: str = "none",
     streamed: bool = False,
+    packed: bool = False,
     may_lack: Callable[[str], bool] = lambda name: False,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[Any, list[str]]:
@@ -43,8 +45,9 @@ def open_model(
     weights would be rounded to 4 bits again. training: no adapter, no dropout, and eager attention on CPUs, whose
     backward is faster there. dtype, device: see `ratchet.models.embedder.encoder.load`. quantization: `nf4` keeps
     linear layers in 4 bits with double quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA"); they are
-    on their devices. streamed: weights stay in their files, and a layer has them while it runs. may_lack(name): whether
-    a missing weight is accepted; it is initialised at random. settings: overrides of the model's config.
+    on their devices. streamed: weights stay in their files, and a layer has them while it runs. packed: for inference
+    only; see `pack_linear_layers`, which does nothing for other devices and dtypes. may_lack(name): whether a missing
+    weight is accepted; it is initialised at random. settings: overrides of the model's config.
     Raises ModelError for an unusable folder.
     """
     check_folder(base)
@@ -91,6 +94,8 @@ def open_model(
     model = move_model(model, torch.device("cpu") if device == BALANCED else resolve_device(device), kept)
     if device == BALANCED and is_merged:
         model = spread_model(model)
+    if packed:
+        pack_linear_layers(model)
     model.train(training)
     return model, sorted(found["missing_keys"])
 

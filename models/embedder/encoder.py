@@ -154,8 +154,8 @@ def load(
     dtype: `float32`, `bfloat16`, or `auto` (bfloat16 on GPUs and on CPUs that multiply it natively). device: `cpu`,
     `cuda`, `auto`, or `balanced` (for inference, see `spread_model`). encoding_config: replaces the one of the adapter
     or the base. config_folder: folder of the projection, by default that of the encoding config. onnx: file that ONNX
-    Runtime runs in place of the weights, in float32 on CPUs. options: `training`, `quantization` and `streamed`, see
-    `open_model`. Raises ModelError for an unusable folder.
+    Runtime runs in place of the weights, in float32 on CPUs. options: `training`, `quantization`, `streamed` and
+    `packed`, see `open_model`. Raises ModelError for an unusable folder.
     """
     config_folder = config_folder or find_config_folder(base, adapter)
     encoding_config = encoding_config or read_encoding_config(config_folder)

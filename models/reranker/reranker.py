@@ -159,8 +159,8 @@ def load(
     """Load a model folder as a reranker. A LoRA adapter is merged in float32, before the cast.
 
     A folder without a classification head gets a random one, drawn from `seed`, if training; else the adapter must
-    hold it. options: `dtype`, `device` and `quantization`, see `ratchet.models.embedder.encoder.load`. Raises
-    ModelError for an unusable folder.
+    hold it. options: `dtype`, `device`, `quantization` and `packed`, see `ratchet.models.embedder.encoder.load`.
+    Raises ModelError for an unusable folder.
     """
     reranker_config = reranker_config or read_reranker_config(find_config_folder(base, adapter))
     decoder = reranker_config.kind == "yes_no"

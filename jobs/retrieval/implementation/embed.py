@@ -34,6 +34,7 @@ class Worker:
             dtype=config.dtype,
             device=device,
             quantization=config.quantization,
+            packed=True,
             encoding_config=find_encoding_config(config, inputs),
             onnx=inputs.onnx,
         )
