@@ -35,9 +35,12 @@ from ratchet.examples.misconceptions import format_query, generate_questions
 from ratchet.jobs.distributed.shard_map import map_shards
 from ratchet.jobs.retrieval.embed import Config, Inputs
 from ratchet.jobs.retrieval.implementation.embed import Worker
-from ratchet.models.batching import batch_by_tokens
+from ratchet.models.batching import batch_by_tokens, pad
 from ratchet.models.embedder import encoder
+from ratchet.models.embedder.encoding_config import read_encoding_config
+from ratchet.models.embedder.tokenization import TextTokenizer
 from ratchet.models.model_files import MINILM, resolve
+from ratchet.models.pass_size import size_passes
 from ratchet.orchestrator.job_interface import Context, Resources
 from tests.support.nodes import Nodes, environment_of
 
@@ -138,13 +141,13 @@ def by_actors(shards: list[Path], out: Path, workers: int) -> None:
 class Tokenizer:
     """Tokenizes a block; the tokenizer is kept in the process."""
 
-    kept: encoder.TextTokenizer | None = None
+    kept: TextTokenizer | None = None
 
     @classmethod
     def tokenize(cls, batch: dict[str, Any]) -> dict[str, Any]:
         if cls.kept is None:
-            config = encoder.read_encoding_config(resolve(MINILM))
-            cls.kept = encoder.TextTokenizer(encoder.load_tokenizer(resolve(MINILM), config), config)
+            config = read_encoding_config(resolve(MINILM))
+            cls.kept = TextTokenizer(encoder.load_tokenizer(resolve(MINILM), config), config)
         ids = cls.kept(list(batch["text"]), "passage")
         return {"id": batch["id"], "ids": np.array([np.array(row, np.int32) for row in ids], dtype=object)}
 
@@ -158,12 +161,12 @@ class ActorOnTokens:
 
         rows = [row.tolist() for row in batch["ids"]]
         own = self.encoder
-        multiple, tokens = encoder.size_passes("cpu", 16_384)
+        multiple, tokens = size_passes("cpu", 16_384)
         vectors = np.empty((len(rows), own.dim), np.float32)
         with torch.no_grad():
             for places in batch_by_tokens(np.array([len(row) for row in rows]), tokens, multiple):
                 chosen = [rows[place] for place in places]
-                ids, mask = encoder.pad(chosen, own.tokenizer.pad_token_id, own.encoding_config.padding_side, multiple)
+                ids, mask = pad(chosen, own.tokenizer.pad_token_id, own.encoding_config.padding_side, multiple)
                 vectors[places] = own.embed(ids, mask).numpy()
         return {"id": batch["id"], "vector": vectors}
 
