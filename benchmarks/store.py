@@ -42,6 +42,7 @@ def main() -> None:
         in_bucket(given.s3_steps, given.runs)
     with tempfile.TemporaryDirectory() as folder:
         empty, full = Path(folder, "empty"), Path(folder, "full")
+        Store.open(str(empty))
         make(full, given.steps, given.runs)
         print(f"{'':20}{'empty':>10}{f'{given.steps:,} steps':>16}")
         for command in COMMANDS:
@@ -93,6 +94,7 @@ def in_bucket(steps: int, runs: int) -> None:
         os.environ.update(keys, AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}", RATCHET_CACHE=str(Path(folder, "cache")))
         try:
             fill(Path(folder, "made"), port, steps, runs)
+            Store.open("s3://kept/empty")
             print(f"{'in a bucket':20}{'empty':>10}{f'{steps:,} steps':>16}")
             for command in COMMANDS:
                 empty, full = (seconds(command, f"s3://kept/{prefix}") for prefix in ("empty", "full"))
