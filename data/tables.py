@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -119,6 +118,8 @@ class Texts(Mapping[str, str]):
 def hash_texts(texts: pa.ChunkedArray) -> np.ndarray:
     """Return a hash of each text, int64 [N]: the same on every machine, and of 64 bits, so that among ten million texts
     two different ones have the same with a probability of 3 in a million."""
+    import pandas as pd  # a third of a second, which plans would take too
+
     parts = [pd.util.hash_array(part.to_numpy(zero_copy_only=False), categorize=False) for part in texts.chunks]
     return np.concatenate([np.zeros(0, np.uint64), *parts]).view(np.int64)
 

@@ -30,10 +30,9 @@ class PackedLinear(nn.Module):
         self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), CPU_TOKENS)
         self.bias, self.activation = linear.bias, activation
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         # The last argument: the exact GELU, not the one by tanh.
-        made: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, self.activation, [], "none")
-        return made
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, self.activation, [], "none")
 
 
 def pack_linear_layers(model: Any) -> None:

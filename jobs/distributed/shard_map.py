@@ -163,8 +163,8 @@ def _run_workers(
     task = task.options(num_cpus=resources.cpus, num_gpus=resources.gpus, **make_ray_options(resources))
     # Loaded by `ShardRunner.work`, after the checks of its machine.
     pickled = cloudpickle.dumps(partial(worker, **arguments))
-    workers = min(resources.workers or 1, len(targets))
-    running = [task.remote(number, context, paths, pickled, queue) for number in range(workers)]
+    numbers = range(min(resources.workers or 1, len(targets)))
+    running = [task.remote(number, context, paths, pickled, queue) for number in numbers]
     try:
         # A worker that has found no room yet is not waited for when the others have done all shards.
         while running and ray.get(queue.count_unfinished.remote()):

