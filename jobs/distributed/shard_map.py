@@ -159,8 +159,9 @@ def _run_workers(
         return
     queue_class: Any = ray.remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())(ShardQueue)
     queue = queue_class.remote(context, done, total_rows, list(targets.items()))
+    options = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, **make_ray_options(resources)}
     task: Any = ray.remote(max_retries=-1, scheduling_strategy="SPREAD")(_work_from_queue)
-    task = task.options(num_cpus=resources.cpus, num_gpus=resources.gpus, **make_ray_options(resources))
+    task = task.options(name=f"{context.step} worker", **options)
     # Loaded by `ShardRunner.work`, after the checks of its machine.
     pickled = cloudpickle.dumps(partial(worker, **arguments))
     numbers = range(min(resources.workers or 1, len(targets)))
@@ -207,8 +208,7 @@ class ShardRunner:
             return error_to_json(error)
         finally:
             self.worker = None
-            if self.context.resources.gpus:
-                torch.cuda.empty_cache()  # this process stays, and other steps of the GPU need its memory
+            torch.cuda.empty_cache()  # this process stays, and other steps of the GPU need its memory
         return ""
 
     def _process(self, source: Path, target: Path) -> None:

@@ -18,21 +18,23 @@ from ratchet.jobs.training.teacher_gate import read
 
 pytestmark = pytest.mark.timeout(1200)
 
+TWO_WORKERS = ("--set", "embed.workers=2", "--set", "embed.cpus=1")
+
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     store = tmp_path_factory.mktemp("undisturbed")
-    status, output = run(store, "run", "quickstart", *WITHOUT_TRAINING)
+    status, output = run(store, "run", "quickstart", *WITHOUT_TRAINING, *TWO_WORKERS)
     assert status == 0, output
     return addresses(store)
 
 
-@pytest.mark.parametrize("victim", ["ray::iter0/finetune_embedder", "ray::MapWorker", "raylet"])
+@pytest.mark.parametrize("victim", ["ray::iter0/finetune_embedder", "embed_test worker", "raylet"])
 def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, undisturbed: dict[str, str], victim: str) -> None:
     """Takes minutes: a run of the quickstart for each process of Ray that is killed."""
     store = tmp_path / "killed"
     training = victim.endswith("finetune_embedder")
-    command = ("run", "quickstart", *(SMALL if training else WITHOUT_TRAINING))
+    command = ("run", "quickstart", *(SMALL if training else WITHOUT_TRAINING), *TWO_WORKERS)
     process = start(store, *command)
     step = "iter0/finetune_embedder" if training else "zero_shot/embed_test"
     wait_for(started(store, step), f"{step} was never started")
