@@ -70,7 +70,8 @@ def _is_bfloat16_native(resources: Resources) -> bool:
     if not nodes:
         anywhere = probe.options(num_cpus=resources.cpus, label_selector=resources.selector() or None)
         return bool(ray.get(anywhere.remote()))
-    pinned = [probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)) for node in nodes]
+    # Soft: a machine that is lost meanwhile is not asked.
+    pinned = [probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)) for node in nodes]
     return all(ray.get([one.remote() for one in pinned]))
 
 

@@ -15,7 +15,7 @@ import functools
 import hashlib
 import importlib.metadata
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -171,19 +171,11 @@ def _hash(content: bytes) -> str:
 def _find_versions(packages: set[str]) -> dict[str, str]:
     """Return distribution -> version of the imported packages whose version counts."""
     found = {"python": find_version("python")}
-    for library in sorted({name for package in packages for name in _find_distributions(package)}):
+    for library in sorted({_normalize(one.name) for package in packages for one in _distributions().get(package, ())}):
         for name in (library, *COMPANIONS.get(library, ())):
             if name not in NEUTRAL_LIBRARIES:
                 found[name] = find_version(name)
     return found
-
-
-def _find_distributions(package: str) -> Iterator[str]:
-    """Yield the names of the distributions that an imported package comes from."""
-    try:
-        yield _normalize(importlib.metadata.metadata(package)["Name"])
-    except importlib.metadata.PackageNotFoundError:
-        yield from (_normalize(one.name) for one in _distributions().get(package, ()))
 
 
 @functools.cache

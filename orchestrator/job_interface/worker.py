@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
@@ -33,6 +34,10 @@ def run_job(job: Job, context: Context, config: Any, inputs: Any, paths: Sequenc
 def check_worker(context: Context, paths: Iterable[Path]) -> None:
     """Raises InputError if this process runs other code than `context.code`, or if one of the paths does not exist on
     this machine. Called first in every worker of Ray."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:  # another node on this machine has unpacked the snapshot anew, under the same path
+        os.chdir(Path(ratchet.__file__).parents[1])
     where, required = f"step {context.step}, machine {platform.node()}", context.code
     if required is not None and find_snapshot() != required.snapshot:
         raise InputError(
