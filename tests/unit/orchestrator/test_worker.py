@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import ratchet
 from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface import Context, Resources
 from ratchet.orchestrator.job_interface.code import find_version
@@ -76,3 +77,14 @@ def test_a_snapshot_has_the_files_that_a_recipe_imports_and_no_others(
     files = set(Snapshot.take(["snapshot_recipe"]).files)
     assert {"snapshot_recipe.py", "beside_snapshot/inner.py", "ratchet/errors.py"} <= files
     assert {name.split("/")[0] for name in files} == {"snapshot_recipe.py", "beside_snapshot", "ratchet"}
+
+
+def test_a_worker_whose_folder_was_replaced_goes_to_that_of_the_code(
+    embed: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when another node on the same machine unpacks the snapshot anew."""
+    (tmp_path / "snapshot").mkdir()
+    monkeypatch.chdir(tmp_path / "snapshot")
+    (tmp_path / "snapshot").rmdir()
+    check_worker(embed, ())
+    assert Path.cwd() == Path(ratchet.__file__).parents[1]
