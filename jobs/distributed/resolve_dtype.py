@@ -66,14 +66,10 @@ def _is_bfloat16_native(resources: Resources) -> bool:
         return not GPUS_WITHOUT_BFLOAT16 & frozenset({resources.accelerator}).union(*kinds)
     if list(nodes) == [ray.get_runtime_context().get_node_id()]:
         return multiplies_bfloat16(torch.device("cpu"))
-    probe: Any = ray.remote(num_cpus=0)(_probe_cpu)
+    probe: Any = ray.remote(num_cpus=0)(lambda: multiplies_bfloat16(torch.device("cpu")))
     if not nodes:
         anywhere = probe.options(num_cpus=resources.cpus, label_selector=resources.selector() or None)
         return bool(ray.get(anywhere.remote()))
     # Soft: a machine that is lost meanwhile is not asked.
     pinned = [probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)) for node in nodes]
     return all(ray.get([one.remote() for one in pinned]))
-
-
-def _probe_cpu() -> bool:
-    return multiplies_bfloat16(torch.device("cpu"))

@@ -157,15 +157,16 @@ def _run_workers(
             raise error_from_json(failure)
         tally.flush()
         return
-    queue_class: Any = ray.remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())(ShardQueue)
+    remote: Any = ray.remote
+    queue_class = remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())(ShardQueue)
     queue = queue_class.remote(context, done, total_rows, list(targets.items()))
     options = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, **make_ray_options(resources)}
-    task: Any = ray.remote(max_retries=-1, scheduling_strategy="SPREAD")(_work_from_queue)
-    task = task.options(name=f"{context.step} worker", **options)
+    # With a GPU the process ends: it would keep the first one that it used, and the next step may be given another.
+    options |= {"name": f"{context.step} worker", "max_retries": -1, "max_calls": int(bool(resources.gpus))}
+    task = remote(scheduling_strategy="SPREAD", **options)(_work_from_queue)
     # Loaded by `ShardRunner.work`, after the checks of its machine.
     pickled = cloudpickle.dumps(partial(worker, **arguments))
-    numbers = range(min(resources.workers or 1, len(targets)))
-    running = [task.remote(number, context, paths, pickled, queue) for number in numbers]
+    running = [task.remote(n, context, paths, pickled, queue) for n in range(min(resources.workers or 1, len(targets)))]
     try:
         # A worker that has found no room yet is not waited for when the others have done all shards.
         while running and ray.get(queue.count_unfinished.remote()):

@@ -41,3 +41,41 @@ def test_a_process_is_used_again_where_its_gpu_is_the_only_one(gpus: int, tmp_pa
     processes = done.stdout.split()
     assert len(set(processes[::2])) == gpus
     assert len(set(processes[1::2])) == 1
+
+
+MAPS = """
+import os, sys
+from pathlib import Path
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray
+from ratchet.data.tables import write_table
+from ratchet.jobs.distributed.shard_map import map_shards
+from ratchet.orchestrator.job_interface import Context, Resources
+
+class Worker:
+    def __call__(self, source, target, report):
+        write_table(target, pa.table({"process": [os.getpid()]}))
+        return {"rows": 1}
+
+ray.init(address="local", num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)
+place = Path(sys.argv[1])
+shards = [place / f"{number}.parquet" for number in range(4)]
+for shard in shards:
+    write_table(shard, pa.table({"x": [1]}))
+for name in ("one", "two"):
+    out, work = place / name, place / f"{name}-work"
+    out.mkdir()
+    work.mkdir()
+    context = Context("step", "0" * 64, 1, out, work, Resources(2, cpus=1.0, gpus=1.0))
+    map_shards(context, shards, Worker, {}, out)
+    print(*{pq.read_table(path)["process"][0] for path in out.iterdir()})
+"""
+
+
+def test_a_process_of_a_map_with_a_gpu_is_not_used_again(tmp_path: object) -> None:
+    done = subprocess.run([sys.executable, "-c", MAPS, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    one, two = (set(line.split()) for line in done.stdout.splitlines())
+    assert one
+    assert not one & two
