@@ -174,7 +174,8 @@ def _run_workers(
             if failure := ray.get(ended):
                 raise error_from_json(failure)
     finally:
-        for left in running:
+        # Not those that are about to end: their processes stay for later steps.
+        for left in running and ray.wait(running, num_returns=len(running), timeout=1)[1]:
             ray.cancel(left)
     ray.get(queue.flush.remote())
 
