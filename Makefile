@@ -1,8 +1,12 @@
-# One command each. Everything is installed into .venv; outside the checkout the set-up writes to pip's cache alone.
+# One command each. Everything is installed into .venv; outside the checkout the set-up writes to the installer's cache
+# alone.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# uv, where it is installed, resolves and unpacks in parallel.
+INSTALL := $(if $(shell command -v uv),uv pip install -q --python $(BIN)/python,\
+    $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check) -c requirements.lock
 # Threads that wait for each other sleep: two processes of tests, each with threads, would burn the time of the other.
 PATIENT := OMP_WAIT_POLICY=PASSIVE
 # Begun first, so that neither of the two processes is alone with them at the end.
@@ -16,13 +20,13 @@ help: ## this list
 setup: $(READY) ## install the locked dependencies into .venv
 
 # torch by itself and first, at exactly the locked version: where an index offers a CPU wheel, pip takes that, and
-# what comes after finds torch there and does not ask for a build with CUDA. pip would compile on one core only;
-# compileall fails for files that a library ships for a later Python.
+# what comes after finds torch there and does not ask for a build with CUDA. pip would compile on one core only, uv not
+# at all; compileall fails for files that a library ships for a later Python.
 $(READY): setup.cfg requirements.lock
 	@echo "setting up $(VENV) (once, a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c requirements.lock torch
-	@$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	@$(INSTALL) torch
+	@$(INSTALL) -e '.[dev]'
 	@$(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib >/dev/null || true
 	@touch $@
 
@@ -54,7 +58,7 @@ types: $(READY) ## mypy
 	@$(BIN)/mypy
 
 bench: $(READY) ## the benchmarks, side by side with what one would use instead
-	@$(BIN)/python -m pip install -q --no-cache-dir --disable-pip-version-check -c requirements.lock -e '.[dev,bench]'
+	@$(INSTALL) -e '.[dev,bench]'
 	@for file in embedding mining scoring roofline finetune finetune_reranker evaluation contrastive metrics sft answers countdown overhead sweep; do echo "== $$file"; $(BIN)/python -m benchmarks.$$file || exit 1; done
 
 # torch first, as in the set-up.
