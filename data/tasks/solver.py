@@ -26,7 +26,7 @@ def find_reachable(numbers: tuple[int, ...], *, fractions: bool = False) -> dict
     """Return non-negative integer -> the first expression found, over all ways to combine all of the sorted `numbers`.
     fractions: allow fractions as intermediate results."""
     found = _combine(tuple(map(Fraction, numbers)) if fractions else numbers, fractions)
-    return {int(value): _strip_parentheses(text) for value, text in found.items() if value == int(value)}
+    return {int(n): text.removeprefix("(").removesuffix(")") for n, text in found.items() if n == int(n)}
 
 
 @lru_cache(maxsize=65_536)
@@ -59,10 +59,6 @@ def _combine_pair(a: int | Fraction, left: str, b: int | Fraction, right: str) -
             yield over / under, f"({above} / {below})"
         elif under and over % under == 0:
             yield over // under, f"({above} / {below})"
-
-
-def _strip_parentheses(text: str) -> str:
-    return text[1:-1] if text.startswith("(") else text
 
 
 def generate_tasks(

@@ -69,7 +69,9 @@ def decide(config: FinetuneConfig, history: TrainHistory, unit: str) -> tuple[st
         return "", None
     p_value = compute_p_value(np.array(before["all"]), np.array([one["all"] for one in after]))
     if p_value > config.significance_level:
-        return f"no {unit} was significantly better, p {p_value:.2g}", p_value
+        groups = len(before["all"])
+        few = f": {groups} groups are too few to tell" if 0.5**groups > config.significance_level else ""
+        return f"no {unit} was significantly better, p {p_value:.2g}{few}", p_value
     if "unseen" in before and loses(np.array(before["unseen"]), np.array(after[history.best]["unseen"])):
         return f"the best {unit} is worse on unseen labels", p_value
     return "", p_value

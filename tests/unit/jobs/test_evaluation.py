@@ -41,6 +41,17 @@ def test_a_gain_must_be_more_than_chance() -> None:
     assert decide(Config(), make_history(-0.2), "step") == ("no step was better", None)
 
 
+def test_few_groups_are_named() -> None:
+    def decide_of(groups: int) -> str:
+        sums = [{"all": [value] * groups} for value in (0.1, 0.9)]
+        means = [{"map@25": 0.1}, {"loss": 1.0, "map@25": 0.9}]
+        history = TrainHistory(start=means[0], start_sums=sums[0], evaluations=means[1:], sums=sums[1:], best=0)
+        return decide(Config(), history, "epoch")[0]
+
+    assert decide_of(4).endswith(": 4 groups are too few to tell")
+    assert not decide_of(5)
+
+
 def test_a_gain_on_seen_labels_does_not_pay_for_a_loss_on_unseen_ones() -> None:
     reason, _ = decide(Config(), make_history(0.2, unseen=-0.1), "epoch")
     assert reason == "the best epoch is worse on unseen labels"
