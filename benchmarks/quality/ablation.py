@@ -70,7 +70,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 MINING = ("window", "percent_of_positive", "absolute_margin", "num_mined", "labelled")
 """Settings of a variant that are those of `mine`."""
 LINEAR_ONLY = ("temperature_rate", "averaged_epochs")
-"""Settings of `train_linear`."""
+"""A setting of `train_linear`, and the number of last epochs whose mean is evaluated."""
 OTHERS = ("guide", "neighbours", "models", *LINEAR_ONLY)
 """The base guides the choice of negatives; batches are made of similar queries; the weights of so many models, which
 differ in their seeds, are averaged. All further settings are the finetune's."""
@@ -205,8 +205,9 @@ def measure_linear(given: argparse.Namespace, source: str, variant: dict[str, An
         train_QD, test_QD = (
             embed_queries(given, source, column.to_pylist()) for column in (triplets.query_text, test["text"])
         )
-        own = {name: variant[name] for name in LINEAR_ONLY if name in variant}
-        map_DD = np.mean([train_linear(one, triplets, train_QD, corpus_ND, **own) for one in configs], 0)
+        rate, last = variant.get("temperature_rate", 0.0), variant.get("averaged_epochs", 1)
+        maps = [train_linear(one, triplets, train_QD, corpus_ND, temperature_rate=rate)[-last:] for one in configs]
+        map_DD = np.mean(maps, (0, 1))
         seconds = time.perf_counter() - started
         mapped = (vectors + vectors @ map_DD for vectors in (test_QD, corpus_ND))
         return {"seconds": seconds, **evaluate(given, folder, seen_Q, *mapped)}

@@ -160,7 +160,7 @@ def train_map(given: argparse.Namespace, config: Any, folder: Path, triplets: An
     test, corpus = read_shards(folder / "valid"), read_shards(folder / "corpus")
     query_QD, test_QD = (embed(given, one.to_pylist(), "query") for one in (triplets.query_text, test["text"]))
     corpus_ND = embed(given, corpus["text"].to_pylist(), "passage")
-    map_DD = train_linear(config, triplets, query_QD, corpus_ND)
+    map_DD = train_linear(config, triplets, query_QD, corpus_ND)[-1]
     relevant, seen_Q = Relevant(*find_corpus_rows(test, "positives", corpus)), test["seen"].to_numpy()
     found = rank_all(test_QD + test_QD @ map_DD, corpus_ND + corpus_ND @ map_DD, relevant).per_query["map@25"]
     return {"map@25": found.mean(), "seen": found[seen_Q].mean(), "unseen": found[~seen_Q].mean()}

@@ -65,20 +65,13 @@ def train(task: Any) -> int:
 
 
 def train_linear(
-    config: Any,
-    triplets: Any,
-    query_QD: np.ndarray,
-    corpus_ND: np.ndarray,
-    *,
-    temperature_rate: float = 0.0,
-    averaged_epochs: int = 1,
-) -> np.ndarray:
+    config: Any, triplets: Any, query_QD: np.ndarray, corpus_ND: np.ndarray, *, temperature_rate: float = 0.0
+) -> list[np.ndarray]:
     """Train a linear map of frozen vectors as an embedder is trained: `normalize(x + x W)`, of queries and documents.
-    Return W, float32 [D, D].
+    Return W, float32 [D, D], after each epoch; only 0 for no epochs.
 
     config: that of `finetune_embedder`. Settings of the model, guides and gradient clipping are not used.
-    temperature_rate: of learning the logarithm of the temperature, relative to the rate of W; 0: it stays.
-    averaged_epochs: the mean of W after so many last epochs is returned."""
+    temperature_rate: of learning the logarithm of the temperature, relative to the rate of W; 0: it stays."""
     import torch
 
     from ratchet.data.triplets import pad_rows
@@ -92,7 +85,7 @@ def train_linear(
     total, teacher_temperature = config.epochs * batches, find_teacher_temperature(config, triplets)
     groups: list[dict[str, Any]] = [{"params": [map_DD], "weight_decay": config.weight_decay, "share": 1.0}]
     groups.append({"params": [log_scale], "weight_decay": 0.0, "share": temperature_rate})
-    optimizer, kept = torch.optim.AdamW(groups), list[torch.Tensor]()
+    optimizer, kept = torch.optim.AdamW(groups), list[np.ndarray]()
     for number in range(total):
         size = config.batch_size, config.num_negatives
         batch = triplets.make_batch(config.seed, *divmod(number, batches), *size, 0, 1)
@@ -115,9 +108,8 @@ def train_linear(
         (sum(losses[1:], losses[0]) / len(losses) / len(batch.query_Q)).backward()
         optimizer.step()
         if number % batches == batches - 1:
-            kept = [*kept, map_DD.detach().clone()][-averaged_epochs:]
-    found: np.ndarray = torch.stack(kept).mean(0).numpy() if kept else map_DD.detach().numpy()
-    return found
+            kept.append(map_DD.detach().numpy().copy())
+    return kept or [map_DD.detach().numpy()]
 
 
 def cosine(query_QD: Any, passage_PD: Any) -> Any:
