@@ -57,7 +57,7 @@ def retriever(
     base        the embedder to finetune: a folder or a hub id
     bootstrap   the model that mines first; empty: the base
     reranker    none, or the model to finetune as a reranker (a decoder answers Yes or No, an encoder becomes a
-                cross-encoder); `embedder`: the embedder of the first iteration; quick if that is a small encoder
+                cross-encoder); `embedder`: that of the first iteration; it gains most where documents hold answers
     method      what is finetuned: lora, an adapter, or full, all weights, at a lower learning rate
     iterations  number of iterations
     mining      where negatives come from: mined in each iteration (each), given by the data (given), or given with a

@@ -171,7 +171,8 @@ def _hash(content: bytes) -> str:
 def _find_versions(packages: set[str]) -> dict[str, str]:
     """Return distribution -> version of the imported packages whose version counts."""
     found = {"python": find_version("python")}
-    for library in sorted({_normalize(one.name) for package in packages for one in _distributions().get(package, ())}):
+    names = {one.name.lower().replace("_", "-") for package in packages for one in _distributions().get(package, ())}
+    for library in sorted(names):
         for name in (library, *COMPANIONS.get(library, ())):
             if name not in NEUTRAL_LIBRARIES:
                 found[name] = find_version(name)
@@ -188,7 +189,3 @@ def _distributions() -> Mapping[str, Sequence[importlib.metadata.Distribution]]:
         for name in {*listed, *(path.partition("/")[0].partition(".")[0] for path in paths)}:
             found.setdefault(name, []).append(one)
     return found
-
-
-def _normalize(name: str) -> str:
-    return name.lower().replace("_", "-")

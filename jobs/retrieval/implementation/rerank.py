@@ -91,7 +91,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             # The same files as before: what follows is then the same step as without a teacher.
             for path in [*shards, *inputs.lists.glob("*.jsonl")]:
                 shutil.copyfile(path, context.out / path.name)
-            return Result({"queries": rows, "pairs": 0, "tokens": 0, REFUSED: str(gate)})
+            why = f"the teacher is not used: {str(gate).removeprefix('no: ')}"
+            return Result({"queries": rows, "pairs": 0, "tokens": 0, REFUSED: str(gate)}, note=why)
     config = resolve_dtype(context, config)
     check_vllm(config, inputs)  # at plan time the model may not have existed
     counts = run_engine(context, shards, config, inputs, Worker, ShardClient, rows)

@@ -139,6 +139,7 @@ def test_a_reranker_that_does_not_clearly_order_better_does_not_teach(
         assert drop_refused_teacher(settings, {"mined": result}) == settings
     else:
         assert result.metrics["teacher_gate"] == "no: map@25 of held-out lists 0.4000, reranked 0.4200, p 0.06"
+        assert result.note.startswith("the teacher is not used: map@25 of held-out lists 0.4000,")
         assert result.metrics["pairs"] == 0
         assert after.part_digest(None) == before.part_digest(None), "the same files"
         assert drop_refused_teacher(settings, {"mined": result}).distillation == "none"
