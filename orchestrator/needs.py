@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.errors import InputError, RatchetError
-from ratchet.orchestrator.execution.cluster import Cluster, resolve_step
 from ratchet.orchestrator.job_interface.job import Needs, Resources
-from ratchet.orchestrator.job_interface.placement import Machine, choose_workers
+from ratchet.orchestrator.job_interface.placement import Machine, choose_workers, read_machines
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import apply_setting
 from ratchet.orchestrator.step import Step
@@ -51,7 +50,7 @@ def list_known_machines() -> Sequence[Machine]:
     """Return the machines of the file RATCHET_CLUSTER, else this machine, without the memory of its GPUs."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
-    return Cluster().file_machines or [Machine(float(os.cpu_count() or 1), float(gpus), memory=memory)]
+    return read_machines() or [Machine(float(os.cpu_count() or 1), float(gpus), memory=memory)]
 
 
 def estimate(plan: Plan, machines: Sequence[Machine]) -> dict[str, StepNeeds]:
@@ -91,7 +90,7 @@ def check_disk(plan: Plan, found: Mapping[str, StepNeeds]) -> None:
 def _estimate_step(plan: Plan, step: Step, machines: Sequence[Machine]) -> StepNeeds | None:
     if step.job.needs is None:
         return None
-    resources = resolve_step(step, machines)
+    resources = step.place(machines)
     inputs = plan.inputs(step.name, verified=False)
     try:
         needs = step.job.needs(step.config, inputs, resources, plan.parent_results(step.name))
@@ -128,7 +127,7 @@ def _find_fitting(plan: Plan, step: Step, machines: Sequence[Machine]) -> list[s
     lines: list[str] = []
     for line in own.needs.remedies if own else ():
         with suppress(RatchetError):  # not a setting of this job
-            if choose_workers(machines, resolve_step(apply_setting(step, line), machines)):
+            if choose_workers(machines, apply_setting(step, line).place(machines)):
                 lines.append(line)
     every = [lines[:number] for number in range(2, len(lines) + 1)]
     for chosen in [*([line] for line in lines), *every]:

@@ -13,7 +13,7 @@ import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from ratchet.errors import InputError, RecipeError
@@ -25,6 +25,7 @@ from ratchet.orchestrator.job_interface.declaration import (
     require_items,
 )
 from ratchet.orchestrator.job_interface.job import Job, Resources, Source
+from ratchet.orchestrator.job_interface.placement import Machine, resolve_resources
 from ratchet.orchestrator.job_interface.settings import Seed, expect_one_of, validate
 
 __all__ = ["Job", "Metric", "Output", "Resources", "Row", "Seed", "Source", "Step", "Summary", "reachable", "step"]
@@ -57,6 +58,16 @@ class Step:
     def outputs(self) -> tuple[str, ...]:
         """See `Job.outputs`."""
         return self.job.outputs(self.config) if callable(self.job.outputs) else self.job.outputs
+
+    def place(self, machines: Sequence[Machine]) -> Resources:
+        """Return the resources of this step on these machines, with no more workers than it can feed."""
+        if self.job.single_process:
+            return resolve_resources(replace(self.resources, workers=1, gpus=0.0), machines)
+        asked = resolve_resources(self.resources, machines)
+        most = self.job.max_workers and self.job.max_workers(self.config)
+        if self.resources.workers is None and most is not None and (asked.workers or 0) > most:
+            return resolve_resources(replace(self.resources, workers=most), machines)
+        return asked
 
     def metric(self, name: str, count: str = "") -> Metric:
         """Return a reference to a metric of this step, for the recipe's table. count: see `Metric`."""

@@ -121,7 +121,7 @@ class Case:
             counts["refused though better"] += is_better and not is_kept
             path += f"/{found.index(best) if is_kept else '-'}"
             kept = best if is_kept else kept
-        parts = {"map@25": slice(None), "seen": self.seen["test"], "unseen": ~self.seen["test"]}
+        parts: dict[str, Any] = {"map@25": slice(None), "seen": self.seen["test"], "unseen": ~self.seen["test"]}
         values = {name: kept.test_Q[some] for name, some in parts.items()}
         return {name: float(one.mean()) for name, one in values.items() if len(one)} | counts
 

@@ -12,7 +12,7 @@ from contextlib import nullcontext, redirect_stdout
 from typing import Any
 
 from ratchet.errors import InputError
-from ratchet.orchestrator import promotion, recipe
+from ratchet.orchestrator import needs, promotion, recipe
 from ratchet.orchestrator.api import write_lines
 from ratchet.orchestrator.cli import console, store_commands
 from ratchet.orchestrator.cli.error_report import find_places, report_error
@@ -105,8 +105,6 @@ def _submit(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> None:
-    from ratchet.orchestrator import needs  # imports Ray
-
     store = Store.view(arguments.store, missing_ok=True)
     found = recipe.find(arguments.recipe)
     steps, summary, _ = recipe.build(found, _settings(arguments), store)

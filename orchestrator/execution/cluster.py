@@ -10,15 +10,12 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import ray
-import yaml
-from ray.autoscaler._private.kuberay.utils import parse_quantity
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ratchet.errors import InputError, Interrupted, TransientError
@@ -32,7 +29,7 @@ from ratchet.orchestrator.job_interface.placement import (
     count_fitting,
     list_machines,
     make_ray_options,
-    resolve_resources,
+    read_machines,
 )
 from ratchet.orchestrator.job_interface.progress import ProgressReporter, start_progress_actor
 from ratchet.orchestrator.job_interface.snapshot import freeze_code
@@ -118,9 +115,7 @@ class Cluster:
 
     @cached_property
     def file_machines(self) -> list[Machine] | None:
-        """The machines of the file RATCHET_CLUSTER on the head node; None if it is not set."""
-        file = os.environ.get("RATCHET_CLUSTER")
-        return read_machines(Path(file).expanduser()) if file else None
+        return read_machines()
 
     def machines(self) -> list[Machine]:
         """Return the maximum machines of the autoscaler (if RATCHET_CLUSTER is set), else the current ones."""
@@ -135,7 +130,7 @@ class Cluster:
         """Resolve the resources of a step, with as many workers as fit. Raises InputError if the cluster can never
         place the step."""
         machines = self.machines()
-        asked = resolve_step(step, machines)
+        asked = step.place(machines)
         if (workers := choose_workers(machines, asked)) == 0:
             have = ", ".join(f"{m.count} of {m.cpus:g} CPUs and {m.gpus:g} GPUs" for m in machines)
             memory = f"{asked.memory:g} GB" if asked.memory else ""
@@ -216,58 +211,9 @@ def _name_settings(step: Step) -> str:
     return " or ".join(f"--set {step.job.name}.{name}=..." for name in given or ["workers"])
 
 
-def resolve_step(step: Step, machines: Sequence[Machine]) -> Resources:
-    """Fill in the unset resources of a step for these machines, with no more workers than it can feed."""
-    if step.job.single_process:
-        return resolve_resources(replace(step.resources, workers=1, gpus=0.0), machines)
-    asked = resolve_resources(step.resources, machines)
-    if step.resources.workers is None and step.job.max_workers is not None:
-        most = step.job.max_workers(step.config)
-        if asked.workers is not None and asked.workers > most:
-            return resolve_resources(replace(step.resources, workers=most), machines)
-    return asked
-
-
 def compute_demand(resources: Resources) -> Demand:
     """Return what a step with resolved resources occupies."""
     assert resources.workers is not None
     assert resources.cpus is not None
     assert resources.gpus is not None
     return Demand(resources.workers * resources.cpus, resources.workers * resources.gpus)
-
-
-def read_machines(path: Path) -> list[Machine]:
-    """Read the maximum number of machines of each kind from cluster.yaml of `ray up`, or KubeRay's RayJob or
-    RayCluster. Ray does not tell a driver how far the autoscaler may scale up. Raises InputError for another file."""
-    try:
-        content: Any = yaml.safe_load(path.read_text())
-        if "available_node_types" in content:
-            kinds = content["available_node_types"].items()
-            return [_read_node_type(kind, content) for name, kind in kinds if name != content["head_node_type"]]
-        spec = content["spec"]
-        return [_read_group(group) for group in spec.get("rayClusterSpec", spec)["workerGroupSpecs"]]
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise InputError(
-            f"RATCHET_CLUSTER {path}: {type(error).__name__}: {error}; expected the file that created this"
-            " cluster (available_node_types of `ray up`, or a RayJob); correct or unset the variable on the head"
-        ) from None
-
-
-def _read_node_type(kind: dict[str, Any], content: dict[str, Any]) -> Machine:
-    resources = kind["resources"]
-    return Machine(
-        float(resources.get("CPU", 0)),
-        float(resources.get("GPU", 0)),
-        min(kind.get("max_workers", content["max_workers"]), content["max_workers"]),
-        resources["memory"] / 1e9 if "memory" in resources else float("inf"),
-        labels=kind.get("labels", {}),
-    )
-
-
-def _read_group(group: dict[str, Any]) -> Machine:
-    asked = group["template"]["spec"]["containers"][0]["resources"]
-    limits = asked.get("limits", asked.get("requests", {}))
-    gpus = sum(float(value) for name, value in limits.items() if name.endswith("/gpu"))
-    memory = float(parse_quantity(limits["memory"])) / 1e9 if "memory" in limits else float("inf")
-    cpus = float(parse_quantity(limits["cpu"]))
-    return Machine(cpus, gpus, group["maxReplicas"], memory, labels=group.get("labels", {}))

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from ray.exceptions import WorkerCrashedError
 
 from ratchet.errors import Interrupted, JobError, LeaseLost, RatchetError, TransientError, describe
-from ratchet.orchestrator.execution.cluster import Cluster, resolve_step
+from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.execution.warm_start import WarmStartFamily
 from ratchet.orchestrator.job_interface.job import Context
@@ -123,7 +123,7 @@ class Executor:
             attempt=lease.attempt,
             out=staging,
             work=work,
-            resources=resolve_step(step, self.cluster.machines()),
+            resources=step.place(self.cluster.machines()),
             logs=self.plan.store.local("steps", step_id, "logs"),
             warm_start_to=work / "state" if family else None,
             warm_start_from=state,

@@ -112,6 +112,18 @@ def test_every_package_is_listed_for_installation() -> None:
     assert sorted(listed) == sorted(["ratchet", *found])
 
 
+def test_a_plan_needs_neither_torch_nor_ray(tmp_path: Path) -> None:
+    code = (
+        "import sys; from ratchet.orchestrator.cli.main import main\n"
+        f"sys.argv = ['ratchet', 'plan', 'quickstart', '--store', {str(tmp_path / 'store')!r}]\n"
+        "try: main()\n"
+        "finally: print([name for name in ('torch', 'ray') if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "iter0/finetune_embedder" in done.stdout, done.stderr
+    assert done.stderr.strip().endswith("[]")
+
+
 def test_planning_imports_nothing_heavy() -> None:
     heavy = ("torch", "ray", "transformers", "deepspeed", "pyarrow", "numpy")
     code = (

@@ -95,20 +95,23 @@ def test_models_of_the_hub_and_copies_lie_where_all_machines_see_them() -> None:
     assert any("target=/mnt/ratchet" in option for option in cluster["docker"]["run_options"])
 
 
-def test_both_tell_what_may_be_brought(tmp_path: Path) -> None:
+def test_both_tell_what_may_be_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ratchet.errors import InputError
-    from ratchet.orchestrator.execution.cluster import read_machines
+    from ratchet.orchestrator.job_interface.placement import read_machines
 
     for file in ("cluster.yaml", "rayjob.yaml"):
-        found = read_machines(ROOT / file)
+        monkeypatch.setenv("RATCHET_CLUSTER", str(ROOT / file))
+        found = read_machines()
+        assert found
         assert {(one.cpus, one.gpus, one.count) for one in found} == {(16.0, 0.0, 8), (16.0, 1.0, 8)}
         assert {one.labels.get("market") for one in found if one.gpus} == {"spot", "on-demand"}
-    assert read_machines(ROOT / "rayjob.yaml")[0].memory == pytest.approx(64 * 2**30 / 1e9)
+    assert found[0].memory == pytest.approx(64 * 2**30 / 1e9)
     (tmp_path / "other.yaml").write_text("a: 1")
+    monkeypatch.setenv("RATCHET_CLUSTER", str(tmp_path / "other.yaml"))
     with pytest.raises(
         InputError, match=r"RATCHET_CLUSTER .*other\.yaml: .*expected the file that created this cluster"
     ):
-        read_machines(tmp_path / "other.yaml")
+        read_machines()
 
 
 def test_what_can_never_be_placed_is_refused_with_the_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ratchet.errors import InputError, RecipeError
 from ratchet.jobs.answers import sft
 from ratchet.jobs.retrieval import embed, merge, mine, prepare
-from ratchet.orchestrator.execution.cluster import Cluster, resolve_step
+from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.job_interface import Job, Resources
 from ratchet.orchestrator.job_interface.placement import (
     Machine,
@@ -100,11 +100,11 @@ def test_a_training_has_no_more_workers_than_its_batch_feeds(tmp_path: Path, mon
     inputs = {name: Source(tmp_path) for name in ("base", "train", "valid")}
     for batch_size, most in ((16, 8), (2, 1), (4096, 64)):
         tuned = step("sft", sft.JOB, batch_size=batch_size, **inputs)
-        assert resolve_step(tuned, cluster.machines()).workers == cluster.place(tuned).workers == most
+        assert tuned.place(cluster.machines()).workers == cluster.place(tuned).workers == most
     embedded = step("embed", embed.JOB, model=inputs["base"], texts=inputs["train"])
-    assert resolve_step(embedded, cluster.machines()).workers == 64
+    assert embedded.place(cluster.machines()).workers == 64
     asked = step("asked", sft.JOB, batch_size=2, resources=Resources(workers=4), **inputs)
-    assert resolve_step(asked, cluster.machines()).workers == 4, "a number that is given is kept"
+    assert asked.place(cluster.machines()).workers == 4, "a number that is given is kept"
 
 
 def test_a_job_of_a_single_process_has_the_resources_of_one_worker() -> None:
