@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.quality.ablation import LOOP, rank_all
 from benchmarks.quality.in_process import find_device, make_config, make_task, train
 from benchmarks.quality.repeat import make_parser, repeat
-from benchmarks.quality.retrieval_sets import has_seen_label, load, split, write_corpus, write_mined, write_queries
+from benchmarks.quality.retrieval_sets import has_seen_label, write_case, write_mined
 from ratchet.data.retrieval import Query
 from ratchet.data.tables import read_shards
 from ratchet.data.triplets import find_corpus_rows
@@ -68,13 +68,9 @@ class Case:
 
         torch.set_num_threads(given.threads)
         self.given, self.seed, self.folder = given, seed, Path(tempfile.mkdtemp())
-        data = load(source)
-        self.documents = list(data.corpus)
         most = {"train": given.queries, "valid": given.held_out, "test": given.held_out}
-        splits = split(data.queries, seed, most, given.unseen, 0.15)
+        self.documents, splits = write_case(self.folder, source, seed, most, given.unseen)
         self.train, self.test = splits["train"], splits["test"]
-        write_corpus(self.folder / "corpus", self.documents)
-        write_queries(self.folder / "test", self.test)
         rows = find_corpus_rows(read_shards(self.folder / "test"), "positives", read_shards(self.folder / "corpus"))
         self.relevant, self.seen_Q = Relevant(*rows), has_seen_label(self.train, self.test)
         self.base = resolve(MINILM)

@@ -107,6 +107,18 @@ def write_beir(folder: Path, corpus: Sequence[Document], splits: Mapping[str, Se
         path.write_text("query-id\tcorpus-id\tscore\n" + "\n".join(lines) + "\n")
 
 
+def write_case(
+    folder: Path, source: str, seed: int, most: Mapping[str, int], unseen: float
+) -> tuple[list[Document], dict[str, list[Query]]]:
+    """Write the shards corpus, train, valid and test of a data set. Return the documents, and the splits."""
+    data = load(source)
+    documents, splits = list(data.corpus), split(data.queries, seed, most, unseen, 0.15)
+    write_corpus(folder / "corpus", documents)
+    for name, own in splits.items():
+        write_queries(folder / name, own)
+    return documents, splits
+
+
 def write_corpus(folder: Path, corpus: Sequence[Document]) -> None:
     write_shards(folder, [{"id": one.id, "text": one.text} for one in corpus], CORPUS, 100_000)
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from benchmarks.quality.ablation import LOOP, embed, embed_queries, rank_all
 from benchmarks.quality.in_process import LINEAR, make_config, train_linear
 from benchmarks.quality.repeat import make_parser, repeat
-from benchmarks.quality.retrieval_sets import has_seen_label, load, split, write_corpus, write_mined, write_queries
+from benchmarks.quality.retrieval_sets import has_seen_label, write_case, write_mined
 from ratchet.data.tables import read_shards
 from ratchet.data.triplets import Triplets, find_corpus_rows
 from ratchet.models.search.ranks import Relevant
@@ -64,17 +64,13 @@ class Case:
 
         torch.set_num_threads(given.threads)
         self.given, self.seed, self.folder = given, seed, Path(tempfile.mkdtemp())
-        data = load(source)
-        self.documents = list(data.corpus)
         most = {"train": given.queries, "valid": given.valid, "test": given.held_out}
-        splits = split(data.queries, seed, most, given.unseen, 0.15)
+        self.documents, splits = write_case(self.folder, source, seed, most, given.unseen)
         self.train = splits["train"]
-        write_corpus(self.folder / "corpus", self.documents)
         self.corpus = read_shards(self.folder / "corpus")
         self.vectors = {"corpus": embed(given, self.corpus["text"].to_pylist(), "passage")}
         self.relevant, self.seen = {}, {}
         for name, own in splits.items():
-            write_queries(self.folder / name, own)
             table = read_shards(self.folder / name)
             self.vectors[name] = embed_queries(given, source, table["text"].to_pylist())
             self.relevant[name] = Relevant(*find_corpus_rows(table, "positives", self.corpus))
