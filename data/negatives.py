@@ -75,7 +75,7 @@ def choose_negatives(
     each corpus row. among: corpus rows from which missing negatives are drawn; None: all. The draw
     depends on seed and query id only, not on the shard or its other queries.
     """
-    random = np.random.default_rng(_seed(seed, query_id))
+    random = np.random.default_rng(int.from_bytes(hashlib.sha256(f"{seed}\n{query_id}".encode()).digest()[:8], "big"))
     rows, values = candidates[window.lo : window.hi], scores[window.lo : window.hi]
     allowed = ~np.isin(texts[rows], np.fromiter(forbidden, dtype=texts.dtype, count=len(forbidden)))
     # Among documents with equal text, only the best-ranked counts.
@@ -118,7 +118,3 @@ def _fill(
     if len(found) < count:
         take(random.permutation(total))
     return np.array(found, dtype=np.int64)
-
-
-def _seed(seed: int, query_id: str) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed}\n{query_id}".encode()).digest()[:8], "big")

@@ -90,7 +90,6 @@ def is_folder(path: Path) -> bool:
 
 
 def _read_rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (place, row) of the documents or queries."""
     if tables := sorted((folder / name).glob("*.parquet")):
         return chain.from_iterable(read_table(table, list) for table in tables)
     return read_json_objects(folder / f"{name}.jsonl")

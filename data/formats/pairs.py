@@ -99,7 +99,6 @@ def read(path: Path, options: Options, *, labelled: bool = True) -> RetrievalDat
 
 
 def _read_rows(path: Path, options: Options, labelled: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (place, row) of each row."""
     if path.suffix == ".txt":
         yield from ((f"{path}:{n}", {"query": text}) for n, line in iterate_lines(path) if (text := line.strip(BLANK)))
     elif path.suffix == ".csv":

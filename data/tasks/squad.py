@@ -110,7 +110,6 @@ def _read_question(
 
 
 def _read_objects(where: str, holder: Any, name: str) -> list[dict[str, Any]]:
-    """Read a field that is a list of objects."""
     if not isinstance(holder, dict):
         raise DataError(
             f"{where}: {type(holder).__name__} given; expected an object with '{name}', as in the official JSON of"

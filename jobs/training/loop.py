@@ -251,7 +251,6 @@ class TrainingLoop:
         return float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
 
     def _report(self, stage: str, loss: float) -> None:
-        """Report progress from the first worker."""
         seconds = max(1e-9, time.monotonic() - self.reported_at)
         speed, self.tokens, self.reported_at = self.tokens / seconds, 0.0, time.monotonic()
         if self.worker.rank == 0:
@@ -265,7 +264,6 @@ class TrainingLoop:
             self.context.progress(Progress(done, self.total, "steps", stage, numbers, evaluations))
 
     def _all_reduce(self, numbers: list[float]) -> list[float]:
-        """The sums over all workers."""
         if self.worker.world_size == 1:
             return numbers
         tensor = torch.tensor(numbers, dtype=torch.float64, device=self.device)

@@ -50,7 +50,8 @@ class Parser(argparse.ArgumentParser):
         if near:
             todo = f"did you mean '{near[0]}'?"
         elif "--set" in options and value:
-            place = "" if "." in name or name in _list_parameters(arguments.recipe) else "JOB."
+            known = recipe.find(arguments.recipe).parameters if arguments.recipe in recipe.names() else ()
+            place = "" if "." in name or name in known else "JOB."
             expected, todo = "expected settings after --set", f"write --set {place}{name}={value}"
         else:
             todo = f"`ratchet {command} --help` explains them"
@@ -98,8 +99,3 @@ def _explain(message: str, parser: Parser) -> str:
     if match := re.fullmatch(r"argument ([^\s/]+)\S*: ignored explicit argument '(.*)'", message, re.DOTALL):
         return f"{match[1]}={match[2]}: a value given; expected none; write {match[1]} alone"
     return re.sub(r"^argument ([^\s/:]+)[^\s:]*: ", r"\1 ", message)  # of `number`
-
-
-def _list_parameters(name: str) -> list[str]:
-    """Return the parameters of a recipe; empty if there is no such recipe."""
-    return list(recipe.find(name).parameters) if name in recipe.names() else []

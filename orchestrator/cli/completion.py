@@ -38,10 +38,6 @@ def _list_names(lister: Lister, *, parsed_args: argparse.Namespace, **_: object)
         return []  # no such recipe, no store: there is nothing to offer
 
 
-def _list_recipes(arguments: argparse.Namespace) -> list[str]:
-    return [*recipe.names(), *recipe.job_names()]
-
-
 def _list_settings(arguments: argparse.Namespace) -> list[str]:
     """Return `NAME=` of the recipe's parameters, and `JOB.SETTING=` of its jobs."""
     found = recipe.find(arguments.recipe)
@@ -59,7 +55,7 @@ def _list_models(arguments: argparse.Namespace) -> list[str]:
 
 
 LISTERS: dict[str, Lister] = {
-    "recipe": _list_recipes,
+    "recipe": lambda _: [*recipe.names(), *recipe.job_names()],
     "set": _list_settings,
     **dict.fromkeys(("run", "before", "after"), _list_runs),
     **dict.fromkeys(("model", "models"), _list_models),

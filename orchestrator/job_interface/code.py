@@ -14,12 +14,17 @@ import ast
 import functools
 import hashlib
 import importlib.metadata
+import json
+import os
 import platform
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.errors import RecipeError
+from ratchet.orchestrator.atomic_file import replace
 from ratchet.orchestrator.job_interface import imports
 from ratchet.orchestrator.job_interface.job import Job
 
@@ -31,6 +36,9 @@ others count."""
 
 COMPANIONS = {"transformers": ("tokenizers",)}
 """Distribution -> those that decide its results and that jobs do not import themselves."""
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "ratchet" / "code"
+"""What earlier processes found in modules. It may be deleted at any time."""
 
 ORDER = "<order of statements>"
 """The name under which the order of a module's definitions and statements is hashed."""
@@ -118,6 +126,18 @@ class _ModuleCode:
 
 @functools.cache
 def _read_module(module: imports.Module, content: bytes) -> _ModuleCode:
+    """Parse a module, or return what an earlier process found in the same content, by the same code."""
+    parser = *map(read_file, map(Path, (__file__, imports.__file__))), sys.version.encode(), repr(module).encode()
+    kept = CACHE / hashlib.sha256(b"\0".join([*parser, content])).hexdigest()
+    with suppress(OSError, ValueError):
+        return _ModuleCode(**json.loads(kept.read_bytes()))
+    found = _parse_module(module, content)
+    with suppress(OSError):  # a folder that cannot be written: the next process parses again
+        replace(kept, json.dumps(vars(found)).encode(), durable=False)
+    return found
+
+
+def _parse_module(module: imports.Module, content: bytes) -> _ModuleCode:
     assert module.path is not None
     if module.path.suffix != ".py":  # an extension, or bytecode without its source
         return _ModuleCode({"<file>": _hash(content)}, (), ())

@@ -52,7 +52,6 @@ def list_nodes() -> dict[str, Machine]:
 
 
 def _machine(resources: Mapping[str, float], labels: Mapping[str, str]) -> Machine:
-    """Convert Ray's resources and labels of a node."""
     types = frozenset(key.partition(":")[2] for key in resources if key.startswith("accelerator_type:"))
     memory = resources.get("memory", float("inf")) / 1e9
     return Machine(resources.get("CPU", 0.0), resources.get("GPU", 0.0), 1, memory, types, labels)

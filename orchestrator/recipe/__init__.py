@@ -270,7 +270,6 @@ def match_steps(steps: Sequence[Step], pattern: str) -> list[Step]:
 
 
 def _list_seeds(recipe: Recipe, parameters: Mapping[str, Any], seeds: int) -> list[dict[str, Any]]:
-    """Return the recipe's parameters for each seed."""
     if seeds == 1:
         return [dict(parameters)]
     if not isinstance(parameters.get("seed"), int):

@@ -235,7 +235,6 @@ class Bucket(Backend):
         return {meta["path"]: meta["size"] for meta in self.list_objects(prefix)}
 
     def _send(self, path: Path, key: str) -> str:
-        """Upload a file and return its version."""
         with self.report_unreachable(key):
             return obstore.put(self.control, key, path, chunk_size=PIECE)["e_tag"] or ""
 

@@ -115,7 +115,6 @@ def _format_default(name: str, steps: Sequence[Step], parameters: Mapping[str, A
 
 
 def _build_variant(found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, value: str) -> list[Step]:
-    """Build the recipe with one value of one setting."""
     try:
         return recipe.build(found, recipe.Settings.read([*lines, f"{dimension.name}={value}"]))[0]
     except InputError as error:

@@ -191,7 +191,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 def _write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: Path) -> None:
-    """Write the ranking by a reranker's scores."""
     if inputs.scored is None:
         raise InputError("evaluate_retrieval.scored: nothing given; expected a scored ranking with system=reranked")
     schema = add_carried(RANKED, pq.read_schema(list_shards(inputs.scored)[0]).names)

@@ -319,3 +319,32 @@ def test_names_that_an_imported_library_makes_up_are_the_librarys() -> None:
         assert imports.find_module("sentence_transformers").kind == "installed"
     finally:
         imports.find_module.cache_clear()
+
+
+def test_what_was_read_of_a_module_is_kept_between_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code, "CACHE", tmp_path / "cache")
+    module = imports.find_module("ratchet.orchestrator.fingerprint")
+    assert module.path is not None
+    content = module.path.read_bytes()
+
+    def read(content: bytes = content) -> Any:
+        code._read_module.cache_clear()  # as in another process
+        return code._read_module(module, content)
+
+    read()
+    (kept,) = (tmp_path / "cache").iterdir()
+    parsed = code._parse_module(module, content)
+    with monkeypatch.context() as patched:
+        patched.setattr(code, "_parse_module", lambda *_: pytest.fail("parsed again"))
+        found = read()
+    assert (found.definitions, tuple(found.warnings)) == (parsed.definitions, parsed.warnings)
+    assert [tuple(one) for one in found.imported] == [*parsed.imported]
+    changed = read(content + b"\nNEW = 1\n")
+    assert "NEW" in changed.definitions
+    for damage in (b"", b'{"definitions": {'):  # a power loss
+        kept.write_bytes(damage)
+        assert read() == parsed
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(code, "CACHE", tmp_path / "file")  # as a folder that cannot be written
+    assert read() == parsed
+    code._read_module.cache_clear()
