@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from ratchet.errors import InputError, RatchetError
 from ratchet.orchestrator.job_interface.job import Needs, Resources
-from ratchet.orchestrator.job_interface.placement import Machine, choose_workers, read_machines
+from ratchet.orchestrator.job_interface.placement import Machine, choose_workers
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import apply_setting
 from ratchet.orchestrator.step import Step
@@ -51,6 +54,49 @@ def list_known_machines() -> Sequence[Machine]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
     return read_machines() or [Machine(float(os.cpu_count() or 1), float(gpus), memory=memory)]
+
+
+def read_machines() -> list[Machine] | None:
+    """Read the maximum number of machines of each kind from the file RATCHET_CLUSTER on the head node: cluster.yaml of
+    `ray up`, or KubeRay's RayJob or RayCluster. Ray does not tell a driver how far the autoscaler may scale up. None if
+    the variable is not set. Raises InputError for another file."""
+    if not (given := os.environ.get("RATCHET_CLUSTER")):
+        return None
+    path = Path(given).expanduser()
+    try:
+        content: Any = yaml.safe_load(path.read_text())
+        if "available_node_types" in content:
+            kinds = content["available_node_types"].items()
+            return [_read_node_type(kind, content) for name, kind in kinds if name != content["head_node_type"]]
+        spec = content["spec"]
+        return [_read_group(group) for group in spec.get("rayClusterSpec", spec)["workerGroupSpecs"]]
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise InputError(
+            f"RATCHET_CLUSTER {path}: {type(error).__name__}: {error}; expected the file that created this"
+            " cluster (available_node_types of `ray up`, or a RayJob); correct or unset the variable on the head"
+        ) from None
+
+
+def _read_node_type(kind: dict[str, Any], content: dict[str, Any]) -> Machine:
+    resources = kind["resources"]
+    return Machine(
+        float(resources.get("CPU", 0)),
+        float(resources.get("GPU", 0)),
+        min(kind.get("max_workers", content["max_workers"]), content["max_workers"]),
+        resources["memory"] / 1e9 if "memory" in resources else float("inf"),
+        labels=kind.get("labels", {}),
+    )
+
+
+def _read_group(group: dict[str, Any]) -> Machine:
+    from ray.autoscaler._private.kuberay.utils import parse_quantity
+
+    asked = group["template"]["spec"]["containers"][0]["resources"]
+    limits = asked.get("limits", asked.get("requests", {}))
+    gpus = sum(float(value) for name, value in limits.items() if name.endswith("/gpu"))
+    memory = float(parse_quantity(limits["memory"])) / 1e9 if "memory" in limits else float("inf")
+    cpus = float(parse_quantity(limits["cpu"]))
+    return Machine(cpus, gpus, group["maxReplicas"], memory, labels=group.get("labels", {}))
 
 
 def estimate(plan: Plan, machines: Sequence[Machine]) -> dict[str, StepNeeds]:

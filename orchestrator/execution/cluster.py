@@ -29,11 +29,11 @@ from ratchet.orchestrator.job_interface.placement import (
     count_fitting,
     list_machines,
     make_ray_options,
-    read_machines,
 )
 from ratchet.orchestrator.job_interface.progress import ProgressReporter, start_progress_actor
 from ratchet.orchestrator.job_interface.snapshot import freeze_code
 from ratchet.orchestrator.job_interface.worker import find_existing_paths, run_job
+from ratchet.orchestrator.needs import read_machines
 from ratchet.orchestrator.step import Step
 
 QUIET = {

@@ -348,3 +348,10 @@ def test_what_was_read_of_a_module_is_kept_between_processes(tmp_path: Path, mon
     monkeypatch.setattr(code, "CACHE", tmp_path / "file")  # as a folder that cannot be written
     assert read() == parsed
     code._read_module.cache_clear()
+
+
+def test_only_libraries_that_decide_the_result_of_mining_count() -> None:
+    from ratchet.jobs.retrieval import mine
+
+    found = set(code.read_code(mine.JOB).libraries)
+    assert found == {"python", "faiss-cpu", "numba", "numpy", "pandas", "pyarrow", "torch"}
