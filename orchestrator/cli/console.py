@@ -38,8 +38,8 @@ def print_error(text: str) -> None:
 
 
 def print_outcome(run: Run) -> None:
-    """Print the summary table of a run, its failures, its best models with how to load them, and the path of the
-    report."""
+    """Print the summary table of a run, its failures, its best models with how to load and to export them, and the
+    path of the report."""
     _print_summary(build_summary_table(run.plan, run.summary))
     for line in list_unreported_metrics(run.plan, run.summary):
         print_error(f"warning: {line}")
@@ -50,7 +50,8 @@ def print_outcome(run: Run) -> None:
     if run.interrupted or run.failures:
         print_clean("give the same command again to continue")
     for one in read_best(run.plan.store, run.run_log) if run.summary.best else ():
-        print_clean(f"best {one.best_as}: {one.name}  {one.format_metric()}\n  {one.write_code(run.plan.store)}")
+        uses = f"{one.write_code(run.plan.store)}\n  ratchet export {one.name} FOLDER"
+        print_clean(f"best {one.best_as}: {one.name}  {one.format_metric()}\n  {uses}")
     for name in run.summary.files:
         if (path := run.run_log.folder / name).exists():
             print_clean(f"{name}: {path}")

@@ -68,8 +68,10 @@ def shell(folder: Path) -> Shell:
 @pytest.fixture(scope="module")
 def said(folder: Path, shell: Shell) -> dict[str, str]:
     """Command, or block of Python, of the page -> what it printed."""
-    first = re.search(r"best embedder: (\S+):embedder", shell(f"ratchet run quickstart {SMALL}"))
+    shown = shell(f"ratchet run quickstart {SMALL}")
+    first = re.search(r"best embedder: (\S+):embedder", shown)
     assert first
+    assert f"ratchet export {first[1]}:embedder FOLDER" in shown
     names, found, port = {"RUN": first[1]}, dict[str, str](), str(free_port())
     served = ExitStack()
 
