@@ -3,7 +3,8 @@
     python -m benchmarks.large_corpus --documents 10000000 [--stages make,prepare,...] [--folder DIR]
 
 `make` writes a BEIR folder of random words (about 500 bytes per passage), once per folder, and `vectors` random unit
-vectors in shards. `prepare` is the job; `datasets` loads and sorts the same file with the Hugging Face library. `mine`
+vectors in shards. `prepare` is the job; `datasets` loads and sorts the same file with the Hugging Face library.
+`make-pairs` writes as many pairs, each with a passage of its own, and `prepare-pairs` splits them. `mine`
 searches all vectors for one shard of queries, as a worker does, and writes the training file, as the driver does;
 `index` builds an index that finds 95 % of the 200 nearest, and `mine-approximate` searches it for the same shard;
 `evaluate` ranks the whole corpus for the shard. `train` starts training on as many mined queries as there are
@@ -95,18 +96,47 @@ def make(given: argparse.Namespace) -> None:
     if (folder / "qrels" / "train.tsv").exists():
         return
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
-    words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(2, 9))) for _ in range(50_000)]
-    pieces = np.array([" ".join(chance.choices(words, k=5)) for _ in range(50_000)], object)
+    words, passages = write_passages(given.documents, chance, rng)
     with (folder / "corpus.jsonl").open("w") as file:
-        for start in range(0, given.documents, SHARD_ROWS):
-            rows = range(start, min(start + SHARD_ROWS, given.documents))
-            for number, own in zip(rows, pieces[rng.integers(0, len(pieces), (len(rows), BYTES // 32))], strict=True):
-                file.write(f'{{"_id": "d{number}", "title": "", "text": "{" ".join(own)}"}}\n')
+        for number, text in enumerate(passages):
+            file.write(f'{{"_id": "d{number}", "title": "", "text": "{text}"}}\n')
     with (folder / "queries.jsonl").open("w") as file, (folder / "qrels" / "train.tsv").open("w") as labels:
         labels.write("query-id\tcorpus-id\tscore\n")
         for number in range(given.queries):
             file.write(json.dumps({"_id": f"q{number}", "text": " ".join(chance.choices(words, k=10))}) + "\n")
             labels.write(f"q{number}\td{chance.randrange(given.documents)}\t1\n")
+
+
+def write_passages(number: int, chance: random.Random, rng: np.random.Generator) -> tuple[list[str], Iterator[str]]:
+    """Return words, and passages of them."""
+    words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(2, 9))) for _ in range(50_000)]
+    pieces = np.array([" ".join(chance.choices(words, k=5)) for _ in range(50_000)], object)
+
+    def passages() -> Iterator[str]:
+        for start in range(0, number, SHARD_ROWS):
+            rows = min(SHARD_ROWS, number - start)
+            yield from map(" ".join, pieces[rng.integers(0, len(pieces), (rows, BYTES // 32))])
+
+    return words, passages()
+
+
+def make_pairs(given: argparse.Namespace) -> None:
+    if (path := given.folder / "pairs.jsonl").exists():
+        return
+    _, passages = write_passages(given.documents, random.Random(0), np.random.default_rng(0))
+    with path.with_suffix(".part").open("w") as file:
+        for number, text in enumerate(passages):
+            file.write(f'{{"query": "what is said of {number} and {text[:40]}", "positive": "{text}"}}\n')
+    path.with_suffix(".part").rename(path)
+
+
+def prepare_pairs(given: argparse.Namespace) -> None:
+    from ratchet.jobs.retrieval.implementation.prepare import run
+    from ratchet.jobs.retrieval.prepare import predict
+
+    inputs, print_since = Inputs((given.folder / "pairs.jsonl",)), Clock()
+    print_since(f"planned: {predict(Config(), inputs, {}).metrics}")
+    print_since(f"{run(make_context(given, 'prepare-pairs'), Config(shard_rows=SHARD_ROWS), inputs).metrics}")
 
 
 def write_random(given: argparse.Namespace, texts: Path, folder: Path) -> None:
@@ -280,6 +310,8 @@ class Clock:
 STAGES: dict[str, Callable[[argparse.Namespace], None]] = {
     "make": make,
     "prepare": prepare,
+    "make-pairs": make_pairs,
+    "prepare-pairs": prepare_pairs,
     "datasets": load_datasets,
     "vectors": write_embeddings,
     "mine": mine,

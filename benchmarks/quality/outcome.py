@@ -30,8 +30,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.quality.repeat import make_parser, name_source, repeat
-from benchmarks.quality.retrieval_sets import has_seen_label, load, split, write_beir
+from benchmarks.quality.retrieval_sets import load, split, write_beir
 from ratchet.data.retrieval import Query
+from ratchet.data.retrieval.splits import find_seen
 
 WAYS = {
     "ratchet": "Ratchet",
@@ -115,7 +116,7 @@ def evaluate(model: Path, beir: Path, train: Sequence[Query], test: Sequence[Que
     measures = {"map@25": "map_cut_25", "ndcg@10": "ndcg_cut_10", "r@25": "recall_25"}
     found = pytrec_eval.RelevanceEvaluator(qrels, {"map_cut.25", "ndcg_cut.10", "recall.25"}).evaluate(run)
     rows = {name: np.array([found[query.id][key] for query in test]) for name, key in measures.items()}
-    seen_Q = has_seen_label(train, test)
+    seen_Q = find_seen(train, test)
     values = {name: float(row_Q.mean()) for name, row_Q in rows.items()}
     return values | {"seen": rows["map@25"][seen_Q].mean(), "unseen": rows["map@25"][~seen_Q].mean()}
 

@@ -23,15 +23,8 @@ import numpy as np
 
 from benchmarks.quality.in_process import find_device, make_config, make_task, train
 from benchmarks.quality.repeat import make_parser, repeat
-from benchmarks.quality.retrieval_sets import (
-    has_seen_label,
-    load,
-    split,
-    write_corpus,
-    write_mined,
-    write_queries,
-    write_ranking,
-)
+from benchmarks.quality.retrieval_sets import load, split, write_corpus, write_mined, write_queries, write_ranking
+from ratchet.data.retrieval.splits import find_seen
 
 EMBEDDER: dict[str, Any] = {"method": "full", "epochs": 2, "learning_rate": 2e-4, "temperature": 0.05}
 LOOP: dict[str, Any] = {"method": "lora", "epochs": 3, "learning_rate": 1e-3, "label_smoothing": 0.2}
@@ -215,7 +208,7 @@ class Case:
             hits = np.isin(rows, [row_of[one] for one in query.positives])
             precision = np.cumsum(hits) / np.arange(1, len(rows) + 1)
             values.append(float((precision * hits).sum() / min(len(query.positives), 25)))
-        value_Q, seen_Q = np.array(values), has_seen_label(self.splits["train"], self.splits[name])
+        value_Q, seen_Q = np.array(values), find_seen(self.splits["train"], self.splits[name])
         parts = {"map@25": np.ones_like(seen_Q), "seen": seen_Q, "unseen": ~seen_Q}
         return {name: value_Q[own_Q].mean() for name, own_Q in parts.items() if own_Q.any()}
 

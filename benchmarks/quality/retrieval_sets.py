@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from ratchet.data.negatives import Window, choose_negatives
-from ratchet.data.retrieval import Document, Query, RetrievalData, leave_out_labels, split_queries
+from ratchet.data.retrieval import Document, Query, RetrievalData
+from ratchet.data.retrieval.splits import leave_out_labels, split_queries
 from ratchet.data.tables import CORPUS, GROUPED, IDS, MINED, RANKED, hash_texts, write_shards
 
 
@@ -79,19 +80,13 @@ def split(
 ) -> dict[str, list[Query]]:
     """Return the splits train, valid (unless its fraction is 0) and test, which share no group. Of each, at most so
     many are drawn. At least a fraction `unseen` of the held-out queries has no label of a training query."""
-    found, order = split_queries(queries, 0.2, valid_fraction, seed, "split"), np.random.default_rng(seed)
+    order = np.random.default_rng(seed)
     found = {
         name: [own[i] for i in sorted(order.permutation(len(own))[: most.get(name, len(own))].tolist())]
-        for name, own in found.items()
+        for name, own in split_queries(queries, 0.2, valid_fraction, seed, "split").items()
     }
     held_out = [query for name in ("valid", "test") for query in found.get(name, ())]
-    return {**found, "train": leave_out_labels(found["train"], held_out, unseen)}
-
-
-def has_seen_label(train: Sequence[Query], held_out: Sequence[Query]) -> np.ndarray:
-    """Return which held-out queries have a label that a training query has, bool [Q]."""
-    known = {name for query in train for name in query.positives}
-    return np.array([any(name in known for name in query.positives) for query in held_out])
+    return {**found, "train": list(leave_out_labels(found["train"], held_out, unseen))}
 
 
 def write_beir(folder: Path, corpus: Sequence[Document], splits: Mapping[str, Sequence[Query]]) -> None:

@@ -23,7 +23,8 @@ import pyarrow as pa
 from benchmarks.quality.ablation import LOOP, embed, embed_queries, rank_all
 from benchmarks.quality.in_process import LINEAR, make_config, train_linear
 from benchmarks.quality.repeat import make_parser, repeat
-from benchmarks.quality.retrieval_sets import has_seen_label, write_case, write_mined
+from benchmarks.quality.retrieval_sets import write_case, write_mined
+from ratchet.data.retrieval.splits import find_seen
 from ratchet.data.tables import read_shards
 from ratchet.data.triplets import Triplets, find_corpus_rows
 from ratchet.models.search.ranks import Relevant
@@ -74,7 +75,7 @@ class Case:
             table = read_shards(self.folder / name)
             self.vectors[name] = embed_queries(given, source, table["text"].to_pylist())
             self.relevant[name] = Relevant(*find_corpus_rows(table, "positives", self.corpus))
-            self.seen[name] = has_seen_label(self.train, own)
+            self.seen[name] = find_seen(self.train, own)
         valid = read_shards(self.folder / "valid").append_column("seen", pa.array(self.seen["valid"]))
         self.rows = HeldOutRows(valid)
         labels = {name for query in self.train for name in query.positives}

@@ -9,19 +9,15 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
-from ratchet.data.formats.pairs import read_table
+from ratchet.data import retrieval
+from ratchet.data.formats.pairs import estimate_rows, read_table
 from ratchet.data.formats.text_files import BLANK, read_field, read_json_objects, show
-from ratchet.data.retrieval import Corpus, Document, LargeCorpus, Query, RetrievalData, refuse_repeated
+from ratchet.data.retrieval import Corpus, Document, LargeCorpus, Query, RetrievalData
+from ratchet.data.retrieval.checks import refuse_repeated
 from ratchet.errors import DataError
 from ratchet.files import iterate_lines
 
 SPLITS = {"train": "train", "dev": "valid", "valid": "valid", "test": "test", "all": None}
-LARGE = 256 << 20
-"""Bytes of files above which the documents are not held in memory."""
-SAMPLE = 10_000
-"""Documents that are read of these before the step that copies them."""
 SCORE = re.compile(r"-?[0-9]{1,9}")
 
 
@@ -74,14 +70,10 @@ def _read_corpus(folder: Path) -> Corpus:
 
     files = sorted((folder / "corpus").glob("*.parquet")) or [folder / "corpus.jsonl"]
     size = sum(path.stat().st_size for path in files if path.exists())
-    if size <= LARGE:
+    if size <= retrieval.LARGE:
         return list(read())
-    sample = list(islice(read(), SAMPLE))
-    if files[0].suffix == ".parquet":
-        return LargeCorpus(read, sample, sum(pq.read_metadata(path).num_rows for path in files))
-    with files[0].open("rb") as file:
-        lines = sum(map(len, islice(file, len(sample))))
-    return LargeCorpus(read, sample, round(size / lines * len(sample)))
+    first = list(islice(read(), retrieval.SAMPLE))
+    return LargeCorpus(read, first, max(len(first), estimate_rows(files, first)))
 
 
 def is_folder(path: Path) -> bool:

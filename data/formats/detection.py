@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from ratchet.data.formats import beir, eedi, flag_embedding, pairs
 from ratchet.data.formats.text_files import read_csv, read_json_objects
-from ratchet.data.retrieval import Query, RetrievalData, check_data, check_queries
+from ratchet.data.retrieval import Query, RetrievalData
+from ratchet.data.retrieval.checks import check_data, check_queries
 from ratchet.errors import DataError
 from ratchet.files import open_regular
 
 
-def load_retrieval(path: Path, options: str = "", least: int = 2) -> RetrievalData:
-    """Load and check data of any known format. options: as behind a path, such as `query=title&positive=body`. Raises
-    DataError naming file and line, also for less than `least` documents."""
-    return check_data(_read(path, pairs.parse_options(options, str(path)), labelled=True), str(path), least)
+def load_retrieval(path: Path, options: str = "", least: int = 2, *, sampled: bool = False) -> RetrievalData:
+    """Load and check data of any known format. options: as behind a path, such as `query=title&positive=body`. sampled:
+    only the first rows of large files. Raises DataError naming file and line, also for less than `least` documents."""
+    found = _read(path, pairs.parse_options(options, str(path)), labelled=True, sampled=sampled)
+    return check_data(found, str(path), least)
 
 
-def load_queries(path: Path) -> list[Query]:
+def load_queries(path: Path) -> Sequence[Query]:
     """Load queries that need no labels: data of any known format, a folder or file with Eedi's `test.csv`, a BEIR
     folder without qrels, JSON Lines, CSV or Parquet with `query` or `text`, or a text file with a query per line.
     Labels are not read. Raises DataError naming file and line."""
-    return list(check_queries(_read(path, {}, labelled=False).queries, str(path)))
+    queries = _read(path, {}, labelled=False).queries
+    for _ in check_queries(queries, str(path)):
+        pass
+    return queries
 
 
-def _read(path: Path, options: pairs.Options, *, labelled: bool) -> RetrievalData:
+def _read(path: Path, options: pairs.Options, *, labelled: bool, sampled: bool = False) -> RetrievalData:
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; expected data; check the path")
     if not path.is_dir():
@@ -44,10 +50,10 @@ def _read(path: Path, options: pairs.Options, *, labelled: bool) -> RetrievalDat
     elif len(jsonl) == 1:
         row = {} if named or not labelled else next(read_json_objects(jsonl[0]))[1]
         if "query" in row and isinstance(row.get("pos"), list):
-            return flag_embedding.read(jsonl[0])
-        return pairs.read(jsonl[0], options, labelled=labelled)
+            return flag_embedding.read(jsonl[0], sampled=sampled)
+        return pairs.read(jsonl[0], options, labelled=labelled, sampled=sampled)
     elif path.suffix in pairs.SUFFIXES or pairs.list_tables(path, options) or (path.suffix == ".txt" and not labelled):
-        return pairs.read(path, options, labelled=labelled)
+        return pairs.read(path, options, labelled=labelled, sampled=sampled)
     else:
         raise DataError(
             f"{path}: no known format; expected a folder with train.csv and {eedi.MAPPING} (Eedi), one with"

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ratchet.data.formats.pairs import take_sample
 from ratchet.data.formats.text_files import read_field, read_json_objects, read_scores, read_texts
-from ratchet.data.retrieval import Document, Query, RetrievalData
+from ratchet.data.retrieval import RetrievalData
+from ratchet.data.retrieval.rows import Row, number_rows
 from ratchet.data.tables import TEACHER_SCORES
 from ratchet.errors import DataError
 
@@ -39,18 +41,24 @@ def make_line(mined: Mapping[str, Any], text_of: Mapping[str, str]) -> dict[str,
     return line | {name: value for name, value in optional.items() if value not in (None, "")}
 
 
-def read(path: Path) -> RetrievalData:
+def read(path: Path, *, sampled: bool = False) -> RetrievalData:
     """Read a training file as retrieval data.
 
     The corpus consists of all texts in `pos` and `neg`, and of `candidate_pool.jsonl` (objects with `text`) beside the
     file, if it exists; ids are assigned in the order of appearance. Queries about the same question (`Question: ...` up
     to `Hint:`) form a group. Scores become the `teacher` of the queries, `prompt` their task, `reranker_prompt` their
     prompt. Raises DataError naming file and line, also for the first line without scores if another line has them.
+    sampled: as in `pairs.read`.
     """
-    ids: dict[str, str] = {}
-    queries: list[Query] = []
-    seen: dict[object, str] = {}
-    repeated = 0
+    rows, share = take_sample(_read_rows(path), [path], sampled)
+    pool: Iterable[tuple[str, dict[str, Any]]] = ()
+    if (path.parent / POOL).exists() and share == 1:
+        pool = read_json_objects(path.parent / POOL)
+    others = (read_field(where, line, "text", str) for where, line in pool)
+    return number_rows(rows, "lines that repeat an earlier one, left out", merge=False, others=others, share=share)
+
+
+def _read_rows(path: Path) -> Iterator[Row]:
     scored: dict[bool, str] = {}  # whether a line has scores -> the first such line
     for where, row in read_json_objects(path):
         text, pos, neg, teacher = _read_line(where, row)
@@ -61,20 +69,8 @@ def read(path: Path) -> RetrievalData:
                 f"{scored[False]}: no pos_scores and neg_scores, but {scored[True]} has them; expected them on all"
                 " lines or on none; score the rest, or remove them"
             )
-        positives, negatives = (
-            tuple(dict.fromkeys(ids.setdefault(text, f"d{len(ids)}") for text in texts)) for texts in (pos, neg)
-        )
-        if seen.setdefault((text, positives, task, prompt), where) != where:
-            repeated += 1
-            continue
-        labels = positives, (1,) * len(positives), negatives, text.split("\nHint:")[0], None, where, teacher
-        queries.append(Query(f"q{len(queries)}", text, *labels, task=task, prompt=prompt))
-    pool = path.parent / POOL
-    if pool.exists():
-        for where, line in read_json_objects(pool):
-            ids.setdefault(read_field(where, line, "text", str), f"d{len(ids)}")
-    corpus = [Document(name, text) for text, name in ids.items()]
-    return RetrievalData(corpus, queries, {"lines that repeat an earlier one, left out": repeated}, numbered=True)
+        key = text, tuple(dict.fromkeys(pos)), task, prompt
+        yield Row(key, text, pos, neg, text.split("\nHint:")[0], where, "", task, prompt, teacher)
 
 
 def _read_line(

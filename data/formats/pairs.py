@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ratchet.data import retrieval
 from ratchet.data.formats.text_files import (
     BLANK,
     fill_template,
@@ -22,7 +23,8 @@ from ratchet.data.formats.text_files import (
     read_json_objects,
     show,
 )
-from ratchet.data.retrieval import Document, Query, RetrievalData
+from ratchet.data.retrieval import Document, RetrievalData
+from ratchet.data.retrieval.rows import Row, number_rows
 from ratchet.errors import DataError
 from ratchet.files import iterate_lines, open_regular
 
@@ -67,38 +69,52 @@ def list_tables(path: Path, options: Options) -> list[Path]:
     return [file for file in found if file.suffix in (".parquet", ".arrow") and re.fullmatch(name, file.stem)]
 
 
-def read(path: Path, options: Options, *, labelled: bool = True) -> RetrievalData:
+def read(path: Path, options: Options, *, labelled: bool = True, sampled: bool = False) -> RetrievalData:
     """Read a file, or a folder of Parquet or Arrow files. Raises DataError naming file and line (or row).
 
     Rows with the same query, instructions and id, if there are ids, are one query with several positives. Equal texts
-    are one document. Without `labelled` each row is a query, and documents are not read.
+    are one document. Without `labelled` each row is a query, and documents are not read. sampled: of more than
+    `ratchet.data.retrieval.LARGE` bytes read only the first rows.
     """
-    ids: dict[str, str] = {}
-    queries: dict[tuple[object, ...], Query] = {}
+    rows = _read_rows(path, options, labelled)
+    rows, share = take_sample(rows, list_tables(path, options) or [path], sampled)
+    return number_rows(rows, "rows that repeat a query, put together", merge=labelled, share=share)
+
+
+def _read_rows(path: Path, options: Options, labelled: bool) -> Iterator[Row]:
     seen: dict[tuple[str, ...], Options] = {}
-    rows, named = 0, False
-    for where, row in _read_rows(path, options, labelled):
+    template = options.get("template")
+    for number, (where, row) in enumerate(_read_objects(path, options, labelled)):
         if (names := tuple(row)) not in seen:
             seen[names] = _find_columns(where, names, options, labelled)
         columns = seen[names]
-        template = options.get("template")
         text = fill_template(where, template[0], row) if template else read_field(where, row, columns["query"][0], str)
         id, group, task, prompt = (_read_name(where, row, columns[r], r) for r in ("id", "group", "task", "prompt"))
-        key = (id, text, task, prompt) if labelled else (rows,)
-        first = queries.get(key) or Query(id or f"q{len(queries)}", text, (), (), (), group or text, where=where)
-        positives, negatives = (
-            dict.fromkeys([*old, *(ids.setdefault(t, f"d{len(ids)}") for t in _read_texts(where, row, columns[r], r))])
-            for r, old in (("positive", first.positives), ("negative", first.negatives))
-        )
-        labels = tuple(positives), (1,) * len(positives), tuple(name for name in negatives if name not in positives)
-        queries[key] = Query(first.id, text, *labels, first.group, where=first.where, task=task, prompt=prompt)
-        rows, named = rows + 1, named or bool(id)
-    repeated = {"rows that repeat a query, put together": rows - len(queries)}
-    corpus = [Document(name, text) for text, name in ids.items()]
-    return RetrievalData(corpus, list(queries.values()), repeated, numbered=not named)
+        positives, negatives = (list(_read_texts(where, row, columns[r], r)) for r in ("positive", "negative"))
+        key = (id, text, task, prompt) if labelled else number
+        yield Row(key, text, positives, negatives, group or text, where, id, task, prompt)
 
 
-def _read_rows(path: Path, options: Options, labelled: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+def take_sample(rows: Iterator[Row], files: Sequence[Path], sampled: bool) -> tuple[Iterator[Row], float]:
+    """Return the first rows of large files if only a sample is wanted, else all, and which fraction of all they are."""
+    if not sampled or sum(file.stat().st_size for file in files) <= retrieval.LARGE:
+        return rows, 1.0
+    first = list(islice(rows, retrieval.SAMPLE))
+    return iter(first), len(first) / max(len(first), estimate_rows(files, first))
+
+
+def estimate_rows(files: Sequence[Path], first: Sequence[Row | Document]) -> int:
+    """Return the number of rows of tables; of a text file an estimate from its first ones."""
+    if files[0].suffix == ".parquet":
+        return sum(pq.read_metadata(file).num_rows for file in files)
+    if files[0].suffix == ".arrow":
+        return sum(batch.num_rows for file in files for batch in pa.ipc.open_stream(pa.memory_map(str(file))))
+    with files[0].open("rb") as opened:
+        read = sum(map(len, islice(opened, int(first[-1].where.rpartition(":")[2]))))
+    return round(len(first) * files[0].stat().st_size / read)
+
+
+def _read_objects(path: Path, options: Options, labelled: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     if path.suffix == ".txt":
         yield from ((f"{path}:{n}", {"query": text}) for n, line in iterate_lines(path) if (text := line.strip(BLANK)))
     elif path.suffix == ".csv":
@@ -107,7 +123,7 @@ def _read_rows(path: Path, options: Options, labelled: bool) -> Iterator[tuple[s
         yield from read_json_objects(path)
     for file in list_tables(path, options):
         find = partial(_find_columns, str(file), options=options, labelled=labelled)
-        yield from read_table(file, lambda names, find=find: itertools.chain(*find(names).values()))  # type: ignore[misc]
+        yield from read_table(file, lambda names, find=find: chain(*find(names).values()))  # type: ignore[misc]
 
 
 def read_table(path: Path, choose: Callable[[list[str]], Iterable[str]]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.data.formats.text_files import read_field, read_json_objects, show
-from ratchet.data.retrieval import refuse_repeated
+from ratchet.data.retrieval.checks import refuse_repeated
 from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
 from ratchet.errors import DataError, InputError
 from ratchet.extras import require_extra

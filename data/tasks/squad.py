@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.data.formats.text_files import parse_json, read_field, show
-from ratchet.data.retrieval import refuse_repeated
+from ratchet.data.retrieval.checks import refuse_repeated
 from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
 from ratchet.errors import DataError
 from ratchet.files import read_text

@@ -5,18 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ratchet.data.formats.detection import load_retrieval
 from ratchet.data.formats.pairs import parse_options
-from ratchet.data.mixtures import unite, weigh
-from ratchet.data.retrieval import Document, Query, RetrievalData, check_data, leave_out_labels, split_queries
+from ratchet.data.retrieval import Document, Query, RetrievalData
+from ratchet.data.retrieval.checks import check_data
+from ratchet.data.retrieval.mixtures import unite, weigh
+from ratchet.data.retrieval.spilled import hash_names
+from ratchet.data.retrieval.splits import Splits, leave_out_labels, split_queries
 from ratchet.data.tables import INSTRUCTIONS
 from ratchet.errors import InputError
 from ratchet.examples.misconceptions import RULES, format_query, generate_questions
 from ratchet.jobs.retrieval.prepare import Config, Inputs
 
 
-def load_data(config: Config, inputs: Inputs) -> RetrievalData:
-    """Read the data, or generate questions where none are given. Raises DataError for an unusable file."""
+def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> RetrievalData:
+    """Read the data, or generate questions where none are given. sampled: only the first rows of large files. Raises
+    DataError for an unusable file."""
     found = []
     for split, given in (("", inputs.data), ("valid", inputs.valid), ("test", inputs.test)):
         found += [(path, split) for path in ([given] if isinstance(given, Path) else given or ())]
@@ -25,15 +31,16 @@ def load_data(config: Config, inputs: Inputs) -> RetrievalData:
             f"prepare.reading: {len(config.reading)} given for {len(found)} paths; expected one for each path of data,"
             " valid and test, in this order; '' for none"
         )
+    least = 1 if len(found) > 1 else 2
     parts = [
-        (str(path), load_retrieval(path, text, 1 if len(found) > 1 else 2), split, parse_options(text, str(path)))
+        (str(path), load_retrieval(path, text, least, sampled=sampled), split, parse_options(text, str(path)))
         for (path, split), text in zip(found, config.reading or [""] * len(found), strict=True)
     ]
     if parts:
-        data = unite(parts)
-        for name in INSTRUCTIONS:
-            if texts := {getattr(query, name) for query in data.queries} - {""}:
-                data.notes[f"{name}s"] = len(texts)
+        data = unite(parts, sampled=sampled)
+        instructions = {(query.task, query.prompt) for query in data.queries}
+        for name, texts in zip(INSTRUCTIONS, map(set, zip(*instructions, strict=True)), strict=True):
+            data.notes.update({f"{name}s": len(texts - {""})} if texts != {""} else {})
         return data
     corpus = [Document(rule.id, rule.sentence) for rule in RULES]
     queries = [
@@ -45,7 +52,7 @@ def load_data(config: Config, inputs: Inputs) -> RetrievalData:
     return check_data(RetrievalData(corpus, queries), "generated questions")
 
 
-def split_data(data: RetrievalData, config: Config) -> dict[str, list[Query]]:
+def split_data(data: RetrievalData, config: Config) -> Splits:
     """Return the queries of train, and of valid and test unless they have a fraction of 0."""
     source = next((query.where.rpartition(":")[0] for query in data.queries if query.where), "generated questions")
     fractions = config.test_fraction, config.validation_fraction
@@ -59,13 +66,15 @@ def split_data(data: RetrievalData, config: Config) -> dict[str, list[Query]]:
                 f"prepare.unseen_fraction: {config.unseen_fraction} given; expected a fraction that leaves queries to"
                 " train on; lower it"
             )
-    return splits | {"train": weigh(train, data.weights, config.seed)}
+    return splits | {"train": weigh(train, data.weights, config.seed) if data.weights else train}
 
 
-def describe_repeated(splits: dict[str, list[Query]]) -> str:
+def describe_repeated(splits: Splits) -> str:
     """Return how many queries of `train` have the text of a test query, or an empty string for none."""
-    tested = {query.text for query in splits.get("test", ())}
-    if not (repeated := [query for query in splits["train"] if query.text in tested]):
+    test_Q, train_Q = (hash_names([query.text] for query in splits.get(name, ()))[0] for name in ("test", "train"))
+    repeated = np.flatnonzero(np.isin(train_Q, test_Q))
+    if not len(repeated):
         return ""
-    at = f", such as {repeated[0].where}" if repeated[0].where else ""
+    where = splits["train"][int(repeated[0])].where
+    at = f", such as {where}" if where else ""
     return f"{len(repeated):,} of {len(splits['train']):,} training queries have the text of a test query{at}"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from ratchet.data.rankings import summarize_counts
-from ratchet.data.retrieval import Query, RetrievalData, check_documents
+from ratchet.data.retrieval import Query, RetrievalData
+from ratchet.data.retrieval.checks import check_documents
+from ratchet.data.retrieval.spilled import hash_names
+from ratchet.data.retrieval.splits import find_seen
 from ratchet.data.tables import (
     CORPUS,
     GROUPED,
@@ -30,21 +34,18 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     documents, longest = _copy_corpus(context, config, data)
     scored = splits["train"] and all(query.teacher for query in splits["train"])
     scores = [TEACHER_SCORES["positives"], TEACHER_SCORES["negatives"]] if scored else []
-    instructions = [name for name in INSTRUCTIONS if any(getattr(query, name) for query in data.queries)]
+    instructions = [name for name in INSTRUCTIONS if f"{name}s" in data.notes]
     further = [(name, SCORES) for name in scores]
-    trained, statistics = {name for query in splits["train"] for name in query.positives}, []
+    statistics = []
     for name, queries in splits.items():
-        rows = [
-            {
-                **vars(query),
-                "seen": not trained.isdisjoint(query.positives),
-                **dict(zip(scores, query.teacher or (), strict=False)),
-            }
-            for query in queries
-        ]
+        seen = [True] * len(queries) if name == "train" else find_seen(splits["train"], queries).tolist()
+        rows = (
+            {**query._asdict(), "seen": own, **dict(zip(scores, query.teacher or (), strict=False))}
+            for query, own in zip(queries, seen, strict=True)
+        )
         schema = pa.schema([*(GROUPED if name == "train" else HELD_OUT), *further])
         write_shards(context.out / name, rows, add_carried(schema, instructions), config.shard_rows)
-        statistics.append(_statistics(name, queries, sum(row["seen"] is True for row in rows)))
+        statistics.append(_statistics(name, queries, sum(seen)))
     context.progress(Progress(len(data.queries), len(data.queries), "queries"))
     counts = {f"{name}/queries": len(queries) for name, queries in splits.items()}
     counts["longest_text"] = longest
@@ -71,11 +72,11 @@ def _copy_corpus(context: Context, config: Config, data: RetrievalData) -> tuple
     return documents, longest
 
 
-def _statistics(name: str, queries: list[Query], seen: int) -> dict[str, float | int | str]:
+def _statistics(name: str, queries: Sequence[Query], seen: int) -> dict[str, float | int | str]:
     return {
         "split": name,
         "queries": len(queries),
-        "groups": len({query.group for query in queries}),
+        "groups": len(np.unique(hash_names([query.group] for query in queries)[0])),
         "with a label seen in training": seen,
         **{f"relevant, {key}": value for key, value in summarize_counts([len(q.positives) for q in queries]).items()},
     }

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratchet.data.formats.pairs import parse_options
-from ratchet.data.mixtures import Part, unite, weigh
-from ratchet.data.retrieval import Document, Query, RetrievalData, split_queries
+from ratchet.data.retrieval import Document, Query, RetrievalData
+from ratchet.data.retrieval.mixtures import Part, unite, weigh
+from ratchet.data.retrieval.splits import split_queries
 from ratchet.errors import DataError
 
 
@@ -56,12 +57,10 @@ def test_documents_that_become_one_are_named_once_with_what_belongs_to_them() ->
 
 def test_one_id_for_two_texts_is_refused_with_both_places_and_a_name_mends_it() -> None:
     second = {"d0": "other", "x": "y"}
-    said = (
-        r"b:0: document id 'd0' is also at a:0, in another data set; expected unique ids; give .* '\?name=NAME' behind"
-    )
+    said = r"b:0: document id 'd0' is also at a:0; expected unique ids; rename .* a name, .* '\?name=NAME' behind it"
     with pytest.raises(DataError, match=said):
         unite([FIRST, part(second, [query("r", "d0")], place="b")])
-    with pytest.raises(DataError, match=r"b:9: query id 'q0' is also at a, in another data set; .* '\?name=NAME'"):
+    with pytest.raises(DataError, match=r"b:9: query id 'q0' is also at a; .* '\?name=NAME'"):
         unite([FIRST, part({"x": "y"}, [query("q0", "x", where="b:9")], place="b")])
     data = unite([FIRST, part(second, [query("q0", "d0")], options="name=b", place="b")])
     assert [document.id for document in data.corpus] == ["d0", "d1", "b/d0", "b/x"]
@@ -131,7 +130,7 @@ def test_an_instruction_replaces_those_of_the_data() -> None:
 def test_a_weight_is_a_fraction_of_the_queries_of_its_data_set(parts: list[tuple[int, float]], random: Any) -> None:
     queries = [query(f"{source}-{n}", source=source) for source, (count, _) in enumerate(parts) for n in range(count)]
     random.shuffle(queries)
-    drawn = weigh(queries, [weight for _, weight in parts], 7)
+    drawn = list(weigh(queries, [weight for _, weight in parts], 7))
     times = Counter(q.id for q in drawn)
     for source, (count, weight) in enumerate(parts):
         own = [times[f"{source}-{n}"] for n in range(count)]
@@ -139,9 +138,9 @@ def test_a_weight_is_a_fraction_of_the_queries_of_its_data_set(parts: list[tuple
         assert set(own) <= {int(weight), int(weight) + 1}
     order = [q.id for q in queries]
     assert [order.index(q.id) for q in drawn] == sorted(order.index(q.id) for q in drawn)
-    assert drawn == weigh(queries, [weight for _, weight in parts], 7)
+    assert drawn == list(weigh(queries, [weight for _, weight in parts], 7))
 
 
 def test_another_seed_draws_others() -> None:
     queries = [query(str(n)) for n in range(60)]
-    assert weigh(queries, [0.5], 1) != weigh(queries, [0.5], 2)
+    assert list(weigh(queries, [0.5], 1)) != list(weigh(queries, [0.5], 2))

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratchet.data.retrieval import Query, leave_out_labels, split_queries
+from ratchet.data.retrieval import Query
+from ratchet.data.retrieval.splits import leave_out_labels, split_queries
 from ratchet.errors import DataError
 
 
@@ -32,7 +33,7 @@ def test_labels_are_left_out_of_training_until_enough_are_unseen(
 ) -> None:
     queries = make_queries(labels)
     tested, train = queries[:held_out], queries[held_out:]
-    kept = leave_out_labels(train, tested, fraction)
+    kept = list(leave_out_labels(train, tested, fraction))
     known = {name for query in kept for name in query.positives}
     unseen = sum(known.isdisjoint(query.positives) for query in tested)
     assert unseen >= fraction * len(tested)
@@ -62,7 +63,8 @@ def list_groups(queries: list[Query], split_by: str) -> list[set[str]]:
 def split(queries: list[Query], **options: Any) -> dict[str, list[Query]] | None:
     """Return the splits, or None where one would be empty or a group is too large."""
     try:
-        return split_queries(queries, **({"test_fraction": 0.2, "validation_fraction": 0.15, "seed": 1} | options))
+        sides = split_queries(queries, **({"test_fraction": 0.2, "validation_fraction": 0.15, "seed": 1} | options))
+        return {name: list(members) for name, members in sides.items()}
     except DataError as error:
         if re.search("leave none for|are connected by shared positives", str(error)):
             return None

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ratchet.data.formats import beir
+from ratchet.data import retrieval
 from ratchet.data.rankings import summarize_counts, summarize_tokens
 from ratchet.data.tables import CORPUS, GROUPED, HELD_OUT, list_shards, read_shards
 from ratchet.errors import DataError, InputError
@@ -246,8 +246,8 @@ DOCUMENTS = [{"_id": f"d{n}", "title": "A title", "text": f"text {'x' * n}"} for
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every corpus be one that is not held in memory."""
-    monkeypatch.setattr(beir, "LARGE", 0)
-    monkeypatch.setattr(beir, "SAMPLE", 10)
+    monkeypatch.setattr(retrieval, "LARGE", 0)
+    monkeypatch.setattr(retrieval, "SAMPLE", 10)
 
 
 @pytest.mark.parametrize("parquet", [False, True])
@@ -262,8 +262,8 @@ def test_a_large_corpus_is_copied_to_the_same_bytes_as_a_small_one(
         for name in ("queries", "qrels"):
             (tmp_path / "beir" / name).mkdir(exist_ok=True)
     small, before = made(context, config, inputs)
-    monkeypatch.setattr(beir, "LARGE", 0)
-    monkeypatch.setattr(beir, "SAMPLE", 10)
+    monkeypatch.setattr(retrieval, "LARGE", 0)
+    monkeypatch.setattr(retrieval, "SAMPLE", 10)
     out, result = made(context, config, inputs)
     assert contents(out) == contents(small)
     assert (result.metrics, result.tables) == (before.metrics, before.tables)
@@ -297,6 +297,36 @@ def test_the_first_documents_of_a_large_corpus_are_checked_while_planning(tmp_pa
     rows = [{**one, "title": ""} | ({"text": " "} if n == 4 else {}) for n, one in enumerate(DOCUMENTS)]
     with pytest.raises(DataError, match=r"corpus\.jsonl:5: document 'd4' has no text"):
         predict(Config(), Inputs((write_beir(tmp_path / "beir", rows),)), {})
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("kind", ["pairs", "flag", "parquet", "csv", "mixture"])
+def test_large_files_are_planned_from_their_first_rows_and_checked_when_they_are_copied(
+    kind: str, context: MakeContext, tmp_path: Path
+) -> None:
+    texts = [f"question {n} {'x' * (n % 7)}" for n in range(300)]
+    rows = [{"query": text, "pos": [f"answer {n // 3}"], "neg": [f"other {n // 4}"]} for n, text in enumerate(texts)]
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), file := tmp_path / "x.parquet")
+    elif kind == "csv":
+        (file := tmp_path / "x.csv").write_text(
+            "query,positive\n" + "".join(f'"{text}","answer\n{n // 3}"\n' for n, text in enumerate(texts))
+        )
+    else:
+        plain = [row if kind == "flag" else {"query": row["query"], "positive": row["pos"][0]} for row in rows]
+        (file := tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in plain))
+    files = (file, write_beir(tmp_path / "beir", DOCUMENTS)) if kind == "mixture" else (file,)
+    planned = predict(Config(), Inputs(files), {}).metrics
+    result = run(context(), Config(), Inputs(files))
+    assert result.metrics["queries"] == (320 if kind == "mixture" else 300)
+    assert 0 < planned["documents"] < result.metrics["documents"] * 1.5
+    for name in SPLITS:
+        assert planned[f"{name}/queries"] == pytest.approx(result.metrics[f"{name}/queries"], rel=0.5, abs=12)
+    if kind in ("pairs", "flag"):
+        file.write_text(file.read_text() + '{"query": "late", "pos": []}\n')
+        predict(Config(), Inputs(files), {})
+        with pytest.raises(DataError, match=r"x\.jsonl:301: "):
+            run(context(), Config(), Inputs(files))
 
 
 @pytest.mark.usefixtures("large")

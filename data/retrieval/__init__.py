@@ -1,0 +1,92 @@
+"""Retrieval data: documents, queries, and which documents are relevant to which query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+LARGE = 256 << 20
+"""Bytes of files above which documents are not held in memory, and pairs are planned from a sample."""
+SAMPLE = 10_000
+"""Documents or rows of these that are read while planning."""
+
+Teacher = tuple[tuple[float, ...], tuple[float, ...]] | None
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document of the corpus. `id` is unique. where: `file:line`, for errors."""
+
+    id: str
+    text: str
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class LargeCorpus:
+    """A corpus that is not held in memory: each iteration reads it again."""
+
+    read: Callable[[], Iterator[Document]]
+    sample: Sequence[Document]
+    """Its first documents, which are checked while planning. The step that copies it checks all."""
+    estimate: int
+    """Estimated number of documents, from the size of the files and of the sample."""
+
+    def __iter__(self) -> Iterator[Document]:
+        return self.read()
+
+    def __len__(self) -> int:
+        return self.estimate
+
+
+Corpus = Sequence[Document] | LargeCorpus
+
+
+class Query(NamedTuple):
+    """A query with its relevant documents.
+
+    group: queries of a group stay in the same split (a question with several wrong answers). split: the split that the
+    source assigns. where: `file:line`, for errors. teacher: the teacher scores of the positives and of the negatives,
+    if the source has them. task, prompt: the query's instruction for the embedder and for the reranker; empty: that of
+    the model. source: the number of its data set, of several.
+    """
+
+    id: str
+    text: str
+    positives: tuple[str, ...]
+    grades: tuple[int, ...]
+    negatives: tuple[str, ...] = ()
+    group: str = ""
+    split: str | None = None
+    where: str = ""
+    teacher: Teacher = None
+    task: str = ""
+    prompt: str = ""
+    source: int = 0
+
+
+@dataclass(frozen=True)
+class RetrievalData:
+    """A corpus and queries with relevance labels. `checks.check_data` checks that ids exist and nothing is empty."""
+
+    corpus: Corpus
+    queries: Sequence[Query]
+    notes: dict[str, int] = field(default_factory=dict)
+    """Counts of what was dropped or merged while reading, by a sentence that says it."""
+    numbered: bool = False
+    """Whether the ids of the queries are numbers that the reader gave them."""
+    weights: Sequence[float] = ()
+    """The fraction of the training queries that is drawn of each data set, by `Query.source`."""
+    share: float = 1.0
+    """The fraction of the rows that was read: below 1 for a sample."""
+
+    @property
+    def longest_text(self) -> int:
+        """Characters of the longest document or query; of a large corpus, of those of its sample."""
+        return max(max(len(one.text) for one in ones) for ones in (sample(self.corpus), self.queries))
+
+
+def sample(corpus: Corpus) -> Sequence[Document]:
+    """Return the documents of a corpus that are checked while planning."""
+    return corpus.sample if isinstance(corpus, LargeCorpus) else corpus

@@ -1,0 +1,125 @@
+"""Several data sets as one."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+
+import numpy as np
+
+from ratchet.data.retrieval import SAMPLE, Document, LargeCorpus, Query, RetrievalData, sample
+from ratchet.data.retrieval.checks import check_data
+from ratchet.data.retrieval.spilled import Selection, Spilled, number_by_appearance
+
+Part = tuple[str, RetrievalData, str, Mapping[str, Sequence[str]]]
+"""The path of a data set, what was read, the split that all its queries are for (valid, test or empty), and its options
+(see `ratchet.data.formats.pairs.parse_options`)."""
+
+
+def unite(parts: Sequence[Part], *, sampled: bool = False) -> RetrievalData:
+    """Put data sets together: a text is one document. Ids that a reader gave get the number of the data set in front.
+
+    A part for a split has its queries of that split, or all if it has none; it replaces this split of the other parts.
+    sampled: of large corpora only the samples. Raises DataError for an id that stands for two texts or two queries."""
+    if len(parts) == 1 and not any(parts[0][2:]):
+        return parts[0][1]
+    corpus = _UnitedCorpus(parts, sampled)
+    own = {split for _, _, split, _ in parts}
+    notes: Counter[str] = Counter()
+
+    def queries() -> Iterator[Query]:
+        for number, (place, data, split, options) in enumerate(parts):
+            task, prefix = options.get("instruction", [""])[0], corpus.prefixes[number][data.numbered]
+            everything = split and not any(query.split == split for query in data.queries)
+            for query in data.queries:
+                if not everything and (query.split != split if split else query.split in own):
+                    notes["queries of another split, left out"] += 1
+                    continue
+                made = _rename(query, partial(corpus.rename, number))
+                made = made._replace(id=f"{prefix}{query.id}", source=number, split=split or query.split)
+                yield made._replace(task=task or query.task, where=query.where or place)
+
+    found = Spilled(queries(), Query._make)
+    for _, data, *_ in parts:
+        notes.update(data.notes)
+    documents = list(islice(corpus.read(), None if sampled else SAMPLE))
+    weights = [float(options.get("weight", ["1"])[0]) for *_, options in parts]
+    share = sum(len(data.queries) for _, data, *_ in parts) / sum(
+        len(data.queries) / data.share for _, data, *_ in parts
+    )
+    large = LargeCorpus(corpus.read, documents, corpus.size)
+    united = RetrievalData(large, found, +notes, weights=weights, share=share)
+    return check_data(united, ", ".join(part[0] for part in parts))
+
+
+class _UnitedCorpus:
+    """The documents of several data sets, without those whose text an earlier set has."""
+
+    def __init__(self, parts: Sequence[Part], sampled: bool) -> None:
+        self._parts = [(place, sample(data.corpus) if sampled else data.corpus) for place, data, *_ in parts]
+        texts, sizes = array("q"), list[int]()
+        for _, documents in self._parts:
+            texts.extend(hash(document.text) for document in documents)
+            sizes.append(len(texts) - sum(sizes))
+        number_N, first_U = number_by_appearance(np.asarray(texts))
+        part_N, first_N = np.repeat(np.arange(len(parts)), sizes), first_U[number_N]
+        self._dropped_N = part_N[first_N] < part_N
+        known = sum(len(data.corpus) for _, data, *_ in parts) if sampled else len(texts)
+        self.size = known - int(self._dropped_N.sum())
+        self.prefixes = list[tuple[str, str]]()
+        """What stands in front of the ids that each data set has, and of those that its reader gave."""
+        self._is_numbered = list[bool]()
+        for number, ((_, documents), (*_, options)) in enumerate(zip(self._parts, parts, strict=True)):
+            prefix = "".join(f"{name}/" for name in options.get("name", ()))
+            self.prefixes.append((prefix, prefix or (f"{number}/" if len(parts) > 1 else "")))
+            self._is_numbered.append(not next(iter(documents)).where)
+        self._renamed: dict[tuple[int, str], str] = {}
+        """(data set, id in it) -> id of the document with the same text in an earlier one."""
+        kept = dict.fromkeys(first_N[self._dropped_N].tolist(), "")
+        for row, (number, document) in enumerate(self._number() if kept else ()):
+            if row in kept:
+                kept[row] = self.rename(number, document.id)
+            if self._dropped_N[row]:
+                self._renamed[number, document.id] = kept[int(first_N[row])]
+
+    def rename(self, number: int, name: str) -> str:
+        """Return the id here of the document that data set `number` calls `name`."""
+        return self._renamed.get((number, name)) or f"{self.prefixes[number][self._is_numbered[number]]}{name}"
+
+    def read(self) -> Iterator[Document]:
+        for is_dropped, (number, document) in zip(self._dropped_N, self._number(), strict=True):
+            if not is_dropped:
+                where = document.where or self._parts[number][0]
+                yield replace(document, id=self.rename(number, document.id), where=where)
+
+    def _number(self) -> Iterator[tuple[int, Document]]:
+        """Yield each document with the number of its data set."""
+        return ((number, document) for number, (_, own) in enumerate(self._parts) for document in own)
+
+
+def _rename(query: Query, rename: Callable[[str], str]) -> Query:
+    """Return the query with new ids of documents, each once, and with what belongs to them."""
+    positives, negatives = (list(map(rename, names)) for names in (query.positives, query.negatives))
+    kept = [i for i, name in enumerate(positives) if name not in positives[:i]]
+    others = [i for i, name in enumerate(negatives) if name not in negatives[:i] and name not in positives]
+    teacher = query.teacher and (tuple(query.teacher[0][i] for i in kept), tuple(query.teacher[1][i] for i in others))
+    labels = tuple(positives[i] for i in kept), tuple(query.grades[i] for i in kept)
+    negatives = [negatives[i] for i in others]
+    return query._replace(positives=labels[0], grades=labels[1], negatives=tuple(negatives), teacher=teacher)
+
+
+def weigh(queries: Sequence[Query], weights: Sequence[float], seed: int) -> Sequence[Query]:
+    """Draw weight x N of the N queries of each data set, rounded; above 1 each is repeated. The order is kept."""
+    source_Q = np.fromiter((query.source for query in queries), np.int64, len(queries))
+    times_Q = np.ones(len(queries), np.int64)
+    for source, weight in enumerate(weights):
+        own = np.flatnonzero(source_Q == source)
+        whole, rest = divmod(round(weight * len(own)), max(1, len(own)))
+        times_Q[own] = whole
+        times_Q[random.Random(f"{seed}/{source}").sample(own.tolist(), rest)] += 1
+    return Selection(queries, np.repeat(np.arange(len(queries)), times_Q))

@@ -1,0 +1,89 @@
+"""Queries and documents from rows that bring their texts: pairs, triplets, FlagEmbedding's lines.
+
+Memory holds 8 bytes for each text of a row, some 40 while they are numbered, and no texts (see `spilled`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ratchet.data.retrieval import SAMPLE, Document, LargeCorpus, Query, RetrievalData, Teacher
+from ratchet.data.retrieval.spilled import Spilled, number_by_appearance
+
+
+class Row(NamedTuple):
+    """A query and texts of documents. key: equal in rows of the same query, None for documents without a query. The
+    rest is as in `Query`."""
+
+    key: Any
+    text: str
+    positives: Sequence[str]
+    negatives: Sequence[str]
+    group: str
+    where: str
+    id: str = ""
+    task: str = ""
+    prompt: str = ""
+    teacher: Teacher = None
+
+
+def number_rows(
+    rows: Iterable[Row], repeated: str, *, merge: bool, others: Iterable[str] = (), share: float = 1.0
+) -> RetrievalData:
+    """Return the queries of rows, and their distinct texts as documents, with those of `others` last.
+
+    Ids are `d0`, ... and, where a row has none, `q0`, ..., in the order of appearance. merge: a repeated query has the
+    positives of all its rows, and those of their negatives that are no positive; without, those of its first row.
+    repeated: what the note calls rows that repeat a query. share: of `RetrievalData`."""
+    keys, texts, sizes, named = array("q"), array("q"), array("q", [0]), False
+
+    def count(row: Row) -> Row:
+        nonlocal named
+        named = named or bool(row.id)
+        if row.key is not None:
+            keys.append(hash(row.key))
+        for own in (row.positives, row.negatives):
+            texts.extend(map(hash, own))
+            sizes.append(len(own))
+        return row
+
+    kept = Spilled(map(count, chain(rows, (Row(None, "", (text,), (), "", "") for text in others))), Row._make)
+    document_T, first_D = number_by_appearance(np.asarray(texts))
+    query_R, first_Q = number_by_appearance(np.asarray(keys))
+    start_R = np.cumsum(np.asarray(sizes))
+    row_R, after_Q = np.argsort(query_R, kind="stable"), np.cumsum(np.bincount(query_R, minlength=1))
+
+    def documents() -> Iterator[Document]:
+        read = chain.from_iterable((*row.positives, *row.negatives) for row in kept)
+        number, firsts = 0, map(int, first_D)
+        first = next(firsts, None)
+        for place, text in enumerate(read):
+            if place == first:
+                yield Document(f"d{number}", text)
+                number, first = number + 1, next(firsts, None)
+
+    def queries() -> Iterator[Query]:
+        for number, row in zip(range(len(keys)), kept, strict=False):
+            query = int(query_R[number])
+            if first_Q[query] != number:
+                continue
+            same = row_R[after_Q[query - 1] if query else 0 : after_Q[query]].tolist() if merge else [number]
+            positives, negatives = (
+                dict.fromkeys(
+                    f"d{n}" for r in same for n in document_T[start_R[2 * r + s] : start_R[2 * r + s + 1]].tolist()
+                )
+                for s in (0, 1)
+            )
+            others = tuple(name for name in negatives if not merge or name not in positives)
+            labels = tuple(positives), (1,) * len(positives), others, row.group
+            about: dict[str, Any] = {"where": row.where, "teacher": row.teacher, "task": row.task, "prompt": row.prompt}
+            yield Query(row.id or f"q{query}", row.text, *labels, **about)
+
+    corpus = LargeCorpus(documents, list(islice(documents(), SAMPLE)), len(first_D))
+    notes = {repeated: len(keys) - len(first_Q)}
+    return RetrievalData(corpus, Spilled(queries(), Query._make), notes, numbered=not named, share=share)

@@ -1,0 +1,162 @@
+"""Splits of queries into train, valid and test."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import numpy as np
+
+from ratchet.data.retrieval import Query
+from ratchet.data.retrieval.spilled import Selection, hash_names, number_by_appearance
+from ratchet.errors import DataError
+
+NAMES = ("train", "valid", "test")
+
+Splits = dict[str, Sequence[Query]]
+
+
+def split_queries(
+    queries: Sequence[Query],
+    test_fraction: float,
+    validation_fraction: float,
+    seed: int,
+    source: str = "split",
+    *,
+    split_by: str = "question",
+    folds: int = 1,
+    fold: int = 0,
+) -> Splits:
+    """Split queries into train, and into valid and test unless their fraction is 0. The order of the queries is kept.
+
+    Splits that the source assigns are kept. The others are drawn by group: `test_fraction` of all groups, then
+    `validation_fraction` of the remaining ones. split_by: a group is a `question` (`Query.group`), a `query`, or with
+    `document` all queries that are connected by shared positives. Then, and with several `folds`, fractions are of the
+    queries, and a group is drawn if the split comes nearer to its fraction. With several folds, test is one of so many
+    parts of about the same size, which together hold every query once. Raises DataError, naming `source`, if a split
+    would be empty, a group is too large, or the source assigns a split that the settings exclude.
+    """
+    side_Q = np.fromiter((NAMES.index(query.split or "train") for query in queries), np.int8, len(queries))
+
+    def select(names: Sequence[str]) -> Splits:
+        return {name: Selection(queries, np.flatnonzero(side_Q == NAMES.index(name))) for name in names}
+
+    if not (side_Q == 0).any():  # evaluated whole
+        if not (side_Q == 2).any():
+            raise DataError(f"{source}: only queries for valid; expected some to train on or for test; add them")
+        return select(NAMES)
+    by_document = split_by == "document"
+    shares = {"test": test_fraction if folds == 1 else 1 / folds, "valid": validation_fraction}
+    given = {name: own[0] for name, own in select(("valid", "test")).items() if own}
+    for name, query in given.items():
+        if by_document or not shares[name] or (folds > 1 and name == "test"):
+            raise DataError(
+                f"{query.where or source}: the data assign query '{query.id}' to {name}; expected no such split with"
+                " split_by=document, folds or a fraction of 0; remove it from the data, or leave out the setting"
+            )
+    members = {"train", *given, *(name for name, share in shares.items() if share)}
+    shares |= dict.fromkeys(given, 0.0)
+    free_F = np.flatnonzero(side_Q == 0)
+    free = Selection(queries, free_F)
+    if by_document:
+        key_F = _connect(free)
+    else:
+        keys = (query.id if split_by == "query" else query.group for query in free)
+        key_F = np.fromiter(map(hash, keys), np.int64, len(free))
+    group_F, first_G = number_by_appearance(key_F)
+    groups = list(range(len(first_G)))
+    random.Random(seed).shuffle(groups)
+    sizes = np.bincount(group_F).tolist()
+    weights = sizes if by_document or folds > 1 else [1] * len(groups)
+
+    def count(total: int) -> tuple[int, int]:
+        tests = round(total * shares["test"])
+        return tests, round((total - tests) * shares["valid"])
+
+    total = sum(weights)
+    most = -(-total // folds) if folds > 1 else total - sum(count(total))
+    if by_document and (largest := max(weights)) > most:
+        name = free[int(first_G[weights.index(largest)])].positives[0]
+        raise DataError(
+            f"{source}: {largest:,} of {total:,} queries are connected by shared positives, such as document '{name}';"
+            f" expected at most {most:,}, so that the splits share no document; lower the fractions or folds, or set"
+            " split_by=question"
+        )
+    side_G = np.zeros(len(groups), np.int8)
+    side_G[_draw_fold(groups, weights, folds, fold) if folds > 1 else _draw(groups, weights, count(total)[0])] = 2
+    rest = [group for group in groups if not side_G[group]]
+    left = sum(weights[group] for group in rest)
+    side_G[_draw(rest, weights, round(left * shares["valid"]))] = 1
+    side_Q[free_F] = side_G[group_F]
+    sides = select([name for name in NAMES if name in members])
+    for name, chosen in sides.items():
+        if not chosen:
+            each, wanted = max(1, total // max(1, len(groups))), sum(share > 0 for share in shares.values())
+            trials = ((n, n * each, count(n * each)) for n in range(1, 10_000))
+            enough = next((n for n, all_, c in trials if all_ > sum(c) and sum(2 * k >= each for k in c) == wanted), 0)
+            raise DataError(
+                f"{source}: {len(queries)} queries in {len(groups)} groups leave none for {name}; expected at least"
+                f" {max(enough, folds)} groups with these fractions; give more, or set prepare.test_fraction and"
+                " prepare.validation_fraction"
+            )
+    return sides
+
+
+def leave_out_labels(train: Sequence[Query], held_out: Sequence[Query], fraction: float) -> Sequence[Query]:
+    """Return the training queries without those of some labels, so that at least this fraction of the held-out queries
+    has no positive of a training query. Labels of few training queries are left out first: they cost the least."""
+    name_P, query_P = _hash_positives(train)
+    label_L, number_L = np.unique(name_P, return_counts=True)
+    held_P, held_of_P = _hash_positives(held_out)
+    at_P = np.minimum(np.searchsorted(label_L, held_P), max(0, len(label_L) - 1))
+    known_P = number_L[at_P] * (label_L[at_P] == held_P) if len(label_L) else np.zeros(len(held_P))
+    trained_H = np.bincount(held_of_P, known_P, len(held_out))
+    seen = np.flatnonzero(trained_H)
+    missing = math.ceil(fraction * len(held_out)) - (len(held_out) - len(seen))
+    chosen = seen[np.argsort(trained_H[seen], kind="stable")][: max(0, missing)]
+    left_out_P = np.isin(name_P, held_P[np.isin(held_of_P, chosen)])
+    return Selection(train, np.flatnonzero(np.bincount(query_P, left_out_P, len(train)) == 0))
+
+
+def find_seen(train: Sequence[Query], held_out: Sequence[Query]) -> np.ndarray:
+    """Return whether a positive of each held-out query is one of a training query, bool [held_out]."""
+    held_P, held_of_P = _hash_positives(held_out)
+    return np.bincount(held_of_P, np.isin(held_P, _hash_positives(train)[0]), len(held_out)) > 0
+
+
+def _hash_positives(queries: Sequence[Query]) -> tuple[np.ndarray, np.ndarray]:
+    return hash_names(query.positives for query in queries)
+
+
+def _connect(queries: Sequence[Query]) -> np.ndarray:
+    """Return the component of each query, int64 [Q], where those that share positives are connected."""
+    from scipy.sparse import csr_matrix  # plans that do not need them start earlier
+    from scipy.sparse.csgraph import connected_components
+
+    name_P, query_P = _hash_positives(queries)
+    names, column_P = np.unique(name_P, return_inverse=True)
+    total = len(queries) + len(names)
+    shared = csr_matrix((np.ones(len(name_P), np.int8), (query_P, len(queries) + column_P)), (total, total))
+    return connected_components(shared, directed=False)[1][: len(queries)]
+
+
+def _draw(groups: Sequence[int], weights: Sequence[int], size: int) -> list[int]:
+    """Return the first groups each of which brings a split nearer to that size."""
+    drawn = []
+    for group in groups:
+        if weights[group] <= 2 * size:
+            drawn.append(group)
+            size -= weights[group]
+    return drawn
+
+
+def _draw_fold(groups: Sequence[int], weights: Sequence[int], folds: int, fold: int) -> list[int]:
+    """Return the groups of a fold: the largest groups come first, each goes to the fold that is smallest by then."""
+    parts: list[list[int]] = [[] for _ in range(folds)]
+    sizes = [0] * folds
+    for group in sorted(groups, key=lambda group: -weights[group]):
+        smallest = sizes.index(min(sizes))
+        parts[smallest].append(group)
+        sizes[smallest] += weights[group]
+    return parts[fold]

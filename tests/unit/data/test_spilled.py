@@ -1,0 +1,89 @@
+"""Sequences on disk against lists, and numbers against dictionaries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratchet.data.retrieval import Query, spilled
+from ratchet.data.retrieval.rows import Row, number_rows
+from ratchet.data.retrieval.spilled import Selection, Spilled, hash_names, number_by_appearance
+
+
+def make(number: int) -> Query:
+    return Query(
+        f"q{number}", f"téxt {number}", (f"d{number}", "d"), (1, 2), teacher=((0.1, number), ()), source=number
+    )
+
+
+@pytest.mark.parametrize("number", [0, 1, 7, 8, 9, 30])
+@pytest.mark.parametrize("held", [0, 1 << 20])
+def test_items_come_back_in_order_and_by_place(number: int, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spilled, "BLOCK", 8)
+    monkeypatch.setattr(spilled, "HELD_BYTES", held)
+    items = [make(n) for n in range(number)]
+    kept = Spilled(iter(items), Query._make)
+    assert len(kept) == number
+    assert list(kept) == items
+    places = np.random.default_rng(0).permutation(number)
+    assert [kept[int(place)] for place in places] == [items[place] for place in places]
+    assert all(isinstance(item, Query) for item in kept)
+    assert [a for pair in zip(kept, kept, strict=True) for a in pair] == [a for item in items for a in (item, item)]
+    chosen = np.array([n // 2 for n in range(number)], np.int64)
+    assert list(Selection(kept, chosen)) == [items[place] for place in chosen]
+    if number:
+        assert kept[-1] == items[-1] == Selection(kept, np.arange(number))[-1]
+    with pytest.raises(IndexError):
+        kept[number]
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5)))
+def test_numbers_are_those_of_the_order_of_appearance(values: list[int]) -> None:
+    seen: dict[int, int] = {}
+    expected = [seen.setdefault(value, len(seen)) for value in values]
+    number_N, first_U = number_by_appearance(np.array(values, np.int64))
+    assert number_N.tolist() == expected
+    assert first_U.tolist() == [values.index(value) for value in seen]
+
+
+@given(st.lists(st.lists(st.sampled_from("abc"), max_size=3)))
+def test_hashes_of_names_say_whose_they_are(names: list[list[str]]) -> None:
+    hash_P, set_P = hash_names(names)
+    assert list(zip(hash_P.tolist(), set_P.tolist(), strict=True)) == [
+        (hash(name), number) for number, own in enumerate(names) for name in own
+    ]
+
+
+NAMES = st.sampled_from(["a", "b", "c", "d", "e"])
+ROWS = st.lists(st.tuples(st.sampled_from("xyz"), st.lists(NAMES, min_size=1), st.lists(NAMES)), min_size=1)
+
+
+@given(ROWS, st.booleans(), st.lists(NAMES | st.just("pool")))
+def test_rows_become_the_queries_and_documents_that_dictionaries_give(
+    rows: list[Any], merge: bool, others: list[str]
+) -> None:
+    ids: dict[str, str] = {}
+    positives: dict[str, dict[str, None]] = {}
+    negatives: dict[str, dict[str, None]] = {}
+    for text, own_positives, own_negatives in rows:
+        named = [[ids.setdefault(name, f"d{len(ids)}") for name in own] for own in (own_positives, own_negatives)]
+        if merge or text not in positives:
+            positives.setdefault(text, {}).update(dict.fromkeys(named[0]))
+            negatives.setdefault(text, {}).update(dict.fromkeys(named[1]))
+    for name in others:
+        ids.setdefault(name, f"d{len(ids)}")
+    made = (Row(text, text, p, n, text, f"f:{at}") for at, (text, p, n) in enumerate(rows))
+    data = number_rows(made, "repeated", merge=merge, others=others)
+    assert {document.text: document.id for document in data.corpus} == ids
+    assert [document.id for document in data.corpus] == list(ids.values())
+    assert len(data.corpus) == len(ids)
+    assert data.notes == {"repeated": len(rows) - len(positives)}
+    assert [(q.id, q.text, list(q.positives)) for q in data.queries] == [
+        (f"q{n}", text, list(own)) for n, (text, own) in enumerate(positives.items())
+    ]
+    kept = [[n for n in negatives[text] if not merge or n not in positives[text]] for text in positives]
+    assert [list(query.negatives) for query in data.queries] == kept
