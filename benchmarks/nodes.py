@@ -81,8 +81,8 @@ def main() -> None:
                 place = folder / f"{number}-{nodes}"
                 place.mkdir()
                 found[nodes].append(run(place, nodes, given.questions, given.share))
-                shown = ", ".join(f"{label} {found[nodes][-1][step]:.1f}" for step, label in STEPS.items())
-                print(f"round {number + 1}, {nodes} nodes: {shown}", flush=True)
+                line = ", ".join(f"{label} {found[nodes][-1][step]:.1f}" for step, label in STEPS.items())
+                print(f"round {number + 1}, {nodes} nodes: {line}", flush=True)
     print(f"{'seconds on':24}" + "".join(f"{f'{nodes} nodes':>10}" for nodes in counts))
     for step, label in STEPS.items():
         values = [median(one[step] for one in found[nodes][1:] or found[nodes]) for nodes in counts]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ratchet.data.tables import embeddings_schema, list_shards, open_mapped_shard, read_shards, write_mapped
+from ratchet.data.tables import embeddings_schema, list_shards, open_mapped_shard, write_mapped
 from ratchet.errors import DataError
 
 
@@ -87,15 +87,6 @@ def read_selected(folder: Path, ids: pa.ChunkedArray) -> np.ndarray:
         missing = wanted[int(np.argmin(is_known_N))].as_py()
         raise DataError(f"{folder}: has no vector of '{missing}'; expected one of each text; embed these texts again")
     return found
-
-
-def read_prior(folder: Path, ids: pa.Array) -> np.ndarray:
-    """Return the scores that are added to those of documents, float32 [N]. Raises DataError for other documents."""
-    table = read_shards(folder, ["id", "prior"])
-    if not table["id"].combine_chunks().equals(ids):
-        raise DataError(f"{folder}: scores of other documents given; expected those of the corpus; fit the prior again")
-    prior_N: np.ndarray = table["prior"].to_numpy().astype(np.float32)
-    return prior_N
 
 
 def take_rows(blocks: Iterable[tuple[int, np.ndarray]], rows: np.ndarray) -> np.ndarray:

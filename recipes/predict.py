@@ -80,16 +80,14 @@ def predict(
 
 def find_systems(run: FinishedRun, last: str, name: str, new: Step | None, corpus: Output) -> list[System]:
     """Return the systems of a run's last iteration: on new queries, or without these on the test queries of the run."""
-    prior = run.get(f"{last}/fit_label_prior")
-    steps = (f"{last}/evaluate_prior" if prior else f"{last}/evaluate", f"{last}/evaluate_reranked")
+    steps = (f"{last}/evaluate", f"{last}/evaluate_reranked")
     if new is None:
         ranked = [run.get(found) for found in steps]
     else:
         embedder, reranker = run.step(f"{last}/merge_embedder")["model"], run.get(f"{last}/merge_reranker")
         vectors = run.get(f"{last}/embed_corpus")
         vectors = vectors or step(f"{name}/embed_corpus", embed.JOB, model=embedder, texts=corpus)
-        model = reranker["model"] if reranker else None
-        ranked = [*rank_queries(name, new, corpus, embedder, vectors, model, prior=prior)]
+        ranked = [*rank_queries(name, new, corpus, embedder, vectors, reranker["model"] if reranker else None)]
     return list_systems(name, ranked, [run.get(f"{found}_valid") for found in steps])
 
 

@@ -33,7 +33,6 @@ def retriever(
     distillation: Distillation = "kl_div",
     teacher: str = "",
     cross_fit: bool = False,
-    label_prior: bool = False,
     guided: bool = False,
     examples: str = "",
     generator: str = "",
@@ -68,8 +67,6 @@ def retriever(
                 reranker of the iteration before
     cross_fit   whether each half of the training queries is scored by a reranker that was trained on the other half,
                 since a teacher is too sure of what it was trained on; twice the rerankers are trained
-    label_prior  whether documents with many training queries get a score for it, with a weight that is fitted on the
-                held-out queries; for corpora whose documents are labels of many queries
     guided      whether negatives that the model which mined finds nearer to a query than its positive are masked in
                 training (GISTEmbed)
     examples    few-shot examples in front of every query: JSON Lines with `query` and `answer`
@@ -96,7 +93,6 @@ def retriever(
         distillation=distillation,
         teacher=choose_teacher(teacher),
         cross_fit=cross_fit,
-        label_prior=label_prior,
         guided=guided,
         examples=Source.find(examples, "examples") if examples else None,
         new_queries=Source.find(predict, "predict") if predict else None,

@@ -28,11 +28,8 @@ from benchmarks.quality.in_process import LINEAR, find_device, make_config, make
 from benchmarks.quality.repeat import make_parser, repeat
 from benchmarks.quality.retrieval_sets import load, split, write_corpus, write_mined, write_queries
 from ratchet.data.retrieval.splits import find_seen
-from ratchet.data.significance import number_groups, sum_by_group
 from ratchet.data.triplets import find_corpus_rows
 from ratchet.data.vectors import write_vectors
-from ratchet.jobs.retrieval.fit_label_prior import Config
-from ratchet.jobs.retrieval.implementation.fit_label_prior import choose
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
 
@@ -76,12 +73,7 @@ OTHERS = ("guide", "neighbours", "models", *LINEAR_ONLY)
 """The base guides the choice of negatives; batches are made of similar queries; the weights of so many models, which
 differ in their seeds, are averaged. All further settings are the finetune's."""
 DIMS = (64, 128)
-METRICS = (
-    *("map@25", "ndcg@10", "r@25", "seen", "unseen", "prior", "prior, seen", "prior, unseen"),
-    *(f"{dim} dimensions" for dim in DIMS),
-    "seconds",
-)
-"""prior: MAP@25 with a label prior, whose weight is fitted on the other half of the held-out queries."""
+METRICS = ("map@25", "ndcg@10", "r@25", "seen", "unseen", *(f"{dim} dimensions" for dim in DIMS), "seconds")
 
 
 def main() -> None:
@@ -142,8 +134,7 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
     """Train, and return the metrics on the held-out queries after the last epoch."""
     import torch
 
-    from ratchet.jobs.retrieval.finetune_embedder import Config as FinetuneConfig
-    from ratchet.jobs.retrieval.finetune_embedder import Inputs
+    from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
     from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
     from ratchet.models.model_files import MINILM, resolve
 
@@ -161,7 +152,7 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
         inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid", **given_guide)
         kept: list[Any] = []
         for number in range(variant.get("models", 1)):
-            config = make_config(FinetuneConfig, {**values, "seed": seed + 1000 * number}, given.set)
+            config = make_config(Config, {**values, "seed": seed + 1000 * number}, given.set)
             task = make_task(TrainTask, config, inputs, given.threads)
             if variant.get("neighbours"):
                 queries = task.triplets.query_text.to_pylist()
@@ -178,7 +169,7 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
             with torch.no_grad():
                 for weight, base, now in zip(trained, start, kept, strict=True):
                     weight.copy_(now if task.config.method == "lora" and base.any() else base + share * (now - base))
-            label, found = "" if share == 1 else f"/{share:g}", evaluate(given, folder, seen_Q, *embed_held_out(task))
+            label, found = "" if share == 1 else f"/{share:g}", evaluate(folder, seen_Q, *embed_held_out(task))
             row |= {f"{name}{label}": value for name, value in found.items()}
     return row
 
@@ -189,7 +180,7 @@ def measure_linear(given: argparse.Namespace, source: str, variant: dict[str, An
 
     from ratchet.data.tables import read_shards
     from ratchet.data.triplets import Triplets
-    from ratchet.jobs.retrieval.finetune_embedder import Config as FinetuneConfig
+    from ratchet.jobs.retrieval.finetune_embedder import Config
 
     torch.set_num_threads(given.threads)
     with tempfile.TemporaryDirectory() as name:
@@ -199,7 +190,7 @@ def measure_linear(given: argparse.Namespace, source: str, variant: dict[str, An
         values = {**LOOP, **variant, **(LINEAR if variant.get("epochs") != 0 else {})}
         values = {name: value for name, value in values.items() if name not in MINING + OTHERS}
         seeds = [seed + 1000 * number for number in range(variant.get("models", 1))]
-        configs = [make_config(FinetuneConfig, {**values, "seed": one}, given.set) for one in seeds]
+        configs = [make_config(Config, {**values, "seed": one}, given.set) for one in seeds]
         corpus, test = read_shards(folder / "corpus"), read_shards(folder / "valid")
         triplets = Triplets(read_shards(folder / "mined"), corpus)
         corpus_ND = embed(given, corpus["text"].to_pylist(), "passage")
@@ -211,7 +202,7 @@ def measure_linear(given: argparse.Namespace, source: str, variant: dict[str, An
         map_DD = np.mean(maps, (0, 1))
         seconds = time.perf_counter() - started
         mapped = (vectors + vectors @ map_DD for vectors in (test_QD, corpus_ND))
-        return {"seconds": seconds, **evaluate(given, folder, seen_Q, *mapped)}
+        return {"seconds": seconds, **evaluate(folder, seen_Q, *mapped)}
 
 
 def group_neighbours(triplets: Any, query_QD: np.ndarray) -> None:
@@ -242,72 +233,27 @@ def embed_held_out(task: Any) -> tuple[np.ndarray, np.ndarray]:
         return query_QD, task.encoder.encode(task.corpus["text"].to_pylist(), "passage")
 
 
-def evaluate(
-    given: argparse.Namespace, folder: Path, seen_Q: np.ndarray, query_QD: np.ndarray, corpus_ND: np.ndarray
-) -> dict[str, float]:
-    """Return the metrics of vectors of held-out queries and of the corpus: also MAP@25 by the first of their
-    dimensions, and with a label prior."""
+def evaluate(folder: Path, seen_Q: np.ndarray, query_QD: np.ndarray, corpus_ND: np.ndarray) -> dict[str, float]:
+    """Return the metrics of vectors of held-out queries and of the corpus: also MAP@25 by their first dimensions."""
     from ratchet.data.tables import read_shards
 
     test, corpus = read_shards(folder / "valid"), read_shards(folder / "corpus")
-    labels = find_corpus_rows(read_shards(folder / "mined"), "positives", corpus)[1]
-    prior_N = np.log1p(np.bincount(labels, minlength=len(corpus_ND))).astype(np.float32)
     relevant = Relevant(*find_corpus_rows(test, "positives", corpus))
-    base = embed(given, test["text"].to_pylist(), "query"), embed(given, corpus["text"].to_pylist(), "passage")
-    before_Q = rank_all(*base, relevant).per_query["map@25"]
-    return evaluate_vectors(query_QD, corpus_ND, prior_N, relevant, number_groups(test), seen_Q, before_Q)
-
-
-def rank_all(query_QD: np.ndarray, corpus_ND: np.ndarray, relevant: Relevant, bias_N: Any = 0.0) -> RankMetrics:
-    """Return the metrics of a ranking by cosine, plus a score of each document."""
-    score_QN = query_QD @ (corpus_ND / np.linalg.norm(corpus_ND, axis=1, keepdims=True)).T + bias_N
-    own_R = score_QN[relevant.query_R, relevant.indices]
-    return compute_rank_metrics(1 + (score_QN[relevant.query_R] > own_R[:, None]).sum(1), relevant, [10, 25])
-
-
-def evaluate_vectors(
-    query_QD: np.ndarray,
-    corpus_ND: np.ndarray,
-    prior_N: np.ndarray,
-    relevant: Relevant,
-    group_Q: np.ndarray,
-    seen_Q: np.ndarray,
-    before_Q: np.ndarray,
-) -> dict[str, float]:
-    """before_Q: MAP@25 of each query before training."""
     found = rank_all(query_QD, corpus_ND, relevant)
     row = {name: found.values[name] for name in ("map@25", "ndcg@10", "r@25")}
     for dim in DIMS:  # a query's length changes no order
         row[f"{dim} dimensions"] = rank_all(query_QD[:, :dim], corpus_ND[:, :dim], relevant).values["map@25"]
-    tried = [rank_all(query_QD, corpus_ND, relevant, weight * prior_N) for weight in (0.0, *Config().weights)]
-    with_prior_Q = fit_crossed(np.array([one.per_query["map@25"] for one in tried]), group_Q, seen_Q, before_Q)
-    row["prior"] = float(with_prior_Q.mean())
     for name, some_Q in (("seen", seen_Q), ("unseen", ~seen_Q)):
         if some_Q.any():
             row |= {name: float(found.per_query["map@25"][some_Q].mean()), f"{name}/queries": int(some_Q.sum())}
-            row[f"prior, {name}"] = float(with_prior_Q[some_Q].mean())
     return row
 
 
-def fit_crossed(value_WQ: np.ndarray, group_Q: np.ndarray, seen_Q: np.ndarray, before_Q: np.ndarray) -> np.ndarray:
-    """Return the metric of each query with the weight that `fit_label_prior` chooses on the other half of the groups.
-    value_WQ: by weight, the first of which is 0."""
-    chosen_Q = np.empty(value_WQ.shape[1])
-    for half in range(2):
-        other_Q = group_Q % 2 != half
-
-        def sum_unseen(value_Q: np.ndarray, chosen_Q: np.ndarray = other_Q) -> list[float]:
-            unseen_Q = np.where(seen_Q, np.nan, value_Q)[chosen_Q]
-            sums: list[float] = sum_by_group(unseen_Q, group_Q[chosen_Q]).tolist()
-            return sums
-
-        sums = [
-            {"all": sum_by_group(value_Q[other_Q], group_Q[other_Q]).tolist(), "unseen": sum_unseen(value_Q)}
-            for value_Q in value_WQ
-        ]
-        best, _ = choose(Config(), value_WQ[:, other_Q].mean(1).tolist(), sums, sum_unseen(before_Q))
-        chosen_Q[~other_Q] = value_WQ[best, ~other_Q]
-    return chosen_Q
+def rank_all(query_QD: np.ndarray, corpus_ND: np.ndarray, relevant: Relevant) -> RankMetrics:
+    """Return the metrics of a ranking by cosine."""
+    score_QN = query_QD @ (corpus_ND / np.linalg.norm(corpus_ND, axis=1, keepdims=True)).T
+    own_R = score_QN[relevant.query_R, relevant.indices]
+    return compute_rank_metrics(1 + (score_QN[relevant.query_R] > own_R[:, None]).sum(1), relevant, [10, 25])
 
 
 if __name__ == "__main__":

@@ -84,6 +84,6 @@ def number_rows(
             about: dict[str, Any] = {"where": row.where, "teacher": row.teacher, "task": row.task, "prompt": row.prompt}
             yield Query(row.id or f"q{query}", row.text, *labels, **about)
 
-    corpus = LargeCorpus(documents, list(islice(documents(), SAMPLE)), len(first_D))
+    corpus = LargeCorpus(documents, list(islice(documents(), SAMPLE)), round(len(first_D) / share))
     notes = {repeated: len(keys) - len(first_Q)}
     return RetrievalData(corpus, Spilled(queries(), Query._make), notes, numbered=not named, share=share)

@@ -50,8 +50,6 @@ class Inputs:
     """Vectors of `queries`; not for BM25."""
     corpus_embeddings: Path | None = None
     """Vectors of `corpus`; not for BM25."""
-    prior: Path | None = None
-    """Scores that are added to the similarities of the documents, as written by `fit_label_prior`."""
     before: Path | None = None
     """Another evaluation of the same queries to compare with."""
     scored: Path | None = None

@@ -52,17 +52,14 @@ def rank_queries(
     reranker: Source | Output | str | None = None,
     depth: int = 25,
     examples: Source | None = None,
-    prior: Step | None = None,
 ) -> list[Step]:
     """Rank the corpus, whose vectors are given, by an embedder; with a reranker also order the first documents by it.
-    Return the evaluations. examples: few-shot examples of an embedder that does not bring them along. prior: the fit of
-    a label prior."""
+    Return the evaluations. examples: few-shot examples of an embedder that does not bring them along."""
     inputs: dict[str, Any] = {"queries": queries, "corpus": corpus}
     asked: dict[str, Any] = {"model": embedder, "texts": queries, "examples": examples}
     dense: dict[str, Any] = {
         "query_embeddings": step(f"{name}/embed_queries", embed.JOB, **asked, role="query"),
         "corpus_embeddings": vectors,
-        "prior": prior["prior"] if prior else None,
     }
     ranked = step(f"{name}/rank", evaluate_retrieval.JOB, **inputs, **dense, tag="embedder")
     if reranker is None:

@@ -7,15 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ratchet.errors import InputError
-from ratchet.jobs.retrieval import (
-    embed,
-    evaluate_retrieval,
-    finetune_embedder,
-    finetune_reranker,
-    fit_label_prior,
-    merge,
-    mine,
-)
+from ratchet.jobs.retrieval import embed, evaluate_retrieval, finetune_embedder, finetune_reranker, merge, mine
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Job, Output, Row, Source, Step, Summary, step
 from ratchet.recipes.parts.predictions import (
@@ -66,8 +58,6 @@ class RetrievalLoop:
     cross_fit: bool = False
     """Whether the teacher's scores of each half of the training queries come from a reranker that was trained on the
     other half, as it is after its last epoch. The reranker of all queries is evaluated, and decides by its gate."""
-    label_prior: bool = False
-    """Whether documents with many training queries get a score for it (`fit_label_prior`). Needs held-out queries."""
     guided: bool = False
     """Whether the model that mines also masks negatives in the batches of the finetune (GISTEmbed)."""
     method: Literal["lora", "full"] = "lora"
@@ -111,11 +101,6 @@ class RetrievalLoop:
             raise InputError(
                 "cross_fit: true given, without a reranker that teaches a next iteration; expected a reranker, no given"
                 " teacher, distillation and 2 or more iterations; leave cross_fit out"
-            )
-        if self.label_prior and "valid" not in self.splits:
-            raise InputError(
-                "label_prior: true given, without held-out queries; expected some, which decide its weight; set"
-                " validation_fraction or valid"
             )
         if distills and iterations > 1 and "valid" not in self.splits:
             raise InputError(
@@ -164,7 +149,6 @@ class RetrievalLoop:
         teacher = self.teacher
         merged: Output | None = None
         evaluations, reranked = dict[str, Step](), dict[str, Step]()
-        prior: Step | None = None
         for i in range(iterations):
             name = f"{prefix}iter{i}"
             mined = self.mine(f"{name}/mine", miner_name, miner, self.window, i)
@@ -196,12 +180,6 @@ class RetrievalLoop:
             }
             judged = evaluations.get("valid")
             rows.append(make_row(f"iteration {i}{suffix}", evaluations, finetuned, mined, miner, judged))
-            if self.label_prior:
-                before = self.evaluate(f"{self.folder}zero_shot", bootstrap, "valid")
-                evaluations, prior = self.add_prior(name, miner, evaluations, before)
-                row = make_row(f"iteration {i}, label prior{suffix}", evaluations, mined=prior)
-                # The held-out evaluation weights this system where predictions are fused.
-                rows.append(replace(row, steps=[prior, *evaluations.values()]))
             if self.reranker is None:
                 continue
             reranker_base = reranker_base or (miner if self.reranker == "embedder" else self.reranker)
@@ -244,7 +222,7 @@ class RetrievalLoop:
         if not self.new_queries:
             return rows, models, []
         new, vectors = prepare_new_queries(self.new_queries), self.embed(miner_name, miner, "corpus")
-        ranked = rank_queries("model", new, corpus, miner, vectors, merged, self.depth, prior=prior)
+        ranked = rank_queries("model", new, corpus, miner, vectors, merged, self.depth)
         return rows, models, list_systems("model", ranked, [evaluations.get("valid"), reranked.get("valid")])
 
     def embed(self, name: str, model: Model, texts: str) -> Step:
@@ -253,32 +231,11 @@ class RetrievalLoop:
             values["examples"] = self.examples  # models that this run finetuned bring theirs along
         return self._step_once(f"{name}/embed_{texts}", embed.JOB, model=model, texts=self._texts(texts), **values)
 
-    def evaluate(self, name: str, model: Model, split: str, kind: str = "", **inputs: Any) -> Step:
+    def evaluate(self, name: str, model: Model, split: str, **inputs: Any) -> Step:
         """Rank the corpus by the vectors of a model, and evaluate the ranking."""
         inputs["query_embeddings"] = self.embed(name, model, split)
         inputs["corpus_embeddings"] = self.embed(name, model, "corpus")
-        return self._evaluate(name, kind, split, **inputs)
-
-    def add_prior(
-        self, name: str, model: Model, evaluations: Mapping[str, Step], zero_shot: Step
-    ) -> tuple[dict[str, Step], Step]:
-        """Evaluate with a label prior that is fitted on the held-out queries. Return the evaluations, and the fit.
-        zero_shot: the evaluation of the held-out queries before training."""
-        fitted = step(
-            f"{name}/fit_label_prior",
-            fit_label_prior.JOB,
-            train=self._texts("train"),
-            valid=self.prepared["valid"],
-            corpus=self.prepared["corpus"],
-            query_embeddings=self.embed(name, model, "valid"),
-            corpus_embeddings=self.embed(name, model, "corpus"),
-            reference=zero_shot["per_query.parquet"],
-        )
-        found = {
-            split: self.evaluate(name, model, split, "prior", prior=fitted["prior"], before=before)
-            for split, before in evaluations.items()
-        }
-        return found, fitted
+        return self._evaluate(name, "", split, **inputs)
 
     def evaluate_order(self, name: str, kind: str, split: str, scored: Step | Output, **inputs: Any) -> Step:
         """Order the first documents of rankings by other scores, and evaluate the result."""

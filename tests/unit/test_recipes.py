@@ -196,40 +196,16 @@ def test_a_teacher_may_be_behind_an_api_and_the_miner_may_guide(data: str) -> No
         build_retriever(data, "teacher=ftp://x")
 
 
-def test_the_label_prior_has_a_row_and_the_reranker_gets_its_lists(data: str) -> None:
-    steps, summary = build_retriever(data, "reranker=embedder", "label_prior=true", "iterations=1")
-    assert not summary.unreached
-    by_name = {step.name: step for step in steps}
-    fitted = by_name["iter0/fit_label_prior"]
-    assert [str(fitted.inputs[name]) for name in ("train", "valid")] == ["prepare[train]", "prepare[valid]"]
-    for split, end in (("test", ""), ("valid", "_valid")):
-        evaluated = by_name[f"iter0/evaluate_prior{end}"]
-        assert str(evaluated.inputs["prior"]) == "iter0/fit_label_prior[prior]"
-        assert str(by_name[f"iter0/rerank_{split}"].inputs["lists"]) == f"iter0/evaluate_prior{end}[ranking]"
-    labels = [row.label for row in summary.rows]
-    assert labels == ["BM25", "zero-shot", "iteration 0", "iteration 0, label prior", "iteration 0, reranked"]
-    shown = {title: metric.step.name for title, metric in summary.rows[3].metrics}
-    assert shown["MAP@25"] == "iter0/evaluate_prior"
-    with pytest.raises(InputError, match="label_prior: true given, without held-out queries"):
-        build_retriever(data, "label_prior=true", "validation_fraction=0")
-
-
-@pytest.mark.parametrize("prior", [True, False])
-def test_predictions_have_the_label_prior_of_the_run(data: str, prior: bool) -> None:
+def test_predictions_are_those_of_the_last_embedder(data: str) -> None:
     """The steps of a recipe stand for those of a finished run."""
-    steps, summary = build_retriever(data, f"label_prior={str(prior).lower()}", "iterations=1")
-    assert not summary.unreached
+    steps, _ = build_retriever(data, "iterations=1")
     by_name = {step.name: step for step in steps}
     run: Any = SimpleNamespace(get=by_name.get, step=by_name.__getitem__)
     corpus = by_name["prepare"]["corpus"]
     (system,) = find_systems(run, "iter0", "model", by_name["prepare"], corpus)
-    assert str(system.queries.inputs["prior"]) == ("iter0/fit_label_prior[prior]" if prior else "None")
+    assert str(system.queries.inputs["corpus_embeddings"]) == "iter0/embed_corpus"
     (tested,) = find_systems(run, "iter0", "model", None, corpus)
-    end = "_prior" if prior else ""
-    assert (tested.queries.name, tested.valid and tested.valid.name) == (
-        f"iter0/evaluate{end}",
-        f"iter0/evaluate{end}_valid",
-    )
+    assert (tested.queries.name, tested.valid and tested.valid.name) == ("iter0/evaluate", "iter0/evaluate_valid")
 
 
 def test_each_half_is_scored_by_the_reranker_of_the_other(data: str) -> None:

@@ -16,7 +16,7 @@ from ratchet.data.rankings import reorder
 from ratchet.data.significance import list_half_widths, number_groups
 from ratchet.data.tables import RANKED, add_carried, list_shards, read_queries, read_shards, write_table
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
-from ratchet.data.vectors import group_blocks, read_blocks, read_prior, read_vectors
+from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
 from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.retrieval.evaluate_retrieval import WITH_INTERVAL, Config, Inputs
@@ -47,7 +47,6 @@ class Worker:
         self.corpus = table.select(["id"])
         self.ids: pa.Array = table["id"].combine_chunks()
         self.documents: list[str] = [] if dense else table["text"].to_pylist()
-        self.prior_N = read_prior(inputs.prior, self.ids) if inputs.prior else None
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         shard = read_queries(source)
@@ -78,8 +77,6 @@ class Worker:
         self, query_QD: np.ndarray, relevant: Relevant, own_Q: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the ranks of the relevant documents [R], and scores [Q, K] and rows [Q, K] of the best documents."""
-        if self.prior_N is not None:
-            query_QD = np.hstack([query_QD, np.ones((len(query_QD), 1), np.float32)])
         scores_R = score_relevant(query_QD, relevant, self._read_blocks(mapped=True))
         counter = RankCounter(relevant, scores_R, query_QD=query_QD, exclude_Q=own_Q, device=self.device)
         groups = group_blocks(self._read_blocks(), max(1, BYTES_AT_ONCE // (4 * query_QD.shape[1])))
@@ -88,13 +85,9 @@ class Worker:
         return counter.before_R + 1, *merge_top_k(best, most)
 
     def _read_blocks(self, mapped: bool = False) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the vectors of the corpus, with the prior as a further dimension, which is 1 for queries."""
+        """Yield the vectors of the corpus."""
         assert self.inputs.corpus_embeddings is not None
-        for first, block_ND in read_blocks(self.inputs.corpus_embeddings, self.ids, mapped=mapped):
-            if self.prior_N is None:
-                yield first, block_ND
-            else:
-                yield first, np.hstack([block_ND, self.prior_N[first : first + len(block_ND), None]])
+        return read_blocks(self.inputs.corpus_embeddings, self.ids, mapped=mapped)
 
     def _rank_truncated(self, query_QD: np.ndarray, relevant: Relevant, own_Q: np.ndarray) -> dict[str, np.ndarray]:
         """Return, by column, the ranks of the relevant documents by the first dimensions [R]; see `rank_truncated`."""
@@ -131,11 +124,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if config.system == "dense" and (inputs.query_embeddings is None or inputs.corpus_embeddings is None):
         raise InputError(
             "evaluate_retrieval: no embeddings given; expected those of queries and corpus; give them, or system=bm25"
-        )
-    if inputs.prior is not None and (config.system != "dense" or config.dims):
-        raise InputError(
-            "evaluate_retrieval.prior: given, with another system than dense or with dims; expected a dense ranking by"
-            " whole vectors; leave it out"
         )
     queries, corpus = read_shards(inputs.queries), read_shards(inputs.corpus, ["id", "text"])
     ranking = context.out / "ranking"
