@@ -34,7 +34,7 @@ def unite(parts: Sequence[Part], *, sampled: bool = False) -> RetrievalData:
 
     def queries() -> Iterator[Query]:
         for number, (place, data, split, options) in enumerate(parts):
-            task, prefix = options.get("instruction", [""])[0], corpus.prefixes[number][data.numbered]
+            task, prefix = options.get("instruction", [""])[0], corpus.prefix(number, data.numbered)
             everything = split and not any(query.split == split for query in data.queries)
             for query in data.queries:
                 if not everything and (query.split != split if split else query.split in own):
@@ -71,13 +71,8 @@ class _UnitedCorpus:
         self._dropped_N = part_N[first_N] < part_N
         known = sum(len(data.corpus) for _, data, *_ in parts) if sampled else len(texts)
         self.size = known - int(self._dropped_N.sum())
-        self.prefixes = list[tuple[str, str]]()
-        """What stands in front of the ids that each data set has, and of those that its reader gave."""
-        self._is_numbered = list[bool]()
-        for number, ((_, documents), (*_, options)) in enumerate(zip(self._parts, parts, strict=True)):
-            prefix = "".join(f"{name}/" for name in options.get("name", ()))
-            self.prefixes.append((prefix, prefix or (f"{number}/" if len(parts) > 1 else "")))
-            self._is_numbered.append(not next(iter(documents)).where)
+        self._names = [options.get("name", [""])[0] for *_, options in parts]
+        self._is_numbered = [not next(iter(documents)).where for _, documents in self._parts]
         self._renamed: dict[tuple[int, str], str] = {}
         """(data set, id in it) -> id of the document with the same text in an earlier one."""
         kept = dict.fromkeys(first_N[self._dropped_N].tolist(), "")
@@ -89,7 +84,12 @@ class _UnitedCorpus:
 
     def rename(self, number: int, name: str) -> str:
         """Return the id here of the document that data set `number` calls `name`."""
-        return self._renamed.get((number, name)) or f"{self.prefixes[number][self._is_numbered[number]]}{name}"
+        return self._renamed.get((number, name)) or self.prefix(number, self._is_numbered[number]) + name
+
+    def prefix(self, number: int, is_numbered: bool) -> str:
+        """Return what stands in front of the ids of a data set. is_numbered: whether its reader gave them."""
+        name = self._names[number] or (str(number) if is_numbered and len(self._parts) > 1 else "")
+        return f"{name}/" if name else ""
 
     def read(self) -> Iterator[Document]:
         for is_dropped, (number, document) in zip(self._dropped_N, self._number(), strict=True):

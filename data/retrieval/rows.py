@@ -73,16 +73,13 @@ def number_rows(
             if first_Q[query] != number:
                 continue
             same = row_R[after_Q[query - 1] if query else 0 : after_Q[query]].tolist() if merge else [number]
+            ends = [[start_R[2 * row + side : 2 * row + side + 2] for row in same] for side in (0, 1)]
             positives, negatives = (
-                dict.fromkeys(
-                    f"d{n}" for r in same for n in document_T[start_R[2 * r + s] : start_R[2 * r + s + 1]].tolist()
-                )
-                for s in (0, 1)
+                dict.fromkeys(f"d{n}" for start, end in own for n in document_T[start:end].tolist()) for own in ends
             )
             others = tuple(name for name in negatives if not merge or name not in positives)
-            labels = tuple(positives), (1,) * len(positives), others, row.group
-            about: dict[str, Any] = {"where": row.where, "teacher": row.teacher, "task": row.task, "prompt": row.prompt}
-            yield Query(row.id or f"q{query}", row.text, *labels, **about)
+            labels, about = (tuple(positives), (1,) * len(positives), others), (row.teacher, row.task, row.prompt)
+            yield Query(row.id or f"q{query}", row.text, *labels, row.group, None, row.where, *about)
 
     corpus = LargeCorpus(documents, list(islice(documents(), SAMPLE)), round(len(first_D) / share))
     notes = {repeated: len(keys) - len(first_Q)}

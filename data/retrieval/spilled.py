@@ -73,9 +73,6 @@ class Selection(Sequence[T]):
     def __getitem__(self, at: Any) -> Any:
         return self.items[int(self.places[at])]
 
-    def __iter__(self) -> Iterator[T]:
-        return (self.items[int(place)] for place in self.places)
-
 
 def hash_names(names: Iterable[Collection[str]]) -> tuple[np.ndarray, np.ndarray]:
     """Return the hashes of the P names that stand in several collections, int64 [P], and the number of the collection
