@@ -15,19 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ratchet.data import tables
 from ratchet.data.formats.flag_embedding import make_line, write_lines
 from ratchet.data.negatives import Window, choose_negatives
-from ratchet.data.tables import (
-    MINED,
-    Texts,
-    add_carried,
-    hash_shards,
-    hash_texts,
-    list_shards,
-    read_queries,
-    read_shards,
-    write_table,
-)
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_dim, read_vectors, take_rows
 from ratchet.errors import InputError
@@ -94,8 +84,8 @@ class IndexBuilder:
 
     def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
         self.config, self.inputs, self.device = config, inputs, device
-        self.candidates = Candidates(config, inputs, read_shards(inputs.corpus, ["id"]))
-        self.queries = read_shards(inputs.queries, ["id"])["id"].combine_chunks()
+        self.candidates = Candidates(config, inputs, tables.read_shards(inputs.corpus, ["id"]))
+        self.queries = tables.read_shards(inputs.queries, ["id"])["id"].combine_chunks()
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         vectors, seed = target.with_suffix(".lists"), self.config.seed
@@ -134,20 +124,20 @@ class Worker:
     """Mines negatives for shards of queries. index: of `IndexBuilder`, for an approximate search."""
 
     def __init__(self, config: Config, inputs: Inputs, device: str, index: Path | None = None) -> None:
-        self.text_N = hash_shards(inputs.corpus)
+        self.text_N = tables.hash_shards(inputs.corpus)
         self.config, self.inputs, self.device = config, inputs, device
         names = [field.name for field in fields(Window)[2:]]
         self.window = Window(*config.window, **{name: getattr(config, name) for name in names})
-        self.table = read_shards(inputs.corpus, ["id"])
+        self.table = tables.read_shards(inputs.corpus, ["id"])
         self.candidates = Candidates(config, inputs, self.table)
         self.ids, self.index = self.candidates.ids, None if index is None else faiss.read_index(str(index))
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
-        shard = read_queries(source)
+        shard = tables.read_queries(source)
         queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.table)
         vectors = self.inputs.query_embeddings / f"{source.stem}.arrow"
         query_QD = read_vectors(vectors, shard["id"].combine_chunks())
-        text_Q = hash_texts(shard["text"])
+        text_Q = tables.hash_texts(shard["text"])
         positives = Relevant(*find_corpus_rows(shard, "positives", self.table, str(source), self.inputs.corpus))
         if len(bad_q := np.flatnonzero(np.diff(positives.indptr) == 0)):
             raise InputError(
@@ -178,10 +168,10 @@ class Worker:
             }
             for q, query in enumerate(queries)
         ]
-        ids, scores = (MINED.field(name).type for name in ("negatives", "negative_scores"))
+        ids, scores = (tables.MINED.field(name).type for name in ("negatives", "negative_scores"))
         columns = [("random_fill", pa.int32()), ("suspects", ids), ("suspect_scores", scores)]
-        schema = add_carried(pa.schema([*MINED, *columns]), shard.column_names)
-        write_table(target, pa.Table.from_pylist(rows, schema=schema))
+        schema = tables.add_carried(pa.schema([*tables.MINED, *columns]), shard.column_names)
+        tables.write_table(target, pa.Table.from_pylist(rows, schema=schema))
         return {
             "rows": len(rows),
             "negatives": sum(len(c.rows) for c in chosen),
@@ -224,23 +214,23 @@ def find_candidates(config: Config, inputs: Inputs, corpus: pa.Table) -> np.ndar
     """Return the corpus rows that may be negatives, int64, rising. None: all."""
     if config.candidates == "corpus":
         return None
-    labelled = np.unique(find_corpus_rows(read_shards(inputs.queries), "positives", corpus)[1])
+    labelled = np.unique(find_corpus_rows(tables.read_shards(inputs.queries), "positives", corpus)[1])
     return labelled if config.candidates == "labelled" or len(labelled) >= len(corpus) / 4 else None
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    shards = list_shards(inputs.queries)
+    shards = tables.list_shards(inputs.queries)
     total = count_rows(shards, ["id", "text", "positives"])
     arguments = {"config": config, "inputs": inputs, "device": "cuda" if context.resources.gpus else "cpu"}
     recall: dict[str, float] = {}
     if config.min_recall:
-        folder, source = context.work / "index", list_shards(inputs.corpus)[:1]
+        folder, source = context.work / "index", tables.list_shards(inputs.corpus)[:1]
         built = map_shards(context, source, IndexBuilder, arguments, folder, suffix="faiss")
         recall["recall"] = round(built["found"] / built["expected"], 4)
         arguments["index"] = folder / f"{source[0].stem}.faiss"
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
     positive, negative, hardest = write_jsonl(context.out, read_texts(context.out, inputs.corpus))
-    corpus = read_shards(inputs.corpus, ["id"])
+    corpus = tables.read_shards(inputs.corpus, ["id"])
     candidates = find_candidates(config, inputs, corpus)
     return Result(
         {
@@ -257,11 +247,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     )
 
 
-def read_texts(mined: Path, corpus: Path) -> Texts:
+def read_texts(mined: Path, corpus: Path) -> tables.Texts:
     """Read the texts of the documents that mined shards name."""
-    named = read_shards(mined, ["positives", "negatives", "suspects"])
+    named = tables.read_shards(mined, ["positives", "negatives", "suspects"])
     ids = pc.unique(pa.chunked_array([part.flatten() for column in named.columns for part in column.chunks]))
-    return Texts(read_shards(corpus, ["id", "text"], ids=ids))
+    return tables.Texts(tables.read_shards(corpus, ["id", "text"], ids=ids))
 
 
 def write_jsonl(folder: Path, text_of: Mapping[str, str]) -> tuple[float, float, list[dict[str, Any]]]:
@@ -273,7 +263,7 @@ def write_jsonl(folder: Path, text_of: Mapping[str, str]) -> tuple[float, float,
 
     def lines() -> Iterable[dict[str, Any]]:
         nonlocal number
-        for path in list_shards(folder):
+        for path in tables.list_shards(folder):
             for row in pq.read_table(path).to_pylist():
                 number += 1
                 sums[0] += sum(row["positive_scores"])

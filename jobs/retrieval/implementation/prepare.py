@@ -8,21 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ratchet.data import tables
 from ratchet.data.rankings import summarize_counts
 from ratchet.data.retrieval import Query, RetrievalData
 from ratchet.data.retrieval.checks import check_documents
 from ratchet.data.retrieval.spilled import hash_names
 from ratchet.data.retrieval.splits import find_seen
-from ratchet.data.tables import (
-    CORPUS,
-    GROUPED,
-    HELD_OUT,
-    INSTRUCTIONS,
-    SCORES,
-    TEACHER_SCORES,
-    add_carried,
-    write_shards,
-)
 from ratchet.jobs.retrieval.prepare import Config, Inputs
 from ratchet.jobs.retrieval.splits import describe_repeated, load_data, split_data
 from ratchet.orchestrator.job_interface import Context, Progress, Result
@@ -33,9 +24,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     splits = split_data(data, config)
     documents, longest = _copy_corpus(context, config, data)
     scored = splits["train"] and all(query.teacher for query in splits["train"])
-    scores = [TEACHER_SCORES["positives"], TEACHER_SCORES["negatives"]] if scored else []
-    instructions = [name for name in INSTRUCTIONS if f"{name}s" in data.notes]
-    further = [(name, SCORES) for name in scores]
+    scores = [tables.TEACHER_SCORES["positives"], tables.TEACHER_SCORES["negatives"]] if scored else []
+    instructions = [name for name in tables.INSTRUCTIONS if f"{name}s" in data.notes]
+    further = [(name, tables.SCORES) for name in scores]
     statistics = []
     for name, queries in splits.items():
         seen = [True] * len(queries) if name == "train" else find_seen(splits["train"], queries).tolist()
@@ -43,8 +34,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             {**query._asdict(), "seen": own, **dict(zip(scores, query.teacher or (), strict=False))}
             for query, own in zip(queries, seen, strict=True)
         )
-        schema = pa.schema([*(GROUPED if name == "train" else HELD_OUT), *further])
-        write_shards(context.out / name, rows, add_carried(schema, instructions), config.shard_rows)
+        schema = pa.schema([*(tables.GROUPED if name == "train" else tables.HELD_OUT), *further])
+        tables.write_shards(context.out / name, rows, tables.add_carried(schema, instructions), config.shard_rows)
         statistics.append(_statistics(name, queries, sum(seen)))
     context.progress(Progress(len(data.queries), len(data.queries), "queries"))
     counts = {f"{name}/queries": len(queries) for name, queries in splits.items()}
@@ -68,7 +59,7 @@ def _copy_corpus(context: Context, config: Config, data: RetrievalData) -> tuple
             if documents % config.shard_rows == 0:
                 context.progress(Progress(documents, len(data.corpus), "documents"))
 
-    write_shards(context.out / "corpus", rows(), CORPUS, config.shard_rows)
+    tables.write_shards(context.out / "corpus", rows(), tables.CORPUS, config.shard_rows)
     return documents, longest
 
 
