@@ -230,9 +230,19 @@ def _read_shard(path: Path, columns: Sequence[str] | None) -> pa.Table:
     return table
 
 
+@contextmanager
+def name_tmpdir() -> Iterator[None]:
+    """Context manager: let the error of a full disk name the folder of temporary files."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or f"{tempfile.gettempdir()} (TMPDIR)"
+        raise
+
+
 def _map_copy(held: list[pa.Table], rest: Iterable[pa.Table]) -> pa.Table:
     """Write tables to a file without a name, and map it. `held` is emptied."""
-    with tempfile.TemporaryFile(prefix="ratchet-") as file:
+    with name_tmpdir(), tempfile.TemporaryFile(prefix="ratchet-") as file:
         with pa.ipc.new_file(file, held[0].schema) as writer:
             while held:
                 writer.write_table(held.pop(0))

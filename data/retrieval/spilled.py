@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ratchet.data.tables import HELD_BYTES
+from ratchet.data.tables import HELD_BYTES, name_tmpdir
 
 BLOCK = 1000
 """Items that are written and read at a time."""
@@ -37,7 +37,8 @@ class Spilled(Sequence[T]):
         self._length, self._number, self._block = 0, -1, list[T]()
         rest = iter(items)
         while block := list(islice(rest, BLOCK)):
-            self._file.write(marshal.dumps([*map(tuple, block)]))
+            with name_tmpdir():
+                self._file.write(marshal.dumps([*map(tuple, block)]))
             self._starts.append(self._file.tell())
             self._length += len(block)
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import resource
+import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ratchet.data import tables
 from ratchet.data.retrieval import Query, spilled
 from ratchet.data.retrieval.rows import Row, number_rows
 from ratchet.data.retrieval.spilled import Selection, Spilled, hash_names, number_by_appearance
+from ratchet.errors import describe
 
 
 def make(number: int) -> Query:
@@ -39,6 +45,26 @@ def test_items_come_back_in_order_and_by_place(number: int, held: int, monkeypat
         assert kept[-1] == items[-1] == Selection(kept, np.arange(number))[-1]
     with pytest.raises(IndexError):
         kept[number]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda: Spilled((make(n) for n in range(5000)), Query._make),
+        lambda: tables.join_tables([pa.table({"a": range(50_000)})] * 2),
+    ],
+)
+def test_a_full_disk_is_reported_with_the_folder(write: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spilled, "HELD_BYTES", 8)
+    monkeypatch.setattr(tables, "HELD_BYTES", 0)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        with pytest.raises(OSError) as caught:  # noqa: PT011
+            write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert describe(caught.value).startswith(f"{tempfile.gettempdir()} (TMPDIR): File too large; expected free space")
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5)))
