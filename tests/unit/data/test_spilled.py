@@ -60,7 +60,7 @@ def test_a_full_disk_is_reported_with_the_folder(write: Callable[[], Any], monke
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
     try:
-        with pytest.raises(OSError) as caught:  # noqa: PT011
+        with pytest.raises(OSError) as caught:
             write()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
