@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import ray
 from ray.data import ActorPoolStrategy, DataContext
 
@@ -45,7 +46,7 @@ from ratchet.orchestrator.job_interface import Context, Resources
 from tests.support.nodes import Nodes, environment_of
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCK = 256
+BLOCK = 128
 """Rows per block, and per shard."""
 
 
@@ -139,7 +140,7 @@ def by_actors(shards: list[Path], out: Path, workers: int) -> None:
 
 
 class Tokenizer:
-    """Tokenizes a block; the tokenizer is kept in the process."""
+    """Reads a file and tokenizes its texts; the tokenizer is kept in the process."""
 
     kept: TextTokenizer | None = None
 
@@ -148,8 +149,9 @@ class Tokenizer:
         if cls.kept is None:
             config = read_encoding_config(resolve(MINILM))
             cls.kept = TextTokenizer(encoder.load_tokenizer(resolve(MINILM), config), config)
-        ids = cls.kept(list(batch["text"]), "passage")
-        return {"id": batch["id"], "ids": np.array([np.array(row, np.int32) for row in ids], dtype=object)}
+        texts = pq.read_table(batch["source"][0]).to_pydict()
+        ids = cls.kept(texts["text"], "passage")
+        return {"id": np.array(texts["id"]), "ids": np.array([np.array(row, np.int32) for row in ids], dtype=object)}
 
 
 class ActorOnTokens:
@@ -172,8 +174,11 @@ class ActorOnTokens:
 
 
 def by_blocks(shards: list[Path], out: Path, workers: int) -> None:
-    data = ray.data.read_parquet([str(path) for path in shards], override_num_blocks=len(shards))
-    tokens = data.map_batches(Tokenizer.tokenize, batch_size=BLOCK)
+    # Not by read_parquet, which makes one block of small files, so that one actor would get all rows.
+    items = [{"source": str(path)} for path in shards]
+    data = ray.data.from_items(items, override_num_blocks=len(items))
+    # With other resources than the actors': Ray Data would put both into one process.
+    tokens = data.map_batches(Tokenizer.tokenize, batch_size=1, num_cpus=0.5)
     pool = ActorPoolStrategy(size=workers)
     vectors = tokens.map_batches(ActorOnTokens, batch_size=BLOCK, compute=pool, num_cpus=1)
     vectors.write_parquet(str(out / "vectors"))
