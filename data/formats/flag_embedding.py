@@ -51,9 +51,7 @@ def read(path: Path, *, sampled: bool = False) -> RetrievalData:
     sampled: as in `pairs.read`.
     """
     rows, share = take_sample(_read_rows(path), [path], sampled)
-    pool: Iterable[tuple[str, dict[str, Any]]] = ()
-    if (path.parent / POOL).exists() and share == 1:
-        pool = read_json_objects(path.parent / POOL)
+    pool = read_json_objects(path.parent / POOL) if (path.parent / POOL).exists() and share == 1 else ()
     others = (read_field(where, line, "text", str) for where, line in pool)
     return number_rows(rows, "lines that repeat an earlier one, left out", merge=False, others=others, share=share)
 

@@ -105,13 +105,20 @@ def take_sample(rows: Iterator[Row], files: Sequence[Path], sampled: bool) -> tu
 
 def estimate_rows(files: Sequence[Path], first: Sequence[Row | Document]) -> int:
     """Return the number of rows of tables; of a text file an estimate from its first ones."""
-    if files[0].suffix == ".parquet":
-        return sum(pq.read_metadata(file).num_rows for file in files)
-    if files[0].suffix == ".arrow":
-        return sum(batch.num_rows for file in files for batch in pa.ipc.open_stream(pa.memory_map(str(file))))
+    if files[0].suffix in (".parquet", ".arrow"):
+        return sum(map(_count_rows, files))
     with files[0].open("rb") as opened:
         read = sum(map(len, islice(opened, int(first[-1].where.rpartition(":")[2]))))
     return round(len(first) * files[0].stat().st_size / read)
+
+
+def _count_rows(path: Path) -> int:
+    try:
+        if path.suffix == ".arrow":
+            return sum(batch.num_rows for batch in pa.ipc.open_stream(pa.memory_map(str(path))))
+        return int(pq.read_metadata(path).num_rows)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); expected a complete table; copy the file again") from None
 
 
 def _read_objects(path: Path, options: Options, labelled: bool) -> Iterator[tuple[str, dict[str, Any]]]:

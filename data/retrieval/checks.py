@@ -87,9 +87,8 @@ def refuse_repeated(places: dict[str, str], name: str, where: str, what: str) ->
     """Remember where a name stands. Raises DataError, with both places, if it stands somewhere else already."""
     if (first := places.setdefault(name, where)) == where:
         return
-    hint = ""
-    if first.rpartition(":")[0] != where.rpartition(":")[0]:
-        hint = ", or give one of the data sets a name, which then stands in front of its ids: '?name=NAME' behind it"
+    hint = ", or give one of the data sets a name, which then stands in front of its ids: '?name=NAME' behind it"
+    hint = hint if first.rpartition(":")[0] != where.rpartition(":")[0] else ""
     raise DataError(
         f"{where}: {what} '{name[:60]}' is also at {first}; expected unique ids; rename or remove one{hint}"
     )

@@ -330,6 +330,23 @@ def test_large_files_are_planned_from_their_first_rows_and_checked_when_they_are
 
 
 @pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_a_damaged_table_among_large_ones_is_named_while_planning(suffix: str, tmp_path: Path) -> None:
+    table = pa.table({"query": [f"q {n}" for n in range(60)], "positive": [f"p {n}" for n in range(60)]})
+    for name in ("a", "b"):
+        path = tmp_path / f"{name}.{suffix}"
+        if suffix == "parquet":
+            pq.write_table(table, path)
+        else:
+            with path.open("wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+                writer.write_table(table, max_chunksize=10)
+    assert predict(Config(), Inputs(tmp_path), {}).metrics["train/queries"] == pytest.approx(120 * 0.72, abs=15)
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(DataError, match=rf"b\.{suffix}: cannot be read .*; expected a complete table; copy the file"):
+        predict(Config(), Inputs(tmp_path), {})
+
+
+@pytest.mark.usefixtures("large")
 def test_a_large_corpus_can_be_part_of_a_mixture(context: MakeContext, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("".join(f'{{"query": "other {n}", "pos": ["yes"], "neg": ["no"]}}\n' for n in range(20)))
