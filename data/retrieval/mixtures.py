@@ -47,12 +47,11 @@ def unite(parts: Sequence[Part], *, sampled: bool = False) -> RetrievalData:
     found = Spilled(queries(), Query._make)
     for _, data, *_ in parts:
         notes.update(data.notes)
-    documents = list(islice(corpus.read(), None if sampled else SAMPLE))
     weights = [float(options.get("weight", ["1"])[0]) for *_, options in parts]
     share = sum(len(data.queries) for _, data, *_ in parts) / sum(
         len(data.queries) / data.share for _, data, *_ in parts
     )
-    large = LargeCorpus(corpus.read, documents, corpus.size)
+    large = LargeCorpus(corpus.read, list(islice(corpus.read(), None if sampled else SAMPLE)), corpus.size)
     united = RetrievalData(large, found, +notes, weights=weights, share=share)
     return check_data(united, ", ".join(part[0] for part in parts))
 

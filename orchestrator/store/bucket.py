@@ -194,21 +194,24 @@ class Bucket(Backend):
 
         A local file that continues the published one, such as the events of a run on this machine, stays.
         """
-        for meta in self.list_objects(key):
+
+        def update(meta: Any) -> None:
             name = meta["path"]
             version = meta["e_tag"] or f"{meta['size']} {meta['last_modified']}"  # not every storage has ETags
             path, (known, before) = folder / name.removeprefix(f"{key}/"), self._read_synced(name)
             if known == version and path.exists():
-                continue
+                return
             if (content := self.read(name)) is None:
-                continue  # it was removed since it was listed
+                return  # it was removed since it was listed
             has_changed = path.exists() and _stamp(path) != before
             if not has_changed or not path.read_bytes().startswith(content):
                 replace(path, content)
-                written = meta["last_modified"].timestamp()
-                os.utime(path, (written, written))
+                os.utime(path, (meta["last_modified"].timestamp(),) * 2)
             stamp = _stamp(path)
             self._record_synced(name, version, stamp if stamp[0] == len(content) else [])
+
+        with ThreadPoolExecutor(4 * TRANSFERS) as pool:  # most are small
+            list(pool.map(update, self.list_objects(key)))
 
     @contextmanager
     def report_unreachable(self, key: str, *, reading: bool = False) -> Iterator[None]:

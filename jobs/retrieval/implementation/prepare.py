@@ -26,7 +26,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     scored = splits["train"] and all(query.teacher for query in splits["train"])
     scores = [tables.TEACHER_SCORES["positives"], tables.TEACHER_SCORES["negatives"]] if scored else []
     instructions = [name for name in tables.INSTRUCTIONS if f"{name}s" in data.notes]
-    further = [(name, tables.SCORES) for name in scores]
     statistics = []
     for name, queries in splits.items():
         seen = [True] * len(queries) if name == "train" else find_seen(splits["train"], queries).tolist()
@@ -34,7 +33,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             {**query._asdict(), "seen": own, **dict(zip(scores, query.teacher or (), strict=False))}
             for query, own in zip(queries, seen, strict=True)
         )
-        schema = pa.schema([*(tables.GROUPED if name == "train" else tables.HELD_OUT), *further])
+        own = tables.GROUPED if name == "train" else tables.HELD_OUT
+        schema = pa.schema([*own, *((score, tables.SCORES) for score in scores)])
         tables.write_shards(context.out / name, rows, tables.add_carried(schema, instructions), config.shard_rows)
         statistics.append(_statistics(name, queries, sum(seen)))
     context.progress(Progress(len(data.queries), len(data.queries), "queries"))
