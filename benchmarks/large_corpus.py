@@ -6,7 +6,7 @@
 vectors in shards. `prepare` is the job; `datasets` loads and sorts the same file with the Hugging Face library.
 `make-pairs` writes as many pairs, each with a passage of its own, and `prepare-pairs` splits them. `mine`
 searches all vectors for one shard of queries, as a worker does, and writes the training file, as the driver does;
-`index` builds an index that finds 95 % of the 200 nearest, and `mine-approximate` searches it for the same shard;
+`index` builds an index that finds 95 % of the 200 nearest, and `mine-approximate` searches it for all shards;
 `evaluate` ranks the whole corpus for the shard. `train` starts training on as many mined queries as there are
 documents: it reads them, draws the order of an epoch, and makes its first batch with the texts; `train-sft` does so
 with as many tokenized samples of 60 tokens. Two peaks of the process's memory are printed: the kernel's `ru_maxrss`,
@@ -47,13 +47,13 @@ from ratchet.jobs.retrieval.mine import Inputs as MineInputs
 from ratchet.jobs.retrieval.prepare import Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Resources
 
-BYTES, SHARD_ROWS = 500, 65_536
+BYTES, SHARD_ROWS = 500, 20_000
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--documents", type=int, default=1_000_000)
-    parser.add_argument("--queries", type=int, default=20_000, help="training queries; a shard has 4,096")
+    parser.add_argument("--queries", type=int, default=20_000, help=f"training queries; a shard has {SHARD_ROWS:,}")
     parser.add_argument("--dim", type=int, default=384)
     parser.add_argument("--rank", type=int, default=0, help="random vectors of a lower rank and noise; 0: without")
     parser.add_argument("--storage-dtype", default="float16", help="of the vectors, as in `embed`")
@@ -202,10 +202,10 @@ def mine(given: argparse.Namespace) -> None:
     from ratchet.jobs.retrieval.implementation.mine import Worker, read_texts, write_jsonl
 
     inputs, context = MineInputs(*list_inputs(given)), make_context(given, given.stage)
-    source = list_shards(inputs.queries)[0]
     index = given.folder / "index" / "index.faiss" if given.stage == "mine-approximate" else None
     worker = Worker(MineConfig(), inputs, "cpu", index)
-    print(worker(source, context.out / source.name, lambda *_: None))
+    for source in list_shards(inputs.queries)[: 1 if index is None else None]:
+        print(worker(source, context.out / source.name, lambda *_: None), flush=True)
     write_jsonl(context.out, read_texts(context.out, inputs.corpus))
 
 
