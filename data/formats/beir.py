@@ -73,7 +73,7 @@ def _read_corpus(folder: Path) -> Corpus:
     if size <= retrieval.LARGE:
         return list(read())
     first = list(islice(read(), retrieval.SAMPLE))
-    return LargeCorpus(read, first, max(len(first), estimate_rows(files, first)))
+    return LargeCorpus(read, first, estimate_rows(files, first))
 
 
 def is_folder(path: Path) -> bool:

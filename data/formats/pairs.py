@@ -100,16 +100,16 @@ def take_sample(rows: Iterator[Row], files: Sequence[Path], sampled: bool) -> tu
     if not sampled or sum(file.stat().st_size for file in files) <= retrieval.LARGE:
         return rows, 1.0
     first = list(islice(rows, retrieval.SAMPLE))
-    return iter(first), len(first) / max(len(first), estimate_rows(files, first))
+    return iter(first), len(first) / estimate_rows(files, first)
 
 
 def estimate_rows(files: Sequence[Path], first: Sequence[Row | Document]) -> int:
-    """Return the number of rows of tables; of a text file an estimate from its first ones."""
+    """Return the number of rows of tables; of a text file an estimate from its first ones, at least their number."""
     if files[0].suffix in (".parquet", ".arrow"):
         return sum(map(_count_rows, files))
     with files[0].open("rb") as opened:
         read = sum(map(len, islice(opened, int(first[-1].where.rpartition(":")[2]))))
-    return round(len(first) * files[0].stat().st_size / read)
+    return max(len(first), round(len(first) * files[0].stat().st_size / read))
 
 
 def _count_rows(path: Path) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ import numpy as np
 
 from ratchet.data.retrieval import SAMPLE, Document, LargeCorpus, Query, RetrievalData, sample
 from ratchet.data.retrieval.checks import check_data
-from ratchet.data.retrieval.spilled import Selection, Spilled, number_by_appearance
+from ratchet.data.retrieval.spilled import Selection, Spilled, hash_each, number_by_appearance
 
 Part = tuple[str, RetrievalData, str, Mapping[str, Sequence[str]]]
 """The path of a data set, what was read, the split that all its queries are for (valid, test or empty), and its options
@@ -61,14 +60,11 @@ class _UnitedCorpus:
 
     def __init__(self, parts: Sequence[Part], sampled: bool) -> None:
         self._parts = [(place, sample(data.corpus) if sampled else data.corpus) for place, data, *_ in parts]
-        texts, sizes = array("q"), list[int]()
-        for _, documents in self._parts:
-            texts.extend(hash(document.text) for document in documents)
-            sizes.append(len(texts) - sum(sizes))
-        number_N, first_U = number_by_appearance(np.asarray(texts))
-        part_N, first_N = np.repeat(np.arange(len(parts)), sizes), first_U[number_N]
+        hashes = [hash_each(document.text for document in documents) for _, documents in self._parts]
+        number_N, first_U = number_by_appearance(np.concatenate(hashes))
+        part_N, first_N = np.repeat(np.arange(len(parts)), list(map(len, hashes))), first_U[number_N]
         self._dropped_N = part_N[first_N] < part_N
-        known = sum(len(data.corpus) for _, data, *_ in parts) if sampled else len(texts)
+        known = sum(len(data.corpus) for _, data, *_ in parts) if sampled else len(part_N)
         self.size = known - int(self._dropped_N.sum())
         self._names = [options.get("name", [""])[0] for *_, options in parts]
         self._is_numbered = [not next(iter(documents)).where for _, documents in self._parts]

@@ -77,8 +77,8 @@ def number_rows(
             positives, negatives = (
                 dict.fromkeys(f"d{n}" for start, end in own for n in document_T[start:end].tolist()) for own in ends
             )
-            others = tuple(name for name in negatives if not merge or name not in positives)
-            labels, about = (tuple(positives), (1,) * len(positives), others), (row.teacher, row.task, row.prompt)
+            left = tuple(name for name in negatives if not merge or name not in positives)
+            labels, about = (tuple(positives), (1,) * len(positives), left), (row.teacher, row.task, row.prompt)
             yield Query(row.id or f"q{query}", row.text, *labels, row.group, None, row.where, *about)
 
     corpus = LargeCorpus(documents, list(islice(documents(), SAMPLE)), round(len(first_D) / share))

@@ -75,6 +75,11 @@ class Selection(Sequence[T]):
         return self.items[int(self.places[at])]
 
 
+def hash_each(texts: Iterable[str]) -> np.ndarray:
+    """Return the hash of each text, int64 [N]."""
+    return np.fromiter(map(hash, texts), np.int64)
+
+
 def hash_names(names: Iterable[Collection[str]]) -> tuple[np.ndarray, np.ndarray]:
     """Return the hashes of the P names that stand in several collections, int64 [P], and the number of the collection
     of each, int64 [P]."""

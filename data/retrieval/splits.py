@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ratchet.data.retrieval import Query
-from ratchet.data.retrieval.spilled import Selection, hash_names, number_by_appearance
+from ratchet.data.retrieval.spilled import Selection, hash_each, hash_names, number_by_appearance
 from ratchet.errors import DataError
 
 NAMES = ("train", "valid", "test")
@@ -63,7 +63,7 @@ def split_queries(
         key_F = _connect(free)
     else:
         keys = (query.id if split_by == "query" else query.group for query in free)
-        key_F = np.fromiter(map(hash, keys), np.int64, len(free))
+        key_F = hash_each(keys)
     group_F, first_G = number_by_appearance(key_F)
     groups = list(range(len(first_G)))
     random.Random(seed).shuffle(groups)
@@ -107,11 +107,10 @@ def leave_out_labels(train: Sequence[Query], held_out: Sequence[Query], fraction
     """Return the training queries without those of some labels, so that at least this fraction of the held-out queries
     has no positive of a training query. Labels of few training queries are left out first: they cost the least."""
     name_P, query_P = _hash_positives(train)
-    label_L, number_L = np.unique(name_P, return_counts=True)
     held_P, held_of_P = _hash_positives(held_out)
-    at_P = np.minimum(np.searchsorted(label_L, held_P), max(0, len(label_L) - 1))
-    known_P = number_L[at_P] * (label_L[at_P] == held_P) if len(label_L) else np.zeros(len(held_P))
-    trained_H = np.bincount(held_of_P, known_P, len(held_out))
+    label_P = np.unique(np.concatenate([name_P, held_P]), return_inverse=True)[1]
+    trained_L = np.bincount(label_P[: len(name_P)], minlength=len(label_P))
+    trained_H = np.bincount(held_of_P, trained_L[label_P[len(name_P) :]], len(held_out))
     seen = np.flatnonzero(trained_H)
     missing = math.ceil(fraction * len(held_out)) - (len(held_out) - len(seen))
     chosen = seen[np.argsort(trained_H[seen], kind="stable")][: max(0, missing)]

@@ -12,7 +12,7 @@ from ratchet.data.formats.pairs import parse_options
 from ratchet.data.retrieval import Document, Query, RetrievalData
 from ratchet.data.retrieval.checks import check_data
 from ratchet.data.retrieval.mixtures import unite, weigh
-from ratchet.data.retrieval.spilled import hash_names
+from ratchet.data.retrieval.spilled import hash_each
 from ratchet.data.retrieval.splits import Splits, leave_out_labels, split_queries
 from ratchet.data.tables import INSTRUCTIONS
 from ratchet.errors import InputError
@@ -39,8 +39,9 @@ def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> Retri
     if parts:
         data = unite(parts, sampled=sampled)
         instructions = {(query.task, query.prompt) for query in data.queries}
-        for name, texts in zip(INSTRUCTIONS, map(set, zip(*instructions, strict=True)), strict=True):
-            data.notes.update({f"{name}s": len(texts - {""})} if texts != {""} else {})
+        for number, name in enumerate(INSTRUCTIONS):
+            if texts := {one[number] for one in instructions} - {""}:
+                data.notes[f"{name}s"] = len(texts)
         return data
     corpus = [Document(rule.id, rule.sentence) for rule in RULES]
     queries = [
@@ -71,7 +72,7 @@ def split_data(data: RetrievalData, config: Config) -> Splits:
 
 def describe_repeated(splits: Splits) -> str:
     """Return how many queries of `train` have the text of a test query, or an empty string for none."""
-    test_Q, train_Q = (hash_names([query.text] for query in splits.get(name, ()))[0] for name in ("test", "train"))
+    test_Q, train_Q = (hash_each(query.text for query in splits.get(name, ())) for name in ("test", "train"))
     repeated = np.flatnonzero(np.isin(train_Q, test_Q))
     if not len(repeated):
         return ""

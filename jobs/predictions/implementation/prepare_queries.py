@@ -11,7 +11,6 @@ from ratchet.orchestrator.job_interface import Context, Result
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     queries = load_queries(inputs.queries)
     instructions = [name for name in INSTRUCTIONS if any(getattr(query, name) for query in queries)]
-    write_shards(
-        context.out, (query._asdict() for query in queries), add_carried(QUERIES, instructions), config.shard_rows
-    )
+    rows = (query._asdict() for query in queries)
+    write_shards(context.out, rows, add_carried(QUERIES, instructions), config.shard_rows)
     return Result({"queries": len(queries), "longest_text": max(len(query.text) for query in queries)})

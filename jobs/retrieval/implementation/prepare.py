@@ -12,7 +12,7 @@ from ratchet.data import tables
 from ratchet.data.rankings import summarize_counts
 from ratchet.data.retrieval import Query, RetrievalData
 from ratchet.data.retrieval.checks import check_documents
-from ratchet.data.retrieval.spilled import hash_names
+from ratchet.data.retrieval.spilled import hash_each
 from ratchet.data.retrieval.splits import find_seen
 from ratchet.jobs.retrieval.prepare import Config, Inputs
 from ratchet.jobs.retrieval.splits import describe_repeated, load_data, split_data
@@ -33,8 +33,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             {**query._asdict(), "seen": own, **dict(zip(scores, query.teacher or (), strict=False))}
             for query, own in zip(queries, seen, strict=True)
         )
-        own = tables.GROUPED if name == "train" else tables.HELD_OUT
-        schema = pa.schema([*own, *((score, tables.SCORES) for score in scores)])
+        columns = tables.GROUPED if name == "train" else tables.HELD_OUT
+        schema = pa.schema([*columns, *((score, tables.SCORES) for score in scores)])
         tables.write_shards(context.out / name, rows, tables.add_carried(schema, instructions), config.shard_rows)
         statistics.append(_statistics(name, queries, sum(seen)))
     context.progress(Progress(len(data.queries), len(data.queries), "queries"))
@@ -67,7 +67,7 @@ def _statistics(name: str, queries: Sequence[Query], seen: int) -> dict[str, flo
     return {
         "split": name,
         "queries": len(queries),
-        "groups": len(np.unique(hash_names([query.group] for query in queries)[0])),
+        "groups": len(np.unique(hash_each(query.group for query in queries))),
         "with a label seen in training": seen,
         **{f"relevant, {key}": value for key, value in summarize_counts([len(q.positives) for q in queries]).items()},
     }
