@@ -4,14 +4,14 @@
 
 `make` writes a BEIR folder of random words (about 500 bytes per passage), once per folder, and `vectors` random unit
 vectors in shards. `prepare` is the job; `datasets` loads and sorts the same file with the Hugging Face library.
-`make-pairs` writes as many pairs, each with a passage of its own, and `prepare-pairs` splits them. `mine`
-searches all vectors for one shard of queries, as a worker does, and writes the training file, as the driver does;
-`index` builds an index that finds 95 % of the 200 nearest, and `mine-approximate` searches it for all shards;
-`evaluate` ranks the whole corpus for the shard. `train` starts training on as many mined queries as there are
-documents: it reads them, draws the order of an epoch, and makes its first batch with the texts; `train-sft` does so
-with as many tokenized samples of 60 tokens. Two peaks of the process's memory are printed: the kernel's `ru_maxrss`,
-and what of it was not a mapped file, whose pages the kernel takes back when it needs them (sampled). `--limit` runs
-each stage in a memory control group of the kernel, of so many GB, page cache included (needs root and cgroups 1).
+`make-pairs` writes as many pairs, each with a passage of its own, and `prepare-pairs` splits them. `mine` searches all
+vectors for the queries, shard by shard as a worker does, and writes the training file, as the driver does; `index`
+builds an index that finds 95 % of the 200 nearest, and `mine-approximate` searches it; `evaluate` ranks the whole
+corpus for each query. `train` starts training on as many mined queries as there are documents: it reads them, draws the
+order of an epoch, and makes its first batch with the texts; `train-sft` does so with as many tokenized samples of 60
+tokens. Two peaks of the process's memory are printed: the kernel's `ru_maxrss`, and what of it was not a mapped file,
+whose pages the kernel takes back when it needs them (sampled). `--limit` runs each stage in a memory control group of
+the kernel, of so many GB, page cache included (needs root and cgroups 1).
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def mine(given: argparse.Namespace) -> None:
     inputs, context = MineInputs(*list_inputs(given)), make_context(given, given.stage)
     index = given.folder / "index" / "index.faiss" if given.stage == "mine-approximate" else None
     worker = Worker(MineConfig(), inputs, "cpu", index)
-    for source in list_shards(inputs.queries)[: 1 if index is None else None]:
+    for source in list_shards(inputs.queries):
         print(worker(source, context.out / source.name, lambda *_: None), flush=True)
     write_jsonl(context.out, read_texts(context.out, inputs.corpus))
 
@@ -235,8 +235,9 @@ def evaluate(given: argparse.Namespace) -> None:
     from ratchet.jobs.retrieval.implementation.evaluate_retrieval import Worker
 
     inputs, context = EvaluationInputs(*list_inputs(given)), make_context(given, "evaluate")
-    source = list_shards(inputs.queries)[0]
-    print(Worker(EvaluationConfig(), inputs, "cpu")(source, context.out / source.name, lambda *_: None))
+    worker, print_since = Worker(EvaluationConfig(), inputs, "cpu"), Clock()
+    for source in list_shards(inputs.queries):
+        print_since(f"{worker(source, context.out / source.name, lambda *_: None)}")
 
 
 def train(given: argparse.Namespace) -> None:

@@ -109,7 +109,7 @@ def make_index(query: np.ndarray, corpus: np.ndarray, k: int, recall: float) -> 
     lists = count_lists(len(corpus))
     with tempfile.TemporaryDirectory() as folder:
         sample = corpus[: VECTORS_PER_LIST * lists]
-        index = build_lists(Path(folder, "vectors"), sample, np.array_split(corpus, 16), lists, seed=0)
+        index = build_lists(Path(folder, "vectors"), sample, lambda: np.array_split(corpus, 16), lists, seed=0)
     built, asked = time.perf_counter() - start, query[:256]
     found, expected = choose_probes(index, asked, corpus[top_k(asked, corpus, k)[1]], recall)
     print(f"index: built in {built:.1f} s; {index.nprobe} of {lists} lists per query find {found / expected:.3f}")

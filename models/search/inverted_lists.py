@@ -13,22 +13,21 @@ a list.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import faiss
 import numpy as np
 import torch
 from faiss.contrib.inspect_tools import get_invlist
-from faiss.contrib.ondisk import merge_ondisk
 
 from ratchet.models.search.top_k import EMPTY, decode_rows, decode_scores, encode_keys, estimate_kth, select_reaching
 
 VECTORS_PER_LIST = 64
 """Vectors per list that k-means sees; FAISS warns below 39."""
+ROW_BYTES = 8
+"""Bytes of the number of a row in a list."""
 ROWS_AT_ONCE = 4096
 """Vectors of a list that are multiplied at a time."""
 
@@ -39,26 +38,42 @@ def count_lists(rows: int) -> int:
     return max(1, round(rows**0.5))
 
 
-def build_lists(vectors: Path, sample_SD: np.ndarray, blocks: Iterable[np.ndarray], lists: int, seed: int) -> Any:
+def build_lists(
+    vectors: Path, sample_SD: np.ndarray, read: Callable[[], Iterable[np.ndarray]], lists: int, seed: int
+) -> Any:
     """Return an index of the rows of all blocks, numbered from 0 in their order, whose vectors are in the new file
     `vectors`; `faiss.write_index` writes the rest of it.
 
-    sample_SD: float32, rows of the corpus for k-means. One block [n, D] float32 is in memory at a time; twice the bytes
-    of the corpus are on disk until the lists are merged."""
+    sample_SD: float32, rows of the corpus for k-means. read: returns the blocks [n, D] float32, one of which is in
+    memory at a time, besides 4 bytes per row. It is called twice: the first pass finds the list of each row, and the
+    second one writes the row to its place. FAISS's `merge_ondisk` maps a file per block and copies small pieces of all:
+    with little memory, what the kernel reads ahead is dropped before it is used, and read again and again."""
     faiss.omp_set_num_threads(torch.get_num_threads())
     index: Any = faiss.index_factory(sample_SD.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT)
     index.cp.seed = seed
     index.train(sample_SD)
-    rows = 0
-    with TemporaryDirectory(dir=vectors.parent, prefix=f"{vectors.name}.") as folder:
-        parts = list[str]()
-        for block_ND in blocks:
-            index.add_with_ids(block_ND, np.arange(rows, rows + len(block_ND)))
-            parts.append(os.path.join(folder, str(len(parts))))
-            faiss.write_index(index, parts[-1])
-            index.reset()
+    list_N = np.concatenate([index.quantizer.search(block_ND, 1)[1][:, 0].astype(np.int32) for block_ND in read()])
+    size_L, width = np.bincount(list_N, minlength=lists), index.code_size
+    held: Any = faiss.OnDiskInvertedLists(lists, width, str(vectors))
+    held.set_all_lists_sizes(faiss.swig_ptr(size_L.view(np.uint64)))  # a pointer: a copy would be freed before the call
+    held.update_totsize(len(list_N) * (width + ROW_BYTES))
+    begin_L = (np.cumsum(size_L) - size_L) * (width + ROW_BYTES)  # of a list: its vectors, then their rows
+    vector_at_L, row_at_L, rows = begin_L, begin_L + size_L * width, 0
+    with vectors.open("r+b") as file:
+        for block_ND in read():
+            list_n = list_N[rows : rows + len(block_ND)]
+            order_n = np.argsort(list_n, kind="stable")
+            vector_nD, row_n, count_L = block_ND[order_n], order_n + rows, np.bincount(list_n, minlength=lists)
+            for number, end in zip(np.flatnonzero(count_L), np.cumsum(count_L[count_L > 0]), strict=True):
+                some = slice(end - count_L[number], end)
+                for places, values in ((vector_at_L, vector_nD), (row_at_L, row_n)):
+                    file.seek(places[number])
+                    file.write(values[some].data)
+            vector_at_L, row_at_L = vector_at_L + count_L * width, row_at_L + count_L * ROW_BYTES
             rows += len(block_ND)
-        merge_ondisk(index, parts, str(vectors))
+    index.replace_invlists(held, True)
+    held.this.disown()
+    index.ntotal = rows
     return index
 
 

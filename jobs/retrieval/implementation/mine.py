@@ -84,7 +84,7 @@ class IndexBuilder:
 
     def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
         self.config, self.inputs, self.device = config, inputs, device
-        self.candidates = Candidates(config, inputs, tables.read_shards(inputs.corpus, ["id"]))
+        self.candidates, self.read = Candidates(config, inputs, tables.read_shards(inputs.corpus, ["id"])), 0
         self.queries = tables.read_shards(inputs.queries, ["id"])["id"].combine_chunks()
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
@@ -92,7 +92,7 @@ class IndexBuilder:
         lists = count_lists(len(self.candidates))
         trained = draw(len(self.candidates), VECTORS_PER_LIST * lists, seed)
         sample_SD = take_rows(self.candidates.read(), trained)
-        index = build_lists(vectors, sample_SD, self._read(report), lists, seed)
+        index = build_lists(vectors, sample_SD, lambda: self._read(report), lists, seed)
         sync(vectors)
         queries = read_blocks(self.inputs.query_embeddings, self.queries, mapped=True)
         query_QD = take_rows(queries, draw(len(self.queries), SAMPLE, seed))
@@ -110,9 +110,10 @@ class IndexBuilder:
         return nearest_nD[place_QK]
 
     def _read(self, report: ReportProgress) -> Iterator[np.ndarray]:
-        for first, block_ND in self.candidates.read():
+        for _, block_ND in self.candidates.read():
             yield block_ND
-            report(first + len(block_ND))
+            self.read += len(block_ND)
+            report(self.read // 2)  # all are read twice
 
 
 def draw(number: int, most: int, seed: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
+from faiss.contrib.inspect_tools import get_invlist
 
 from ratchet.models.search import inverted_lists
 from ratchet.models.search.inverted_lists import build_lists, choose_probes, count_lists, search_lists
@@ -31,11 +32,33 @@ CORPUS, QUERY = draw_vectors(1, ROWS), draw_vectors(2, QUERIES)
 @pytest.fixture
 def index(tmp_path: Path) -> Any:
     """An index of 55 lists that was built of five blocks, written, and read again."""
-    built = build_lists(tmp_path / "vectors", CORPUS[::2], np.array_split(CORPUS, 5), count_lists(ROWS), seed=0)
+    built = build_lists(tmp_path / "vectors", CORPUS[::2], lambda: np.array_split(CORPUS, 5), count_lists(ROWS), seed=0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["vectors"]
     faiss.write_index(built, str(tmp_path / "index"))
     del built
     return faiss.read_index(str(tmp_path / "index"))
+
+
+def test_the_lists_are_those_that_faiss_builds_in_memory(index: Any, tmp_path: Path) -> None:
+    expected: Any = faiss.index_factory(16, f"IVF{index.nlist},Flat", faiss.METRIC_INNER_PRODUCT)
+    expected.cp.seed = 0
+    expected.train(CORPUS[::2])
+    expected.add(CORPUS)
+    for number in range(index.nlist):
+        for ours, theirs in zip(*(get_invlist(one.invlists, number) for one in (index, expected)), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    assert (tmp_path / "vectors").stat().st_size == ROWS * (4 * 16 + 8)
+
+
+def test_a_list_may_be_empty(tmp_path: Path) -> None:
+    """Two distinct vectors, and three lists of their own or none."""
+    corpus_ND = np.repeat(np.eye(2, dtype=np.float32), [3, 5], axis=0)
+    index = build_lists(tmp_path / "vectors", corpus_ND, lambda: [corpus_ND[:4], corpus_ND[4:]], 3, seed=0)
+    assert min(index.invlists.list_size(number) for number in range(3)) == 0
+    index.nprobe = 3
+    scores_QK, rows_QK = search_lists(index, np.eye(2, dtype=np.float32), 8)
+    np.testing.assert_array_equal(rows_QK, [range(8), [3, 4, 5, 6, 7, 0, 1, 2]])
+    np.testing.assert_array_equal(scores_QK, np.sort(scores_QK)[:, ::-1])
 
 
 def rank_all() -> np.ndarray:
@@ -94,7 +117,7 @@ def test_one_list_may_hold_more_than_there_is_room_for(tmp_path: Path) -> None:
     """All documents but a few are in one list, and rise in score for a query: each block of them is a candidate."""
     many_ND = np.tile(CORPUS[:1], (900, 1)) * np.linspace(0.1, 1, 900, dtype=np.float32)[:, None]
     corpus_ND = np.concatenate([many_ND, CORPUS[:40]])
-    index = build_lists(tmp_path / "vectors", corpus_ND, [corpus_ND], 4, seed=0)
+    index = build_lists(tmp_path / "vectors", corpus_ND, lambda: [corpus_ND], 4, seed=0)
     index.nprobe = 4
     scores_QK, rows_QK = search_lists(index, CORPUS[:3], 5)
     expected_scores_QK, expected_QK = top_k(CORPUS[:3], corpus_ND, 5)
@@ -104,5 +127,5 @@ def test_one_list_may_hold_more_than_there_is_room_for(tmp_path: Path) -> None:
 
 def test_equal_scores_are_in_the_order_of_their_rows(tmp_path: Path) -> None:
     same_ND = np.tile(CORPUS[:1], (10, 1))
-    index = build_lists(tmp_path / "vectors", same_ND, [same_ND], 1, seed=0)
+    index = build_lists(tmp_path / "vectors", same_ND, lambda: [same_ND], 1, seed=0)
     assert search_lists(index, same_ND[:2], 4)[1].tolist() == [[0, 1, 2, 3]] * 2
