@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ PEAK_TFLOPS |= {"H200": 989, "B200": 2250}
 """Dense bfloat16 (T4 and V100: float16) of the manufacturers' data sheets, by Ray's name of the GPU."""
 UTILISATION = 0.35
 """Part of the peak that large models reach in training and in batches of inference."""
+_ESTIMATING = threading.Lock()  # steps start in threads, and counting a model changes defaults of torch for all of them
 
 
 @dataclass(frozen=True)
@@ -122,15 +124,36 @@ def check_fits(plan: Plan, found: Mapping[str, StepNeeds], machines: Sequence[Ma
 
 
 def check_disk(plan: Plan, found: Mapping[str, StepNeeds]) -> None:
-    """Raise InputError for the first step that writes more than is free where the store is."""
-    free = shutil.disk_usage(plan.store.root).free / 1e9
+    """Raise InputError for the first step that writes more than is free where the store is. Note in the plan where the
+    steps together do."""
+    free, total = shutil.disk_usage(plan.store.root).free / 1e9, 0.0
     for name, own in found.items():
-        if own.needs.disk > free:
+        total += (missing := max(0.0, own.needs.disk - _measure_work(plan, name)))
+        if missing > free:
             raise InputError(
-                f"step {name}: writes up to {own.needs.disk:.1f} GB, checkpoints included; expected at most the"
+                f"step {name}: writes up to {missing:.1f} GB, checkpoints included; expected at most the"
                 f" {free:.1f} GB that are free at {plan.store.root}; free some (`ratchet gc` lists what can be removed)"
                 " or give another --store"
             )
+    if total > free:
+        plan.notes.append(f"the steps write up to {total:.1f} GB; {free:.1f} GB are free at {plan.store.root}")
+
+
+def check_step_disk(plan: Plan, name: str, machines: Sequence[Machine]) -> None:
+    """Raise InputError for a step that is about to start and writes more than is free by now."""
+    with _ESTIMATING:
+        own = _estimate_step(plan, plan.steps[name].step, machines)
+    check_disk(plan, {} if own is None else {name: own})
+
+
+def _measure_work(plan: Plan, name: str) -> float:
+    """Return how many GB the attempts of a step have written that the next one continues from."""
+    work, size = plan.store.local("steps", plan.steps[name].step_id or name, "work"), 0
+    for folder, _, files in os.walk(work):
+        for file in files:
+            with suppress(FileNotFoundError):  # another driver works on it
+                size += os.lstat(os.path.join(folder, file)).st_size
+    return size / 1e9
 
 
 def _estimate_step(plan: Plan, step: Step, machines: Sequence[Machine]) -> StepNeeds | None:

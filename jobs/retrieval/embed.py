@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +13,7 @@ from ratchet.jobs.inference import EngineConfig, check_adapter, check_engine, re
 from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.model_files import check_folder
-from ratchet.models.model_kind import check_embedder
+from ratchet.models.model_kind import check_embedder, read_config
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources
 
 
@@ -82,14 +82,16 @@ def check_onnx(config: Config, inputs: Inputs) -> None:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder = needs.find_model("model", inputs, parents)
-    if folder is None:
+    if (folder := needs.find_model("model", inputs, parents)) is None:
         return None
     limit = config.max_length or read_encoding_config(folder).max_length
     length = limit if inputs.examples else needs.bound_length(limit, parents, "texts")
     names = ("documents",) if config.role == "passage" else ("test/queries",)
     rows = needs.count(parents, "texts", *names, "test/statements")
-    return needs.infer(folder, "backbone", config, inputs, resources, parents, length=length, rows=rows)
+    own = needs.infer(folder, "backbone", config, inputs, resources, parents, length=length, rows=rows)
+    size = 4 * config.npy + (4 if config.storage_dtype == "float32" else 2)
+    disk = (rows or 0) * read_config(folder).get("hidden_size", 0) * size / 1e9
+    return replace(own or Needs(0.0, 0.0), disk=disk) if disk > 0.05 else own
 
 
 JOB = Job(

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Result, Seed
+from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Result, Seed
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Config:
     min_recall: Annotated[float, Interval(gt=0, le=1)] | None = None
     """Share of the nearest documents, as many as the window's end, that an approximate search finds (FAISS IVF, as many
     lists as a sample of the queries needs for it; the metric `recall` is that of other queries). It pays for millions
-    of documents and many thousand queries. The index takes three times the vectors' bytes on disk while it is built.
+    of documents and many thousand queries. The index takes up to twice the bytes of the vectors on disk.
     None: exact search."""
     seed: Seed = 42
     """Seed of the random draws. The draw of a query does not depend on other queries."""
@@ -65,6 +65,13 @@ def check(config: Config, inputs: Inputs) -> None:
         raise InputError(f"mine.window: {start},{end} given; expected 0 <= first < second, such as 2,200")
 
 
+def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
+    if config.min_recall is None or inputs.corpus_embeddings is None:
+        return None
+    vectors = sum(file.stat().st_size for file in inputs.corpus_embeddings.glob("*.arrow"))
+    return Needs(0.0, 0.0, disk=2 * vectors / 1e9)
+
+
 JOB = Job(
     "mine",
     config=Config,
@@ -72,6 +79,7 @@ JOB = Job(
     resources=MAP_RESOURCES,
     is_worker=lambda config: True,
     check=check,
+    needs=estimate_needs,
     predict=lambda config, inputs, parents: Result(parents["queries"].metrics if "queries" in parents else {}),
     metrics=lambda config: (
         "queries",

@@ -147,7 +147,7 @@ def _format_needs(own: StepNeeds) -> str:
     needs, workers = own.needs, own.resources.workers or 1
     parts = [f"{workers} workers"] if workers > 1 else []
     parts += [f"GPU {needs.gpu_memory:.1f} GB"] if needs.gpu_memory else []
-    parts += [f"memory {needs.memory:.1f} GB"]
+    parts += [f"memory {needs.memory:.1f} GB"] if needs.memory else []
     parts += [f"disk {needs.disk:.1f} GB"] if needs.disk >= 0.05 else []
     parts += [f"at most {format_duration(own.hours * 3600)}"] if own.hours is not None else []
     return ", ".join(parts)

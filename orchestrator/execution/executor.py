@@ -18,6 +18,7 @@ from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.execution.warm_start import WarmStartFamily
 from ratchet.orchestrator.job_interface.job import Context
 from ratchet.orchestrator.job_interface.lost_work import LostWork, read_lost_work
+from ratchet.orchestrator.needs import check_step_disk
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Commit
@@ -106,6 +107,8 @@ class Executor:
         started = time.time()
         inputs = self.plan.inputs(name, verified=True)
         self.plan.check_sources(name)
+        machines = self.cluster.machines()
+        check_step_disk(self.plan, name, machines)
         self.view.started(name, lease.attempt)
         self.run_log.event("started", name, step_id=step_id, attempt=lease.attempt)
         staging = self.plan.store.staging(step_id, lease.attempt)
@@ -123,7 +126,7 @@ class Executor:
             attempt=lease.attempt,
             out=staging,
             work=work,
-            resources=step.place(self.cluster.machines()),
+            resources=step.place(machines),
             logs=self.plan.store.local("steps", step_id, "logs"),
             warm_start_to=work / "state" if family else None,
             warm_start_from=state,

@@ -200,8 +200,7 @@ class Run:
 
     def copy_result(self, target: Path) -> None:
         """Copy the first result of the summary, if it is there, to a folder that does not exist yet, as a whole."""
-        source = next(iter(self.locate_results().values()), None)
-        if source is None:
+        if (source := next(iter(self.locate_results().values()), None)) is None:
             return
         unfinished = target.with_name(f".{target.name}.{os.getpid()}")
         try:
@@ -256,6 +255,6 @@ def begin(
     found = needs.estimate(plan, machines)
     if not cluster.is_external:  # its machines may become others
         needs.check_fits(plan, found, machines)
-        needs.check_disk(plan, found)
+    needs.check_disk(plan, found)
     about = {"command": shlex.join(argv), "parameters": dict(parameters), "versions": versions(), "doc": recipe.doc}
     return plan, RunLog.begin(store, recipe.name, about)

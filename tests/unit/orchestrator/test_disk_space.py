@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ratchet.errors import InputError
+from ratchet.jobs.retrieval import embed, mine
+from ratchet.orchestrator import needs, recipe
 from ratchet.orchestrator.cli.main import main
+from ratchet.orchestrator.job_interface import Needs, Resources, Result
+from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.store import Store
 
 RECIPE = """
 from dataclasses import dataclass
+from pathlib import Path
 from ratchet.orchestrator.job_interface import Job, Needs, Result
 from ratchet.orchestrator.step import Row, Summary, step
 
@@ -19,7 +28,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Inputs:
-    pass
+    before: Path | None = None
 
 JOB = Job(
     "write", version=1, config=Config, inputs=Inputs, run=lambda context, config, inputs: Result({}),
@@ -27,18 +36,82 @@ JOB = Job(
 )
 
 def writing(*, disk: float = 0.0) -> Summary:
-    \"\"\"One step.\"\"\"
-    return Summary([Row("one", {}, [step("first", JOB, disk=disk)])])
+    \"\"\"Two steps.\"\"\"
+    first = step("first", JOB, disk=disk)
+    return Summary([Row("one", {}, [first, step("second", JOB, before=first, disk=disk)])])
 """
 
 
-def test_a_step_that_writes_more_than_is_free_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "writing.py").write_text(RECIPE)
+@pytest.fixture(scope="module")
+def writing(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The file of the recipe."""
+    file = tmp_path_factory.mktemp("recipe") / "writing.py"
+    file.write_text(RECIPE)
+    return str(file)
+
+
+def make_plan(tmp_path: Path, writing: str, *lines: str) -> Plan:
+    store = Store.open(str(tmp_path / "store"))
+    plan = Plan(recipe.build(recipe.find(writing), recipe.Settings.read(lines), store)[0], store)
+    plan.check()
+    return plan
+
+
+def count_free(folder: Path) -> float:
+    return shutil.disk_usage(folder).free / 1e9
+
+
+def test_a_step_that_writes_more_than_is_free_is_refused(
+    tmp_path: Path, writing: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = tmp_path / "store"
-    command = ["run", str(tmp_path / "writing.py"), "--store", str(store), "--set", "disk=1e9"]
+    command = ["run", writing, "--store", str(store), "--set", "disk=1e9"]
     assert main(command) == 2
     said = capsys.readouterr().err
     assert "step first: writes up to 1000000000.0 GB, checkpoints included; expected at most the" in said
     assert f"GB that are free at {store}; free some" in said
     assert not list(store.glob("runs/*"))
     assert main(["plan", *command[1:], "--gpu", "H100:80"]) == 0, "for another machine"
+
+
+def test_what_earlier_attempts_wrote_does_not_count(tmp_path: Path, writing: str) -> None:
+    plan, machines = make_plan(tmp_path, writing, f"disk={count_free(tmp_path) + 400}"), needs.list_known_machines()
+    with pytest.raises(InputError, match="step first: writes up to"):
+        needs.check_step_disk(plan, "first", machines)
+    shards = plan.store.work(plan.steps["first"].step_id) / "shards"
+    shards.mkdir()
+    with (shards / "shard-00000.parquet").open("wb") as file:
+        file.truncate(500 * 10**9)  # takes no blocks of the disk
+    needs.check_step_disk(plan, "first", machines)
+    with pytest.raises(InputError, match="step second: writes up to"):
+        needs.check_disk(plan, needs.estimate(plan, machines))
+
+
+def test_steps_that_together_write_more_than_is_free_are_noted(tmp_path: Path, writing: str) -> None:
+    for share, noted in ((0.4, False), (0.6, True)):
+        plan = make_plan(tmp_path, writing, f"disk={share * count_free(tmp_path)}")
+        needs.check_disk(plan, needs.estimate(plan, needs.list_known_machines()))
+        assert [note for note in plan.notes if note.startswith("the steps write up to ")] == plan.notes
+        assert bool(plan.notes) == noted
+
+
+@pytest.mark.parametrize(("dtype", "npy", "size"), [("float32", False, 4), ("float16", False, 2), ("float16", True, 6)])
+def test_the_vectors_of_a_large_corpus_are_counted(tmp_path: Path, dtype: str, npy: bool, size: int) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 384}')
+    parents = {"texts": Result({"documents": 10_000_000})}
+    config = embed.Config(storage_dtype=dtype, npy=npy)  # type: ignore[arg-type]
+    inputs = embed.Inputs(tmp_path, tmp_path)
+    foreseen = embed.estimate_needs(config, inputs, Resources(1, cpus=2.0, gpus=0.0), parents)
+    assert foreseen == Needs(0.0, 0.0, disk=pytest.approx(3.84 * size))
+    few = {"texts": Result({"documents": 1000})}
+    assert embed.estimate_needs(config, inputs, Resources(1, cpus=2.0, gpus=0.0), few) is None
+
+
+def test_an_index_takes_up_to_twice_its_vectors(tmp_path: Path) -> None:
+    (tmp_path / "shard-00000.arrow").write_bytes(bytes(2000))
+    (tmp_path / "shard-00001.arrow").write_bytes(bytes(1000))
+    resources, inputs = Resources(1, cpus=2.0, gpus=0.0), mine.Inputs(*[tmp_path] * 4)
+    assert mine.estimate_needs(mine.Config(min_recall=0.9), inputs, resources, {}) == Needs(0.0, 0.0, disk=6e-6)
+    assert mine.estimate_needs(mine.Config(), inputs, resources, {}) is None
+    none_yet = replace(inputs, corpus_embeddings=None)
+    assert mine.estimate_needs(mine.Config(min_recall=0.9), none_yet, resources, {}) is None
