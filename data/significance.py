@@ -69,8 +69,7 @@ def compute_p_value(before_C: np.ndarray, after_EC: np.ndarray, seed: int = 0) -
     """
     difference_EC = np.atleast_2d(after_EC) - before_C
     difference_EC = difference_EC[:, np.any(difference_EC != 0, axis=0)]
-    groups = difference_EC.shape[1]
-    if not groups:
+    if not (groups := difference_EC.shape[1]):
         return 1.0
     observed = float(difference_EC.sum(1).max())
     random, reached, left = np.random.default_rng(seed), 1, FLIPS

@@ -183,8 +183,7 @@ def merge(folder: Path | None, adapter: Path | None, resources: Resources) -> Ne
     from ratchet.models.adapters.shard_merge import read_main_dtype
 
     dtype = "bfloat16" if read_main_dtype(folder) == "bfloat16" else "float32"
-    one = _measure(folder, "backbone", dtype=dtype, rows=8, length=256, eager=True)
-    if one is None:
+    if (one := _measure(folder, "backbone", dtype=dtype, rows=8, length=256, eager=True)) is None:
         return None
     files = [] if adapter is None else adapter.glob("*.safetensors")
     # Layers are hardly narrower than the hidden states.

@@ -191,8 +191,7 @@ def configure_malloc(model: Any) -> None:
     It is kept for small models, so that it is not faulted in again at each step. It is returned at once for large ones:
     kept memory is in pieces that fit nothing else, which doubles the memory of the process.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is None:
         return
     trim_threshold, top_pad, mmap_threshold = MALLOC
     if sum(weight.nbytes for weight in model.parameters()) > KEEP_FREED_BYTES:

@@ -81,8 +81,7 @@ def open_model(
             if hasattr(module, "support_avx512bf16_for_cpu"):
                 module.support_avx512bf16_for_cpu = False
     model.eager_for_training = options.get("attn_implementation") == "eager" and model._supports_sdpa  # see eval_mode
-    missing = sorted(name for name in found["missing_keys"] if not may_lack(name))
-    if missing:
+    if missing := sorted(name for name in found["missing_keys"] if not may_lack(name)):
         raise ModelError(
             f"model {base}: {missing[0]} and {len(missing) - 1} more weights are missing; expected all that"
             " config.json asks for; fetch or save the model again"

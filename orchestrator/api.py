@@ -43,8 +43,7 @@ class StepResult:
     def path(self) -> Path:
         """The folder of the result. Its files are verified, and those in a bucket are downloaded first. Raises RunError
         if the step has no result."""
-        commit = self.store.lookup(self.data.step_id) if self.data.step_id else None
-        if commit is None:
+        if (commit := self.store.lookup(self.data.step_id) if self.data.step_id else None) is None:
             raise RunError(f"step {self.data.name}: no result; expected one; run the recipe again")
         return self.store.path(commit.manifest, full=True)
 

@@ -53,8 +53,7 @@ class FinishedRun:
 
         Raises InputError for a step that the run did not make or finish, or whose result was removed.
         """
-        step_id = self.step_ids.get(name)
-        if step_id is None:
+        if (step_id := self.step_ids.get(name)) is None:
             raise InputError(f"run {self.run_id}: step '{name}' given; {expect_one_of(self.step_ids, name)}")
         if self.store.lookup(step_id) is None:
             raise InputError(
@@ -102,8 +101,7 @@ def find_run(run_id: str) -> FinishedRun:
 
 def find_model_output(name: str) -> Output | None:
     """Return the folder of a model that a run made, as `find_run_model` does."""
-    made = find_run_model(name)
-    if made is None:
+    if (made := find_run_model(name)) is None:
         return None
     place = f"{made.run_id}/{made.step}" if NAME.fullmatch(name) else f"promoted/{name}"
     return _make_step(place, made.step_id)[made.part]
@@ -123,8 +121,7 @@ def find_run_model(name: str) -> RunModel | None:
 def find_model_input(made: RunModel, field: str) -> Output | str | None:
     """Return an input of the step that made a model, such as its `base` or the `adapter` that was merged: the output of
     another step of the run, or the name that the user gave. None if it has no such input."""
-    given = made.inputs.get(field)
-    if given is None:
+    if (given := made.inputs.get(field)) is None:
         return None
     step, _, part = given.rstrip("]").partition("[")
     store = _get_store(f"run {made.run_id}")

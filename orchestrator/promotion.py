@@ -36,8 +36,7 @@ def promote(store: Store, name: str, commit: Commit, run_id: str, about: Mapping
     folder = store.local("promoted")
     make_folder(folder)
     own: dict[str, Any] = {"step_id": commit.step_id, "object": commit.manifest, **about}
-    before = read_promotion(store, name)
-    if before is not None:
+    if (before := read_promotion(store, name)) is not None:
         earlier = before.pop("earlier", [])
         own["earlier"] = [before, *earlier][:MOST_EARLIER] if before != own else earlier
     write_atomically(folder / f"{name}.json", json.dumps(own, indent=1))
@@ -72,8 +71,7 @@ def find_promoted(store: Store, name: str) -> RunModel | None:
 def check_better(store: Store, name: str, made: RunModel) -> None:
     """Raise InputError unless a model is better than the one that has the name now, by the first number of their rows
     that tells the quality, which must be of the same data."""
-    before = find_promoted(store, name)
-    if before is None:
+    if (before := find_promoted(store, name)) is None:
         return
     columns = [column for column in made.metrics if infer_direction(column) > 0 and column in before.metrics]
     if not columns or made.data.get(columns[0]) != before.data.get(columns[0]) or not made.data.get(columns[0]):

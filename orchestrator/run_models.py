@@ -136,8 +136,7 @@ def find_model(store: Store, name: str) -> RunModel:
     Raises InputError with the nearest known name if there is none."""
     run, _, own = name.partition(":")
     runs = list(list_run_logs(store))
-    matching = [run_log for run_log in runs if run and run_log.run_id.startswith(run)]
-    if not matching:
+    if not (matching := [run_log for run_log in runs if run and run_log.run_id.startswith(run)]):
         known = [run_log.run_id for run_log in runs[:MAX_KNOWN]]
         raise InputError(f"model {name}: no such run in {store.where}; {expect_one_of(known, name)}")
     made_by = ((run_log, read_models(store, run_log)) for run_log in matching)
@@ -167,8 +166,7 @@ def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, par
     if step not in steps or not steps[step]["object"] or store.lookup(steps[step]["step_id"]) is None:
         return None
     manifest = store.manifest(steps[step]["object"])
-    kind = find_kind(manifest, part)
-    if not kind:
+    if not (kind := find_kind(manifest, part)):
         return None
     about = run_log.read("about.json") or {}
     place = {"step": step, "part": part}

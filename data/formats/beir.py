@@ -92,8 +92,7 @@ def _find_qrels(folder: Path) -> list[Path]:
     hub each of the three folders has to have one."""
     if tables := sorted(folder.glob("*.parquet")):
         return tables
-    files = sorted(folder.glob("*.tsv"))
-    if not files:
+    if not (files := sorted(folder.glob("*.tsv"))):
         raise DataError(
             f"{folder}: no .tsv file in it; expected train.tsv, and dev.tsv and test.tsv if there are; add them"
         )

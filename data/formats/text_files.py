@@ -62,8 +62,7 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
     start, rows = 1, 0
     try:
         header = next((row for row in reader if len(row) > 1 or "".join(row).strip(BLANK)), [])
-        missing = [column for column in columns if column not in header]
-        if missing:
+        if missing := [column for column in columns if column not in header]:
             raise DataError(
                 f"{path}:{reader.line_num}: no column {', '.join(missing)}; found"
                 f" {show(', '.join(header) or 'nothing')}; add it"

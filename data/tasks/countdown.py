@@ -44,8 +44,7 @@ def extract_answer(text: str) -> str | None:
 def classify(numbers: Sequence[int], target: int, text: str) -> str:
     """Return `correct`, or the first of FAILURES that applies. An answer without an equals sign is the left-hand side
     alone."""
-    answer = extract_answer(text)
-    if answer is None:
+    if (answer := extract_answer(text)) is None:
         return "missing_answer_tags"
     left, equals, right = answer.partition("=")
     try:

@@ -48,11 +48,9 @@ def extract_boxed(text: str) -> str | None:
 
 
 def classify(gold: str, text: str, extract: Callable[[str], str | None]) -> str:
-    answer = extract(text)
-    if answer is None:
+    if (answer := extract(text)) is None:
         return "missing_answer"
-    value = parse_number(answer)
-    if value is None:
+    if (value := parse_number(answer)) is None:
         return "not_a_number"
     return CORRECT if value == Fraction(gold) else "wrong_value"
 

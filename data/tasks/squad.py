@@ -39,8 +39,7 @@ def normalize(text: str) -> str:
 def f1(prediction: str, gold: str) -> float:
     """Return F1 of the two normalized bags of words."""
     found, wanted = normalize(prediction).split(), normalize(gold).split()
-    same = sum((Counter(found) & Counter(wanted)).values())
-    if not same:
+    if not (same := sum((Counter(found) & Counter(wanted)).values())):
         return 0.0
     precision, recall = same / len(found), same / len(wanted)
     return 2 * precision * recall / (precision + recall)

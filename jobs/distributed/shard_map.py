@@ -120,8 +120,7 @@ def complete_shards(
     finished.mkdir(parents=True, exist_ok=True)
     out.mkdir(parents=True, exist_ok=True)
     records = {shard: _find_finished(context, shard, finished / name) for shard, name in names.items()}
-    unfinished = [shard for shard in shards if records[shard] is None]
-    if unfinished:
+    if unfinished := [shard for shard in shards if records[shard] is None]:
         done = sum(record["counts"]["rows"] for record in records.values() if record)
         process({shard: finished / names[shard] for shard in unfinished}, done)
     counts: Counter[str] = Counter(rows=0)

@@ -168,8 +168,7 @@ def list_examples(config: Config, fixed: Sequence[Example]) -> Sequence[Example]
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder = needs.find_model("base", inputs, parents)
-    if folder is None:
+    if (folder := needs.find_model("base", inputs, parents)) is None:
         return None
     limit = config.max_length or read_encoding_config(folder).max_length
     length = limit if config.num_examples or inputs.examples else needs.bound_length(limit, parents, "corpus")

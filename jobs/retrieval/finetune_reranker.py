@@ -78,8 +78,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder = needs.find_model("base", inputs, parents)
-    if folder is None:
+    if (folder := needs.find_model("base", inputs, parents)) is None:
         return None
     given = resolve_reranker_config(config, folder)
     length = needs.bound_length(given.max_length, parents, "corpus", texts=2)

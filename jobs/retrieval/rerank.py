@@ -79,8 +79,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
             f"gpus: {resources.gpus:g} per worker given; expected at most 1 with engine 'vllm', which looks for the"
             " answers in one GPU's part of the head; or set engine=transformers"
         )
-    folder = needs.find_model("model", inputs, parents)
-    if folder is None:
+    if (folder := needs.find_model("model", inputs, parents)) is None:
         return None
     reranker_config = resolve_reranker_config(config, folder)
     kind = "causal" if reranker_config.kind == "yes_no" else "classifier"

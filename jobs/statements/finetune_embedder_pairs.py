@@ -89,8 +89,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder = needs.find_model("base", inputs, parents)
-    if folder is None:
+    if (folder := needs.find_model("base", inputs, parents)) is None:
         return None
     length = config.max_length or read_encoding_config(folder).max_length
     texts = 2 * max(config.batch_size)

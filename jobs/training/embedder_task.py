@@ -100,8 +100,7 @@ class EmbedderTask(FinetuneTask):
 
     def _split_micro_batches(self, lengths: list[int]) -> list[np.ndarray]:
         """Split rows into micro batches of similar length. All workers get the same number; some may be empty."""
-        most = self.resources.micro_batch_size
-        if most is not None:
+        if (most := self.resources.micro_batch_size) is not None:
             order = np.argsort(lengths, kind="stable")
             groups = np.array_split(order, -(-len(order) // most)) if len(order) else []
         else:

@@ -44,8 +44,7 @@ def pack_rows(lengths: Sequence[int], most: int) -> list[list[int]]:
     rows: list[list[int]] = []
     room: list[int] = []
     for number in order.tolist():
-        fits = [row for row, left in enumerate(room) if left >= lengths[number]]
-        if fits:
+        if fits := [row for row, left in enumerate(room) if left >= lengths[number]]:
             row = min(fits, key=lambda at: (room[at], at))
         else:
             row = len(rows)

@@ -149,8 +149,7 @@ def _promote(arguments: argparse.Namespace) -> int:
         promotion.check_better(store, arguments.name, made)
     lines = [f"model={arguments.model}", f"name={arguments.name}", f"license={arguments.license}"]
     done = run_recipe("export", recipe.Settings.read(lines), store, ["ratchet", *sys.argv[1:]])
-    commit = done.plan.steps["export"].commit
-    if commit is None:
+    if (commit := done.plan.steps["export"].commit) is None:
         return 130 if done.interrupted else 1
     path = promotion.promote_model(store, arguments.name, made, commit, done.run_log.run_id)
     print_clean(f"promoted: {arguments.name} is {made.name}; {path / 'model'}")

@@ -130,8 +130,7 @@ class LiveView(RunListener):
 
     def progress(self, name: str, progress: Progress) -> None:
         with self._state:
-            task = self.running.get(name)
-            if task is None:
+            if (task := self.running.get(name)) is None:
                 return  # a late report of an ended step
             # Another total is another kind of work, whose rate is measured anew.
             self.bars.update(task.id, total=progress.total, completed=progress.done, state="running", progress=progress)
@@ -241,8 +240,7 @@ class LiveView(RunListener):
             return [format_duration(math.floor(passed)) if passed >= 1 else "starting", *task.fields["last_time"]]
         facts = [f"{format_duration(task.time_remaining)} left"] if progress.total and task.time_remaining else []
         numbers = dict(progress.numbers)
-        tokens = numbers.pop("tokens_per_s", None)
-        if tokens is not None:
+        if (tokens := numbers.pop("tokens_per_s", None)) is not None:
             facts.append(f"{format_compact(tokens)} tok/s")
         if "loss" in numbers:
             facts.append(f"loss {format_compact(numbers.pop('loss'))}")

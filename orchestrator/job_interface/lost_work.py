@@ -44,8 +44,7 @@ class WorkTracker:
         Returns how often it was started before in this attempt without being finished.
         """
         reported = read_json_lines(self.path)
-        starts = [number for number, line in enumerate(reported) if "attempt" in line]
-        if starts:
+        if starts := [number for number, line in enumerate(reported) if "attempt" in line]:
             _note(self.context, self._measure_lost_work(reported[starts[-1] :], kept))
         self._append(attempt=self.context.attempt, done=kept)
         return sum(reported[number]["attempt"] == self.context.attempt for number in starts)

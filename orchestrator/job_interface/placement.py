@@ -76,8 +76,7 @@ def resolve_resources(asked: Resources, machines: Sequence[Machine]) -> Resource
     gpus = asked.gpus if asked.gpus is not None else float(any(machine.gpus >= 1 for machine in fit))
     asked = replace(asked, gpus=gpus)
     workers = asked.workers or max(1, count_fitting(machines, replace(asked, cpus=asked.cpus or 0.0)) if gpus else 1)
-    cpus = asked.cpus
-    if cpus is None:
+    if (cpus := asked.cpus) is None:
         whole = {machine.cpus // share for machine in fit for share in range(1, int(machine.cpus) + 1)}
         enough = (n for n in sorted(whole, reverse=True) if count_fitting(machines, replace(asked, cpus=n)) >= workers)
         cpus = next(enough, 1.0)

@@ -291,8 +291,7 @@ def _parameters(recipe: Recipe, given: Mapping[str, str]) -> dict[str, Any]:
                 f" {', '.join(known)}, or steps.field=value{suggest(key, known)}"
             )
         values[key] = convert(text, hints[key], f"--set {key}={text}")
-    missing = [key for key in recipe.parameters if key not in values]
-    if missing:
+    if missing := [key for key in recipe.parameters if key not in values]:
         raise RecipeError(
             f"recipe {recipe.name}: {', '.join(missing)} not given; expected a value; add "
             + " ".join(f"--set {key}=..." for key in missing)
@@ -302,8 +301,7 @@ def _parameters(recipe: Recipe, given: Mapping[str, str]) -> dict[str, Any]:
 
 def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
     line = f"--set {pattern}.{name}={text}"
-    matched = match_steps(steps, pattern)
-    if not matched:
+    if not (matched := match_steps(steps, pattern)):
         known = sorted({s.name for s in steps} | {s.job.name for s in steps})
         raise RecipeError(
             f"{line}: no step matches '{pattern}'; `ratchet plan` lists the steps{suggest(pattern, known)}"

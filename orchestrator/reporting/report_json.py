@@ -30,8 +30,7 @@ def write(data: RunReport) -> str:
 
 def read(run_log: RunLog) -> RunReport | None:
     """Return the report of a run; None before its end. Raises DamagedError for a file of another schema."""
-    found = run_log.read(NAME)
-    if found is None:
+    if (found := run_log.read(NAME)) is None:
         return None
     if found.pop("schema", None) != SCHEMA:
         raise DamagedError(f"{run_log.folder / NAME}: another schema; expected {SCHEMA}; give the run's command again")

@@ -92,8 +92,7 @@ def _pair(before: Mapping[str, T], after: Mapping[str, T]) -> dict[str, tuple[T 
 
 
 def _read(run_log: RunLog) -> RunReport:
-    found = report_json.read(run_log)
-    if found is None:
+    if (found := report_json.read(run_log)) is None:
         raise StoreError(f"run {run_log.run_id}: no report; expected a run that ended; give its command again")
     return found
 

@@ -157,8 +157,7 @@ class Store:
 
     def read(self, key: str) -> Any:
         """Return a control object, or None. Raises DamagedError if it is not JSON."""
-        text = self.backend.read(key)
-        if text is None:
+        if (text := self.backend.read(key)) is None:
             return None
         try:
             return json.loads(text)
@@ -212,8 +211,7 @@ class Store:
         if self.read_only:
             return self.lookup(step_id)
         _touch(self.root / "steps" / step_id)
-        commit = self.lookup(step_id)
-        if commit is not None:
+        if (commit := self.lookup(step_id)) is not None:
             _touch(self.root / "objects" / commit.manifest)
         return commit
 

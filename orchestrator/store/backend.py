@@ -128,8 +128,7 @@ class Backend:
 
 def find_format(backend: Backend) -> bool:
     """Return whether there is a store. Raises StoreError if its format is newer than ours."""
-    text = backend.read(FORMAT_NAME)
-    if text is None:
+    if (text := backend.read(FORMAT_NAME)) is None:
         return False
     try:
         document = json.loads(text)

@@ -58,8 +58,7 @@ def plan(store: Store, *, keep: int, grace: float) -> list[Garbage]:
         if why and (size := _size_if_old(step, before)) is not None:
             yield Garbage("steps", step.name, why, size)
             return
-        address = _find_address(store, step.name)
-        if address is not None:
+        if (address := _find_address(store, step.name)) is not None:
             in_use.add(address)
         for inside in _list_folders(step):
             over = address is not None and inside.name in ("staging", "work")

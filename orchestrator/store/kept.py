@@ -70,8 +70,7 @@ def find_kept(store: Store, keep: int) -> Kept:
 
 
 def _add_open_runs(store: Store, kept: Kept) -> None:
-    open_runs = list_open_runs(store)
-    if open_runs:
+    if open_runs := list_open_runs(store):
         store.pull("runs")
         store.pull("sweeps")
     for mark in open_runs:

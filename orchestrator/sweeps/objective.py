@@ -77,8 +77,7 @@ def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched
         if any(parent.name in reached for parent in step.parents):
             reached.add(step.name)
     if dot:
-        of_name = match_steps(steps, named)
-        if not of_name:
+        if not (of_name := match_steps(steps, named)):
             known = sorted({step.name for step in steps} | {step.job.name for step in steps})
             raise RecipeError(f"--metric {metric}: no step '{named}'; {expect_one_of(known, named)}")
         steps, reached = of_name, {step.name for step in of_name} & reached

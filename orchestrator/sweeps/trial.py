@@ -110,8 +110,7 @@ class TrialActor(tune.Trainable):
 
     def _run_or_replay(self) -> dict[str, Any]:
         """Run the trial, or replay its reports if it has ended before."""
-        known = self.spec.known.get(compute_key(self.settings))
-        if known is not None:
+        if (known := self.spec.known.get(compute_key(self.settings))) is not None:
             for number, value in enumerate(known.curve, 1):
                 self.reports.put({"checkpoint": number, "value": value})
             return {} if known.value is None else {"checkpoint": max(1, len(known.curve)), "value": known.value}

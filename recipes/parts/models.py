@@ -27,8 +27,7 @@ def make_export(name: str, model: str, *, adapter: bool = False, **settings: Any
     if made := find_run_model(model):
         found = inputs["model"] if made.kind == "adapter" else find_model_input(made, "adapter") if adapter else None
         if found is not None:
-            base = find_model_input(made, "base")
-            if base is None:
+            if (base := find_model_input(made, "base")) is None:
                 raise InputError(f"model {model}: an adapter without a known base; expected one that a run trained")
             inputs = {"model": find_model(base) if isinstance(base, str) else base, "adapter": found}
             settings |= {"base_name": made.base}
