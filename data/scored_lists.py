@@ -45,14 +45,15 @@ class Lists:
         lists = zip(*(table[name].to_pylist() for name in _list_columns(table)), strict=True)
         is_scored = find_half(table, self.half).tolist()
         return table, [
-            [self._text(source, row, name) for own in parts for name in own] if is_scored[row] else []
+            self._find(source, row, [name for own in parts for name in own]) if is_scored[row] else []
             for row, parts in enumerate(lists)
         ]
 
-    def _text(self, source: Path, row: int, name: str) -> str:
-        if name not in self.text_of:
-            raise DataError(f"{source}: row {row}: '{name}' is not in {self.corpus}; expected a document's id")
-        return self.text_of[name]
+    def _find(self, source: Path, row: int, names: list[str]) -> list[str]:
+        try:
+            return self.text_of.find(names)
+        except KeyError as error:
+            raise DataError(f"{source}: row {row}: {error} is not in {self.corpus}; expected a document's id") from None
 
 
 def _list_columns(table: pa.Table) -> list[str]:
@@ -110,4 +111,4 @@ def write_flag_embedding(folder: Path, corpus: Path) -> None:
         return
     text_of = Texts(read_shards(corpus))
     rows = (row for path in shards for row in pq.read_table(path).to_pylist())
-    write_lines(folder / "flag_embedding.jsonl", (make_line(row, text_of) for row in rows))
+    write_lines(folder / "flag_embedding.jsonl", (make_line(row, text_of.find) for row in rows))

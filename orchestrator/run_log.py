@@ -77,8 +77,7 @@ class RunLog:
         """Return how the run ended: `finished`, `failed` or `interrupted`; empty if it has not, or was killed. events:
         those of the run, if they have been read."""
         found = self.events() if events is None else events
-        end = next((event for event in reversed(found) if event["event"] == "end"), None)
-        if end is None:
+        if (end := next((event for event in reversed(found) if event["event"] == "end"), None)) is None:
             return ""
         return "interrupted" if end["interrupted"] else "failed" if end["failures"] else "finished"
 

@@ -243,8 +243,7 @@ def reachable(goals: Sequence[Step]) -> list[Step]:
         stack = [(goal, iter(goal.parents))]
         while stack:
             child, parents = stack[-1]
-            parent = next((parent for parent in parents if parent not in found), None)
-            if parent is None:
+            if (parent := next((parent for parent in parents if parent not in found), None)) is None:
                 found[child] = None
                 stack.pop()
             else:

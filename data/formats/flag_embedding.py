@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,11 @@ def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
         file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
 
-def make_line(mined: Mapping[str, Any], text_of: Mapping[str, str]) -> dict[str, Any]:
+def make_line(mined: Mapping[str, Any], find: Callable[[Sequence[str]], list[str]]) -> dict[str, Any]:
     """Convert a row of a mined table (ids of positives and negatives) to a line, with its teacher scores and its
-    instructions if any."""
-    line = {
-        "query": mined["text"],
-        "pos": [text_of[name] for name in mined["positives"]],
-        "neg": [text_of[name] for name in mined["negatives"]],
-    }
+    instructions if any. find: returns the texts of ids."""
+    texts, positives = find([*mined["positives"], *mined["negatives"]]), len(mined["positives"])
+    line = {"query": mined["text"], "pos": texts[:positives], "neg": texts[positives:]}
     optional = {
         "pos_scores": mined.get(TEACHER_SCORES["positives"]),
         "neg_scores": mined.get(TEACHER_SCORES["negatives"]),

@@ -165,8 +165,7 @@ def read_texts(where: str, row: dict[str, Any], name: str, default: Any = ...) -
 
 def read_scores(where: str, row: dict[str, Any], name: str, texts: Sequence[str]) -> list[float] | None:
     """Read a field that is a list of finite numbers, one for each of `texts`. None if it is missing."""
-    values = read_field(where, row, name, list, None)
-    if values is None:
+    if (values := read_field(where, row, name, list, None)) is None:
         return None
     if len(values) != len(texts):
         raise DataError(

@@ -98,8 +98,7 @@ def read(path: Path) -> Iterator[Sample]:
                 f"{where}: {len(numbers)} nums and no solution; expected at most {MAX_SOLVED}, which can be solved"
                 " here; add the solution"
             )
-        solution = solution or solve(numbers, target)
-        if solution is None:
+        if (solution := solution or solve(numbers, target)) is None:
             raise DataError(
                 f"{where}: {show(target)} cannot be reached from {show(numbers)}; expected a solvable task; correct the"
                 " row"

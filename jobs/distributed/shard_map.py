@@ -66,8 +66,7 @@ def count_rows(shards: Sequence[Path], columns: Sequence[str]) -> int:
             footer = pq.read_metadata(path)
         except (pa.ArrowInvalid, OSError) as error:
             raise InputError(f"{path}: cannot be read ({error}); expected a Parquet shard; write it again") from None
-        missing = [name for name in columns if name not in footer.schema.to_arrow_schema().names]
-        if missing:
+        if missing := [name for name in columns if name not in footer.schema.to_arrow_schema().names]:
             raise InputError(f"{path}: has no column {', '.join(missing)}; expected it; is this another kind of table?")
         rows += footer.num_rows
     return rows

@@ -121,8 +121,7 @@ def match_adapter(base: Path, adapter: Path) -> tuple[float, bool, Changes, list
     stored, transposed = list_tensors(base), bool(config.get("fan_in_fan_out"))
     prefix, changed = _match(adapter, changes, [tensor.name for tensor in stored])
     tied = json.loads((base / "config.json").read_text()).get("tie_word_embeddings", False)
-    shared = [name for name in changes if tied and name.split(".")[-2] in TIED]
-    if shared:
+    if shared := [name for name in changes if tied and name.split(".")[-2] in TIED]:
         raise ModelError(f"adapter {adapter}: it changes {shared[0]}, which is tied; expected other layers; train anew")
     for tensor in [one for one in stored if one.name in changed]:
         parts = changes[changed[tensor.name]]

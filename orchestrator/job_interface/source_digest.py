@@ -55,8 +55,7 @@ class SourceDigests:
                 f"{named}: not found; expected a file or folder at {source.path}; check the path{advice and ', or '}"
                 f"{advice}"
             )
-        files = list(list_files(source))
-        if not files:
+        if not (files := list(list_files(source))):
             raise InputError(
                 f"{named}: no file that counts in {source.path}; expected files of a model or of data; check the path"
             )

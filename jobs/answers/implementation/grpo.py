@@ -36,8 +36,7 @@ class GrpoTask(AnsweringTask, TrainerTask):
         self.steps = [config.steps]
         tokenize = self.decoder.conversations.tokenize_prompt
         found = [(sample, tokenize(sample.system, [sample.turns[0][0]], [])) for sample in read_samples(inputs.train)]
-        kept = [(sample, ids) for sample, ids in found if len(ids) <= config.max_prompt_length]
-        if not kept:
+        if not (kept := [(sample, ids) for sample, ids in found if len(ids) <= config.max_prompt_length]):
             raise InputError(
                 f"grpo.max_prompt_length: {config.max_prompt_length} given, and all {len(found)} prompts of"
                 f" {inputs.train} are longer; expected some that fit; raise it"

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ratchet.data.formats.trec import write_qrels, write_run
 from ratchet.data.lexical_baselines import score_bm25
 from ratchet.data.rankings import reorder
 from ratchet.data.significance import list_half_widths, number_groups
-from ratchet.data.tables import RANKED, add_carried, list_shards, read_queries, read_shards, write_table
+from ratchet.data.tables import RANKED, Texts, add_carried, list_shards, read_queries, read_shards, write_table
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
 from ratchet.errors import InputError
@@ -125,7 +126,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         raise InputError(
             "evaluate_retrieval: no embeddings given; expected those of queries and corpus; give them, or system=bm25"
         )
-    queries, corpus = read_shards(inputs.queries), read_shards(inputs.corpus, ["id", "text"])
+    queries, corpus = read_shards(inputs.queries), read_shards(inputs.corpus, ["id"])
     ranking = context.out / "ranking"
     if config.system == "reranked":
         _write_reranked(config, inputs, queries, ranking)
@@ -142,10 +143,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     relevant = Relevant(*find_corpus_rows(queries, "positives", corpus), flat_grades)
     ranks_R = ranked["ranks"].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.int64)
     metrics = compute_rank_metrics(ranks_R, relevant, list_cutoffs(inputs.selection, config.k))
-    top = ranked["documents"].to_pylist()
     rankings = (
-        (name, list(zip(own, scores, strict=True)))
-        for name, own, scores in zip(names, top, ranked["scores"].to_pylist(), strict=True)
+        (name.as_py(), list(zip(own.as_py(), scores.as_py(), strict=True)))
+        for name, own, scores in zip(*(ranked[name] for name in ("id", "documents", "scores")), strict=True)
     )
     write_run(context.out / "run.trec", rankings, config.tag)
     write_qrels(
@@ -154,7 +154,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     )
     # The reciprocal rank is NaN for a query without a relevant document.
     first = [None if np.isnan(one) else round(1 / one) for one in metrics.per_query["mrr"]]
-    shown = [own[: config.case_documents] for own in top]
+    shown = pc.list_slice(ranked["documents"], 0, config.case_documents).to_pylist()
     columns = {"id": names, "first_rank": pa.array(first, pa.int64()), "top": shown}
     columns |= {"seen": queries["seen"]} if "seen" in queries.column_names else {}
     write_table(context.out / "per_query.parquet", pa.table(columns | dict(metrics.per_query.items())))
@@ -163,18 +163,14 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     intervals = list_half_widths(metrics.per_query, WITH_INTERVAL, group_Q)
     if metrics.empty == metrics.queries:  # new queries, whose labels are not known
         return Result({"queries": metrics.queries, "queries_without_relevant": metrics.empty})
+    cost = compute_merging_cost(inputs.selection, metrics.values, metrics.queries)
     return Result(
-        {
-            **_scalars(metrics),
-            **intervals,
-            **groups,
-            **compute_merging_cost(inputs.selection, metrics.values, metrics.queries),
-        },
+        {**_scalars(metrics), **intervals, **groups, **cost},
         {
             f"{config.tag}: metrics by cut-off": metrics.list_by_cutoff(("map", "ndcg", "r", "p", "hit"), config.k),
             **_by_dim(config, ranked, relevant, metrics),
         },
-        cases=_cases(config, inputs, queries, corpus, first, shown),
+        cases=_cases(config, inputs, queries, first, shown),
     )
 
 
@@ -236,7 +232,7 @@ def _by_dim(
 
 
 def _cases(
-    config: Config, inputs: Inputs, queries: pa.Table, corpus: pa.Table, first: list[int | None], shown: list[list[str]]
+    config: Config, inputs: Inputs, queries: pa.Table, first: list[int | None], shown: list[list[str]]
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the queries whose first relevant document rose or fell most, before and after."""
     if inputs.before is None or not config.num_cases:
@@ -244,25 +240,23 @@ def _cases(
     before = pq.read_table(inputs.before / "per_query.parquet", columns=["id", "first_rank", "top"])
     if before["id"].to_pylist() != queries["id"].to_pylist():
         raise InputError(f"{inputs.before}: evaluates other queries; expected those of {inputs.queries}")
-    ranks, tops = before["first_rank"].to_pylist(), before["top"].to_pylist()
+    ranks, tops = before["first_rank"].to_pylist(), pc.list_slice(before["top"], 0, config.case_documents).to_pylist()
     # By ratio, so that 40 -> 2 counts more than 400 -> 300.
     pairs = [(a / b, q) for q, (a, b) in enumerate(zip(ranks, first, strict=True)) if a and b and a != b]
     worst = [q for ratio, q in sorted(pairs) if ratio < 1][: max(1, config.num_cases // 3)]
     rose = [q for ratio, q in sorted(pairs, key=lambda pair: (-pair[0], pair[1])) if ratio > 1]
     better = rose[: max(1, config.num_cases - len(worst))]
-    text_of = dict(zip(corpus["id"].to_pylist(), corpus["text"].to_pylist(), strict=True))
+    named = [name for q in (*better, *worst) for name in (*tops[q], *shown[q])]
+    text_of = Texts(read_shards(inputs.corpus, ["id", "text"], ids=pa.array(named, pa.string())))
 
     def make_case(q: int) -> dict[str, Any]:
         right = set(queries["positives"][q].as_py())
-
-        def column(names: list[str]) -> list[dict[str, Any]]:
-            return [{"text": text_of[name], "good": name in right} for name in names]
-
+        columns = {f"before: answer at rank {ranks[q]}": tops[q], f"{config.tag}: answer at rank {first[q]}": shown[q]}
         return {
             "title": queries["text"][q].as_py(),
             "columns": {
-                f"before: answer at rank {ranks[q]}": column(tops[q][: config.case_documents]),
-                f"{config.tag}: answer at rank {first[q]}": column(shown[q]),
+                title: [{"text": t, "good": n in right} for n, t in zip(names, text_of.find(names), strict=True)]
+                for title, names in columns.items()
             },
         }
 

@@ -166,7 +166,7 @@ class TrainTask(FinetuneTask):
         depth = self.config.depth
         mine = self.split_rows(len(self.valid))
         lists = [self.lists[q]["documents"][:depth] for q in mine]
-        texts = [[self.text_of[name] for name in documents] for documents in lists]
+        texts = [self.text_of.find(documents) for documents in lists]
         queries = [self.lists[q]["text"] for q in mine]
         prompts = [self.valid_prompts[q] for q in mine]
         scores = model.score(queries, texts, prompts, batch_tokens=self.resources.batch_tokens)

@@ -255,7 +255,7 @@ def read_texts(mined: Path, corpus: Path) -> tables.Texts:
     return tables.Texts(tables.read_shards(corpus, ["id", "text"], ids=ids))
 
 
-def write_jsonl(folder: Path, text_of: Mapping[str, str]) -> tuple[float, float, list[dict[str, Any]]]:
+def write_jsonl(folder: Path, text_of: tables.Texts) -> tuple[float, float, list[dict[str, Any]]]:
     """Write the mined shards as FlagEmbedding JSONL, and the suspects. Return the mean similarities of the positives
     and of the negatives, and the cases of the hardest queries."""
     sums = [0.0, 0, 0.0, 0]
@@ -278,7 +278,7 @@ def write_jsonl(folder: Path, text_of: Mapping[str, str]) -> tuple[float, float,
                         heapq.heappop(hardest)
                 if row["suspects"]:
                     suspects.write(json.dumps(_suspects_line(row, text_of), ensure_ascii=False) + "\n")
-                yield make_line(row, text_of)
+                yield make_line(row, text_of.find)
 
     with (folder / "suspects.jsonl").open("w", encoding="utf-8") as suspects:
         write_lines(folder / "flag_embedding.jsonl", lines())

@@ -18,8 +18,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     text_of, template = Texts(read_shards(inputs.corpus)), find_template(config)
     train = read_shards(inputs.train, ["id", "text", "positives"]).to_pylist()
     labelled = {name for query in train for name in query["positives"]}
-    wanted = [name for name in text_of if config.documents == "all" or name not in labelled]
-    if not wanted:
+    if not (wanted := [name for name in text_of if config.documents == "all" or name not in labelled]):
         raise InputError(
             f"prepare_query_generation.documents: {config.documents} given, and all {len(text_of)} documents have a"
             " training query; expected some without one; set prepare_query_generation.documents=all"

@@ -257,7 +257,8 @@ def test_flag_embedding_goes_out_as_it_came_in(tmp_path: Path) -> None:
         {"text": "é\u2028", "positives": ["d0"], "negatives": [], "teacher_positive_scores": [2.0], "task": ""},
     ]
     text_of = {"d0": "p", "d1": "n", "d2": "m"}
-    flag_embedding.write_lines(tmp_path / "x.jsonl", (flag_embedding.make_line(row, text_of) for row in rows))
+    lines = (flag_embedding.make_line(row, lambda names: [text_of[name] for name in names]) for row in rows)
+    flag_embedding.write_lines(tmp_path / "x.jsonl", lines)
     assert [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().split("\n")[:-1]] == [
         {"query": "q", "pos": ["p"], "neg": ["n", "m"], "pos_scores": [1.5], "neg_scores": [0.5, -1.0]}
         | {"prompt": "find", "reranker_prompt": "judge"},

@@ -75,8 +75,17 @@ def test_texts_are_found_by_id(
     texts = Texts(read_shards(corpus[0]))
     assert dict(texts) == {row["id"]: row["text"] for row in corpus[1]}
     assert (len(texts), "d20" in texts, "d19" in texts) == (20, False, True)
-    with pytest.raises(KeyError, match="d20"):
-        texts["d20"]
+    check_many(texts, corpus[1])
+
+
+def check_many(texts: Texts, rows: list[dict[str, str]]) -> None:
+    """Texts of several ids come in the order of the ids, which may be repeated."""
+    numbers = [7, 0, 19, 7, 12]
+    assert texts.find([f"d{number}" for number in numbers]) == [rows[number]["text"] for number in numbers]
+    assert texts.find([]) == []
+    for names in (["d20"], ["d3", "d20", "d4"]):
+        with pytest.raises(KeyError, match="d20"):
+            texts.find(names)
 
 
 def test_ids_with_the_same_hash_are_told_apart(
@@ -86,6 +95,7 @@ def test_ids_with_the_same_hash_are_told_apart(
     texts = Texts(read_shards(corpus[0]))
     assert dict(texts) == {row["id"]: row["text"] for row in corpus[1]}
     assert "d20" not in texts
+    check_many(texts, corpus[1])
 
 
 def test_hashes_of_texts_are_equal_where_texts_are_and_stay_the_same() -> None:
