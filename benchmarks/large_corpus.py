@@ -199,14 +199,14 @@ def load_datasets(given: argparse.Namespace) -> None:
 
 
 def mine(given: argparse.Namespace) -> None:
-    from ratchet.jobs.retrieval.implementation.mine import Worker, read_texts, write_jsonl
+    from ratchet.jobs.retrieval.implementation.mine import Worker, write_jsonl
 
     inputs, context = MineInputs(*list_inputs(given)), make_context(given, given.stage)
     index = given.folder / "index" / "index.faiss" if given.stage == "mine-approximate" else None
     worker = Worker(MineConfig(), inputs, "cpu", index)
     for source in list_shards(inputs.queries):
         print(worker(source, context.out / source.name, lambda *_: None), flush=True)
-    write_jsonl(context.out, read_texts(context.out, inputs.corpus))
+    write_jsonl(context.out, inputs.corpus)
 
 
 def build_index(given: argparse.Namespace) -> None:

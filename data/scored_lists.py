@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ratchet.data.formats.flag_embedding import make_line, write_lines
-from ratchet.data.tables import SCORES, TEACHER_SCORES, Texts, find_half, list_shards, read_shards, write_table
+from ratchet.data.tables import SCORES, TEACHER_SCORES, find_half, list_shards, read_listed, read_texts, write_table
 from ratchet.errors import DataError
 
 LEAST_ACCURACY = 0.6
@@ -29,8 +29,9 @@ class Lists:
     """Reads shards of lists, and the texts of their documents. depth: documents of each ranking; None: all. half: the
     queries whose lists are scored; the others keep the scores that they have."""
 
-    def __init__(self, corpus: Path, depth: int | None, half: str = "both") -> None:
-        self.text_of, self.corpus, self.depth, self.half = Texts(read_shards(corpus)), corpus, depth, half
+    def __init__(self, lists: Path, corpus: Path, depth: int | None, half: str = "both") -> None:
+        self.text_of = read_texts(corpus, read_listed(lists))
+        self.corpus, self.depth, self.half = corpus, depth, half
 
     def read(self, source: Path) -> tuple[pa.Table, list[list[str]]]:
         """Return the table of a shard, and the texts of each row, column by column. A row that is not scored has none,
@@ -109,6 +110,6 @@ def write_flag_embedding(folder: Path, corpus: Path) -> None:
         return
     if column in names and any(pq.read_table(path, columns=[column])[column].null_count for path in shards):
         return
-    text_of = Texts(read_shards(corpus))
+    text_of = read_texts(corpus, read_listed(folder))
     rows = (row for path in shards for row in pq.read_table(path).to_pylist())
     write_lines(folder / "flag_embedding.jsonl", (make_line(row, text_of.find) for row in rows))

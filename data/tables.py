@@ -18,7 +18,6 @@ from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ratchet.errors import DataError
@@ -203,11 +202,28 @@ def list_shards(folder: Path, suffix: str = "parquet") -> list[Path]:
     return paths
 
 
-def read_shards(folder: Path, columns: Sequence[str] | None = None, *, ids: pa.Array | None = None) -> pa.Table:
-    """Read all shards as one table (`join_tables`), or of a corpus those documents that have one of `ids`. Raises
-    DataError naming the shard that cannot be read or lacks a column."""
-    tables = (_read_shard(path, columns) for path in list_shards(folder))
-    return join_tables(tables if ids is None else (own.filter(pc.is_in(own["id"], ids)) for own in tables))
+def read_shards(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read all shards as one table (`join_tables`). Raises DataError naming the shard that cannot be read or lacks a
+    column."""
+    return join_tables(_read_shard(path, columns) for path in list_shards(folder))
+
+
+def read_texts(corpus: Path, ids: pa.ChunkedArray) -> Texts:
+    """Read the documents of a corpus that have one of these ids, shard by shard."""
+    hash_U = np.unique(hash_texts(ids))  # Arrow's `is_in` would make its table of the ids again for every shard
+
+    def select(own: pa.Table) -> pa.Table:
+        hash_n = hash_texts(own["id"])
+        return own.filter(pa.array(np.searchsorted(hash_U, hash_n) < np.searchsorted(hash_U, hash_n, "right")))
+
+    return Texts(join_tables(select(_read_shard(path, ["id", "text"])) for path in list_shards(corpus)))
+
+
+def read_listed(lists: Path) -> pa.ChunkedArray:
+    """Read the ids of the documents in the lists of shards (those of MINED or RANKED), with repetitions."""
+    known = pq.read_schema(list_shards(lists)[0]).names
+    listed = read_shards(lists, [name for name in (*TEACHER_SCORES, "suspects") if name in known])
+    return pa.chunked_array([part.flatten() for column in listed.columns for part in column.chunks], pa.string())
 
 
 def hash_shards(folder: Path) -> np.ndarray:

@@ -15,7 +15,7 @@ from ratchet.data.formats.trec import write_qrels, write_run
 from ratchet.data.lexical_baselines import score_bm25
 from ratchet.data.rankings import reorder
 from ratchet.data.significance import list_half_widths, number_groups
-from ratchet.data.tables import RANKED, Texts, add_carried, list_shards, read_queries, read_shards, write_table
+from ratchet.data.tables import RANKED, add_carried, list_shards, read_queries, read_shards, read_texts, write_table
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
 from ratchet.errors import InputError
@@ -247,7 +247,7 @@ def _cases(
     rose = [q for ratio, q in sorted(pairs, key=lambda pair: (-pair[0], pair[1])) if ratio > 1]
     better = rose[: max(1, config.num_cases - len(worst))]
     named = [name for q in (*better, *worst) for name in (*tops[q], *shown[q])]
-    text_of = Texts(read_shards(inputs.corpus, ["id", "text"], ids=pa.array(named, pa.string())))
+    text_of = read_texts(inputs.corpus, pa.chunked_array([named], pa.string()))
 
     def make_case(q: int) -> dict[str, Any]:
         right = set(queries["positives"][q].as_py())

@@ -12,7 +12,6 @@ from typing import Any
 import faiss
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ratchet.data import tables
@@ -230,7 +229,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         recall["recall"] = round(built["found"] / built["expected"], 4)
         arguments["index"] = folder / f"{source[0].stem}.faiss"
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
-    positive, negative, hardest = write_jsonl(context.out, read_texts(context.out, inputs.corpus))
+    positive, negative, hardest = write_jsonl(context.out, inputs.corpus)
     corpus = tables.read_shards(inputs.corpus, ["id"])
     candidates = find_candidates(config, inputs, corpus)
     return Result(
@@ -248,16 +247,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     )
 
 
-def read_texts(mined: Path, corpus: Path) -> tables.Texts:
-    """Read the texts of the documents that mined shards name."""
-    named = tables.read_shards(mined, ["positives", "negatives", "suspects"])
-    ids = pc.unique(pa.chunked_array([part.flatten() for column in named.columns for part in column.chunks]))
-    return tables.Texts(tables.read_shards(corpus, ["id", "text"], ids=ids))
-
-
-def write_jsonl(folder: Path, text_of: tables.Texts) -> tuple[float, float, list[dict[str, Any]]]:
+def write_jsonl(folder: Path, corpus: Path) -> tuple[float, float, list[dict[str, Any]]]:
     """Write the mined shards as FlagEmbedding JSONL, and the suspects. Return the mean similarities of the positives
     and of the negatives, and the cases of the hardest queries."""
+    text_of = tables.read_texts(corpus, tables.read_listed(folder))
     sums = [0.0, 0, 0.0, 0]
     hardest: list[tuple[float, int, dict[str, Any]]] = []
     number = 0

@@ -38,7 +38,7 @@ class Worker:
             reranker_config=resolve_reranker_config(config, inputs.model, inputs.adapter),
         )
         self.config, self.batch_tokens = config, batch_tokens
-        self.lists = Lists(inputs.corpus, config.depth, config.half)
+        self.lists = Lists(inputs.lists, inputs.corpus, config.depth, config.half)
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         table, texts = self.lists.read(source)
@@ -61,7 +61,7 @@ class ShardClient:
     task: Task = "classify"
 
     def __init__(self, config: Config, inputs: Inputs) -> None:
-        self.config, self.lists = config, Lists(inputs.corpus, config.depth, config.half)
+        self.config, self.lists = config, Lists(inputs.lists, inputs.corpus, config.depth, config.half)
         tokenizer = transformers.AutoTokenizer.from_pretrained(inputs.model)
         self.tokens = PairTokenizer(tokenizer, resolve_reranker_config(config, inputs.model, inputs.adapter))
         self.engine_args = make_scorer_args(tokenizer.convert_ids_to_tokens(self.tokens.answers))

@@ -27,7 +27,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     check_lists(inputs.lists)
     shards = list_shards(inputs.lists)
     rows = count_rows(shards, ["id", "text"])
-    lists = Lists(inputs.corpus, config.depth)
+    lists = Lists(inputs.lists, inputs.corpus, config.depth)
     process = partial(_ask, context, config, lists, rows)
     counts = complete_shards(context, shards, context.out, process, rows)
     write_flag_embedding(context.out, inputs.corpus)

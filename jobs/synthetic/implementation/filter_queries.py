@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ratchet.data.tables import Texts, read_shards, write_shards
+import pyarrow as pa
+
+from ratchet.data.tables import read_shards, read_texts, write_shards
 from ratchet.errors import InputError
 from ratchet.jobs.synthetic.clean_queries import COUNTS_FILE
 from ratchet.jobs.synthetic.filter_queries import Config, Inputs
@@ -40,11 +42,14 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         "queries": len(rows),
         "documents_with_queries": len({queries[number]["positives"][0] for number in kept}),
     }
-    text_of, failed = Texts(read_shards(inputs.corpus)), sorted({*range(len(queries))} - {*passed})
+    failed = sorted({*range(len(queries))} - {*passed})
+    shown = {"kept queries": kept[: config.num_cases], "queries that failed": failed[: config.num_cases]}
+    named = [queries[number]["positives"][0] for numbers in shown.values() for number in numbers]
+    text_of = read_texts(inputs.corpus, pa.chunked_array([named], pa.string()))
     cases = {
-        title: [_make_case(queries[number], ranks[number], text_of) for number in numbers[: config.num_cases]]
-        for title, numbers in (("kept queries", kept), ("queries that failed", failed))
-        if numbers[: config.num_cases]
+        title: [_make_case(queries[number], ranks[number], text_of) for number in numbers]
+        for title, numbers in shown.items()
+        if numbers
     }
     return Result(metrics, cases=cases)
 

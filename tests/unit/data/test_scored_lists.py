@@ -35,7 +35,7 @@ def lists(tmp_path: Path) -> Path:
 
 def score(folder: Path, source: str, target: str, half: str, factor: float) -> dict[str, int]:
     """A text's score is its number times the factor."""
-    table, texts = Lists(folder / "corpus", None, half).read(folder / source / "shard-00000.parquet")
+    table, texts = Lists(folder / source, folder / "corpus", None, half).read(folder / source / "shard-00000.parquet")
     scores = [np.array([factor * int(text.split()[1]) for text in own], np.float32) for own in texts]
     return write_scores(folder / target / "shard-00000.parquet", table, scores, 0)
 
@@ -91,7 +91,7 @@ def test_groups_are_in_one_half(rows: list[tuple[str, str]]) -> None:
 def test_rankings_are_cut_and_other_tables_refused(lists: Path) -> None:
     ranked = [{"id": "q0", "text": "query 0", "documents": ["d3", "d1", "d2"], "scores": [3, 2, 1], "ranks": [1]}]
     write_shards(lists / "ranked", ranked, RANKED, 10)
-    table, texts = Lists(lists / "corpus", 2).read(lists / "ranked" / "shard-00000.parquet")
+    table, texts = Lists(lists / "ranked", lists / "corpus", 2).read(lists / "ranked" / "shard-00000.parquet")
     assert (table["documents"][0].as_py(), texts) == (["d3", "d1"], [["text 3", "text 1"]])
     check_lists(lists / "ranked")
     with pytest.raises(DataError, match="has none of the columns positives, negatives, documents"):

@@ -11,7 +11,18 @@ import pyarrow as pa
 import pytest
 
 from ratchet.data import tables
-from ratchet.data.tables import CORPUS, Texts, hash_shards, hash_texts, read_shards, take_texts, write_shards
+from ratchet.data.tables import (
+    CORPUS,
+    MINED,
+    Texts,
+    hash_shards,
+    hash_texts,
+    read_listed,
+    read_shards,
+    read_texts,
+    take_texts,
+    write_shards,
+)
 from ratchet.errors import DataError
 
 
@@ -119,9 +130,17 @@ def test_texts_are_taken_from_more_than_arrow_joins() -> None:
 
 def test_documents_are_read_by_id_and_hashed_shard_by_shard(tmp_path: Path) -> None:
     write_shards(tmp_path, [{"id": f"d{n}", "text": f"text {n % 40}"} for n in range(100)], CORPUS, 30)
-    wanted = ["d97", "d3", "unknown", "d30"]
-    assert read_shards(tmp_path, ["id", "text"], ids=pa.array(wanted)).to_pylist() == [
-        {"id": name, "text": f"text {int(name[1:]) % 40}"} for name in ("d3", "d30", "d97")
-    ]
-    assert len(read_shards(tmp_path, ids=pa.array([], pa.string()))) == 0
+    wanted = pa.chunked_array([["d97", "d3"], ["unknown", "d3", "d30"]])
+    texts = read_texts(tmp_path, wanted)
+    assert list(texts.items()) == [(name, f"text {int(name[1:]) % 40}") for name in ("d3", "d30", "d97")]
+    assert len(read_texts(tmp_path, pa.chunked_array([], pa.string()))) == 0
     np.testing.assert_array_equal(hash_shards(tmp_path), hash_texts(read_shards(tmp_path)["text"]))
+
+
+def test_the_ids_of_lists_are_read(tmp_path: Path) -> None:
+    """Of every list that a folder has, of all shards, and of a folder whose lists are all empty."""
+    rows = [{"id": f"q{n}", "text": "", "positives": [f"p{n}"], "negatives": ["n", f"n{n}"]} for n in range(3)]
+    write_shards(tmp_path / "mined", rows, MINED, 2)
+    assert sorted(read_listed(tmp_path / "mined").to_pylist()) == ["n", "n", "n", "n0", "n1", "n2", "p0", "p1", "p2"]
+    write_shards(tmp_path / "empty", [{"id": "q", "positives": [], "negatives": []}], MINED, 2)
+    assert read_listed(tmp_path / "empty").to_pylist() == []

@@ -85,7 +85,7 @@ def test_queries_keep_their_own_instructions(instructed: Path, tmp_path: Path) -
 
 def test_scored_lists_keep_them_and_flag_embedding_gets_them_back(instructed: Path, tmp_path: Path) -> None:
     mined = mine_train(instructed, tmp_path)
-    table, texts = scored_lists.Lists(instructed / "corpus", None).read(mined / "shard-00000.parquet")
+    table, texts = scored_lists.Lists(mined, instructed / "corpus", None).read(mined / "shard-00000.parquet")
     scores = [np.arange(len(own), dtype=np.float32) for own in texts]
     scored_lists.write_scores(tmp_path / "scored/shard-00000.parquet", table, scores, 0)
     assert said(tmp_path / "scored") == said(mined)
@@ -96,7 +96,7 @@ def test_scored_lists_keep_them_and_flag_embedding_gets_them_back(instructed: Pa
 
 def test_reranked_rankings_keep_them(instructed: Path, tmp_path: Path) -> None:
     ranking = evaluate_test(instructed, tmp_path / "ranking")
-    table, texts = scored_lists.Lists(instructed / "corpus", None).read(ranking / "shard-00000.parquet")
+    table, texts = scored_lists.Lists(ranking, instructed / "corpus", None).read(ranking / "shard-00000.parquet")
     scored_lists.write_scores(
         tmp_path / "scored/shard-00000.parquet", table, [np.arange(len(own), dtype=np.float32) for own in texts], 0
     )

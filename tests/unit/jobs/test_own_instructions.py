@@ -96,7 +96,7 @@ def test_pairs_are_scored_with_the_prompt_of_their_query(concepts: Path, tiny_de
 
     config = rerank.Config(dtype="float32", max_length=256)
     found, asked = score(config), ask(config)
-    ends = np.cumsum([0, *(len(own) for own in Lists(concepts / "corpus", None).read(source)[1])])
+    ends = np.cumsum([0, *(len(own) for own in Lists(source.parent, concepts / "corpus", None).read(source)[1])])
     for number, prompt in enumerate(OWN):
         given = dataclasses.replace(config, prompt=prompt or PROMPT)
         alike, requests = score(given), ask(given)
