@@ -41,8 +41,8 @@ class Config:
     min_recall: Annotated[float, Interval(gt=0, le=1)] | None = None
     """Share of the nearest documents, as many as the window's end, that an approximate search finds (FAISS IVF, as many
     lists as a sample of the queries needs for it; the metric `recall` is that of other queries). It pays for millions
-    of documents and many thousand queries. The index takes up to twice the bytes of the vectors on disk.
-    None: exact search."""
+    of documents and many thousand queries. The index takes up to twice the bytes of the vectors on disk. None:
+    exact search."""
     seed: Seed = 42
     """Seed of the random draws. The draw of a query does not depend on other queries."""
 

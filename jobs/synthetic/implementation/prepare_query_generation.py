@@ -27,18 +27,20 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         kept = set(sorted(wanted, key=lambda name: _draw(config.seed, name))[: config.max_documents])
         wanted = [name for name in wanted if name in kept]
     examples = _draw_examples(train, config)
-    rows = []
-    for name in wanted:
-        shown = [(text_of[other][: config.max_characters], query) for other, query in examples if other != name]
-        turn = make_prompt(template, text_of[name][: config.max_characters], shown), ""
-        rows.append(sample_to_row(Sample(name, name, "", (turn,), {"document": text_of[name]})))
-    write_shards(context.out, rows, SAMPLES, config.shard_rows)
+    known = [(other, text_of[other][: config.max_characters], query) for other, query in examples]
+
+    def make_row(name: str) -> dict[str, Any]:
+        shown, text = [(document, query) for other, document, query in known if other != name], text_of[name]
+        turn = make_prompt(template, text[: config.max_characters], shown), ""
+        return sample_to_row(Sample(name, name, "", (turn,), {"document": text}))
+
+    write_shards(context.out, map(make_row, wanted), SAMPLES, config.shard_rows)
     write_task_name(context.out, NAME)
     if chat := find_chat(config):
         (context.out / CHAT_FILE).write_text(chat["chat"] + "\n")
     unlabelled = len(text_of.keys() - labelled)
-    counts = {"documents": len(text_of), "unlabelled": unlabelled, "prompts": len(rows), "examples": len(examples)}
-    column = [{"text": rows[0]["questions"][0], "good": False}]
+    counts = {"documents": len(text_of), "unlabelled": unlabelled, "prompts": len(wanted), "examples": len(examples)}
+    column = [{"text": make_row(wanted[0])["questions"][0], "good": False}]
     return Result(
         {"task": NAME, **counts, **chat},
         cases={"prompts": [{"title": f"document {wanted[0]}", "columns": {"prompt": column}}]},
