@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from ratchet.data.tables import DocumentRows
 from ratchet.data.triplets import find_corpus_rows, pad_rows
 
 
@@ -18,9 +19,10 @@ def choose_pool(
     for the whole corpus, where `size` is None or at least as large. Positives beyond `size` are in the pool too."""
     if size is None or len(corpus) <= size:
         return None
-    chosen = np.unique(find_corpus_rows(valid, "positives", corpus)[1])
+    rows_of = DocumentRows(corpus["id"])
+    chosen = np.unique(find_corpus_rows(valid, "positives", rows_of)[1])
     if ranked is not None:
-        ends_Q, rows = find_corpus_rows(ranked, "documents", corpus, "ranking")
+        ends_Q, rows = find_corpus_rows(ranked, "documents", rows_of, "ranking")
         in_turn = pad_rows(np.split(rows, ends_Q[1:-1]), -1).T.ravel()
         _, first = np.unique(in_turn, return_index=True)
         in_turn = in_turn[np.sort(first)]

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ratchet.data.tables import TEACHER_SCORES, hash_texts
+from ratchet.data.tables import TEACHER_SCORES, DocumentRows, hash_texts
 from ratchet.errors import DataError
 
 
@@ -52,16 +52,17 @@ class Triplets:
         self.queries: pa.Table = mined
         self.query_text: pa.ChunkedArray = mined["text"]
         self.corpus_text: pa.ChunkedArray = corpus["text"]
-        self._positive_ends, self._positive_rows = find_corpus_rows(mined, "positives", corpus, "mined")
-        self._negative_ends, self._negative_rows = find_corpus_rows(mined, "negatives", corpus, "mined")
+        rows = DocumentRows(corpus["id"])
+        self._positive_ends, self._positive_rows = find_corpus_rows(mined, "positives", rows, "mined")
+        self._negative_ends, self._negative_rows = find_corpus_rows(mined, "negatives", rows, "mined")
         # `mine` writes them; tables of given negatives have none.
-        has_suspects = "suspects" in mined.column_names
-        self._suspects = find_corpus_rows(mined, "suspects", corpus, "mined") if has_suspects else None
+        listed = "suspects" in mined.column_names
+        self._suspects = find_corpus_rows(mined, "suspects", rows, "mined") if listed else None
         self._teacher = [_read_teacher_scores(mined, name) for name in ("positives", "negatives")] if teacher else None
         self.text_of_row: np.ndarray = hash_texts(self.corpus_text)
         """int64 [corpus]: the hash of each row's text."""
         self._lengths = pc.utf8_length(self.corpus_text).to_numpy(), pc.utf8_length(self.query_text).to_numpy()
-        self.own_row: np.ndarray = find_own_rows(mined, corpus)
+        self.own_row: np.ndarray = find_own_rows(mined, rows)
         """int64 [queries]: see `find_own_rows`."""
         self.text_of_query: np.ndarray = hash_texts(self.query_text)
         """int64 [queries]: the same hash of each query's text."""
@@ -194,31 +195,28 @@ def distribute(lengths: Sequence[int] | np.ndarray, workers: int) -> list[np.nda
 
 
 def find_corpus_rows(
-    table: pa.Table, column: str, corpus: pa.Table, where: str = "queries", corpus_name: str | Path = "the corpus"
+    table: pa.Table, column: str, corpus: DocumentRows, where: str = "queries", corpus_name: str | Path = "the corpus"
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (the offsets of the lists in a column of ids, int64 [Q + 1]; the corpus rows of all ids, flat, int64).
 
     Raises DataError, with `where` and `corpus_name`, for an id that is not in the corpus."""
-    names = pc.list_flatten(table[column])
-    rows = pc.index_in(names, value_set=corpus["id"])
+    rows = corpus.find(names := pc.list_flatten(table[column]))
     ends = np.concatenate([[0], np.cumsum(pc.fill_null(pc.list_value_length(table[column]), 0).to_numpy())])
-    if rows.null_count:
-        at = pc.index(rows.is_null(), True).as_py()
+    if len(rows) and rows[at := int(np.argmin(rows))] < 0:
         row = int(np.searchsorted(ends, at, side="right")) - 1
         raise DataError(
             f"{where}: row {row}, query '{table['id'][row]}': {column.removesuffix('s')} '{names[at]}' is not in"
             f" {corpus_name}; expected a document's id; use the corpus of these rows"
         )
-    return ends.astype(np.int64), rows.to_numpy().astype(np.int64)
+    return ends.astype(np.int64), rows
 
 
-def find_own_rows(queries: pa.Table, corpus: pa.Table) -> np.ndarray:
+def find_own_rows(queries: pa.Table, corpus: DocumentRows) -> np.ndarray:
     """Return the corpus row with the id of each query, int64 [Q]; -1 where there is none, or where it is a positive.
 
     Where queries are documents (ArguAna, Quora) that row is the query itself. As in BEIR, it is neither ranked nor a
     negative."""
-    found = pc.index_in(queries["id"], value_set=corpus["id"])
-    own_Q: np.ndarray = pc.fill_null(found, -1).to_numpy().astype(np.int64)
+    own_Q = corpus.find(queries["id"])
     for q in np.flatnonzero(own_Q >= 0).tolist():
         if queries["id"][q].as_py() in queries["positives"][q].as_py():
             own_Q[q] = -1

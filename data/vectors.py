@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from ratchet.data.tables import embeddings_schema, list_shards, open_mapped_shard, write_mapped
+from ratchet.data.tables import DocumentRows, embeddings_schema, list_shards, open_mapped_shard, write_mapped
 from ratchet.errors import DataError
 
 
@@ -73,18 +72,17 @@ def view_embeddings(table: pa.Table) -> np.ndarray:
 
 
 def read_selected(folder: Path, ids: pa.ChunkedArray) -> np.ndarray:
-    """Return the [N, D] float16 embeddings of the texts with these ids, one shard in memory at a time. Raises DataError
-    for an id that has none."""
-    wanted, is_known_N = ids.combine_chunks(), np.zeros(len(ids), bool)
+    """Return the [N, D] float16 embeddings of the texts with these ids, no two alike, one shard in memory at a time.
+    Raises DataError for an id that has none."""
+    rows, is_known_N = DocumentRows(ids), np.zeros(len(ids), bool)
     found = np.zeros((len(ids), read_dim(folder)), np.float16)
     for path in list_shards(folder, "arrow"):
         table = open_mapped_shard(path)
-        row_N = pc.fill_null(pc.index_in(wanted, value_set=table["id"]), -1).to_numpy()
-        here_N = row_N >= 0
-        found[here_N] = view_embeddings(table)[row_N[here_N]]
-        is_known_N |= here_N
+        row_n = rows.find(table["id"])
+        found[row_n[row_n >= 0]] = view_embeddings(table)[row_n >= 0]
+        is_known_N[row_n[row_n >= 0]] = True
     if not is_known_N.all():
-        missing = wanted[int(np.argmin(is_known_N))].as_py()
+        missing = ids[int(np.argmin(is_known_N))].as_py()
         raise DataError(f"{folder}: has no vector of '{missing}'; expected one of each text; embed these texts again")
     return found
 

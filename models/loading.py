@@ -195,8 +195,7 @@ def add_other_adapter(model: Any, folder: Path) -> None:
 def other_adapter(model: Any, folder: Path) -> Iterator[None]:
     """Context manager in which a PEFT model has a saved adapter instead of the one that it trains, over the same base
     weights. It is loaded unless `add_other_adapter` has loaded it. Raises ModelError as `lora.load` does."""
-    added = OTHER in model.peft_config
-    if not added:
+    if not (added := OTHER in model.peft_config):
         add_other_adapter(model, folder)
     model.set_adapter(OTHER)
     try:

@@ -89,8 +89,7 @@ def find_run(run_id: str) -> FinishedRun:
     """Return the newest run whose id begins with `run_id`. Raises InputError if there is none in the store."""
     store = _get_store(f"run {run_id}")
     runs = list(list_run_logs(store))
-    found = next((run_log for run_log in runs if run_id and run_log.run_id.startswith(run_id)), None)
-    if found is None:
+    if (found := next((run_log for run_log in runs if run_id and run_log.run_id.startswith(run_id)), None)) is None:
         known = ", ".join(run_log.run_id for run_log in runs[:5]) or "none; run a recipe first"
         raise InputError(
             f"run: '{run_id}' given; expected the id of a run in {store.where} (`ratchet status` lists them), of which"

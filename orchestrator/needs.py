@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import threading
@@ -19,6 +20,7 @@ from ratchet.orchestrator.job_interface.placement import Machine, choose_workers
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import apply_setting
 from ratchet.orchestrator.step import Step
+from ratchet.orchestrator.store.gc import measure_if_old
 
 PEAK_TFLOPS = {"T4": 65, "V100": 125, "A10G": 70, "L4": 121, "A40": 150, "L40S": 362, "A100": 312, "H100": 989}
 PEAK_TFLOPS |= {"H200": 989, "B200": 2250}
@@ -128,7 +130,8 @@ def check_disk(plan: Plan, found: Mapping[str, StepNeeds]) -> None:
     steps together do."""
     free, total = shutil.disk_usage(plan.store.root).free / 1e9, 0.0
     for name, own in found.items():
-        total += (missing := max(0.0, own.needs.disk - _measure_work(plan, name)))
+        work = plan.store.local("steps", plan.steps[name].step_id or name, "work")  # what earlier attempts wrote
+        total += (missing := max(0.0, own.needs.disk - (measure_if_old(work, math.inf) or 0) / 1e9))
         if missing > free:
             raise InputError(
                 f"step {name}: writes up to {missing:.1f} GB, checkpoints included; expected at most the"
@@ -144,16 +147,6 @@ def check_step_disk(plan: Plan, name: str, machines: Sequence[Machine]) -> None:
     with _ESTIMATING:
         own = _estimate_step(plan, plan.steps[name].step, machines)
     check_disk(plan, {} if own is None else {name: own})
-
-
-def _measure_work(plan: Plan, name: str) -> float:
-    """Return how many GB the attempts of a step have written that the next one continues from."""
-    work, size = plan.store.local("steps", plan.steps[name].step_id or name, "work"), 0
-    for folder, _, files in os.walk(work):
-        for file in files:
-            with suppress(FileNotFoundError):  # another driver works on it
-                size += os.lstat(os.path.join(folder, file)).st_size
-    return size / 1e9
 
 
 def _estimate_step(plan: Plan, step: Step, machines: Sequence[Machine]) -> StepNeeds | None:

@@ -170,8 +170,7 @@ class Plan:
                 for parent in sorted(self.parents[name])
                 if self.steps[parent].commit is None
             ]
-        earlier = self.store.lookup(before[name]) if name in before else None
-        if earlier is None:
+        if (earlier := self.store.lookup(before[name]) if name in before else None) is None:
             return ["no earlier run in this store finished it"]
         return describe_changes(earlier.fingerprint, planned.fingerprint) or ["its result was removed from the store"]
 

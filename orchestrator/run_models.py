@@ -143,8 +143,7 @@ def find_model(store: Store, name: str) -> RunModel:
     found, models = next((pair for pair in made_by if pair[1]), (matching[0], []))
     plan = found.read("plan.json") or {}
     if not own:
-        wanted = [one for one in models if one.best_as] or models[-1:]
-        if not wanted:
+        if not (wanted := [one for one in models if one.best_as] or models[-1:]):
             raise InputError(
                 f"model {name}: run {found.run_id} of {plan.get('recipe')} has no model in the store; expected one that"
                 " it made and that `gc` has not removed; `ratchet models` lists those there are"

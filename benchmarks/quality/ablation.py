@@ -28,6 +28,7 @@ from benchmarks.quality.in_process import LINEAR, find_device, make_config, make
 from benchmarks.quality.repeat import make_parser, repeat
 from benchmarks.quality.retrieval_sets import load, split, write_corpus, write_mined, write_queries
 from ratchet.data.retrieval.splits import find_seen
+from ratchet.data.tables import DocumentRows
 from ratchet.data.triplets import find_corpus_rows
 from ratchet.data.vectors import write_vectors
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
@@ -238,7 +239,7 @@ def evaluate(folder: Path, seen_Q: np.ndarray, query_QD: np.ndarray, corpus_ND: 
     from ratchet.data.tables import read_shards
 
     test, corpus = read_shards(folder / "valid"), read_shards(folder / "corpus")
-    relevant = Relevant(*find_corpus_rows(test, "positives", corpus))
+    relevant = Relevant(*find_corpus_rows(test, "positives", DocumentRows(corpus["id"])))
     found = rank_all(query_QD, corpus_ND, relevant)
     row = {name: found.values[name] for name in ("map@25", "ndcg@10", "r@25")}
     for dim in DIMS:  # a query's length changes no order

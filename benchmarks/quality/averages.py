@@ -24,7 +24,7 @@ from benchmarks.quality.repeat import make_parser, repeat
 from benchmarks.quality.retrieval_sets import write_case, write_mined
 from ratchet.data.retrieval import Query
 from ratchet.data.retrieval.splits import find_seen
-from ratchet.data.tables import read_shards
+from ratchet.data.tables import DocumentRows, read_shards
 from ratchet.data.triplets import find_corpus_rows
 from ratchet.models.search.ranks import Relevant
 
@@ -72,7 +72,9 @@ class Case:
         most = {"train": given.queries, "valid": given.held_out, "test": given.held_out}
         self.documents, splits = write_case(self.folder, source, seed, most, given.unseen)
         self.train, self.test = splits["train"], splits["test"]
-        rows = find_corpus_rows(read_shards(self.folder / "test"), "positives", read_shards(self.folder / "corpus"))
+        rows = find_corpus_rows(
+            read_shards(self.folder / "test"), "positives", DocumentRows(read_shards(self.folder / "corpus")["id"])
+        )
         self.relevant, self.seen_Q = Relevant(*rows), find_seen(self.train, self.test)
         self.base = resolve(MINILM)
         self.encoder = encoder.load(self.base, dtype="float32", device=find_device())

@@ -153,7 +153,7 @@ def train_model(given: argparse.Namespace, config: Any, folder: Path, triplets: 
 
 
 def train_map(given: argparse.Namespace, config: Any, folder: Path, triplets: Any) -> dict[str, float]:
-    from ratchet.data.tables import read_shards
+    from ratchet.data.tables import DocumentRows, read_shards
     from ratchet.data.triplets import find_corpus_rows
     from ratchet.models.search.ranks import Relevant
 
@@ -161,7 +161,8 @@ def train_map(given: argparse.Namespace, config: Any, folder: Path, triplets: An
     query_QD, test_QD = (embed(given, one.to_pylist(), "query") for one in (triplets.query_text, test["text"]))
     corpus_ND = embed(given, corpus["text"].to_pylist(), "passage")
     map_DD = train_linear(config, triplets, query_QD, corpus_ND)[-1]
-    relevant, seen_Q = Relevant(*find_corpus_rows(test, "positives", corpus)), test["seen"].to_numpy()
+    relevant = Relevant(*find_corpus_rows(test, "positives", DocumentRows(corpus["id"])))
+    seen_Q = test["seen"].to_numpy()
     found = rank_all(test_QD + test_QD @ map_DD, corpus_ND + corpus_ND @ map_DD, relevant).per_query["map@25"]
     return {"map@25": found.mean(), "seen": found[seen_Q].mean(), "unseen": found[~seen_Q].mean()}
 

@@ -25,7 +25,7 @@ from benchmarks.quality.in_process import LINEAR, make_config, train_linear
 from benchmarks.quality.repeat import make_parser, repeat
 from benchmarks.quality.retrieval_sets import write_case, write_mined
 from ratchet.data.retrieval.splits import find_seen
-from ratchet.data.tables import read_shards
+from ratchet.data.tables import DocumentRows, read_shards
 from ratchet.data.triplets import Triplets, find_corpus_rows
 from ratchet.models.search.ranks import Relevant
 
@@ -74,7 +74,7 @@ class Case:
         for name, own in splits.items():
             table = read_shards(self.folder / name)
             self.vectors[name] = embed_queries(given, source, table["text"].to_pylist())
-            self.relevant[name] = Relevant(*find_corpus_rows(table, "positives", self.corpus))
+            self.relevant[name] = Relevant(*find_corpus_rows(table, "positives", DocumentRows(self.corpus["id"])))
             self.seen[name] = find_seen(self.train, own)
         valid = read_shards(self.folder / "valid").append_column("seen", pa.array(self.seen["valid"]))
         self.rows = HeldOutRows(valid)

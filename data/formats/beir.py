@@ -44,8 +44,7 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
     for path in files:
         split = None if len(files) == 1 and path.stem == "train" else SPLITS.get(path.stem)
         for name, (where, grades) in _read_qrels(path, texts, documents).items():
-            relevant = {document: grade for document, grade in grades.items() if grade > 0}
-            if relevant:
+            if relevant := {document: grade for document, grade in grades.items() if grade > 0}:
                 labels = tuple(relevant), tuple(relevant.values())
                 queries.append(Query(name, texts[name], *labels, group=name, split=split, where=where))
             else:

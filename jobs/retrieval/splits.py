@@ -60,13 +60,11 @@ def split_data(data: RetrievalData, config: Config) -> Splits:
     options: dict[str, Any] = {"split_by": config.split_by, "folds": config.folds, "fold": config.fold}
     splits = split_queries(data.queries, *fractions, config.seed, source, **options)
     train = splits["train"]
-    if config.unseen_fraction:
-        train = leave_out_labels(train, splits["valid"], config.unseen_fraction)
-        if not train:
-            raise InputError(
-                f"prepare.unseen_fraction: {config.unseen_fraction} given; expected a fraction that leaves queries to"
-                " train on; lower it"
-            )
+    if config.unseen_fraction and not (train := leave_out_labels(train, splits["valid"], config.unseen_fraction)):
+        raise InputError(
+            f"prepare.unseen_fraction: {config.unseen_fraction} given; expected a fraction that leaves queries to"
+            " train on; lower it"
+        )
     return splits | {"train": weigh(train, data.weights, config.seed) if data.weights else train}
 
 

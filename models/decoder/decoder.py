@@ -129,8 +129,7 @@ def check_same_tokens(one: Path, other: Path) -> None:
     first, second = load_conversations(one), load_conversations(other)
     mine, theirs = first.tokenizer.get_vocab(), second.tokenizer.get_vocab()
     # Tokens that only one vocabulary has are harmless; a token with two ids is not.
-    differ = next((token for token in mine.keys() & theirs.keys() if mine[token] != theirs[token]), None)
-    if differ is not None:
+    if (differ := next((key for key in mine.keys() & theirs.keys() if mine[key] != theirs[key]), None)) is not None:
         how = f"tokens differ ({differ!r} is {mine[differ]} and {theirs[differ]})"
         raise _differ(one, other, how, "use such models")
     probe = "Combine 12 and 3.5 into \\boxed{42}: naïve café, x² = 4\n<answer>(1 + 2) * 3</answer>"

@@ -70,8 +70,7 @@ class RemoteReranker:
                 f"{self.url}: answered {answer.text[:200]} ({type(error).__name__}); expected the scores of {count}"
                 f" passages in the format of api={self.api}; choose the other one"
             ) from None
-        missing = next((place for place, score in enumerate(scores) if not math.isfinite(score)), None)
-        if missing is not None:
+        if (missing := next((at for at, score in enumerate(scores) if not math.isfinite(score)), None)) is not None:
             raise ModelError(
                 f"{self.url}: no finite score of passage {missing} of {count}; expected one for each; does the server"
                 " cut the list off?"

@@ -55,7 +55,7 @@ def plan(store: Store, *, keep: int, grace: float) -> list[Garbage]:
 
     def of_step(step: Path) -> Iterator[Garbage]:
         why = _why_renamed(step.name) or ("" if kept.keeps(step.name) else "a step that no kept run names")
-        if why and (size := _size_if_old(step, before)) is not None:
+        if why and (size := measure_if_old(step, before)) is not None:
             yield Garbage("steps", step.name, why, size)
             return
         if (address := _find_address(store, step.name)) is not None:
@@ -63,11 +63,11 @@ def plan(store: Store, *, keep: int, grace: float) -> list[Garbage]:
         for inside in _list_folders(step):
             over = address is not None and inside.name in ("staging", "work")
             why = _why_renamed(inside.name) or ("left over by attempts of a finished step" if over else "")
-            if why and (size := _size_if_old(inside, before)) is not None:
+            if why and (size := measure_if_old(inside, before)) is not None:
                 yield Garbage("steps", step.name, why, size, inside.name)
 
     def of_object(item: Path) -> Iterator[Garbage]:
-        if item.name not in in_use and (size := _size_if_old(item, before)) is not None:
+        if item.name not in in_use and (size := measure_if_old(item, before)) is not None:
             yield Garbage("objects", item.name, _why_renamed(item.name) or "an object of no step", size)
 
     garbage = map_parallel(THREADS, of_step, steps, "steps")
@@ -122,7 +122,7 @@ def _rename_away(path: Path, before: float) -> Iterator[Path]:
         path.rename(gone)
     except FileNotFoundError:
         return  # another collection is running
-    if _size_if_old(gone, before) is not None:
+    if measure_if_old(gone, before) is not None:
         yield gone
     else:
         _rename_back(gone, path)
@@ -171,7 +171,7 @@ def _list_folders(folder: Path) -> Iterator[Path]:
     return (folder / name for name in names)
 
 
-def _size_if_old(path: Path, before: float) -> int | None:
+def measure_if_old(path: Path, before: float) -> int | None:
     """Return the total bytes at or below a path if all of it was modified before `before`, in seconds since 1970.
 
     Returns None otherwise, and if another process removes it meanwhile.

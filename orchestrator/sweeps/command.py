@@ -78,8 +78,7 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
             finished = _run_trials(sweep, arguments, cluster, store)
         report = results.build_sweep_report(sweep, store, command)
         console.print_sweep(report)
-        best = results.find_winner(list(sweep.trial_log.trials.values()), sweep.objective.maximize)
-        if best is not None:
+        if (best := results.find_winner(list(sweep.trial_log.trials.values()), sweep.objective.maximize)) is not None:
             print_clean(f"winner: {report.winner_command}")
             winner_file = results.write_winner(sweep, best)
             print_clean(f"   or: ratchet run {sweep.given} --settings {winner_file}")

@@ -80,8 +80,7 @@ def fuse_rankings(systems: Sequence[System], valid: Output | None, method: Fusio
 
     Without held-out queries the last ranking stands for all.
     """
-    judged = [(one, one.valid) for one in systems if one.valid is not None]
-    if not judged:
+    if not (judged := [(one, one.valid) for one in systems if one.valid is not None]):
         return systems[-1].queries["ranking"], []
     rows = [Row(one.name, {"held-out MAP@25": evaluated.metric("map@25")}) for one, evaluated in judged]
     if len(judged) == 1:

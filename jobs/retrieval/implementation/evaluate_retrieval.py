@@ -15,7 +15,16 @@ from ratchet.data.formats.trec import write_qrels, write_run
 from ratchet.data.lexical_baselines import score_bm25
 from ratchet.data.rankings import reorder
 from ratchet.data.significance import list_half_widths, number_groups
-from ratchet.data.tables import RANKED, add_carried, list_shards, read_queries, read_shards, read_texts, write_table
+from ratchet.data.tables import (
+    RANKED,
+    DocumentRows,
+    add_carried,
+    list_shards,
+    read_queries,
+    read_shards,
+    read_texts,
+    write_table,
+)
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
 from ratchet.errors import InputError
@@ -45,7 +54,7 @@ class Worker:
         self.config, self.inputs, self.device = config, inputs, device
         dense = config.system == "dense"
         table = read_shards(inputs.corpus, ["id"] if dense else ["id", "text"])
-        self.corpus = table.select(["id"])
+        self.corpus = DocumentRows(table["id"])
         self.ids: pa.Array = table["id"].combine_chunks()
         self.documents: list[str] = [] if dense else table["text"].to_pylist()
 
@@ -126,7 +135,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         raise InputError(
             "evaluate_retrieval: no embeddings given; expected those of queries and corpus; give them, or system=bm25"
         )
-    queries, corpus = read_shards(inputs.queries), read_shards(inputs.corpus, ["id"])
+    queries, corpus = read_shards(inputs.queries), DocumentRows(read_shards(inputs.corpus, ["id"])["id"])
     ranking = context.out / "ranking"
     if config.system == "reranked":
         _write_reranked(config, inputs, queries, ranking)

@@ -23,7 +23,7 @@ from torch import Tensor
 from ratchet.data.evaluation_pool import choose_pool
 from ratchet.data.formats.examples import read_examples
 from ratchet.data.guide import Guide
-from ratchet.data.tables import read_shards, take_texts
+from ratchet.data.tables import DocumentRows, read_shards, take_texts
 from ratchet.data.triplets import TripletBatch, Triplets, find_corpus_rows, find_own_rows, pad_rows
 from ratchet.jobs.model_settings import list_instructions
 from ratchet.jobs.retrieval.finetune_embedder import CPU_GRAPH, Config, Inputs, list_examples
@@ -225,8 +225,9 @@ class TrainTask(EmbedderTask):
         own_QD = model.encode(take_texts(self.valid["text"], asked), "query", tasks, batch_tokens=budget)
         own_ND = model.encode(take_texts(self.pool["text"], own), "passage", batch_tokens=budget)
         self.finish_passes()
-        relevant = Relevant(*find_corpus_rows(self.valid, "positives", self.pool))
-        query_QD, exclude_Q = np.concatenate(gather_objects(own_QD)), find_own_rows(self.valid, self.pool)
+        rows = DocumentRows(self.pool["id"])
+        relevant = Relevant(*find_corpus_rows(self.valid, "positives", rows))
+        query_QD, exclude_Q = np.concatenate(gather_objects(own_QD)), find_own_rows(self.valid, rows)
         ranks_R = self.count_ranks(query_QD, relevant, own, own_ND, exclude_Q=exclude_Q)
         return HeldOutRows(self.valid).evaluate(self.config.metric, ranks_R, relevant, "map@25", "r@25")
 

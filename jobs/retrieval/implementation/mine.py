@@ -12,6 +12,7 @@ from typing import Any
 import faiss
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ratchet.data import tables
@@ -128,17 +129,17 @@ class Worker:
         self.config, self.inputs, self.device = config, inputs, device
         names = [field.name for field in fields(Window)[2:]]
         self.window = Window(*config.window, **{name: getattr(config, name) for name in names})
-        self.table = tables.read_shards(inputs.corpus, ["id"])
-        self.candidates = Candidates(config, inputs, self.table)
+        table = tables.read_shards(inputs.corpus, ["id"])
+        self.candidates, self.rows = Candidates(config, inputs, table), tables.DocumentRows(table["id"])
         self.ids, self.index = self.candidates.ids, None if index is None else faiss.read_index(str(index))
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         shard = tables.read_queries(source)
-        queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.table)
+        queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.rows)
         vectors = self.inputs.query_embeddings / f"{source.stem}.arrow"
         query_QD = read_vectors(vectors, shard["id"].combine_chunks())
         text_Q = tables.hash_texts(shard["text"])
-        positives = Relevant(*find_corpus_rows(shard, "positives", self.table, str(source), self.inputs.corpus))
+        positives = Relevant(*find_corpus_rows(shard, "positives", self.rows, str(source), self.inputs.corpus))
         if len(bad_q := np.flatnonzero(np.diff(positives.indptr) == 0)):
             raise InputError(
                 f"{source}: row {bad_q[0]}, query '{queries[bad_q[0]]['id']}': no positive given; expected at least"
@@ -214,7 +215,8 @@ def find_candidates(config: Config, inputs: Inputs, corpus: pa.Table) -> np.ndar
     """Return the corpus rows that may be negatives, int64, rising. None: all."""
     if config.candidates == "corpus":
         return None
-    labelled = np.unique(find_corpus_rows(tables.read_shards(inputs.queries), "positives", corpus)[1])
+    rows_of = tables.DocumentRows(corpus["id"])
+    labelled = np.unique(find_corpus_rows(tables.read_shards(inputs.queries), "positives", rows_of)[1])
     return labelled if config.candidates == "labelled" or len(labelled) >= len(corpus) / 4 else None
 
 
@@ -251,40 +253,34 @@ def write_jsonl(folder: Path, corpus: Path) -> tuple[float, float, list[dict[str
     """Write the mined shards as FlagEmbedding JSONL, and the suspects. Return the mean similarities of the positives
     and of the negatives, and the cases of the hardest queries."""
     text_of = tables.read_texts(corpus, tables.read_listed(folder))
-    sums = [0.0, 0, 0.0, 0]
     hardest: list[tuple[float, int, dict[str, Any]]] = []
-    number = 0
+    rows = (row for path in tables.list_shards(folder) for row in pq.read_table(path).to_pylist())
 
     def lines() -> Iterable[dict[str, Any]]:
-        nonlocal number
-        for path in tables.list_shards(folder):
-            for row in pq.read_table(path).to_pylist():
-                number += 1
-                sums[0] += sum(row["positive_scores"])
-                sums[1] += len(row["positive_scores"])
-                sums[2] += sum(row["negative_scores"])
-                sums[3] += len(row["negative_scores"])
-                if row["negatives"]:
-                    margin = max(row["negative_scores"]) - max(row["positive_scores"])
-                    heapq.heappush(hardest, (margin, -number, row))
-                    if len(hardest) > NUM_CASES:
-                        heapq.heappop(hardest)
-                if row["suspects"]:
-                    suspects.write(json.dumps(_suspects_line(row, text_of), ensure_ascii=False) + "\n")
-                yield make_line(row, text_of.find)
+        for number, row in enumerate(rows):
+            if row["negatives"]:
+                margin = max(row["negative_scores"]) - max(row["positive_scores"])
+                heapq.heappush(hardest, (margin, -number, row))
+                if len(hardest) > NUM_CASES:
+                    heapq.heappop(hardest)
+            if row["suspects"]:
+                suspects.write(json.dumps(_suspects_line(row, text_of), ensure_ascii=False) + "\n")
+            yield make_line(row, text_of.find)
 
     with (folder / "suspects.jsonl").open("w", encoding="utf-8") as suspects:
         write_lines(folder / "flag_embedding.jsonl", lines())
     cases = [_make_case(row, text_of) for _, _, row in sorted(hardest, key=lambda item: (-item[0], -item[1]))]
-    return round(sums[0] / max(1, sums[1]), 6), round(sums[2] / max(1, sums[3]), 6), cases
+    scores = tables.read_shards(folder, ["positive_scores", "negative_scores"]).columns
+    positive, negative = (round(pc.mean(pc.list_flatten(column)).as_py() or 0.0, 6) for column in scores)
+    return positive, negative, cases
 
 
-def _suspects_line(row: dict[str, Any], text_of: Mapping[str, str]) -> dict[str, Any]:
+def _suspects_line(row: dict[str, Any], text_of: tables.Texts) -> dict[str, Any]:
     """Return a line of suspects.jsonl: unlabelled documents that are too similar to the query for a negative."""
     return {
         "query_id": row["id"],
         "query": row["text"],
-        "positives": [text_of[name] for name in row["positives"]],
+        "positives": text_of.find(row["positives"]),
         "positive_similarity": round(max(row["positive_scores"]), 6),
         "suspects": [
             {"id": name, "text": text_of[name], "similarity": round(score, 6)}

@@ -14,6 +14,7 @@ from ratchet.data import tables
 from ratchet.data.tables import (
     CORPUS,
     MINED,
+    DocumentRows,
     Texts,
     hash_shards,
     hash_texts,
@@ -107,6 +108,19 @@ def test_ids_with_the_same_hash_are_told_apart(
     assert dict(texts) == {row["id"]: row["text"] for row in corpus[1]}
     assert "d20" not in texts
     check_many(texts, corpus[1])
+
+
+@pytest.mark.parametrize("hashes", [1000, 5, 1])
+def test_rows_are_those_of_a_dict_whatever_ids_have_the_same_hash(hashes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "hash_texts", lambda texts: hash_texts(texts) % hashes)
+    ids = [f"d{number}" for number in np.random.default_rng(0).permutation(100).tolist()]
+    rows = DocumentRows(pa.chunked_array([ids[:30], [], ids[30:70], ids[70:]]))
+    names = [f"d{number}" for number in np.random.default_rng(1).integers(0, 120, 50).tolist()]
+    row_of = {name: row for row, name in enumerate(ids)}
+    found = rows.find(pa.chunked_array([names[:20], [], names[20:]], pa.string()))
+    assert found.tolist() == [row_of.get(name, -1) for name in names]
+    assert rows.find(pa.chunked_array([], pa.string())).tolist() == []
+    assert DocumentRows(pa.chunked_array([], pa.string())).find(pa.chunked_array([["d1"]])).tolist() == [-1]
 
 
 def test_hashes_of_texts_are_equal_where_texts_are_and_stay_the_same() -> None:

@@ -216,7 +216,7 @@ def test_a_step_that_is_used_and_made_again_while_it_is_looked_at_loses_nothing(
     commit = made(store, "a", "x")
     age(store.root, 2 * HOUR)
     garbage = gc.plan(store, keep=0, grace=HOUR)
-    size_if_old = gc._size_if_old
+    size_if_old = gc.measure_if_old
 
     def used_meanwhile(path: Path, before: float) -> int | None:
         if path.name.startswith(".gone-") and path.parent.name == "steps":
@@ -224,7 +224,7 @@ def test_a_step_that_is_used_and_made_again_while_it_is_looked_at_loses_nothing(
             store.work("a")
         return size_if_old(path, before)
 
-    monkeypatch.setattr(gc, "_size_if_old", used_meanwhile)
+    monkeypatch.setattr(gc, "measure_if_old", used_meanwhile)
     assert gc.sweep(store, garbage, keep=0, grace=HOUR) == []
     assert store.lookup("a") == commit
     store.path(commit.manifest, full=True)
