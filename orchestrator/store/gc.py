@@ -49,29 +49,29 @@ def plan(store: Store, *, keep: int, grace: float) -> list[Garbage]:
     for note in kept.unknown:
         print_clean(note)
     steps, objects = list(_list_folders(store.local("steps"))), list(_list_folders(store.local("objects")))
-    # With a bucket, steps of other machines have no local folder, but their objects may have local copies.
-    others = kept.steps - {step.name for step in steps}
-    in_use = kept.objects | _used_addresses(store, others, "steps of others")
 
     def of_step(step: Path) -> Iterator[Garbage]:
         why = _why_renamed(step.name) or ("" if kept.keeps(step.name) else "a step that no kept run names")
         if why and (size := measure_if_old(step, before)) is not None:
             yield Garbage("steps", step.name, why, size)
             return
-        if (address := _find_address(store, step.name)) is not None:
-            in_use.add(address)
         for inside in _list_folders(step):
-            over = address is not None and inside.name in ("staging", "work")
+            over = inside.name in ("staging", "work") and _find_address(store, step.name) is not None
             why = _why_renamed(inside.name) or ("left over by attempts of a finished step" if over else "")
             if why and (size := measure_if_old(inside, before)) is not None:
                 yield Garbage("steps", step.name, why, size, inside.name)
 
     def of_object(item: Path) -> Iterator[Garbage]:
-        if item.name not in in_use and (size := measure_if_old(item, before)) is not None:
+        if item.name not in kept.objects and (size := measure_if_old(item, before)) is not None:
             yield Garbage("objects", item.name, _why_renamed(item.name) or "an object of no step", size)
 
     garbage = map_parallel(THREADS, of_step, steps, "steps")
-    garbage += map_parallel(THREADS, of_object, objects, "objects")
+    if unused := map_parallel(THREADS, of_object, objects, "objects"):  # else nobody need know what steps point to
+        gone = {item.name for item in garbage if not item.inside}
+        # With a bucket, steps of other machines have no local folder, but their objects may have local copies.
+        stay = kept.steps.union(step.name for step in steps) - gone
+        in_use = _used_addresses(store, stay, "steps that stay")
+        garbage += [item for item in unused if item.name not in in_use]
     return garbage + bucket_gc.plan(store, kept, before)
 
 
@@ -95,10 +95,11 @@ def sweep(store: Store, garbage: Sequence[Garbage], *, keep: int, grace: float) 
         here = [item for item in garbage if not item.remote]
         steps = [item for item in here if item.kind == "steps"]
         taken = map_parallel(THREADS, take, steps, "steps moved away")
-        stay = (step.name for step in _list_folders(store.local("steps")) if not step.name.startswith("."))
-        in_use = kept.objects | _used_addresses(store, stay, "steps that stay")
-        objects = [item for item in here if item.kind == "objects" and item.name not in in_use]
-        taken += map_parallel(THREADS, take, objects, "objects moved away")
+        if objects := [item for item in here if item.kind == "objects"]:
+            stay = (step.name for step in _list_folders(store.local("steps")) if not step.name.startswith("."))
+            in_use = kept.objects | _used_addresses(store, stay, "steps that stay")
+            unused = [item for item in objects if item.name not in in_use]
+            taken += map_parallel(THREADS, take, unused, "objects moved away")
         remote = [item for item in garbage if item.remote]
         if doomed := [item for item, _ in taken] + remote:
             size = sum(item.bytes for item in doomed)

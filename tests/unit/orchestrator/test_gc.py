@@ -57,6 +57,20 @@ def test_what_is_young_or_was_used_lately_stays(store: Store) -> None:
     assert store.lookup("young")
 
 
+def test_what_steps_point_to_is_read_only_where_an_object_may_go(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading it for all steps is most of the time that a large store takes of which nothing can go."""
+    read, find = list[str](), gc._find_address
+    monkeypatch.setattr(gc, "_find_address", lambda store, step_id: (read.append(step_id), find(store, step_id))[1])
+    made(store, "first", "1")
+    made(store, "second", "1")
+    named_by_a_run(store, "first")
+    assert collected(store) == []
+    assert read == []
+    age(store.root, 2 * HOUR)
+    assert collected(store) == ["second"], "the object is that of the first step too"
+    assert {"first"} <= {*read} <= {"first", "second"}
+
+
 def test_only_the_newest_runs_count_and_pinned_ones(store: Store) -> None:
     for step in ("pinned", "older", "newer"):
         made(store, step, step)
