@@ -62,8 +62,7 @@ def split_queries(
     if by_document:
         key_F = _connect(free)
     else:
-        keys = (query.id if split_by == "query" else query.group for query in free)
-        key_F = hash_each(keys)
+        key_F = hash_each(query.id if split_by == "query" else query.group for query in free)
     group_F, first_G = number_by_appearance(key_F)
     groups = list(range(len(first_G)))
     random.Random(seed).shuffle(groups)

@@ -71,8 +71,7 @@ def split_data(data: RetrievalData, config: Config) -> Splits:
 def describe_repeated(splits: Splits) -> str:
     """Return how many queries of `train` have the text of a test query, or an empty string for none."""
     test_Q, train_Q = (hash_each(query.text for query in splits.get(name, ())) for name in ("test", "train"))
-    repeated = np.flatnonzero(np.isin(train_Q, test_Q))
-    if not len(repeated):
+    if not len(repeated := np.flatnonzero(np.isin(train_Q, test_Q))):
         return ""
     where = splits["train"][int(repeated[0])].where
     at = f", such as {where}" if where else ""

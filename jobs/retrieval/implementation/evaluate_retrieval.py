@@ -251,7 +251,8 @@ def _cases(
         raise InputError(f"{inputs.before}: evaluates other queries; expected those of {inputs.queries}")
     ranks, tops = before["first_rank"].to_pylist(), pc.list_slice(before["top"], 0, config.case_documents).to_pylist()
     # By ratio, so that 40 -> 2 counts more than 400 -> 300.
-    pairs = [(a / b, q) for q, (a, b) in enumerate(zip(ranks, first, strict=True)) if a and b and a != b]
+    if not (pairs := [(a / b, q) for q, (a, b) in enumerate(zip(ranks, first, strict=True)) if a and b and a != b]):
+        return {}  # nor is the corpus read
     worst = [q for ratio, q in sorted(pairs) if ratio < 1][: max(1, config.num_cases // 3)]
     rose = [q for ratio, q in sorted(pairs, key=lambda pair: (-pair[0], pair[1])) if ratio > 1]
     better = rose[: max(1, config.num_cases - len(worst))]

@@ -152,7 +152,7 @@ def test_documents_are_read_by_id_and_hashed_shard_by_shard(tmp_path: Path) -> N
 
 
 def test_the_ids_of_lists_are_read(tmp_path: Path) -> None:
-    """Of every list that a folder has, of all shards, and of a folder whose lists are all empty."""
+    """All lists of a folder count, in all shards; they may be empty."""
     rows = [{"id": f"q{n}", "text": "", "positives": [f"p{n}"], "negatives": ["n", f"n{n}"]} for n in range(3)]
     write_shards(tmp_path / "mined", rows, MINED, 2)
     assert sorted(read_listed(tmp_path / "mined").to_pylist()) == ["n", "n", "n", "n0", "n1", "n2", "p0", "p1", "p2"]
