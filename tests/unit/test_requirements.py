@@ -12,6 +12,10 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 
 
+BESIDE_VLLM = {"numba": "0.65.0", "numpy": "2.3.5", "torch": "2.13.0", "transformers": "5.19.0"}
+"""What vLLM 0.32 is installed with: it, or a library that it needs, allows no newer ones."""
+
+
 def declared() -> dict[str, Requirement]:
     """Name -> what setup.cfg asks for; without vLLM, which the lock leaves out."""
     config = configparser.ConfigParser()
@@ -35,3 +39,9 @@ def test_a_dependency_has_a_range_that_holds_its_locked_version(name: str) -> No
     requirement = declared()[name]
     assert {part.operator for part in requirement.specifier} == {">=", "<"}
     assert requirement.specifier.contains(locked()[canonicalize_name(name)])
+
+
+@pytest.mark.parametrize("name", BESIDE_VLLM)
+def test_the_extra_vllm_can_be_installed(name: str) -> None:
+    """Ranges that begin after these versions cannot be met together with vLLM's."""
+    assert declared()[name].specifier.contains(BESIDE_VLLM[name])
