@@ -97,6 +97,9 @@ class DocumentRows:
         self._row_N = np.argsort(hash_N, kind="stable")
         self._hash_N, self._ids = hash_N[self._row_N], ids.cast(pa.large_string()).combine_chunks()
 
+    def __len__(self) -> int:
+        return len(self._ids)
+
     def find(self, names: pa.ChunkedArray) -> np.ndarray:
         """Return the row of each id, int64 [M]; -1 for an id that is not there."""
         return np.concatenate([np.zeros(0, np.int64), *map(self._find, names.chunks)])
@@ -135,7 +138,7 @@ class Texts(Mapping[str, str]):
         return (name.as_py() for name in self._table["id"])
 
     def __len__(self) -> int:
-        return len(self._table)
+        return len(self._rows)
 
 
 def hash_texts(texts: pa.ChunkedArray) -> np.ndarray:

@@ -41,10 +41,10 @@ NUM_CASES = 3
 class Candidates:
     """Vectors of the documents that may be negatives. They are in memory only if they are not large."""
 
-    def __init__(self, config: Config, inputs: Inputs, corpus: pa.Table) -> None:
-        """corpus: a table with the ids of all documents."""
-        self.folder, self.ids = inputs.corpus_embeddings, corpus["id"].combine_chunks()
-        self.rows = find_candidates(config, inputs, corpus)
+    def __init__(self, config: Config, inputs: Inputs) -> None:
+        ids = tables.read_shards(inputs.corpus, ["id"])["id"]
+        self.folder, self.ids, self.corpus = inputs.corpus_embeddings, ids.combine_chunks(), tables.DocumentRows(ids)
+        self.rows = find_candidates(config, inputs, self.corpus)
         """Corpus rows of the candidates, int64, rising. None: all."""
         self.rows_at_once = max(1, BYTES_AT_ONCE // (4 * read_dim(self.folder)))
         self.held: list[list[tuple[int, np.ndarray]]] = []
@@ -84,7 +84,7 @@ class IndexBuilder:
 
     def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
         self.config, self.inputs, self.device = config, inputs, device
-        self.candidates, self.read = Candidates(config, inputs, tables.read_shards(inputs.corpus, ["id"])), 0
+        self.candidates, self.read = Candidates(config, inputs), 0
         self.queries = tables.read_shards(inputs.queries, ["id"])["id"].combine_chunks()
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
@@ -129,17 +129,17 @@ class Worker:
         self.config, self.inputs, self.device = config, inputs, device
         names = [field.name for field in fields(Window)[2:]]
         self.window = Window(*config.window, **{name: getattr(config, name) for name in names})
-        table = tables.read_shards(inputs.corpus, ["id"])
-        self.candidates, self.rows = Candidates(config, inputs, table), tables.DocumentRows(table["id"])
-        self.ids, self.index = self.candidates.ids, None if index is None else faiss.read_index(str(index))
+        self.candidates = Candidates(config, inputs)
+        self.ids, self.corpus = self.candidates.ids, self.candidates.corpus
+        self.index = None if index is None else faiss.read_index(str(index))
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         shard = tables.read_queries(source)
-        queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.rows)
+        queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.corpus)
         vectors = self.inputs.query_embeddings / f"{source.stem}.arrow"
         query_QD = read_vectors(vectors, shard["id"].combine_chunks())
         text_Q = tables.hash_texts(shard["text"])
-        positives = Relevant(*find_corpus_rows(shard, "positives", self.rows, str(source), self.inputs.corpus))
+        positives = Relevant(*find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus))
         if len(bad_q := np.flatnonzero(np.diff(positives.indptr) == 0)):
             raise InputError(
                 f"{source}: row {bad_q[0]}, query '{queries[bad_q[0]]['id']}': no positive given; expected at least"
@@ -211,12 +211,11 @@ class Worker:
         return [[known[q][row] for row in rows.tolist()] for q, rows in enumerate(wanted)]
 
 
-def find_candidates(config: Config, inputs: Inputs, corpus: pa.Table) -> np.ndarray | None:
+def find_candidates(config: Config, inputs: Inputs, corpus: tables.DocumentRows) -> np.ndarray | None:
     """Return the corpus rows that may be negatives, int64, rising. None: all."""
     if config.candidates == "corpus":
         return None
-    rows_of = tables.DocumentRows(corpus["id"])
-    labelled = np.unique(find_corpus_rows(tables.read_shards(inputs.queries), "positives", rows_of)[1])
+    labelled = np.unique(find_corpus_rows(tables.read_shards(inputs.queries), "positives", corpus)[1])
     return labelled if config.candidates == "labelled" or len(labelled) >= len(corpus) / 4 else None
 
 
@@ -232,7 +231,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         arguments["index"] = folder / f"{source[0].stem}.faiss"
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
     positive, negative, hardest = write_jsonl(context.out, inputs.corpus)
-    corpus = tables.read_shards(inputs.corpus, ["id"])
+    corpus = tables.DocumentRows(tables.read_shards(inputs.corpus, ["id"])["id"])
     candidates = find_candidates(config, inputs, corpus)
     return Result(
         {

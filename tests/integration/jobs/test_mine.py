@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ratchet.data.tables import QUERIES, read_shards, write_shards
+from ratchet.data.tables import QUERIES, DocumentRows, read_shards, write_shards
 from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval.implementation import mine as implementation
 from ratchet.jobs.retrieval.mine import Config, Inputs
@@ -188,12 +188,12 @@ def test_labelled_documents_alone_are_candidates(problem: Any, context: MakeCont
         assert {*row["negatives"]} <= {*names(problem, labelled)}
         assert row["random_fill"] > 0
     inputs = Inputs(problem.queries, problem.corpus, problem.query_embeddings, problem.corpus_embeddings)
-    corpus = read_shards(problem.corpus, ["id"])
-    found = implementation.find_candidates(Config(candidates="auto"), inputs, corpus)
+    ids = read_shards(problem.corpus, ["id"])["id"]
+    found = implementation.find_candidates(Config(candidates="auto"), inputs, DocumentRows(ids))
     assert found is not None
     assert found.tolist() == labelled
-    larger = pa.concat_tables([corpus, pa.table({"id": [f"e{n}" for n in range(4 * len(labelled))]})])
-    assert implementation.find_candidates(Config(candidates="auto"), inputs, larger) is None
+    larger = pa.chunked_array([*ids.chunks, pa.array([f"e{n}" for n in range(4 * len(labelled))])])
+    assert implementation.find_candidates(Config(candidates="auto"), inputs, DocumentRows(larger)) is None
 
 
 @pytest.mark.parametrize("candidates", ["corpus", "labelled"])
