@@ -65,19 +65,19 @@ def split_groups(
     torn = {sample.group for sample in repeated}
     remaining = [group for group in order if group[0].group not in torn]
     valid, train = _cut(remaining, validation_fraction)
+    left_out = len(order) - len(remaining)
     if not train:
-        left_out = ""
+        documents = len({_document(group) for group in groups})
+        counted = f"{len(groups)} groups" + (f" in {documents} documents" if documents < len(groups) else "")
         if repeated:
             other = tested[task.key(repeated[0])]
-            left_out = (
-                f", {len(order) - len(remaining)} of them in the test split ({repeated[0].where} is {other.where})"
-            )
+            counted += f", {left_out} of them in the test split ({repeated[0].where} is {other.where})"
         raise DataError(
-            f"{source}: {_count_documents(groups)}{left_out}; expected at least {2 if held_out else 3} that are not"
-            " test rows, for a split; give more, or another test file"
+            f"{source}: {counted}; expected at least {2 if held_out else 3} that are not test rows, for a split; give"
+            " more, or another test file"
         )
     train = _limit_questions([train[i] for i in random.permutation(len(train))], max_train)
-    return Splits({"train": train, "valid": valid, "test": test}, len(order) - len(remaining))
+    return Splits({"train": train, "valid": valid, "test": test}, left_out)
 
 
 def _shuffle_documents(groups: list[list[Sample]], random: np.random.Generator) -> list[list[Sample]]:
@@ -105,11 +105,6 @@ def _limit_questions(groups: list[list[Sample]], most: int | None) -> list[list[
 
 def _document(group: list[Sample]) -> str:
     return group[0].document or group[0].group
-
-
-def _count_documents(groups: list[list[Sample]]) -> str:
-    documents = len({_document(group) for group in groups})
-    return f"{len(groups)} groups" + (f" in {documents} documents" if documents < len(groups) else "")
 
 
 def describe_repeated(splits: Splits) -> str:

@@ -8,7 +8,6 @@ committed, as in `map_shards`, when its last answer has arrived. A killed run re
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -16,9 +15,11 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
 
+from ratchet.data.tables import open_mapped_shard, write_mapped
 from ratchet.errors import JobError
 from ratchet.jobs.distributed.shard_map import commit_shard, complete_shards, map_shards
 from ratchet.jobs.distributed.shard_queue import ProgressTally
@@ -65,10 +66,10 @@ def run_engine(
     suffix: str = "parquet",
 ) -> dict[str, int]:
     """Write one output file into `context.out` for each of `shards`, with the same stem, by the engine of the config:
-    `worker`s of transformers, or the requests of a `client` to vLLM. Both are classes that take the config and the
-    inputs. Return the sums of the counts.
+    `worker`s of transformers, or the requests of a `client` to vLLM, both classes that take config and inputs. Return
+    the sums of the counts. With vLLM each worker starts an engine on the model, with the adapter merged. Ray must be
+    running.
 
-    With vLLM each worker starts an engine on the model, with the adapter merged into its weights. Ray must be running.
     Raises what `worker` or `client` raises, and JobError for an engine that does not start or is lost more than
     `context.resources.retries` times.
     """
@@ -87,61 +88,60 @@ def run_engine(
 def _ask_shards(
     context: Context, model: Path, dtype: str, client: ShardClient, total: int, targets: Mapping[Path, Path], done: int
 ) -> None:
-    """Ask the engines for all shards, and commit each when its last answer has arrived."""
-    asked = {source: client.requests(source) for source in targets}
-    missing = {source: len(requests) for source, requests in asked.items()}
-    answers = {source: [np.empty(0)] * count for source, count in missing.items()}
-    rows = {source: pq.read_metadata(source).num_rows for source in targets}
+    """Ask the engines for all shards, and commit each when its last answer has arrived. Requests wait in files, so that
+    the memory holds one shard's, and the answers of the shards that are under way."""
+    counts, pieces, longest = dict[Path, int](), list[dict[str, Any]](), 0
+    for source in targets:
+        requests, file = client.requests(source), context.work / "requests" / f"{source.stem}.arrow"
+        write_mapped(file, pa.Table.from_pylist([{"prompt": prompt, "how": how} for prompt, how in requests]))
+        longest = max([longest, *(len(prompt) + how.get("max_tokens", 0) for prompt, how in requests)])
+        counts[source] = len(requests)
+        starts = range(0, len(requests), REQUESTS_PER_BATCH)
+        pieces += [{"source": str(source), "file": str(file), "start": start} for start in starts]
+    answers: dict[Path, dict[int, np.ndarray]] = {source: {} for source in targets}
+    shard_rows = {source: pq.read_metadata(source).num_rows for source in targets}
     tokens: Counter[Path] = Counter()
     tally = ProgressTally(context, done, total)
 
     def finish(source: Path) -> None:
-        own = answers.pop(source)
+        own = [answer for _, answer in sorted(answers.pop(source).items())]
         commit_shard(context, source, targets[source], lambda file: client.write(source, file, own, tokens[source]))
 
-    for source in [source for source, count in missing.items() if not count]:
+    for source in [source for source, count in counts.items() if not count]:
         finish(source)
-    for source, number, answer in _answers(context, model, dtype, client, asked):
+    for source, number, answer, size in _answers(context, model, dtype, client, pieces, longest):
         answers[source][number] = answer
-        missing[source] -= 1
-        tokens[source] += len(answer if client.task == "generate" else asked[source][number][0])
-        whole = len(asked[source])
-        tally.report(str(source), rows[source] * (whole - missing[source]) // whole, tokens[source])
-        if not missing[source]:
+        tokens[source] += size
+        found = len(answers[source])
+        tally.report(str(source), shard_rows[source] * found // counts[source], tokens[source])
+        if found == counts[source]:
             finish(source)
     tally.flush()
 
 
 def _answers(
-    context: Context, model: Path, dtype: str, client: ShardClient, asked: Mapping[Path, Sequence[Request]]
-) -> Iterator[tuple[Path, int, np.ndarray]]:
-    """Yield (source, number of the request, answer) in the order in which answers arrive."""
+    context: Context, model: Path, dtype: str, client: ShardClient, pieces: list[dict[str, Any]], longest: int
+) -> Iterator[tuple[Path, int, np.ndarray, int]]:
+    """Yield (source, number of the request, answer, tokens of the answer or the request) in the order in which answers
+    arrive. pieces: see `_read_requests`. longest: tokens of the longest request and its answer."""
+    if not pieces:
+        return
     # vLLM is an optional dependency.
     from ray.data import DataContext
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
-    kind = "sampling_params" if client.task == "generate" else "pooling_params"
-    rows: list[dict[str, Any]] = [
-        {"source": str(source), "number": number, "tokenized_prompt": prompt, kind: parameters}
-        for source, requests in asked.items()
-        for number, (prompt, parameters) in enumerate(requests)
-    ]
-    if not rows:
-        return
     # Failures are raised, so Ray Data's log only repeats them.
     DataContext.get_current().enable_progress_bars = False
     DataContext.get_current().print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     resources = context.resources
-    blocks = math.ceil(len(rows) / REQUESTS_PER_BATCH)
-    workers = min(resources.workers or 1, blocks)
-    longest = max(len(row["tokenized_prompt"]) + row[kind].get("max_tokens", 0) for row in rows)
-    engine_args = make_engine_args(model, dtype=dtype, longest=longest, gpus=resources.gpus)
+    workers = min(resources.workers or 1, len(pieces))
     processor = build_processor(
         vLLMEngineProcessorConfig(
             model_source=str(model),
             task_type=client.task,
-            engine_kwargs=engine_args | client.engine_args,
+            engine_kwargs=make_engine_args(model, dtype=dtype, longest=longest, gpus=resources.gpus)
+            | client.engine_args,
             batch_size=REQUESTS_PER_BATCH,
             concurrency=(workers, workers),
             placement_group_config={"bundles": [{"CPU": resources.cpus, "GPU": resources.gpus}]},
@@ -161,8 +161,9 @@ def _answers(
     limits = {"max_restarts": resources.retries, "max_task_retries": resources.retries}
     processor.get_stage_by_name("vLLMEngineStage").map_batches_kwargs.update(limits | make_ray_options(resources))
     try:
-        for row in processor(ray.data.from_items(rows, override_num_blocks=blocks)).iter_rows():
-            yield Path(row["source"]), int(row["number"]), np.asarray(row["answer"])
+        listed = ray.data.from_items(pieces, override_num_blocks=len(pieces))
+        for row in processor(listed.flat_map(partial(_read_requests, client.task), num_cpus=0)).iter_rows():
+            yield Path(row["source"]), int(row["number"]), np.asarray(row["answer"]), int(row["tokens"])
     except ray.exceptions.RayActorError as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise JobError(
@@ -172,6 +173,18 @@ def _answers(
         ) from error
 
 
+def _read_requests(task: Task, piece: dict[str, Any]) -> list[dict[str, Any]]:
+    """Read the requests of a shard from `start` on, at most REQUESTS_PER_BATCH, from the file of them."""
+    table = open_mapped_shard(Path(piece["file"])).slice(piece["start"], REQUESTS_PER_BATCH)
+    kind = "sampling_params" if task == "generate" else "pooling_params"
+    return [
+        {"source": piece["source"], "number": number, "tokenized_prompt": row["prompt"], kind: row["how"]}
+        for number, row in enumerate(table.to_pylist(), start=piece["start"])
+    ]
+
+
 def _answer(row: dict[str, Any]) -> dict[str, Any]:
-    answer = row["generated_tokens"] if row["embeddings"] is None else row["embeddings"]
-    return {"source": row["source"], "number": row["number"], "answer": answer}
+    generated = row["embeddings"] is None
+    answer = row["generated_tokens"] if generated else row["embeddings"]
+    tokens = len(answer) if generated else row["num_input_tokens"]
+    return {"source": row["source"], "number": row["number"], "answer": answer, "tokens": tokens}

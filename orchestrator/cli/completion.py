@@ -46,18 +46,12 @@ def _list_settings(arguments: argparse.Namespace) -> list[str]:
     return [f"{name}=" for name in (*found.parameters, *settings)]
 
 
-def _list_runs(arguments: argparse.Namespace) -> list[str]:
-    return [run.run_id for run in list_run_logs(Store.view(arguments.store))]
-
-
-def _list_models(arguments: argparse.Namespace) -> list[str]:
-    return [model.name for model in list_models(Store.view(arguments.store))]
-
-
 LISTERS: dict[str, Lister] = {
     "recipe": lambda _: [*recipe.names(), *recipe.job_names()],
     "set": _list_settings,
-    **dict.fromkeys(("run", "before", "after"), _list_runs),
-    **dict.fromkeys(("model", "models"), _list_models),
+    **dict.fromkeys(
+        ("run", "before", "after"), lambda own: [run.run_id for run in list_run_logs(Store.view(own.store))]
+    ),
+    **dict.fromkeys(("model", "models"), lambda own: [model.name for model in list_models(Store.view(own.store))]),
 }
 """Destination of an option or a word -> what it is completed by."""

@@ -112,6 +112,5 @@ def _compare_numbers(one: RunReport, other: RunReport) -> Iterator[NumberChange]
     for row, columns in one.rows.items():
         for column, before in columns.items():
             after = other.rows.get(row, {}).get(column)
-            if before is None or after is None or column == "time":
-                continue
-            yield NumberChange(row, column, float(before), float(after), judge_difference(before, after))
+            if before is not None and after is not None and column != "time":
+                yield NumberChange(row, column, float(before), float(after), judge_difference(before, after))

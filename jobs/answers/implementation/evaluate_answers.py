@@ -39,11 +39,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     metrics = statistics.metrics(config.k)
     summary = {"metrics": metrics, "failures": statistics.failures(), "questions": len(statistics.questions)}
     (context.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    tables = {
-        "answers by label": statistics.answer_table(),
-        "unsolved questions by last failure": statistics.failure_table(),
-    }
-    return Result(metrics, tables, cases=statistics.cases)
+    return Result(metrics, statistics.tables(), cases=statistics.cases)
 
 
 class _Statistics:
@@ -111,15 +107,13 @@ class _Statistics:
         num_completions = len(self.questions[0])
         correct = [own.count(CORRECT) for own in self.questions]
         found: dict[str, float | int | str] = {}
-        for k in ks:
-            if k <= num_completions:
-                found[f"pass@{k}"] = round(sum(pass_at_k(num_completions, c, k) for c in correct) / len(correct), 6)
+        for k in (k for k in ks if k <= num_completions):
+            found[f"pass@{k}"] = round(sum(pass_at_k(num_completions, c, k) for c in correct) / len(correct), 6)
         for name, total in self.scores.items():
             found[name] = round(total / self.labels.total(), 6)
         means = {name: round(total / len(self.groups), 4) for name, total in self.totals.items()}
         latency = means.pop("latency")
-        found["questions"] = len(self.questions)
-        found["questions_per_group"] = round(len(self.questions) / len(self.groups), 4)
+        found |= {"questions": len(self.questions), "questions_per_group": round(len(correct) / len(self.groups), 4)}
         found |= {**means, "generated_tokens_api": means["generated_tokens"], "dependency_tokens": 0}
         return found | ({"latency": latency} if self.timed else {})
 
@@ -129,14 +123,17 @@ class _Statistics:
         known = (*self.task.failures, TRUNCATED)
         return {name: counts[name] for name in (*known, *sorted({*self.labels} - {CORRECT, *known}))}
 
-    def failure_table(self) -> list[dict[str, Any]]:
-        total = len(self.questions)
-        return [{"failure": name, "questions": n, "share": round(n / total, 4)} for name, n in self.failures().items()]
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        last = self.failures()
+        labels = {name: self.labels[name] for name in (CORRECT, *last)}
 
-    def answer_table(self) -> list[dict[str, Any]]:
-        total = self.labels.total()
-        names = (CORRECT, *self.failures())
-        return [{"label": n, "answers": self.labels[n], "share": round(self.labels[n] / total, 4)} for n in names]
+        def share(label: str, counted: str, counts: dict[str, int], total: int) -> list[dict[str, Any]]:
+            return [{label: name, counted: n, "share": round(n / total, 4)} for name, n in counts.items()]
+
+        return {
+            "answers by label": share("label", "answers", labels, self.labels.total()),
+            "unsolved questions by last failure": share("failure", "questions", last, len(self.questions)),
+        }
 
 
 def _shorten(text: str) -> str:

@@ -163,9 +163,8 @@ class TrainTask(FinetuneTask):
         """Evaluate the held-out lists, if any, in the order of `model`. Each worker scores a part of them."""
         if not self.valid:
             return Evaluation({})
-        depth = self.config.depth
         mine = self.split_rows(len(self.valid))
-        lists = [self.lists[q]["documents"][:depth] for q in mine]
+        lists = [self.lists[q]["documents"][: self.config.depth] for q in mine]
         texts = [self.text_of.find(documents) for documents in lists]
         queries = [self.lists[q]["text"] for q in mine]
         prompts = [self.valid_prompts[q] for q in mine]

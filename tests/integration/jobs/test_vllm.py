@@ -10,7 +10,7 @@ import dataclasses
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,19 +113,22 @@ def engine(installed: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     state: dict[str, Any] = {"asked": [], "until": None}
 
     def answers(
-        context: Context, model: Path, dtype: str, client: implementation.ShardClient, asked: Mapping[Path, list[Any]]
-    ) -> Iterator[tuple[Path, int, np.ndarray]]:
+        context: Context, model: Path, dtype: str, client: Any, pieces: list[dict[str, Any]], longest: int
+    ) -> Iterator[tuple[Path, int, np.ndarray, int]]:
         opened = decoder.load(model, dtype=dtype, device="cpu")
-        every = [(source, number) for source, requests in asked.items() for number in range(len(requests))]
-        for source, number in reversed(every):
+        rows = [row for piece in pieces for row in vllm_shards._read_requests(client.task, piece)]
+        assert longest == max(len(row["tokenized_prompt"]) + row["sampling_params"]["max_tokens"] for row in rows)
+        for row in reversed(rows):
             if len(state["asked"]) == state["until"]:
                 raise KeyboardInterrupt
-            state["asked"].append(source.name)
-            prompt, how = asked[source][number]
+            state["asked"].append(Path(row["source"]).name)
+            how = row["sampling_params"]
             kept = sampling.Sampling(temperature=0, max_new_tokens=how["max_tokens"], stop=tuple(how.get("stop", ())))
-            yield source, number, np.array(sampling.generate(opened, [prompt.tolist()], [""], kept)[0])
+            answer = np.array(sampling.generate(opened, [row["tokenized_prompt"]], [""], kept)[0])
+            yield Path(row["source"]), row["number"], answer, len(answer)
 
     monkeypatch.setattr(vllm_shards, "_answers", answers)
+    monkeypatch.setattr(vllm_shards, "REQUESTS_PER_BATCH", 2)
     return state
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -170,18 +170,22 @@ def engine(installed: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return found.numpy()
 
     def answers(
-        context: Context, model: Path, dtype: str, client: vllm_shards.ShardClient, asked: Mapping[Path, Any]
-    ) -> Iterator[tuple[Path, int, np.ndarray]]:
+        context: Context, model: Path, dtype: str, client: Any, pieces: list[dict[str, Any]], longest: int
+    ) -> Iterator[tuple[Path, int, np.ndarray, int]]:
         opened = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
         tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-        every = [(source, number) for source, requests in asked.items() for number in range(len(requests))]
-        for source, number in reversed(every):
+        rows = [row for piece in pieces for row in vllm_shards._read_requests(client.task, piece)]
+        assert longest == max(len(row["tokenized_prompt"]) for row in rows)
+        for row in reversed(rows):
             if len(state["asked"]) == state["until"]:
                 raise KeyboardInterrupt
-            state["asked"].append(source.name)
-            yield source, number, answer(opened, tokenizer, client.engine_args, *asked[source][number])
+            state["asked"].append(Path(row["source"]).name)
+            ids = np.array(row["tokenized_prompt"])
+            found = answer(opened, tokenizer, client.engine_args, ids, row["pooling_params"])
+            yield Path(row["source"]), row["number"], found, len(ids)
 
     monkeypatch.setattr(vllm_shards, "_answers", answers)
+    monkeypatch.setattr(vllm_shards, "REQUESTS_PER_BATCH", 2)
     return state
 
 
