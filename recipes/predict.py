@@ -84,17 +84,17 @@ def find_systems(run: FinishedRun, last: str, name: str, new: Step | None, corpu
     if new is None:
         ranked = [run.get(found) for found in steps]
     else:
-        embedder, reranker = run.step(f"{last}/merge_embedder")["model"], run.get(f"{last}/merge_reranker")
-        vectors = run.get(f"{last}/embed_corpus")
-        vectors = vectors or step(f"{name}/embed_corpus", embed.JOB, model=embedder, texts=corpus)
-        ranked = [*rank_queries(name, new, corpus, embedder, vectors, reranker["model"] if reranker else None)]
+        made = "merge" if f"{last}/merge_embedder" in run.step_ids else "finetune"  # the latter with method=full
+        model, reranker = run.step(f"{last}/{made}_embedder")["model"], run.get(f"{last}/{made}_reranker")
+        vectors = run.get(f"{last}/embed_corpus") or step(f"{name}/embed_corpus", embed.JOB, model=model, texts=corpus)
+        ranked = [*rank_queries(name, new, corpus, model, vectors, reranker["model"] if reranker else None)]
     return list_systems(name, ranked, [run.get(f"{found}_valid") for found in steps])
 
 
 def find_last(run: FinishedRun) -> str:
     """Return the name of the last iteration that the run finished. Raises InputError if there is none."""
     number = 0
-    while f"iter{number}/merge_embedder" in run.step_ids:
+    while not run.step_ids.keys().isdisjoint((f"iter{number}/merge_embedder", f"iter{number}/embed_corpus")):
         number += 1
     if not number:
         raise InputError(

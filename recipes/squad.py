@@ -20,8 +20,6 @@ COLUMNS = {
     "PromptTok": "prompt_tokens",
     "GenTok": "generated_tokens",
     "PromptTok_API": "prompt_tokens_api",
-    "GenTok_API": "generated_tokens_api",
-    "DepTok": "dependency_tokens",
     "Latency": "latency",
 }
 """Title -> metric: quality, tokens and seconds per passage."""

@@ -17,14 +17,14 @@ from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
 from ratchet.errors import DataError
 
 NOTES = re.compile(r"<<[^<>]*>>")
-NUMBER = re.compile(r"[-+]?[0-9]{1,20}(?:,[0-9]{3})*(?:\.[0-9]{1,20})?")
+NUMBER = re.compile(r"[-+]?(?:[0-9]{1,20}(?:,[0-9]{3})*(?:\.[0-9]{1,20})?|\.[0-9]{1,20})")
 FAILURES = ("missing_answer", "not_a_number", "wrong_value")
 SIGN, BOX = "####", r"\boxed{"
 
 
 def parse_number(text: str) -> Fraction | None:
-    """Return the first number without currency signs and thousands separators, or None."""
-    found = NUMBER.search(text.replace("$", ""))
+    r"""Return the first number without currency signs and thousands separators, or None, as for a \frac of LaTeX."""
+    found = None if "frac" in text else NUMBER.search(text.replace("$", ""))
     return Fraction(found.group().replace(",", "")) if found else None
 
 

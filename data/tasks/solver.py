@@ -21,7 +21,7 @@ def solve(numbers: Sequence[int], target: int) -> str | None:
     return find_reachable(own).get(target) or find_reachable(own, fractions=True).get(target)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1)  # six numbers reach values for 10 MB
 def find_reachable(numbers: tuple[int, ...], *, fractions: bool = False) -> dict[int, str]:
     """Return non-negative integer -> the first expression found, over all ways to combine all of the sorted `numbers`.
     fractions: allow fractions as intermediate results."""
@@ -29,7 +29,7 @@ def find_reachable(numbers: tuple[int, ...], *, fractions: bool = False) -> dict
     return {int(n): text.removeprefix("(").removesuffix(")") for n, text in found.items() if n == int(n)}
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=256)
 def _combine(numbers: tuple[int | Fraction, ...], fractions: bool) -> dict[int | Fraction, str]:
     # `fractions` is part of the cache key, in which 3 and Fraction(3) are equal.
     if len(numbers) == 1:

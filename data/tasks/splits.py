@@ -65,6 +65,8 @@ def split_groups(
     torn = {sample.group for sample in repeated}
     remaining = [group for group in order if group[0].group not in torn]
     valid, train = _cut(remaining, validation_fraction)
+    held = {task.key(sample) for sample in itertools.chain.from_iterable(valid)}
+    train = [group for group in train if held.isdisjoint(map(task.key, group))]
     left_out = len(order) - len(remaining)
     if not train:
         documents = len({_document(group) for group in groups})
@@ -76,7 +78,10 @@ def split_groups(
             f"{source}: {counted}; expected at least {2 if held_out else 3} that are not test rows, for a split; give"
             " more, or another test file"
         )
-    train = _limit_questions([train[i] for i in random.permutation(len(train))], max_train)
+    train = [train[i] for i in random.permutation(len(train))]
+    if max_train is not None:  # whole groups with at most so many questions, one at least
+        questions = np.cumsum([sum(len(sample.turns) for sample in group) for group in train])
+        train = train[: max(1, int(np.searchsorted(questions, max_train, "right")))]
     return Splits({"train": train, "valid": valid, "test": test}, left_out)
 
 
@@ -95,12 +100,6 @@ def _cut(order: list[list[Sample]], fraction: float) -> tuple[list[list[Sample]]
     while 0 < cut < len(order) and _document(order[cut - 1]) == _document(order[cut]):
         cut += 1
     return order[:cut], order[cut:]
-
-
-def _limit_questions(groups: list[list[Sample]], most: int | None) -> list[list[Sample]]:
-    """Return the first groups with at most so many questions, one group at least."""
-    questions = np.cumsum([sum(len(sample.turns) for sample in group) for group in groups])
-    return groups if most is None else groups[: max(1, int(np.searchsorted(questions, most, "right")))]
 
 
 def _document(group: list[Sample]) -> str:

@@ -39,8 +39,7 @@ class AnsweringTask(FinetuneTask):
         options: dict[str, Any] = {"dtype": dtype or config.dtype, "template_arguments": arguments}
         self.decoder = self.load(decoder.load, inputs.base, **options)
         self.model = self.decoder.model = self.make_trainable(self.decoder.model, task="CAUSAL_LM")
-        self.held_out = read_samples(inputs.valid)
-        self.valid_samples = self.held_out[: config.valid_samples]
+        self.valid_samples = read_samples(inputs.valid)[: config.valid_samples]
 
     def save(self, folder: Path) -> None:
         super().save(folder)

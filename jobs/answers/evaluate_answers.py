@@ -24,8 +24,8 @@ class Inputs:
 
 
 def list_metrics(config: Config) -> list[str]:
-    scores = ("em", "f1", "lenient", "score", "questions", "questions_per_group", "latency", "dependency_tokens")
-    tokens = ("prompt_tokens", "generated_tokens", "prompt_tokens_api", "generated_tokens_api")
+    scores = ("em", "f1", "lenient", "score", "questions", "questions_per_group", "latency")
+    tokens = ("prompt_tokens", "generated_tokens", "prompt_tokens_api")
     return [*(f"pass@{k}" for k in config.k), *scores, *tokens]
 
 

@@ -34,7 +34,7 @@ class Inputs:
     samples: Path
     """Samples written by `prepare_tasks`."""
     student: Path
-    """The model to be trained. Only its tokenizer is read."""
+    """The model to be trained. Only its configuration and its tokenizer are read."""
     adapter: Path | None = None
     """A LoRA adapter of the teacher."""
 

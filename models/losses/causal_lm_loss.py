@@ -90,12 +90,13 @@ def compute_loss(
 
 
 @torch.no_grad()
-def top_logprobs(decoder: Decoder, examples: Sequence[Tokens], top: int, multiple: int = 8) -> list[TeacherLogprobs]:
-    """Return the top `top` tokens at each label of each conversation, with log-probabilities over the vocabulary."""
-    hidden_TD, label_T = _states_at_labels(decoder, [[one] for one in examples], multiple)
+def top_logprobs(decoder: Decoder, examples: Sequence[Tokens], top: int, rows: int) -> list[TeacherLogprobs]:
+    """Return the top `top` tokens at each label of each conversation, with log-probabilities over the vocabulary. rows:
+    those of the student's head; the teacher's may have more, which stand for no token."""
+    hidden_TD, label_T = _states_at_labels(decoder, [[one] for one in examples], 8)
     ids, logs = [], []
     for start in range(0, len(label_T), CHUNK):
-        all_TV = torch.log_softmax(decoder.logits(hidden_TD[start : start + CHUNK]).float(), dim=-1)
+        all_TV = torch.log_softmax(decoder.logits(hidden_TD[start : start + CHUNK]).float(), dim=-1)[:, :rows]
         best = all_TV.topk(min(top, all_TV.shape[1]), dim=-1)
         ids.append(best.indices.int().cpu().numpy())
         logs.append(best.values.cpu().numpy())

@@ -16,7 +16,7 @@ SHAPES = {
     "Qwen/Qwen2.5-7B-Instruct": "7B",
     "BAAI/bge-en-icl": "7B",  # Mistral's weights are as many
     "Qwen/Qwen3-4B-Instruct-2507": "7B",
-    "Qwen/Qwen2.5-1.5B": "1.5B",
+    "Qwen/Qwen2.5-1.5B-Instruct": "1.5B",
 }
 """Name of a model -> the shape in `model_shapes` that stands for it."""
 

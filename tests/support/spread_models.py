@@ -44,7 +44,7 @@ def answer(folder: Path, adapter: Path | None, **options: Any) -> tuple[Any, lis
         for temperature in (0.0, 1.0)
     ]
     sample = own.conversations.tokenize_sample("", ["How many?"], ["three words"])
-    (teacher,) = top_logprobs(own, [sample], 4)
+    (teacher,) = top_logprobs(own, [sample], 4, own.model.config.vocab_size)
     return own.model, [float(one) for ids in found for row in ids for one in row] + teacher.logprob_TK.ravel().tolist()
 
 

@@ -10,10 +10,12 @@ import pytest
 
 from ratchet.errors import InputError, ModelError, RecipeError
 from ratchet.orchestrator.cli.main import main
+from ratchet.orchestrator.finished_run import FinishedRun
 from ratchet.orchestrator.recipe import Settings, build, find
 from ratchet.orchestrator.step import Output, Step, Summary
+from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.sweeps.objective import find_objective
-from ratchet.recipes.predict import find_systems
+from ratchet.recipes.predict import find_last, find_systems
 
 
 def test_ablations_share_what_they_have_in_common(tmp_path: Path) -> None:
@@ -108,6 +110,17 @@ def test_folds_have_steps_of_their_own_and_one_row_per_system(data: str) -> None
             assert len({name.partition("/")[2] for name in found}) == 1
 
 
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_predictions_find_the_last_iteration_of_a_run(data: str, method: str, tmp_path: Path) -> None:
+    steps, _ = build_retriever(data, f"method={method}", "reranker=embedder")
+    step_ids = {step.name: str(number) for number, step in enumerate(steps)}
+    store = Store.open(str(tmp_path / "store"))
+    assert find_last(FinishedRun("run", "retriever", store, step_ids)) == "iter1"
+    del step_ids["iter1/embed_corpus"]
+    step_ids.pop("iter1/merge_embedder", "")
+    assert find_last(FinishedRun("run", "retriever", store, step_ids)) == "iter0"
+
+
 def test_the_table_shows_what_is_held_out(data: str) -> None:
     _, whole = build_retriever(data, "reranker=embedder")
     shown = {"MAP@25", "R@25", "seen MAP@25", "unseen MAP@25"}
@@ -196,15 +209,18 @@ def test_a_teacher_may_be_behind_an_api_and_the_miner_may_guide(data: str) -> No
         build_retriever(data, "teacher=ftp://x")
 
 
-def test_predictions_are_those_of_the_last_embedder(data: str) -> None:
+@pytest.mark.parametrize(("method", "made"), [("lora", "merge"), ("full", "finetune")])
+def test_predictions_are_those_of_the_last_embedder(data: str, method: str, made: str) -> None:
     """The steps of a recipe stand for those of a finished run."""
-    steps, _ = build_retriever(data, "iterations=1")
+    steps, _ = build_retriever(data, "iterations=1", f"method={method}", "reranker=embedder")
     by_name = {step.name: step for step in steps}
-    run: Any = SimpleNamespace(get=by_name.get, step=by_name.__getitem__)
+    run: Any = SimpleNamespace(get=by_name.get, step=by_name.__getitem__, step_ids=by_name)
     corpus = by_name["prepare"]["corpus"]
-    (system,) = find_systems(run, "iter0", "model", by_name["prepare"], corpus)
+    system, reranked = find_systems(run, "iter0", "model", by_name["prepare"], corpus)
     assert str(system.queries.inputs["corpus_embeddings"]) == "iter0/embed_corpus"
-    (tested,) = find_systems(run, "iter0", "model", None, corpus)
+    assert str(system.queries.inputs["query_embeddings"].step.inputs["model"]) == f"iter0/{made}_embedder[model]"
+    assert str(reranked.queries.inputs["scored"].step.inputs["model"]) == f"iter0/{made}_reranker[model]"
+    tested, _ = find_systems(run, "iter0", "model", None, corpus)
     assert (tested.queries.name, tested.valid and tested.valid.name) == ("iter0/evaluate", "iter0/evaluate_valid")
 
 

@@ -114,8 +114,7 @@ class _Statistics:
         means = {name: round(total / len(self.groups), 4) for name, total in self.totals.items()}
         latency = means.pop("latency")
         found |= {"questions": len(self.questions), "questions_per_group": round(len(correct) / len(self.groups), 4)}
-        found |= {**means, "generated_tokens_api": means["generated_tokens"], "dependency_tokens": 0}
-        return found | ({"latency": latency} if self.timed else {})
+        return found | means | ({"latency": latency} if self.timed else {})
 
     def failures(self) -> dict[str, int]:
         """Return failure label -> questions without a correct completion whose last one failed so, in task order."""

@@ -35,8 +35,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             gold = json.loads(completion["gold"])
             correct = {
                 tuple(answers): None
-                for answers in completion["answers"]
-                if all(answers) and all(one.label == CORRECT for one in task.verify(gold, answers))
+                for answers, cut in zip(completion["answers"], completion["truncated"], strict=True)
+                if all(answers) and not any(cut) and all(one.label == CORRECT for one in task.verify(gold, answers))
             }
             for number, answers in enumerate(list(correct)[: config.max_per_sample]):
                 rows.append(sample | {"id": f"{sample['id']}~{number}", "targets": list(answers)})

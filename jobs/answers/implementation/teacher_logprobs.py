@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from transformers import AutoConfig
 
 from ratchet.data.tables import list_shards, write_table
 from ratchet.data.tasks.answers import TEACHER_LOGPROBS
@@ -31,6 +32,7 @@ class Worker:
         options: dict[str, Any] = {"dtype": config.dtype, "device": device, "quantization": config.quantization}
         arguments, _ = read_chat(inputs.samples)
         self.decoder = decoder.load(inputs.model, inputs.adapter, template_arguments=arguments, **options)
+        self.rows = AutoConfig.from_pretrained(inputs.student).get_text_config().vocab_size
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         samples = [row_to_sample(row) for row in pq.read_table(source).to_pylist()]
@@ -46,7 +48,7 @@ class Worker:
         rows: list[dict[str, Any]] = [{} for _ in samples]
         done = 0
         for batch in batch_by_tokens([len(one.ids) for one in tokens], self.batch_tokens) if tokens else []:
-            found = top_logprobs(self.decoder, [tokens[i] for i in batch], self.config.top_k)
+            found = top_logprobs(self.decoder, [tokens[i] for i in batch], self.config.top_k, rows=self.rows)
             for i, one in zip(batch, found, strict=True):
                 rows[i] = {
                     "id": samples[i].id,

@@ -46,7 +46,7 @@ def measure(folder: Path, dtype: str, texts: list[str]) -> dict[str, float | int
         loaded.encode([text], "query")
         seconds.append(time.perf_counter() - started)
     return {
-        "milliseconds": round(1000 * float(np.median(seconds[WARM_UP:])), 3),
+        "milliseconds": round(1000 * float(np.median(seconds[min(WARM_UP, len(texts)) :])), 3),
         "dimensions": loaded.dim,
         "queries": len(texts),
     }

@@ -32,12 +32,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     counts, rows = Counter(completions=0, empty=0, copy=0, duplicates=0), []
     for path in list_shards(inputs.completions):
         for row in pq.read_table(path, columns=["id", "gold", "answers"]).to_pylist():
-            gold, seen = json.loads(row["gold"]), set(known)
+            gold, seen = json.loads(row["gold"]), set[str]()
             for number, answers in enumerate(row["answers"]):
                 counts["completions"] += 1
                 query = query_generation.clean_query(answers[0])
                 label = query_generation.verify(gold, answers)[0].label
-                if label == CORRECT and query.casefold() in seen:
+                if label == CORRECT and (query.casefold() in known or query.casefold() in seen):
                     label = "duplicates"
                 if label != CORRECT:
                     counts[label] += 1

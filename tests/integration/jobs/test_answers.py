@@ -161,7 +161,8 @@ def test_a_teacher_teaches_by_distributions_and_by_answers(
             {
                 "id": row["id"],
                 "gold": row["gold"],
-                "answers": [["no"], row["targets"], row["targets"]] if i % 2 else [["no"]] * 3,
+                "answers": [["no"], row["targets"], row["targets"]] if i % 2 else [["no"], ["no"], row["targets"]],
+                "truncated": [[False], [True], [False]] if i % 2 else [[False], [False], [True]],
             }
             for i, row in enumerate(own)
         ]
@@ -176,7 +177,10 @@ def test_a_teacher_teaches_by_distributions_and_by_answers(
     assert result.metrics["unsolved"] == 97 - len(expected)
     for path in completions.glob("*.parquet"):
         table = pq.read_table(path).to_pylist()
-        write_table(path, pa.Table.from_pylist([row | {"answers": [["no"]]} for row in table], COMPLETIONS))
+        write_table(
+            path,
+            pa.Table.from_pylist([row | {"answers": [["no"]], "truncated": [[False]]} for row in table], COMPLETIONS),
+        )
     with pytest.raises(ArtifactError, match="accepts none"):
         rejection_sample.JOB.load()(
             context(1, name="none"),

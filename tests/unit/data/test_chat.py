@@ -78,6 +78,20 @@ def test_several_answers_to_a_question_stay_together(tmp_path: Path) -> None:
     assert len(set.union(*asked.values())) == 30
 
 
+def test_questions_are_on_one_side_whatever_groups_are_given(tmp_path: Path) -> None:
+    """A group of each row, and every question in two of them."""
+    rows = [
+        {"messages": [{**USER, "content": f"{n % 30}?"}, {**ASSISTANT, "content": str(n)}], "group": f"g{n}"}
+        for n in range(60)
+    ]
+    groups = group_samples(chat.TASK, read_samples(chat.TASK, write(tmp_path, *rows)))
+    options: dict[str, Any] = {"test_fraction": 0.1, "validation_fraction": 0.2, "seed": 1, "source": tmp_path}
+    splits = split_groups(chat.TASK, groups, **options).groups
+    asked = [{one.turns[0][0] for group in own for one in group} for own in splits.values()]
+    assert all(asked)
+    assert sum(map(len, asked)) == len(set.union(*asked))
+
+
 def test_exact_compares_the_last_answer_with_the_gold_one(tmp_path: Path) -> None:
     verify = chat.make_task("exact").verify
     for gold, answer, label in (("Ja  so", "ja so\n", "correct"), (42, "42", "correct"), ("42", "43", "wrong")):

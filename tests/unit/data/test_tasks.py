@@ -218,6 +218,7 @@ def test_generated_tasks_are_different_and_solved() -> None:
         ("\\boxed{72}", "missing_answer"),
         ("#### none", "not_a_number"),
         ("#### 7.2", "wrong_value"),
+        ("#### .72", "wrong_value"),
     ],
 )
 def test_gsm8k_answers(text: str, name: str) -> None:
@@ -233,6 +234,7 @@ def test_gsm8k_answers(text: str, name: str) -> None:
         ("#### 72", "missing_answer"),
         ("\\boxed{72", "missing_answer"),
         ("\\boxed{}", "not_a_number"),
+        ("\\boxed{\\frac{72}{2}}", "not_a_number"),
     ],
 )
 def test_boxed_answers(text: str, name: str) -> None:

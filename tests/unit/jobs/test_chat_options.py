@@ -110,6 +110,7 @@ def test_answers_of_a_teacher_are_asked_alike(made: Path, tmp_path: Path) -> Non
     shutil.copytree(samples, completions)
     for path in completions.glob("*.parquet"):
         rows = pq.read_table(path)
+        rows = rows.append_column("truncated", [[[[False]]] * len(rows)])
         pq.write_table(rows.append_column("answers", [[[own] for own in rows["targets"].to_pylist()]]), path)
     context = make_context(tmp_path / "kept")
     sampling.run(context, rejection_sample.Config(), rejection_sample.Inputs(completions, samples))

@@ -198,10 +198,20 @@ def test_a_teachers_loss_is_the_formula(tiny: decoder.Decoder, monkeypatch: pyte
 
 def test_a_model_that_teaches_itself_has_nothing_to_learn(tiny: decoder.Decoder) -> None:
     chosen = examples(tiny)
-    own = causal_lm_loss.top_logprobs(tiny, chosen, top=10_000)  # all there are
+    own = causal_lm_loss.top_logprobs(tiny, chosen, 10_000, 10_000)  # all there are
     assert [len(teacher.ids_TK) for teacher in own] == [one.labels for one in chosen]
     found = causal_lm_loss.compute_loss(tiny, [[one] for one in chosen], [[one] for one in own], ce_weight=0.0)
     assert float(found.detach()) == pytest.approx(0, abs=1e-4)
+
+
+def test_a_teacher_names_no_tokens_that_the_head_of_the_student_lacks(tiny: decoder.Decoder) -> None:
+    chosen = examples(tiny)
+    all_of_it, limited = (causal_lm_loss.top_logprobs(tiny, chosen, 10_000, rows) for rows in (10_000, 40))
+    for every, own in zip(all_of_it, limited, strict=True):
+        assert own.ids_TK.shape[1] == own.ids_TK.max() + 1 == 40 < every.ids_TK.shape[1]
+        kept = {(t, i): p for t, ids in enumerate(every.ids_TK) for i, p in zip(ids, every.logprob_TK[t], strict=True)}
+        for t, ids in enumerate(own.ids_TK):
+            assert own.logprob_TK[t].tolist() == [kept[t, i] for i in ids]
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 60))

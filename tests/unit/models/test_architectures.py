@@ -161,7 +161,7 @@ def test_sft(name: str, packed: bool, dtype: str, folders: dict[str, Path], monk
 @pytest.mark.parametrize("name", DECODERS)
 def test_teacher_logprobs(name: str, dtype: str, folders: dict[str, Path]) -> None:
     ours = decoder.load(folders[name], dtype=dtype, device="cpu")
-    found = causal_lm_loss.top_logprobs(ours, SAMPLES, 200)
+    found = causal_lm_loss.top_logprobs(ours, SAMPLES, 200, 10_000)
     model = plain(folders[name], transformers.AutoModelForCausalLM, dtype)
     expected = []
     for one, teacher in zip(SAMPLES, found, strict=True):
