@@ -52,6 +52,9 @@ class Conversations:
             )
         if not tokenizer.chat_template:
             tokenizer.chat_template = PLAIN_TEMPLATE
+        elif isinstance(tokenizer.chat_template, str):
+            # Else Llama 3.2 writes today's date, and the prompts of a run would change at midnight.
+            tokenizer.chat_template = tokenizer.chat_template.replace("strftime_now is defined", "false")
         self.start = _find_start_tokens(tokenizer) if tokenizer.chat_template == PLAIN_TEMPLATE else []
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
@@ -59,6 +62,9 @@ class Conversations:
         for name in self.arguments:
             self._check_used(name)
         self.ends = self._find_end_tokens()
+        pad, special = tokenizer.pad_token_id, tokenizer.all_special_ids
+        # What follows an ended answer in a batch: a token that ends none, so that it is told from an answer's.
+        self.filler = next((token for token in (pad, *special) if token not in self.ends), pad)
 
     def tokenize_prompt(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> list[int]:
         """Return the token ids up to the answer to the last question. answers: to all questions but the last."""

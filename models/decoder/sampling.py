@@ -106,7 +106,7 @@ def _generate_batch(
     decoder: Decoder, prompts: list[Sequence[int]], names: list[str], sampling: Sampling
 ) -> list[list[int]]:
     ids_BL, mask_BL = pad(prompts, decoder.tokenizer.pad_token_id, "left", 1)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = dict.fromkeys(("temperature", "top_p", "top_k"))
     if sampling.temperature > 0:
         drawn = np.stack([draw_uniforms(sampling.seed, name, sampling.max_new_tokens) for name in names])
         options["logits_processor"] = LogitsProcessorList([InverseTransformSampler(drawn, sampling, ids_BL.shape[1])])
@@ -117,14 +117,11 @@ def _generate_batch(
             input_ids=ids_BL.to(decoder.device),
             attention_mask=mask_BL.to(decoder.device),
             do_sample=False,
-            temperature=None,
-            top_p=None,
-            top_k=None,
             num_beams=1,
             repetition_penalty=1.0,
             max_new_tokens=sampling.max_new_tokens,
             eos_token_id=sorted(decoder.conversations.ends),
-            pad_token_id=decoder.tokenizer.pad_token_id,
+            pad_token_id=decoder.conversations.filler,
             **options,
         )
     return [_cut(row, decoder, sampling) for row in out_BL[:, ids_BL.shape[1] :].tolist()]
@@ -132,11 +129,8 @@ def _generate_batch(
 
 def _cut(ids: list[int], decoder: Decoder, sampling: Sampling) -> list[int]:
     """Remove the padding after the token that ended the answer."""
-    ends = decoder.conversations.ends
+    ends, filler = decoder.conversations.ends, decoder.conversations.filler
     stop = next((at + 1 for at, token in enumerate(ids) if token in ends), len(ids))
-    own = ids[:stop]
-    if sampling.stop and stop == len(ids):
-        filler = decoder.tokenizer.pad_token_id
-        while own and own[-1] == filler and filler not in ends:
-            own.pop()
-    return own
+    while sampling.stop and stop and ids[stop - 1] == filler and filler not in ends:
+        stop -= 1
+    return ids[:stop]

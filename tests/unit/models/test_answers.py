@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +277,34 @@ def test_answers_do_not_depend_on_who_shares_the_batch(tiny: decoder.Decoder, te
                 torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=[1, 3], pad_token_id=0
             )
             assert answer == plain[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("pad", ["<pad>", "<end>", None])
+def test_a_stopped_answer_gets_no_end_token_from_the_batch(folder: Path, tmp_path: Path, pad: str | None) -> None:
+    """Where the end of a sequence pads, too, as for Llama and Qwen2.5."""
+    shutil.copytree(folder, tmp_path / "model")
+    fast = tokenizer(pad_token=pad)
+    fast.chat_template = CHAT
+    fast.save_pretrained(tmp_path / "model")
+    own = decoder.load(tmp_path / "model", dtype="float32", device="cpu")
+    how = Sampling(temperature=1.5, max_new_tokens=60, seed=1)
+    free = generate(own, prompts(own), list("abcdefg"), how)
+    stop = next(text[10] for text in map(own.conversations.decode, free) if len(text) > 12 and text[10].isascii())
+    how = dataclasses.replace(how, stop=(stop,))
+    together = generate(own, prompts(own), list("abcdefg"), how)
+    assert together == [generate(own, [p], [n], how)[0] for p, n in zip(prompts(own), "abcdefg", strict=True)]
+    assert len({len(ids) for ids in together}) > 2
+    assert any(ids[-1] not in own.conversations.ends for ids in together)
+
+
+def test_the_prompt_is_the_same_every_day() -> None:
+    """The template of Llama 3.2 writes today's date where it can."""
+    fast = tokenizer()
+    known = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}26 Jul 2024{% endif %}"
+    fast.chat_template = known + CHAT
+    assert re.search(r"\d\d \w+ (?!2024)", fast.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False))
+    talks = Conversations(fast)
+    assert fast.decode(talks.tokenize_prompt("", ["a"], [])).startswith("26 Jul 2024")
 
 
 def test_an_answer_ends_where_its_stop_stands(tiny: decoder.Decoder) -> None:
