@@ -24,7 +24,7 @@ SIGN, BOX = "####", r"\boxed{"
 
 def parse_number(text: str) -> Fraction | None:
     r"""Return the first number without currency signs and thousands separators, or None, as for a \frac of LaTeX."""
-    found = None if "frac" in text else NUMBER.search(text.replace("$", ""))
+    found = None if "frac{" in text else NUMBER.search(text.replace("$", ""))
     return Fraction(found.group().replace(",", "")) if found else None
 
 

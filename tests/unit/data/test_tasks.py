@@ -214,6 +214,7 @@ def test_generated_tasks_are_different_and_solved() -> None:
         ("#### $72.00", "correct"),
         ("#### 1\n#### 72", "correct"),
         ("#### 72 apples", "correct"),
+        ("#### 72 fractions", "correct"),
         ("72", "missing_answer"),
         ("\\boxed{72}", "missing_answer"),
         ("#### none", "not_a_number"),
