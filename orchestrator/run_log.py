@@ -112,7 +112,7 @@ def list_sweeps(store: Store) -> list[RunLog]:
     store.pull("sweeps")
     found = [RunLog(path.parent) for path in store.local("sweeps").glob("*/about.json")]
     return sorted(
-        found, key=lambda run_log: max(path.stat().st_mtime for path in run_log.folder.iterdir()), reverse=True
+        found, key=lambda run_log: max(path.stat().st_mtime for path in run_log.folder.glob("[!.]*")), reverse=True
     )
 
 

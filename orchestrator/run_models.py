@@ -215,8 +215,8 @@ def _read_columns(
     data: dict[str, str] = {}
     for title, cell in columns.items():
         step, name = cell[0]
-        address = steps[step]["object"]
-        value = store.manifest(address).result.get("metrics", {}).get(name) if address else None
+        made = store.lookup(steps[step]["step_id"]) if steps[step]["object"] else None
+        value = store.manifest(made.manifest).result.get("metrics", {}).get(name) if made else None
         if isinstance(value, int | float):
             metrics[title] = value
         measured = dict(steps[step].get("inputs", ())).get("completions", step)

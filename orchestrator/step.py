@@ -174,7 +174,7 @@ class Summary:
 
 def average(summaries: Sequence[Summary]) -> Summary:
     """Return the table of repetitions, such as seeds or folds: the mean and the standard deviation of each number. The
-    files and models are those of the first."""
+    files, models and results are those of the first."""
     rows = []
     for same in zip(*(one.rows for one in summaries), strict=True):
         columns: dict[str, list[Metric]] = {title: [] for title in same[0].columns}
@@ -182,7 +182,7 @@ def average(summaries: Sequence[Summary]) -> Summary:
             columns[title].append(metric)
         rows.append(Row(same[0].label, columns, [step for row in same for step in row.steps], same[0].model))
     goals = [goal for one in summaries for goal in one.goals]
-    return Summary(rows, goals, files=summaries[0].files, best=summaries[0].best)
+    return Summary(rows, goals, files=summaries[0].files, best=summaries[0].best, results=summaries[0].results)
 
 
 _names_made: ContextVar[tuple[str, list[str]] | None] = ContextVar("names_made", default=None)

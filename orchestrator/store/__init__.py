@@ -353,8 +353,8 @@ class Store:
 
 
 def _touch(folder: Path) -> None:
-    """Set a folder's modification time to now, if it exists."""
-    with suppress(FileNotFoundError):
+    """Set a folder's modification time to now, if it exists and is this user's."""
+    with suppress(FileNotFoundError, PermissionError):
         os.utime(folder)
 
 

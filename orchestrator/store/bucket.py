@@ -66,7 +66,7 @@ class Bucket(Backend):
             )
         self.where = url.rstrip("/")
         # An endpoint without TLS is allowed if the user gives one explicitly.
-        plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+        plain = any(own.startswith("http://") for name, own in os.environ.items() if name.startswith("AWS_ENDPOINT"))
         client: Any = {**PATIENCE["client"], "allow_http": plain}
         # All machines of a cluster share the folder RATCHET_CACHE.
         cache = os.environ.get("RATCHET_CACHE") or Path.home() / ".cache" / "ratchet"
@@ -239,7 +239,7 @@ class Bucket(Backend):
 
     def _send(self, path: Path, key: str) -> str:
         with self.report_unreachable(key):
-            return obstore.put(self.control, key, path, chunk_size=PIECE)["e_tag"] or ""
+            return obstore.put(self.control, key, path, chunk_size=PIECE, max_concurrency=2)["e_tag"] or ""
 
     def _read_synced(self, name: str) -> tuple[str, list[int]]:
         """Return the version in the bucket of a published file when it was last uploaded or downloaded, and the stamp
