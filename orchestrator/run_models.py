@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.reporting.tables import infer_direction
 from ratchet.orchestrator.run_log import RunLog, list_run_logs
-from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.manifest import Manifest
 
 NAME = re.compile(r"\d{4,}(-[\w-]*)?(:.*)?")
@@ -211,17 +212,21 @@ def _read_columns(
     store: Store, steps: Mapping[str, Mapping[str, Any]], columns: Mapping[str, list[list[str]]]
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Return the numbers of a row, and the digests of what they were measured on, by column."""
-    metrics: dict[str, float] = {}
-    data: dict[str, str] = {}
+    metrics, data = dict[str, float](), dict[str, str]()
+
+    @cache  # the columns of a row share steps
+    def lookup(step: str) -> Commit | None:
+        step_id = steps.get(step, {}).get("step_id")
+        return store.lookup(step_id) if step_id else None
+
     for title, cell in columns.items():
         step, name = cell[0]
-        made = store.lookup(steps[step]["step_id"]) if steps[step]["object"] else None
-        value = store.manifest(made.manifest).result.get("metrics", {}).get(name) if made else None
+        made = lookup(step)
+        known = store.manifest(made.manifest).result if made and steps[step]["object"] else {}
+        value = known.get("metrics", {}).get(name)
         if isinstance(value, int | float):
             metrics[title] = value
-        measured = dict(steps[step].get("inputs", ())).get("completions", step)
-        step_id = steps.get(measured, {}).get("step_id")
-        commit = store.lookup(step_id) if step_id else None
+        commit = lookup(dict(steps[step].get("inputs", ())).get("completions", step))
         inputs = commit.fingerprint.get("inputs", {}) if commit else {}
         if digest := next((inputs[name] for name in MEASURED_ON if isinstance(inputs.get(name), str)), ""):
             data[title] = digest

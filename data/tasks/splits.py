@@ -61,9 +61,7 @@ def split_groups(
         test = [test[i] for i in random.permutation(len(test))]
     test = test[:max_test]
     tested = {task.key(sample): sample for sample in itertools.chain.from_iterable(test)}
-    repeated = [sample for sample in itertools.chain.from_iterable(order) if task.key(sample) in tested]
-    torn = {sample.group for sample in repeated}
-    remaining = [group for group in order if group[0].group not in torn]
+    remaining = [group for group in order if tested.keys().isdisjoint(map(task.key, group))]
     valid, train = _cut(remaining, validation_fraction)
     held = {task.key(sample) for sample in itertools.chain.from_iterable(valid)}
     train = [group for group in train if held.isdisjoint(map(task.key, group))]
@@ -71,9 +69,10 @@ def split_groups(
     if not train:
         documents = len({_document(group) for group in groups})
         counted = f"{len(groups)} groups" + (f" in {documents} documents" if documents < len(groups) else "")
-        if repeated:
-            other = tested[task.key(repeated[0])]
-            counted += f", {left_out} of them in the test split ({repeated[0].where} is {other.where})"
+        if left_out:
+            repeated = next(one for one in itertools.chain.from_iterable(order) if task.key(one) in tested)
+            other = tested[task.key(repeated)]
+            counted += f", {left_out} of them in the test split ({repeated.where} is {other.where})"
         raise DataError(
             f"{source}: {counted}; expected at least {2 if held_out else 3} that are not test rows, for a split; give"
             " more, or another test file"

@@ -49,9 +49,7 @@ def _list_settings(arguments: argparse.Namespace) -> list[str]:
 LISTERS: dict[str, Lister] = {
     "recipe": lambda _: [*recipe.names(), *recipe.job_names()],
     "set": _list_settings,
-    **dict.fromkeys(
-        ("run", "before", "after"), lambda own: [run.run_id for run in list_run_logs(Store.view(own.store))]
-    ),
-    **dict.fromkeys(("model", "models"), lambda own: [model.name for model in list_models(Store.view(own.store))]),
+    **dict.fromkeys(("run", "before", "after"), lambda a: [run.run_id for run in list_run_logs(Store.view(a.store))]),
+    **dict.fromkeys(("model", "models"), lambda a: [model.name for model in list_models(Store.view(a.store))]),
 }
 """Destination of an option or a word -> what it is completed by."""

@@ -36,10 +36,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             f"step {context.step}: no answers in {inputs.completions}; expected at least one; check the samples"
         )
     write_task_name(context.out, **read_task_file(inputs.completions))
-    metrics = statistics.metrics(config.k)
-    summary = {"metrics": metrics, "failures": statistics.failures(), "questions": len(statistics.questions)}
+    metrics, failures = statistics.metrics(config.k), statistics.failures()
+    summary = {"metrics": metrics, "failures": failures, "questions": len(statistics.questions)}
     (context.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    return Result(metrics, statistics.tables(), cases=statistics.cases)
+    return Result(metrics, statistics.tables(failures), cases=statistics.cases)
 
 
 class _Statistics:
@@ -122,16 +122,15 @@ class _Statistics:
         known = (*self.task.failures, TRUNCATED)
         return {name: counts[name] for name in (*known, *sorted({*self.labels} - {CORRECT, *known}))}
 
-    def tables(self) -> dict[str, list[dict[str, Any]]]:
-        last = self.failures()
-        labels = {name: self.labels[name] for name in (CORRECT, *last)}
+    def tables(self, failures: dict[str, int]) -> dict[str, list[dict[str, Any]]]:
+        labels = {name: self.labels[name] for name in (CORRECT, *failures)}
 
         def share(label: str, counted: str, counts: dict[str, int], total: int) -> list[dict[str, Any]]:
             return [{label: name, counted: n, "share": round(n / total, 4)} for name, n in counts.items()]
 
         return {
             "answers by label": share("label", "answers", labels, self.labels.total()),
-            "unsolved questions by last failure": share("failure", "questions", last, len(self.questions)),
+            "unsolved questions by last failure": share("failure", "questions", failures, len(self.questions)),
         }
 
 

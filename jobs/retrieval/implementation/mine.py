@@ -211,10 +211,11 @@ class Worker:
         return [[known[q][row] for row in rows.tolist()] for q, rows in enumerate(wanted)]
 
 
-def find_candidates(config: Config, inputs: Inputs, corpus: tables.DocumentRows) -> np.ndarray | None:
-    """Return the corpus rows that may be negatives, int64, rising. None: all."""
+def find_candidates(config: Config, inputs: Inputs, corpus: tables.DocumentRows | None = None) -> np.ndarray | None:
+    """Return the corpus rows that may be negatives, int64, rising. None: all. corpus: where the caller has it."""
     if config.candidates == "corpus":
         return None
+    corpus = tables.DocumentRows(tables.read_shards(inputs.corpus, ["id"])["id"]) if corpus is None else corpus
     labelled = np.unique(find_corpus_rows(tables.read_shards(inputs.queries), "positives", corpus)[1])
     return labelled if config.candidates == "labelled" or len(labelled) >= len(corpus) / 4 else None
 
@@ -231,12 +232,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         arguments["index"] = folder / f"{source[0].stem}.faiss"
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
     positive, negative, hardest = write_jsonl(context.out, inputs.corpus)
-    corpus = tables.DocumentRows(tables.read_shards(inputs.corpus, ["id"])["id"])
-    candidates = find_candidates(config, inputs, corpus)
+    rows = find_candidates(config, inputs)
     return Result(
         {
             "queries": total,
-            "candidates": len(corpus) if candidates is None else len(candidates),
+            "candidates": count_rows(tables.list_shards(inputs.corpus), ["id"]) if rows is None else len(rows),
             "negatives": counts["negatives"],
             "random_fill": counts["random_fill"],
             "suspected_false_negatives": counts["suspects"],

@@ -37,12 +37,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
                 counts["completions"] += 1
                 query = query_generation.clean_query(answers[0])
                 label = query_generation.verify(gold, answers)[0].label
-                if label == CORRECT and (query.casefold() in known or query.casefold() in seen):
+                folded = query.casefold()
+                if label == CORRECT and (folded in known or folded in seen):
                     label = "duplicates"
                 if label != CORRECT:
                     counts[label] += 1
                     continue
-                seen.add(query.casefold())
+                seen.add(folded)
                 own = {
                     "id": f"synthetic/{row['id']}/{number}",
                     "text": query,
