@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.data.formats.pairs import take_sample
-from ratchet.data.formats.text_files import read_field, read_json_objects, read_scores, read_texts
+from ratchet.data.formats.text_files import read_field, read_json_objects, read_scores, read_texts, show
 from ratchet.data.retrieval import RetrievalData
 from ratchet.data.retrieval.rows import Row, number_rows
 from ratchet.data.tables import TEACHER_SCORES
@@ -42,15 +42,15 @@ def read(path: Path, *, sampled: bool = False) -> RetrievalData:
     """Read a training file as retrieval data.
 
     The corpus consists of all texts in `pos` and `neg`, and of `candidate_pool.jsonl` (objects with `text`) beside the
-    file, if it exists; ids are assigned in the order of appearance. Queries about the same question (`Question: ...` up
-    to `Hint:`) form a group. Scores become the `teacher` of the queries, `prompt` their task, `reranker_prompt` their
-    prompt. Raises DataError naming file and line, also for the first line without scores if another line has them.
-    sampled: as in `pairs.read`.
+    file, if it exists; ids are assigned in the order of appearance. Lines with the same query and instructions are one
+    query with the positives of all. Queries about the same question (`Question: ...` up to `Hint:`) form a group.
+    Scores become the `teacher` of the queries, `prompt` their task, `reranker_prompt` their prompt. Raises DataError
+    naming file and line, also for the first line without scores if another line has them. sampled: as in `pairs.read`.
     """
     rows, share = take_sample(_read_rows(path), [path], sampled)
     pool = read_json_objects(path.parent / POOL) if (path.parent / POOL).exists() and share == 1 else ()
     others = (read_field(where, line, "text", str) for where, line in pool)
-    return number_rows(rows, "lines that repeat an earlier one, left out", merge=False, others=others, share=share)
+    return number_rows(rows, others, share)
 
 
 def _read_rows(path: Path) -> Iterator[Row]:
@@ -64,33 +64,25 @@ def _read_rows(path: Path) -> Iterator[Row]:
                 f"{scored[False]}: no pos_scores and neg_scores, but {scored[True]} has them; expected them on all"
                 " lines or on none; score the rest, or remove them"
             )
-        key = text, tuple(dict.fromkeys(pos)), task, prompt
-        yield Row(key, text, pos, neg, text.split("\nHint:")[0], where, "", task, prompt, teacher)
+        yield Row((text, task, prompt), text, pos, neg, text.split("\nHint:")[0], where, "", task, prompt, teacher)
 
 
 def _read_line(
     where: str, row: dict[str, Any]
-) -> tuple[str, list[str], list[str], tuple[tuple[float, ...], tuple[float, ...]] | None]:
-    """Return (query, pos, neg, the scores of the distinct texts of both). Without negatives it needs no scores of
-    them."""
+) -> tuple[str, list[str], list[str], tuple[Sequence[float], Sequence[float]] | None]:
+    """Return (query, pos, neg, the scores of both). Without negatives it needs no scores of them."""
     query = read_field(where, row, "query", str)
     pos, neg = read_texts(where, row, "pos"), read_texts(where, row, "neg", [])
     if not query.strip() or not pos:
         raise DataError(
             f"{where}: {'query' if not query.strip() else 'pos'} is empty; expected text; fill or remove the line"
         )
+    if both := set(pos) & set(neg):
+        raise DataError(
+            f"{where}: {show(min(both))} as a positive and as a negative; expected one of the two; remove it from neg"
+        )
     pos_scores, neg_scores = read_scores(where, row, "pos_scores", pos), read_scores(where, row, "neg_scores", neg)
     if neg and (pos_scores is None) != (neg_scores is None):
         there, missing = ("pos_scores", "neg_scores") if neg_scores is None else ("neg_scores", "pos_scores")
         raise DataError(f"{where}: has {there} but no {missing}; expected both or none; score the line again")
-    if pos_scores is None:
-        return query, pos, neg, None
-    return query, pos, neg, (_select_distinct(pos, pos_scores), _select_distinct(neg, neg_scores or []))
-
-
-def _select_distinct(texts: Sequence[str], scores: Sequence[float]) -> tuple[float, ...]:
-    """Return the scores of the distinct texts; a repeated text keeps its first score."""
-    first: dict[str, float] = {}
-    for text, score in zip(texts, scores, strict=True):
-        first.setdefault(text, score)
-    return tuple(first.values())
+    return query, pos, neg, None if pos_scores is None else (pos_scores, neg_scores or ())

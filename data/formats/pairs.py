@@ -78,7 +78,7 @@ def read(path: Path, options: Options, *, labelled: bool = True, sampled: bool =
     """
     rows = _read_rows(path, options, labelled)
     rows, share = take_sample(rows, list_tables(path, options) or [path], sampled)
-    return number_rows(rows, "rows that repeat a query, put together", merge=labelled, share=share)
+    return number_rows(rows, share=share)
 
 
 def _read_rows(path: Path, options: Options, labelled: bool) -> Iterator[Row]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ratchet.data.retrieval import SAMPLE, Document, LargeCorpus, Query, RetrievalData, Teacher
+from ratchet.data.retrieval import SAMPLE, Document, LargeCorpus, Query, RetrievalData
 from ratchet.data.retrieval.spilled import Spilled, number_by_appearance
 
 
@@ -29,18 +29,17 @@ class Row(NamedTuple):
     id: str = ""
     task: str = ""
     prompt: str = ""
-    teacher: Teacher = None
+    teacher: tuple[Sequence[float], Sequence[float]] | None = None
 
 
-def number_rows(
-    rows: Iterable[Row], repeated: str, *, merge: bool, others: Iterable[str] = (), share: float = 1.0
-) -> RetrievalData:
+def number_rows(rows: Iterable[Row], others: Iterable[str] = (), share: float = 1.0) -> RetrievalData:
     """Return the queries of rows, and their distinct texts as documents, with those of `others` last.
 
-    Ids are `d0`, ... and, where a row has none, `q0`, ..., in the order of appearance. merge: a repeated query has the
-    positives of all its rows, and those of their negatives that are no positive; without, those of its first row.
-    repeated: what the note calls rows that repeat a query. share: of `RetrievalData`."""
-    keys, texts, sizes, named = array("q"), array("q"), array("q", [0]), False
+    Ids are `d0`, ... and, where a row has none, `q0`, ..., in the order of appearance. A repeated query has the
+    positives of all its rows, and those of their negatives that are no positive, each with its first score: otherwise
+    a positive of one row would be mined as a negative of another. All rows or none have a teacher, with a score for
+    each text. share: of `RetrievalData`."""
+    keys, texts, sizes, named, scores = array("q"), array("q"), array("q", [0]), False, array("d")
 
     def count(row: Row) -> Row:
         nonlocal named
@@ -50,6 +49,7 @@ def number_rows(
         for own in (row.positives, row.negatives):
             texts.extend(map(hash, own))
             sizes.append(len(own))
+        scores.extend(chain(*row.teacher or ()))
         return row
 
     kept = Spilled(map(count, chain(rows, (Row(None, "", (text,), (), "", "") for text in others))), Row._make)
@@ -72,15 +72,21 @@ def number_rows(
             query = int(query_R[number])
             if first_Q[query] != number:
                 continue
-            same = row_R[after_Q[query - 1] if query else 0 : after_Q[query]].tolist() if merge else [number]
+            same = row_R[after_Q[query - 1] if query else 0 : after_Q[query]].tolist()
             ends = [[start_R[2 * row + side : 2 * row + side + 2] for row in same] for side in (0, 1)]
-            positives, negatives = (
-                dict.fromkeys(f"d{n}" for start, end in own for n in document_T[start:end].tolist()) for own in ends
-            )
-            left = tuple(name for name in negatives if not merge or name not in positives)
-            labels, about = (tuple(positives), (1,) * len(positives), left), (row.teacher, row.task, row.prompt)
-            yield Query(row.id or f"q{query}", row.text, *labels, row.group, None, row.where, *about)
+            positives, negatives = (find_first([t for start, end in own for t in range(start, end)]) for own in ends)
+            left = {name: place for name, place in negatives.items() if name not in positives}
+            right, wrong = (tuple(scores[t] for t in own.values()) if scores else () for own in (positives, left))
+            labels, about = (tuple(positives), (1,) * len(positives), tuple(left)), (row.task, row.prompt)
+            teacher = (right, wrong) if scores else None
+            yield Query(row.id or f"q{query}", row.text, *labels, row.group, None, row.where, teacher, *about)
+
+    def find_first(places: Sequence[int]) -> dict[str, int]:
+        found: dict[str, int] = {}  # id of a document -> the first of its places
+        for place, number in zip(places, document_T[places].tolist(), strict=True):
+            found.setdefault(f"d{number}", place)
+        return found
 
     corpus = LargeCorpus(documents, list(islice(documents(), SAMPLE)), round(len(first_D) / share))
-    notes = {repeated: len(keys) - len(first_Q)}
+    notes = {"rows that repeat a query, put together": len(keys) - len(first_Q)}
     return RetrievalData(corpus, Spilled(queries(), Query._make), notes, numbered=not named, share=share)

@@ -164,7 +164,7 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
         flag,
         "positive and negative",
         lambda p: edit(p, '"neg": ["p 1"]', '"neg": ["p 1", "p 0"]'),
-        r"train\.jsonl:1: .*'d0' as a positive and as a negative",
+        r"train\.jsonl:1: 'p 0' as a positive and as a negative",
     ),
     (flag, "empty file", lambda p: p.write_text(""), "the file is empty"),
     (
@@ -270,6 +270,19 @@ def test_flag_embedding_goes_out_as_it_came_in(tmp_path: Path) -> None:
         ("q", ("d0",), ("d1", "d2"), ((1.5,), (0.5, -1.0)), "find", "judge"),
         ("é\u2028", ("d0",), (), ((2.0,), ()), "", ""),
     ]
+
+
+def test_lines_that_repeat_a_query_are_one_query_with_all_positives(tmp_path: Path) -> None:
+    lines = [
+        {"query": "q", "pos": ["a"], "neg": ["c"], "pos_scores": [3], "neg_scores": [1]},
+        {"query": "q", "pos": ["b", "c"], "neg": ["a", "d"], "pos_scores": [4, 2], "neg_scores": [0, -1]},
+        {"query": "q", "pos": ["e"], "neg": [], "pos_scores": [5], "prompt": "other"},
+    ]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = load_retrieval(tmp_path / "x.jsonl")
+    text_of = {document.id: document.text for document in data.corpus}
+    named = [([text_of[n] for n in q.positives], [text_of[n] for n in q.negatives], q.teacher) for q in data.queries]
+    assert named == [(["a", "b", "c"], ["d"], ((3, 4, 2), (-1,))), (["e"], [], ((5,), ()))]
 
 
 @needs_public_data

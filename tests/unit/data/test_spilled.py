@@ -90,26 +90,30 @@ ROWS = st.lists(st.tuples(st.sampled_from("xyz"), st.lists(NAMES, min_size=1), s
 
 @given(ROWS, st.booleans(), st.lists(NAMES | st.just("pool")))
 def test_rows_become_the_queries_and_documents_that_dictionaries_give(
-    rows: list[Any], merge: bool, others: list[str]
+    rows: list[Any], scored: bool, others: list[str]
 ) -> None:
     ids: dict[str, str] = {}
-    positives: dict[str, dict[str, None]] = {}
-    negatives: dict[str, dict[str, None]] = {}
-    for text, own_positives, own_negatives in rows:
-        named = [[ids.setdefault(name, f"d{len(ids)}") for name in own] for own in (own_positives, own_negatives)]
-        if merge or text not in positives:
-            positives.setdefault(text, {}).update(dict.fromkeys(named[0]))
-            negatives.setdefault(text, {}).update(dict.fromkeys(named[1]))
+    positives: dict[str, dict[str, float]] = {}
+    negatives: dict[str, dict[str, float]] = {}
+    scores = iter(range(1_000_000))  # of each text, in the order of the rows
+    made = []
+    for at, (text, *sides) in enumerate(rows):
+        teacher = tuple([float(next(scores)) for _ in own] for own in sides)
+        for found, own, values in zip((positives, negatives), sides, teacher, strict=True):
+            for name, value in zip(own, values, strict=True):
+                found.setdefault(text, {}).setdefault(ids.setdefault(name, f"d{len(ids)}"), value)
+        made.append(Row(text, text, *sides, text, f"f:{at}", teacher=teacher if scored else None))
     for name in others:
         ids.setdefault(name, f"d{len(ids)}")
-    made = (Row(text, text, p, n, text, f"f:{at}") for at, (text, p, n) in enumerate(rows))
-    data = number_rows(made, "repeated", merge=merge, others=others)
+    data = number_rows(made, others)
     assert {document.text: document.id for document in data.corpus} == ids
     assert [document.id for document in data.corpus] == list(ids.values())
     assert len(data.corpus) == len(ids)
-    assert data.notes == {"repeated": len(rows) - len(positives)}
+    assert data.notes == {"rows that repeat a query, put together": len(rows) - len(positives)}
     assert [(q.id, q.text, list(q.positives)) for q in data.queries] == [
         (f"q{n}", text, list(own)) for n, (text, own) in enumerate(positives.items())
     ]
-    kept = [[n for n in negatives[text] if not merge or n not in positives[text]] for text in positives]
-    assert [list(query.negatives) for query in data.queries] == kept
+    for query, (text, own) in zip(data.queries, positives.items(), strict=True):
+        left = {name: value for name, value in negatives.get(text, {}).items() if name not in own}
+        assert list(query.negatives) == list(left)
+        assert query.teacher == ((tuple(own.values()), tuple(left.values())) if scored else None)
