@@ -79,7 +79,8 @@ def _read_line(
         )
     if both := set(pos) & set(neg):
         raise DataError(
-            f"{where}: {show(min(both))} as a positive and as a negative; expected one of the two; remove it from neg"
+            f"{where}: query {show(query)} has {show(min(both))} as a positive and as a negative; expected one of the"
+            " two; remove it from neg"
         )
     pos_scores, neg_scores = read_scores(where, row, "pos_scores", pos), read_scores(where, row, "neg_scores", neg)
     if neg and (pos_scores is None) != (neg_scores is None):

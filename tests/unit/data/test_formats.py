@@ -164,7 +164,7 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
         flag,
         "positive and negative",
         lambda p: edit(p, '"neg": ["p 1"]', '"neg": ["p 1", "p 0"]'),
-        r"train\.jsonl:1: 'p 0' as a positive and as a negative",
+        r"train\.jsonl:1: query 'q 0' has 'p 0' as a positive and as a negative",
     ),
     (flag, "empty file", lambda p: p.write_text(""), "the file is empty"),
     (

@@ -77,9 +77,7 @@ FLAGS = [
     flag(
         "a neg is a list", {"query": "q", "pos": ["p"], "neg": [["n"]]}, r"field 'neg' holds \['n'\]; expected texts .*"
     ),
-    flag(
-        "pos is neg", {"query": "q", "pos": ["p"], "neg": ["p"]}, r"query 'q1' has document '.*' as a positive and .*"
-    ),
+    flag("pos is neg", {"query": "q", "pos": ["p"], "neg": ["p"]}, r"query 'q' has 'p' as a positive and .*; .*"),
     flag(
         "pos_scores alone", {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1]}, r"has pos_scores but no .*"
     ),
