@@ -4,7 +4,7 @@ and `qrels` with Parquet files, as NanoBEIR has them on the hub."""
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
     """Read a folder; without `labelled` the queries only. Documents are title and text; grades above 0 are relevant.
     Raises DataError naming file and line.
 
-    The name of a qrels file is the split (dev is valid). The queries of all.tsv, or of train.tsv alone, have no split.
+    The name of a qrels file is the split (dev is valid), without the hub's `-00000-of-00001`. The queries of all.tsv, of
+    train.tsv alone, and of Parquet files with other names have no split.
     """
     unlabelled: list[Query] = []
     places: dict[str, str] = {}
@@ -41,9 +42,9 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
     files = _find_qrels(folder / "qrels")
     queries: list[Query] = []
     ungraded = 0
-    for path in files:
-        split = None if len(files) == 1 and path.stem == "train" else SPLITS.get(path.stem)
-        for name, (where, grades) in _read_qrels(path, texts, documents).items():
+    for stem, paths in files.items():
+        split = None if [*files] == ["train"] else SPLITS[stem]
+        for name, (where, grades) in _read_qrels(paths, texts, documents).items():
             if relevant := {document: grade for document, grade in grades.items() if grade > 0}:
                 labels = tuple(relevant), tuple(relevant.values())
                 queries.append(Query(name, texts[name], *labels, group=name, split=split, where=where))
@@ -86,33 +87,34 @@ def _read_rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     return read_json_objects(folder / f"{name}.jsonl")
 
 
-def _find_qrels(folder: Path) -> list[Path]:
-    """Return the qrels files. Raises DataError for names that are no splits. Those of Parquet files are none: on the
-    hub each of the three folders has to have one."""
-    if tables := sorted(folder.glob("*.parquet")):
-        return tables
-    if not (files := sorted(folder.glob("*.tsv"))):
+def _find_qrels(folder: Path) -> dict[str, list[Path]]:
+    """Return name of a split -> its qrels files. Raises DataError for names that are no splits. Those of Parquet files
+    may be any, alone: on the hub each of the three folders has to have one."""
+    if not (files := sorted(folder.glob("*.parquet")) or sorted(folder.glob("*.tsv"))):
         raise DataError(
             f"{folder}: no .tsv file in it; expected train.tsv, and dev.tsv and test.tsv if there are; add them"
         )
+    found: dict[str, list[Path]] = {}
     for path in files:
-        if path.stem not in SPLITS or (path.stem == "all" and len(files) > 1):
+        stem = re.sub(r"-\d+-of-\d+$", "", path.stem)
+        found.setdefault(stem if stem in SPLITS or path.suffix == ".tsv" else "all", []).append(path)
+    for stem, (path, *_) in found.items():
+        if stem not in SPLITS or (stem == "all" and len(found) > 1):
             raise DataError(
                 f"{path}: split '{path.stem}' given; expected train, dev or test, or all.tsv alone; rename the file"
             )
-    stems = {path.stem for path in files}
-    if {"dev", "valid"} <= stems:
+    if {"dev", "valid"} <= found.keys():
         raise DataError(f"{folder}: dev.tsv and valid.tsv given; expected one of them; put the two together")
-    return files
+    return found
 
 
 def _read_qrels(
-    path: Path, texts: Container[str], documents: Container[str] | None
+    paths: Sequence[Path], texts: Container[str], documents: Container[str] | None
 ) -> dict[str, tuple[str, dict[str, int]]]:
     """Return query -> (`file:line` of its first row, document -> grade). documents: None where they are not known."""
     found: dict[str, tuple[str, dict[str, int]]] = {}
     lines: dict[tuple[str, str], str] = {}
-    for where, query, document, grade in _read_labels(path):
+    for where, query, document, grade in chain.from_iterable(map(_read_labels, paths)):
         if query not in texts:
             raise DataError(f"{where}: query {show(query)} is not in queries.jsonl; add it or remove the line")
         if documents is not None and document not in documents:
@@ -125,7 +127,7 @@ def _read_qrels(
                 f" {grades[document]} at {first}; expected one score; remove one"
             )
     if not found:
-        raise DataError(f"{path}: no rows below the header; expected at least one; add them or remove the file")
+        raise DataError(f"{paths[0]}: no rows below the header; expected at least one; add them or remove the file")
     return found
 
 

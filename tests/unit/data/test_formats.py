@@ -245,6 +245,21 @@ def test_splits_that_a_beir_folder_gives_are_kept(tmp_path: Path) -> None:
     assert len(sides["valid"]) == 1
 
 
+def test_the_splits_of_the_hubs_parquet_files_are_kept(tmp_path: Path) -> None:
+    folder = beir(tmp_path)
+    (folder / "qrels" / "all.tsv").unlink()
+    files = {"train-00000-of-00002": (0, 12), "train-00001-of-00002": (8, 16), "test-00000-of-00001": (16, 20)}
+    for number, (name, (start, stop)) in enumerate(files.items()):
+        rows = [{"query-id": f"q{i}", "corpus-id": f"d{number}", "score": 1} for i in range(start, stop)]
+        write_table(folder / "qrels" / f"{name}.parquet", pa.Table.from_pylist(rows))
+    queries = load_retrieval(folder).queries
+    assert {q.id: q.split for q in queries} == {f"q{i}": "train" if i < 16 else "test" for i in range(20)}
+    assert next(q.positives for q in queries if q.id == "q9") == ("d0", "d1")
+    (folder / "qrels" / "other.parquet").write_bytes((folder / "qrels" / f"{name}.parquet").read_bytes())
+    with pytest.raises(DataError, match=r"other\.parquet: split 'other' given; expected train, dev or test"):
+        load_retrieval(folder)
+
+
 def test_too_little_data_to_split_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="leave none for valid"):
         split_queries(list(load_retrieval(flag(tmp_path)).queries)[:3], 0.2, 0.1, seed=1)
