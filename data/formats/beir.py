@@ -25,8 +25,8 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
     """Read a folder; without `labelled` the queries only. Documents are title and text; grades above 0 are relevant.
     Raises DataError naming file and line.
 
-    The name of a qrels file is the split (dev is valid), without the hub's `-00000-of-00001`. The queries of all.tsv, of
-    train.tsv alone, and of Parquet files with other names have no split.
+    The name of a qrels file is the split (dev is valid), without the hub's `-00000-of-00001`. The queries of all.tsv,
+    of train.tsv alone, and of Parquet files with other names have no split.
     """
     unlabelled: list[Query] = []
     places: dict[str, str] = {}
@@ -141,7 +141,8 @@ def _read_labels(path: Path) -> Iterator[tuple[str, str, str, int]]:
     for number, line in iterate_lines(path):
         # Not str.strip(): Python counts control characters as white space.
         where, fields = f"{path}:{number}", line.rstrip(BLANK).split("\t")
-        if not line.strip(BLANK) or (number == 1 and not SCORE.fullmatch(fields[-1])):
+        is_header = number == 1 and len(fields) == 3 and not re.search(r"\d", fields[2])
+        if is_header or not line.strip(BLANK):
             continue
         if len(fields) != 3 or not SCORE.fullmatch(fields[2].strip(" ")):
             raise DataError(

@@ -180,6 +180,18 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
         r"all\.tsv:2: query 'q99' is not in queries",
     ),
     (beir, "two fields", lambda p: edit(p / "qrels/all.tsv", "q1\td1", "q1 d1"), r"all\.tsv:4: .*by tabs"),
+    (
+        beir,
+        "a first row with a decimal",
+        lambda p: edit(p / "qrels/all.tsv", "query-id\tcorpus-id\tscore\n", "q0\td0\t1.0\n"),
+        r"all\.tsv:1: .*'q0\\td0\\t1.0' given; .*an integer score",
+    ),
+    (
+        beir,
+        "a first row without a score",
+        lambda p: edit(p / "qrels/all.tsv", "query-id\tcorpus-id\tscore\n", "q\td\n"),
+        r"all\.tsv:1: .*an integer score",
+    ),
     (beir, "empty corpus", lambda p: (p / "corpus.jsonl").write_text(""), "corpus.jsonl: the file is empty"),
     (beir, "no qrels", lambda p: (p / "qrels/all.tsv").unlink(), "no .tsv file"),
     (beir, "id twice", lambda p: edit(p / "corpus.jsonl", '"d1"', '"d0"'), "d1' is not in corpus"),
