@@ -21,6 +21,7 @@ from ratchet.data.formats.text_files import (
     read_csv,
     read_field,
     read_json_objects,
+    refuse_twice,
     show,
 )
 from ratchet.data.retrieval import Document, RetrievalData
@@ -140,7 +141,8 @@ def read_table(path: Path, choose: Callable[[list[str]], Iterable[str]]) -> Iter
     with open_regular(path) as opened:
         try:
             file: Any = pq.ParquetFile(opened) if parquet else pa.ipc.open_stream(opened)
-            columns = list(dict.fromkeys(choose((file.schema_arrow if parquet else file.schema).names)))
+            names = (file.schema_arrow if parquet else file.schema).names
+            refuse_twice(str(path), columns := list(dict.fromkeys(choose(names))), names)
             for batch in file.iter_batches(4096, columns=columns) if parquet else file:
                 for row in batch.select(columns).to_pylist():
                     number += 1

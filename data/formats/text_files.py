@@ -6,7 +6,7 @@ import csv
 import json
 import re
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,8 @@ def show(value: Any) -> str:
 
 
 def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield (`file:line`, row) of each record. Raises DataError for a missing column, a row of another length, and a
-    file without rows."""
+    """Yield (`file:line`, row) of each record. columns: those that have to be there; none: any. Raises DataError for a
+    missing column, one that is given twice, a row of another length, and a file without rows."""
     # The default limit of a field is 131,072 characters. It is the module's, not the reader's.
     csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader((line for _, line in iterate_lines(path)), strict=True)
@@ -67,10 +67,7 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
                 f"{path}:{reader.line_num}: no column {', '.join(missing)}; found"
                 f" {show(', '.join(header) or 'nothing')}; add it"
             )
-        if twice := [column for column in columns if header.count(column) > 1]:
-            raise DataError(
-                f"{path}:{reader.line_num}: column {twice[0]} given twice; expected it once; remove or rename one"
-            )
+        refuse_twice(f"{path}:{reader.line_num}", columns or header, header)
         start = reader.line_num + 1
         for row in reader:
             where = f"{path}:{start}"
@@ -86,6 +83,13 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
         raise DataError(f"{path}:{start}: {error}; expected CSV; check the quotes from this line on") from None
     if not rows:
         raise DataError(f"{path}: no rows below the header; expected at least one; check whether the file is complete")
+
+
+def refuse_twice(where: str, columns: Iterable[str], header: Sequence[str]) -> None:
+    """Raise DataError for the first of the columns that a header has twice. Columns without a name may be several."""
+    for column in columns:
+        if column and header.count(column) > 1:
+            raise DataError(f"{where}: column {column} given twice; expected it once; remove or rename one")
 
 
 def parse_json(where: str, text: str, expected: str = "one JSON object per line; correct or remove the line") -> Any:

@@ -100,6 +100,21 @@ def test_negatives_may_be_lists_columns_or_missing(tmp_path: Path) -> None:
     assert texts(load_retrieval(write_parquet(tmp_path / "x.parquet", rows))) == expected
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet", "arrow"])
+def test_a_column_that_is_given_twice_is_refused(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / f"x.{kind}"
+    table = pa.table([["q"], ["first"], ["second"], ["o"], ["o"]], ["query", "positive", "positive", "", ""])
+    if kind == "csv":
+        file.write_text("query,positive,positive,,\nq,first,second,o,o\n")
+    elif kind == "parquet":
+        pq.write_table(table, file)
+    else:
+        with file.open("wb") as opened, pa.ipc.new_stream(opened, table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(DataError, match=r"x\.\w+(:1)?: column positive given twice; expected it once; remove or ren"):
+        load_retrieval(file)
+
+
 def test_ids_groups_and_instructions_are_kept(tmp_path: Path) -> None:
     row = {"query": "a", "positive": "x", "id": 7, "group": "g", "task": "find", "reranker_prompt": "judge"}
     rows = [row, {"query": "b", "positive": "y", "id": "8", "group": None, "task": None, "reranker_prompt": None}]
