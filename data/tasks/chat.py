@@ -37,13 +37,14 @@ def read(path: Path) -> Iterator[Sample]:
     places: dict[str, str] = {}
     groups: dict[str, str] = {}
     for number, (where, row) in enumerate(read_json_objects(path)):
-        name = str(row.get("id", number))
+        name = str(number if row.get("id") is None else row["id"])
         refuse_repeated(places, name, where, "id")
         texts = _read_messages(where, read_field(where, row, "messages", list))
         system = texts.pop(0) if len(texts) % 2 else ""
         turns = tuple(zip(texts[::2], texts[1::2], strict=True))
         sample = Sample(name, "", system, turns, row.get("answer", texts[-1]), where)
-        yield replace(sample, group=str(row.get("group", groups.setdefault(TASK.key(sample), name))))
+        group = groups.setdefault(TASK.key(sample), name) if row.get("group") is None else str(row["group"])
+        yield replace(sample, group=group)
 
 
 def _read_messages(where: str, messages: list[Any]) -> list[str]:

@@ -33,6 +33,13 @@ def test_rows_become_samples(tmp_path: Path) -> None:
     assert row_to_sample(sample_to_row(second)).gold == {"is": 2}
 
 
+def test_an_id_or_a_group_that_is_null_is_missing(tmp_path: Path) -> None:
+    asked = [{"role": "user", "content": "2 + 2?"}, ASSISTANT]
+    rows = [{"messages": messages, "id": None, "group": None} for messages in ([USER, ASSISTANT], asked)]
+    samples = list(read_samples(chat.TASK, write(tmp_path, *rows)))
+    assert [(sample.id, sample.group) for sample in samples] == [("0", "0"), ("1", "1")]
+
+
 @pytest.mark.parametrize(
     ("messages", "answer"),
     [
