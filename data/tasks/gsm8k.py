@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,9 @@ def _make_task(name: str, ending: str, target: str, extract: Callable[[str], str
                     " correct or remove the row"
                 )
             asked = f"Solve the problem step by step. End with the answer {ending}.\n\n{question}"
-            turn = (asked, target.format(reasoning=NOTES.sub("", reasoning).strip(), value=value))
-            yield Sample(str(number), str(number), "", (turn,), {"answer": str(value)}, where)
+            gold = f"{Decimal(value.numerator) / value.denominator:f}"  # 2.5, not 5/2
+            turn = (asked, target.format(reasoning=NOTES.sub("", reasoning).strip(), value=gold))
+            yield Sample(str(number), str(number), "", (turn,), {"answer": gold}, where)
 
     def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
         return [Verification(classify(gold["answer"], answers[0], extract))]
