@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from scipy.special import stdtrit
 
 FLIPS = 9_999
@@ -27,10 +28,10 @@ def sum_by_group(value_Q: np.ndarray, group_Q: np.ndarray) -> np.ndarray:
 
 
 def number_groups(table: pa.Table, column: str = "group") -> np.ndarray:
-    """Return the number of each row's group, int64 [Q]. column: has the group's name; without it each row, by its `id`,
+    """Return the number of each row's group in the order of their names, int64 [Q]. column: has the group's name; without it each row, by its `id`,
     is a group."""
-    names = table[column if column in table.column_names else "id"].to_pylist()
-    number_Q: np.ndarray = np.unique(np.asarray(names, object).astype(str), return_inverse=True)[1]
+    names = table[column if column in table.column_names else "id"]
+    number_Q: np.ndarray = pc.rank(names, tiebreaker="dense").to_numpy().astype(np.int64) - 1
     return number_Q
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -120,6 +121,22 @@ def test_groups_are_numbered_by_name() -> None:
     assert number_groups(table, "paper").tolist() == [1, 0, 1, 2]
     assert number_groups(table).tolist() == [3, 1, 2, 0], "each row is a group"
     assert sum_by_group(np.array([1.0, np.nan, 2.0, 4.0]), np.array([1, 0, 1, 2])).tolist() == [0.0, 3.0, 4.0]
+
+
+@given(st.lists(st.text(st.characters(min_codepoint=1, codec="utf-8"), max_size=3) | st.sampled_from("abé𝒙")))
+def test_the_numbers_of_groups_are_numpys(names: list[str]) -> None:
+    column = pa.chunked_array([names[:2], names[2:]], pa.string())
+    expected = np.unique(np.array(names, str), return_inverse=True)[1]
+    assert np.array_equal(number_groups(pa.table({"id": column})), expected)
+
+
+def test_a_long_query_does_not_widen_the_names_of_all_groups() -> None:
+    names = [f"q{i}" for i in range(2_000)] + ["x" * 20_000]
+    tracemalloc.start()
+    number_groups(pa.table({"id": names}))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10_000_000
 
 
 def test_the_bootstrap_of_rows_is_scipys() -> None:
