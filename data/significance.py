@@ -28,8 +28,8 @@ def sum_by_group(value_Q: np.ndarray, group_Q: np.ndarray) -> np.ndarray:
 
 
 def number_groups(table: pa.Table, column: str = "group") -> np.ndarray:
-    """Return the number of each row's group in the order of their names, int64 [Q]. column: has the group's name; without it each row, by its `id`,
-    is a group."""
+    """Return the number of each row's group in the order of their names, int64 [Q]. column: has the group's name;
+    without it each row, by its `id`, is a group."""
     names = table[column if column in table.column_names else "id"]
     number_Q: np.ndarray = pc.rank(names, tiebreaker="dense").to_numpy().astype(np.int64) - 1
     return number_Q

@@ -72,8 +72,8 @@ def view_embeddings(table: pa.Table) -> np.ndarray:
 
 
 def read_selected(folder: Path, ids: pa.ChunkedArray) -> np.ndarray:
-    """Return the [N, D] float16 embeddings of the texts with these ids, no two alike, one shard in memory at a time.
-    Raises DataError for an id that has none."""
+    """Return the [N, D] float16 embeddings of the texts with these ids, one shard in memory at a time. Raises DataError
+    for an id that has none."""
     rows, is_known_N = DocumentRows(ids), np.zeros(len(ids), bool)
     found = np.zeros((len(ids), read_dim(folder)), np.float16)
     for path in list_shards(folder, "arrow"):
@@ -81,6 +81,11 @@ def read_selected(folder: Path, ids: pa.ChunkedArray) -> np.ndarray:
         row_n = rows.find(table["id"])
         found[row_n[row_n >= 0]] = view_embeddings(table)[row_n >= 0]
         is_known_N[row_n[row_n >= 0]] = True
+    first_N = rows.find(ids)
+    again = np.flatnonzero(
+        first_N != np.arange(len(ids))
+    )  # training queries repeat where a data set's weight is over 1
+    found[again], is_known_N[again] = found[first_N[again]], is_known_N[first_N[again]]
     if not is_known_N.all():
         missing = ids[int(np.argmin(is_known_N))].as_py()
         raise DataError(f"{folder}: has no vector of '{missing}'; expected one of each text; embed these texts again")

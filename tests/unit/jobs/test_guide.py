@@ -16,7 +16,7 @@ from sentence_transformers.sentence_transformer.losses import GISTEmbedLoss
 from ratchet.data.guide import Guide
 from ratchet.data.tables import read_shards
 from ratchet.data.triplets import Triplets
-from ratchet.data.vectors import write_vectors
+from ratchet.data.vectors import read_selected, write_vectors
 from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval.finetune_embedder import Inputs, predict
 from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
@@ -99,6 +99,15 @@ def test_the_loss_is_that_of_sentence_transformers(concepts: Path, tmp_path: Pat
         expected = loss(features, torch.zeros(8)).item()
     assert ours == pytest.approx(expected, rel=1e-4)
     assert plain > 1.01 * ours, "the guide masked something"
+
+
+def test_queries_that_a_weight_repeats_have_their_vectors(tmp_path: Path) -> None:
+    ids = pa.chunked_array([["b", "a", "b"], ["c", "a", "b"]])
+    vectors = np.array([[ord(name)] * DIM for name in ids.to_pylist()], np.float32)
+    folder = write_shards_of(tmp_path / "v", pa.table({"id": ids}), vectors)
+    assert np.array_equal(read_selected(folder, ids), vectors)
+    with pytest.raises(DataError, match="has no vector of 'd'"):
+        read_selected(folder, pa.chunked_array([["a", "d", "d"]]))
 
 
 def test_half_a_guide_and_texts_without_vectors_are_refused(concepts: Path, tmp_path: Path) -> None:
