@@ -140,7 +140,7 @@ class Triplets:
         own = set(self.text_of_row[self.positives(query)].tolist())
         text = self.query_text[query].as_py()
         # A few more candidates than wanted, since most of them qualify. Rarely a query gets fewer examples.
-        for other in random.permutation(len(self))[: 4 * wanted + 8].tolist():
+        for other in random.choice(len(self), min(len(self), 4 * wanted + 8), replace=False).tolist():
             if len(found) == wanted:
                 break
             answer = int(random.choice(self.positives(other)))

@@ -81,10 +81,8 @@ def read_selected(folder: Path, ids: pa.ChunkedArray) -> np.ndarray:
         row_n = rows.find(table["id"])
         found[row_n[row_n >= 0]] = view_embeddings(table)[row_n >= 0]
         is_known_N[row_n[row_n >= 0]] = True
-    first_N = rows.find(ids)
-    again = np.flatnonzero(
-        first_N != np.arange(len(ids))
-    )  # training queries repeat where a data set's weight is over 1
+    first_N = rows.find(ids)  # a data set's weight above 1 repeats training queries
+    again = np.flatnonzero(first_N != np.arange(len(ids)))
     found[again], is_known_N[again] = found[first_N[again]], is_known_N[first_N[again]]
     if not is_known_N.all():
         missing = ids[int(np.argmin(is_known_N))].as_py()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -175,3 +176,14 @@ def test_examples_are_never_the_querys_own() -> None:
             assert len({other for other, _ in found}) == len(found)
     assert counts == {0, 1, 2, 3}
     assert data.draw_examples(5, 0, 1, 0) == []
+
+
+def test_drawing_examples_does_not_shuffle_all_queries() -> None:
+    data = made([{"text": f"query {i}", "positives": [f"c{i % 9}"], "negatives": []} for i in range(50_000)])
+    data.draw_examples(5, 0, 0, 3)
+    tracemalloc.start()
+    for query in range(20):
+        data.draw_examples(5, 0, query, 3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000, "a permutation of the queries takes 400,000 bytes"
