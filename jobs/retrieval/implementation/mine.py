@@ -276,15 +276,13 @@ def write_jsonl(folder: Path, corpus: Path) -> tuple[float, float, list[dict[str
 
 def _suspects_line(row: dict[str, Any], text_of: tables.Texts) -> dict[str, Any]:
     """Return a line of suspects.jsonl: unlabelled documents that are too similar to the query for a negative."""
+    suspects = zip(row["suspects"], text_of.find(row["suspects"]), row["suspect_scores"], strict=True)
     return {
         "query_id": row["id"],
         "query": row["text"],
         "positives": text_of.find(row["positives"]),
         "positive_similarity": round(max(row["positive_scores"]), 6),
-        "suspects": [
-            {"id": name, "text": text_of[name], "similarity": round(score, 6)}
-            for name, score in zip(row["suspects"], row["suspect_scores"], strict=True)
-        ],
+        "suspects": [{"id": name, "text": text, "similarity": round(score, 6)} for name, text, score in suspects],
     }
 
 
