@@ -34,7 +34,12 @@ def test_the_texts_of_suspects_are_looked_up_at_once(monkeypatch: pytest.MonkeyP
     text_of = Texts(pa.table({"id": names, "text": [f"text {name}" for name in names]}))
     asked: list[list[str]] = []
     find = Texts.find
-    monkeypatch.setattr(Texts, "find", lambda texts, wanted: asked.append(wanted) or find(texts, wanted))
+
+    def spy(texts: Texts, wanted: list[str]) -> list[str]:
+        asked.append(wanted)
+        return find(texts, wanted)
+
+    monkeypatch.setattr(Texts, "find", spy)
     row = {"id": "q", "text": "?", "positives": ["d0"], "positive_scores": [0.5]}
     line = _suspects_line({**row, "suspects": names[1:], "suspect_scores": [0.9, 0.8, 0.7, 0.6]}, text_of)
     assert line["suspects"][3] == {"id": "d4", "text": "text d4", "similarity": 0.6}
