@@ -2,8 +2,8 @@
 
 The window is that of FlagEmbedding's `hn_mine`: take the best `hi` candidates by similarity, cut `[lo:hi]`, then drop
 the positives and the query's own text, draw `num_negatives` of what is left, and fill up at random from the corpus.
-Unlike the original, the random fill never contains a positive, the query's own text, or a document that was already
-selected.
+Unlike the original, the random fill never contains a positive, the query's own text, a ranked document above the
+ceiling, or a document that was already selected.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def choose_negatives(
     first = np.zeros(len(rows), dtype=bool)
     first[np.unique(texts[rows], return_index=True)[1]] = True
     allowed &= first
-    below = values <= window.ceiling(positive)
+    ceiling = window.ceiling(positive)
+    below = values <= ceiling
     floor = -np.inf if window.min_score is None else window.min_score
     suspects = rows[allowed & ~below]
     pool = rows[allowed & below & (values >= floor)]
@@ -94,7 +95,8 @@ def choose_negatives(
         )
         pool = pool[np.sort(keep)]
     missing = window.num_negatives - len(pool)
-    taken = {*forbidden, *texts[pool].tolist(), *texts[suspects].tolist()}
+    # Above the ceiling are also documents before the window, which the random fill would draw in a small corpus.
+    taken = {*forbidden, *texts[pool].tolist(), *texts[candidates[scores > ceiling]].tolist()}
     filling = _fill(missing, taken, texts, among, random)
     return ChosenNegatives(np.concatenate([pool, filling]).astype(np.int64), len(filling), suspects)
 

@@ -93,8 +93,11 @@ def test_negatives_are_from_the_window_then_from_the_corpus_and_never_a_positive
     assert not set(taken) & case["forbidden"]
     suspects = {int(texts[row]) for row in chosen.suspects}
     assert not suspects & case["forbidden"]
-    assert not suspects & {int(texts[row]) for row in filled}
-    left = {int(text) for text in texts} - case["forbidden"] - suspects - set(taken)
+    above = case["candidates"][case["scores"] > window.ceiling(case["positive"])]
+    too_similar = {int(texts[row]) for row in above}
+    assert not suspects - too_similar
+    assert not too_similar & {int(texts[row]) for row in filled}
+    left = {int(text) for text in texts} - case["forbidden"] - too_similar - set(taken)
     assert len(chosen.rows) == window.num_negatives or not left, "the corpus had more"
 
 
