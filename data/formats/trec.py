@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from urllib.parse import quote
+
+
+def escape(name: str) -> str:
+    """Return an id without white space, which separates fields and ids: as in a URL, with `%20` for a space."""
+    return re.sub(r"\s", lambda found: quote(found[0]), name)
 
 
 def write_run(path: Path, rankings: Iterable[tuple[str, Sequence[tuple[str, float]]]], tag: str) -> None:
@@ -14,11 +21,11 @@ def write_run(path: Path, rankings: Iterable[tuple[str, Sequence[tuple[str, floa
     with path.open("w", encoding="utf-8") as file:
         for query, ranking in rankings:
             for rank, (document, score) in enumerate(ranking, start=1):
-                file.write(f"{query} Q0 {document} {rank} {score:.9g} {tag}\n")
+                file.write(f"{escape(query)} Q0 {escape(document)} {rank} {score:.9g} {tag}\n")
 
 
 def write_qrels(path: Path, graded: Iterable[tuple[str, Sequence[tuple[str, int]]]]) -> None:
     """Write a qrels file. graded: (query id, [(document id, grade), ...]). Lines: `qid 0 docid grade`."""
     with path.open("w", encoding="utf-8") as file:
         for query, documents in graded:
-            file.writelines(f"{query} 0 {document} {grade}\n" for document, grade in documents)
+            file.writelines(f"{escape(query)} 0 {escape(document)} {grade}\n" for document, grade in documents)

@@ -19,7 +19,8 @@ class Config:
     top: Annotated[int, Ge(1), Unit("documents")] = 25
     """Documents per query."""
     columns: tuple[str, str] = ("query", "documents")
-    """Header of the CSV file, such as `QuestionId_Answer,MisconceptionId`. Ids of documents are separated by spaces."""
+    """Header of the CSV file, such as `QuestionId_Answer,MisconceptionId`. Ids of documents are separated by
+    spaces; a space in an id is written as `%20`, here and in the TREC run."""
     tag: str = "ratchet"
     """Name of the system in the TREC run."""
 

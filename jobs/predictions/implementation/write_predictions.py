@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 
-from ratchet.data.formats.trec import write_run
+from ratchet.data.formats.trec import escape, write_run
 from ratchet.data.tables import read_listed, read_shards, read_texts
 from ratchet.jobs.predictions.write_predictions import FILES, Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Result
@@ -21,7 +21,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         rows.writerow(config.columns)
         for row, own in zip(ranked, best, strict=True):
             names = [name for name, _ in own]
-            rows.writerow([row["id"], " ".join(names)])
+            rows.writerow([row["id"], " ".join(map(escape, names))])
             texts = zip(own, text_of.find(names), strict=True)
             documents = [{"id": name, "score": score, "text": text} for (name, score), text in texts]
             line = {"id": row["id"], "query": row["text"], "documents": documents}

@@ -6,12 +6,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
 from public_data import FOLDER, needs_public_data
 
-from ratchet.data.formats import flag_embedding
+from ratchet.data.formats import flag_embedding, trec
 from ratchet.data.formats.detection import load_retrieval
 from ratchet.data.retrieval.splits import split_queries
 from ratchet.data.tables import write_table
@@ -310,6 +311,17 @@ def test_lines_that_repeat_a_query_are_one_query_with_all_positives(tmp_path: Pa
     text_of = {document.id: document.text for document in data.corpus}
     named = [([text_of[n] for n in q.positives], [text_of[n] for n in q.negatives], q.teacher) for q in data.queries]
     assert named == [(["a", "b", "c"], ["d"], ((3, 4, 2), (-1,))), (["e"], [], ((5,), ()))]
+
+
+def test_ids_with_white_space_stay_one_field_of_trec_files(tmp_path: Path) -> None:
+    names = ["question 1", "question  1", "a\u00a0b\n", "plain%20é"]
+    trec.write_run(tmp_path / "run", [(name, [(other, 1.0) for other in names]) for name in names], "t")
+    trec.write_qrels(tmp_path / "qrels", [(name, [(other, 1) for other in names]) for name in names])
+    for file, size in (("run", 6), ("qrels", 4)):
+        rows = [line.split() for line in (tmp_path / file).read_text(encoding="utf-8").splitlines()]
+        assert {len(row) for row in rows} == {size}
+        assert [unquote(row[2]) for row in rows[:4]] == [*names[:3], "plain é"]
+        assert len({(row[0], row[2]) for row in rows}) == 16
 
 
 @needs_public_data
