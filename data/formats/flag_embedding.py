@@ -56,34 +56,28 @@ def read(path: Path, *, sampled: bool = False) -> RetrievalData:
 def _read_rows(path: Path) -> Iterator[Row]:
     scored: dict[bool, str] = {}  # whether a line has scores -> the first such line
     for where, row in read_json_objects(path):
-        text, pos, neg, teacher = _read_line(where, row)
-        task, _, prompt = (read_field(where, row, name, str, "") for name in ("prompt", "type", "reranker_prompt"))
-        scored.setdefault(teacher is not None, where)
+        query, pos = read_field(where, row, "query", str), read_texts(where, row, "pos")
+        neg = read_texts(where, row, "neg", [])
+        if not query.strip() or not pos:
+            raise DataError(
+                f"{where}: {'query' if not query.strip() else 'pos'} is empty; expected text; fill or remove the line"
+            )
+        if both := set(pos) & set(neg):
+            raise DataError(
+                f"{where}: query {show(query)} has {show(min(both))} as a positive and as a negative; expected one of"
+                " the two; remove it from neg"
+            )
+        pos_scores, neg_scores = read_scores(where, row, "pos_scores", pos), read_scores(where, row, "neg_scores", neg)
+        # Without negatives, a line needs no scores of them.
+        if neg and (pos_scores is None) != (neg_scores is None):
+            there, missing = ("pos_scores", "neg_scores") if neg_scores is None else ("neg_scores", "pos_scores")
+            raise DataError(f"{where}: has {there} but no {missing}; expected both or none; score the line again")
+        scored.setdefault(pos_scores is not None, where)
         if len(scored) == 2:
             raise DataError(
                 f"{scored[False]}: no pos_scores and neg_scores, but {scored[True]} has them; expected them on all"
                 " lines or on none; score the rest, or remove them"
             )
-        yield Row((text, task, prompt), text, pos, neg, text.split("\nHint:")[0], where, "", task, prompt, teacher)
-
-
-def _read_line(
-    where: str, row: dict[str, Any]
-) -> tuple[str, list[str], list[str], tuple[Sequence[float], Sequence[float]] | None]:
-    """Return (query, pos, neg, the scores of both). Without negatives it needs no scores of them."""
-    query = read_field(where, row, "query", str)
-    pos, neg = read_texts(where, row, "pos"), read_texts(where, row, "neg", [])
-    if not query.strip() or not pos:
-        raise DataError(
-            f"{where}: {'query' if not query.strip() else 'pos'} is empty; expected text; fill or remove the line"
-        )
-    if both := set(pos) & set(neg):
-        raise DataError(
-            f"{where}: query {show(query)} has {show(min(both))} as a positive and as a negative; expected one of the"
-            " two; remove it from neg"
-        )
-    pos_scores, neg_scores = read_scores(where, row, "pos_scores", pos), read_scores(where, row, "neg_scores", neg)
-    if neg and (pos_scores is None) != (neg_scores is None):
-        there, missing = ("pos_scores", "neg_scores") if neg_scores is None else ("neg_scores", "pos_scores")
-        raise DataError(f"{where}: has {there} but no {missing}; expected both or none; score the line again")
-    return query, pos, neg, None if pos_scores is None else (pos_scores, neg_scores or ())
+        task, _, prompt = (read_field(where, row, name, str, "") for name in ("prompt", "type", "reranker_prompt"))
+        teacher = None if pos_scores is None else (pos_scores, neg_scores or ())
+        yield Row((query, task, prompt), query, pos, neg, query.split("\nHint:")[0], where, "", task, prompt, teacher)
