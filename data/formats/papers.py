@@ -117,13 +117,13 @@ def select_statements(
     A text of several papers is kept in `test` if one of them is there, else in `valid`, else in the first paper. Holds
     8 bytes per statement. Raises DataError, naming the file, for a bad row and for a split without a pair.
     """
-    papers, hashes = [], []
+    papers, hashes = [], bytearray()
     for paper in read_papers(*paths):
         count = len(paper.statements)
         papers.append((count, count + paper.empty + paper.repeated, paper.split))
-        hashes += [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in paper.statements]
+        hashes += b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in paper.statements)
     distinct_P, given_P, place_P = np.array(papers, np.int64).reshape(-1, 3).T
-    split_P, hash_S = place_P.astype(np.int8), np.frombuffer(b"".join(hashes), np.uint64)
+    split_P, hash_S = place_P.astype(np.int8), np.frombuffer(hashes, np.uint64)
     drawn = chosen = np.flatnonzero(split_P == 0)
     if max_papers is not None and max_papers < len(drawn):
         chosen = np.sort(np.random.default_rng([seed, 1]).choice(drawn, max_papers, replace=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,16 @@ def write(path: Path, rows: list[Any]) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
     return path
+
+
+def test_statements_are_held_as_numbers(tmp_path: Path) -> None:
+    rows = [{"id": str(p), "theorems": [f"theorem {p} {n}" for n in range(1000)]} for p in range(50)]
+    (tmp_path / "papers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tracemalloc.start()
+    select_statements((tmp_path / "papers.jsonl", None, None), None, 0.2, 0.1, seed=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 80 * 50_000, peak
 
 
 def test_blank_and_repeated_statements_are_left_out_and_counted(tmp_path: Path) -> None:
