@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,14 +58,11 @@ def number_rows(rows: Iterable[Row], others: Iterable[str] = (), share: float = 
     start_R = np.cumsum(np.asarray(sizes))
     row_R, after_Q = np.argsort(query_R, kind="stable"), np.cumsum(np.bincount(query_R, minlength=1))
 
+    is_first_T = np.isin(np.arange(len(document_T)), first_D, assume_unique=True)
+
     def documents() -> Iterator[Document]:
-        read = chain.from_iterable((*row.positives, *row.negatives) for row in kept)
-        number, firsts = 0, map(int, first_D)
-        first = next(firsts, None)
-        for place, text in enumerate(read):
-            if place == first:
-                yield Document(f"d{number}", text)
-                number, first = number + 1, next(firsts, None)
+        texts = chain.from_iterable((*row.positives, *row.negatives) for row in kept)
+        yield from (Document(f"d{number}", text) for number, text in enumerate(compress(texts, is_first_T)))
 
     def queries() -> Iterator[Query]:
         for number, row in zip(range(len(keys)), kept, strict=False):

@@ -64,10 +64,6 @@ class Candidates:
             return self.held
         return groups
 
-    def read_mapped(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the vectors of all documents, mapped."""
-        return read_blocks(self.folder, self.ids, mapped=True)
-
     def read(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the vectors of the candidates, as (number of the first, [n, D] float32)."""
         for first, block_ND in read_blocks(self.folder, self.ids):
@@ -106,7 +102,7 @@ class IndexBuilder:
         rows_QK = self.candidates.search(query_QD, self.config.window[1], self.device)[1]
         rows_QK = rows_QK if self.candidates.rows is None else self.candidates.rows[rows_QK]
         row_n, place_QK = np.unique(rows_QK, return_inverse=True)
-        nearest_nD = take_rows(self.candidates.read_mapped(), row_n)
+        nearest_nD = take_rows(read_blocks(self.candidates.folder, self.candidates.ids, mapped=True), row_n)
         return nearest_nD[place_QK]
 
     def _read(self, report: ReportProgress) -> Iterator[np.ndarray]:
@@ -192,7 +188,7 @@ class Worker:
         return scores_QK, rows_QK, np.split(positive_R, positives.indptr[1:-1])
 
     def _score(self, query_QD: np.ndarray, pairs: Relevant) -> np.ndarray:
-        return score_relevant(query_QD, pairs, self.candidates.read_mapped())
+        return score_relevant(query_QD, pairs, read_blocks(self.candidates.folder, self.ids, mapped=True))
 
     def _scores(
         self, query_QD: np.ndarray, wanted: list[np.ndarray], rows_QK: np.ndarray, scores_QK: np.ndarray
