@@ -32,7 +32,7 @@ def read_vectors(path: Path, ids: pa.Array) -> np.ndarray:
         raise DataError(f"{path}: missing; expected the embeddings of the shard of that name; embed the texts again")
     table = open_mapped_shard(path)
     _check_ids(path, table, ids)
-    return _copy_embeddings(table)
+    return view_embeddings(table).astype(np.float32)  # a copy: Arrow's memory is read-only
 
 
 def read_blocks(folder: Path, ids: pa.Array, *, mapped: bool = False) -> Iterator[tuple[int, np.ndarray]]:
@@ -42,7 +42,7 @@ def read_blocks(folder: Path, ids: pa.Array, *, mapped: bool = False) -> Iterato
     for path in list_shards(folder, "arrow"):
         table = open_mapped_shard(path)
         _check_ids(path, table, ids.slice(start, len(table)))
-        yield start, view_embeddings(table) if mapped else _copy_embeddings(table)
+        yield start, view_embeddings(table) if mapped else view_embeddings(table).astype(np.float32)
         start += len(table)
     if start != len(ids):
         raise DataError(f"{folder}: {start} vectors for {len(ids)} texts; expected one each; embed these texts again")
@@ -56,11 +56,6 @@ def _check_ids(path: Path, table: pa.Table, ids: pa.Array) -> None:
         raise DataError(
             f"{path}: row {row} is not the text's ({len(found)} rows for {len(ids)}); embed these texts again"
         )
-
-
-def _copy_embeddings(table: pa.Table) -> np.ndarray:
-    """Return the embeddings of a shard as a float32 array of its own (Arrow's memory is read-only)."""
-    return view_embeddings(table).astype(np.float32)
 
 
 def view_embeddings(table: pa.Table) -> np.ndarray:

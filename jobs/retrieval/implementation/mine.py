@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ratchet.data import tables
-from ratchet.data.formats.flag_embedding import make_line, write_lines
+from ratchet.data.formats.flag_embedding import make_line
 from ratchet.data.negatives import Window, choose_negatives
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_dim, read_vectors, take_rows
@@ -248,23 +248,20 @@ def write_jsonl(folder: Path, corpus: Path) -> tuple[float, float, list[dict[str
     """Write the mined shards as FlagEmbedding JSONL, and the suspects. Return the mean similarities of the positives
     and of the negatives, and the cases of the hardest queries."""
     text_of = tables.read_texts(corpus, tables.read_listed(folder))
-    hardest: list[tuple[float, int, dict[str, Any]]] = []
     rows = (row for path in tables.list_shards(folder) for row in pq.read_table(path).to_pylist())
 
-    def lines() -> Iterable[dict[str, Any]]:
+    def write() -> Iterator[tuple[float, int, dict[str, Any]]]:
+        """Yield how much nearer than the positives the negatives of a query are, and the query."""
         for number, row in enumerate(rows):
-            if row["negatives"]:
-                margin = max(row["negative_scores"]) - max(row["positive_scores"])
-                heapq.heappush(hardest, (margin, -number, row))
-                if len(hardest) > NUM_CASES:
-                    heapq.heappop(hardest)
+            lines.write(json.dumps(make_line(row, text_of.find), ensure_ascii=False) + "\n")
             if row["suspects"]:
                 suspects.write(json.dumps(_suspects_line(row, text_of), ensure_ascii=False) + "\n")
-            yield make_line(row, text_of.find)
+            if row["negatives"]:
+                yield max(row["negative_scores"]) - max(row["positive_scores"]), -number, row
 
-    with (folder / "suspects.jsonl").open("w", encoding="utf-8") as suspects:
-        write_lines(folder / "flag_embedding.jsonl", lines())
-    cases = [_make_case(row, text_of) for _, _, row in sorted(hardest, key=lambda item: (-item[0], -item[1]))]
+    paths = (folder / "flag_embedding.jsonl", folder / "suspects.jsonl")
+    with paths[0].open("w", encoding="utf-8") as lines, paths[1].open("w", encoding="utf-8") as suspects:
+        cases = [_make_case(row, text_of) for *_, row in heapq.nlargest(NUM_CASES, write())]
     scores = tables.read_shards(folder, ["positive_scores", "negative_scores"]).columns
     positive, negative = (round(pc.mean(pc.list_flatten(column)).as_py() or 0.0, 6) for column in scores)
     return positive, negative, cases
