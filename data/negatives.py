@@ -114,8 +114,7 @@ def _fill(
                 taken.add(int(texts[row]))
                 found.append(row)
 
-    if count:
-        take(random.integers(0, total, size=4 * count))
+    take(random.integers(0, total, size=4 * count))
     # A few draws suffice in a corpus that is much larger than `taken`; otherwise all rows are tried in random order.
     if len(found) < count:
         take(random.permutation(total))

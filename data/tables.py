@@ -81,10 +81,8 @@ def find_half(queries: pa.Table, half: str) -> np.ndarray:
     one half, by a hash of its name; a query without a group is one of its own."""
     if half == "both":
         return np.ones(len(queries), bool)
-    ids = queries["id"].to_pylist()
-    groups = queries["group"].to_pylist() if "group" in queries.column_names else ids
-    names = [own if group is None else group for own, group in zip(ids, groups, strict=True)]
-    first_Q = np.array([hashlib.sha256(name.encode()).digest()[0] % 2 == 0 for name in names], bool)
+    names = pc.coalesce(queries["group"], queries["id"]) if "group" in queries.column_names else queries["id"]
+    first_Q = np.array([hashlib.sha256(name.encode()).digest()[0] % 2 == 0 for name in names.to_pylist()], bool)
     return first_Q if half == "first" else ~first_Q
 
 

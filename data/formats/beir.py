@@ -26,8 +26,7 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
     Raises DataError naming file and line.
 
     The name of a qrels file is the split (dev is valid), without the hub's `-00000-of-00001`. The queries of all.tsv,
-    of train.tsv alone, and of Parquet files with other names have no split.
-    """
+    of train.tsv alone, and of Parquet files with other names have no split."""
     unlabelled: list[Query] = []
     places: dict[str, str] = {}
     for where, row in _read_rows(folder, "queries"):

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from ratchet.data import retrieval
 from ratchet.data.formats.text_files import (
     BLANK,
+    FIELD,
     fill_template,
-    list_fields,
     read_csv,
     read_field,
     read_json_objects,
@@ -75,8 +75,7 @@ def read(path: Path, options: Options, *, labelled: bool = True, sampled: bool =
 
     Rows with the same query, instructions and id, if there are ids, are one query with several positives. Equal texts
     are one document. Without `labelled` each row is a query, and documents are not read. sampled: of more than
-    `ratchet.data.retrieval.LARGE` bytes read only the first rows.
-    """
+    `ratchet.data.retrieval.LARGE` bytes read only the first rows."""
     rows = _read_rows(path, options, labelled)
     rows, share = take_sample(rows, list_tables(path, options) or [path], sampled)
     return number_rows(rows, share=share)
@@ -163,7 +162,7 @@ def _find_columns(where: str, names: Sequence[str], options: Options, labelled: 
     found: dict[str, Sequence[str]] = {}
     for role, defaults in COLUMNS.items():
         read = labelled or role not in ("positive", "negative")
-        fields = list_fields(options["template"][0]) if role == "query" and "template" in options else ()
+        fields = FIELD.findall(options["template"][0]) if role == "query" and "template" in options else ()
         known = fields or options.get(role) or (*defaults, *(["text"] if role == "query" and not labelled else []))
         own = [name for name in known if name in names][: None if role in options or fields else 1]
         own += [name for name in names if role == "negative" and re.fullmatch(r"negative_\d+", name)]

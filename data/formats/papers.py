@@ -115,8 +115,7 @@ def select_statements(
     `assign_splits` does. `valid` and `test` are the papers of the other paths, where these are given.
 
     A text of several papers is kept in `test` if one of them is there, else in `valid`, else in the first paper. Holds
-    8 bytes per statement. Raises DataError, naming the file, for a bad row and for a split without a pair.
-    """
+    8 bytes per statement. Raises DataError, naming the file, for a bad row and for a split without a pair."""
     papers, hashes = [], bytearray()
     for paper in read_papers(*paths):
         count = len(paper.statements)

@@ -24,28 +24,21 @@ _REPR.maxstring = _REPR.maxother = 60
 
 
 FIELD = re.compile(r"\{([^{}]+)\}")
-
-
-def list_fields(template: str) -> list[str]:
-    """Return the names in braces of a template such as `{title}: {body}`."""
-    return FIELD.findall(template)
+"""A name in braces of a template such as `{title}: {body}`."""
 
 
 def fill_template(where: str, template: str, row: Mapping[str, Any]) -> str:
     """Return a template with the columns of a row in place of their names in braces. `\\n` is a line break. Raises
     DataError for a column that the row does not have."""
-    missing = [name for name in list_fields(template) if name not in row]
-    if missing or not FIELD.search(template):
+    names = FIELD.findall(template)
+    missing = [name for name in names if name not in row]
+    if missing or not names:
         raise DataError(
             f"{where}: template {show(template)} given, with {show(missing[0]) if missing else 'no column'}; expected"
             f" some of {', '.join(map(str, row))} in braces; correct it"
         )
-
-    def fill(match: re.Match[str]) -> str:
-        value = row[match[1]]
-        return "" if value is None else str(value)
-
-    return FIELD.sub(fill, template.replace("\\n", "\n"))
+    texts = {name: "" if row[name] is None else str(row[name]) for name in names}
+    return FIELD.sub(lambda found: texts[found[1]], template.replace("\\n", "\n"))
 
 
 def show(value: Any) -> str:

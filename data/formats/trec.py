@@ -14,10 +14,8 @@ def escape(name: str) -> str:
 
 
 def write_run(path: Path, rankings: Iterable[tuple[str, Sequence[tuple[str, float]]]], tag: str) -> None:
-    """Write a run file. rankings: (query id, [(document id, score), ...] best first).
-
-    Lines: `qid Q0 docid rank score tag`.
-    """
+    """Write a run file. rankings: (query id, [(document id, score), ...] best first). Lines: `qid Q0 docid rank score
+    tag`."""
     with path.open("w", encoding="utf-8") as file:
         for query, ranking in rankings:
             for rank, (document, score) in enumerate(ranking, start=1):

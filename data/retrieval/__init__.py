@@ -81,11 +81,6 @@ class RetrievalData:
     share: float = 1.0
     """The fraction of the rows that was read: below 1 for a sample."""
 
-    @property
-    def longest_text(self) -> int:
-        """Characters of the longest document or query; of a large corpus, of those of its sample."""
-        return max(max(len(one.text) for one in ones) for ones in (sample(self.corpus), self.queries))
-
 
 def sample(corpus: Corpus) -> Sequence[Document]:
     """Return the documents of a corpus that are checked while planning."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
@@ -20,9 +21,8 @@ def check_data(data: RetrievalData, source: str, least: int = 2) -> RetrievalDat
     """Return the data unchanged. Raises DataError for the first error in it, and for less than `least` documents. Of a
     large corpus the sample is checked."""
     is_large = isinstance(data.corpus, LargeCorpus)
-    for _ in check_documents(sample(data.corpus), () if is_large else data.queries, source, least):
-        pass
-    for _ in check_queries(data.queries, source):
+    documents = check_documents(sample(data.corpus), () if is_large else data.queries, source, least)
+    for _ in chain(documents, check_queries(data.queries, source)):
         pass
     return data
 

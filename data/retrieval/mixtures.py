@@ -47,9 +47,8 @@ def unite(parts: Sequence[Part], *, sampled: bool = False) -> RetrievalData:
     for _, data, *_ in parts:
         notes.update(data.notes)
     weights = [float(options.get("weight", ["1"])[0]) for *_, options in parts]
-    share = sum(len(data.queries) for _, data, *_ in parts) / sum(
-        len(data.queries) / data.share for _, data, *_ in parts
-    )
+    sizes = [(len(data.queries), data.share) for _, data, *_ in parts]
+    share = sum(size for size, _ in sizes) / sum(size / own for size, own in sizes)
     large = LargeCorpus(corpus.read, list(islice(corpus.read(), None if sampled else SAMPLE)), corpus.size)
     united = RetrievalData(large, found, +notes, weights=weights, share=share)
     return check_data(united, ", ".join(part[0] for part in parts))

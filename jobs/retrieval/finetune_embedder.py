@@ -93,19 +93,13 @@ def check(config: Config, inputs: Inputs) -> None:
     check_config(job, config, inputs.base, inputs.current_best)
     check_retrieval_metric(job, config.metric)
     has_negatives = config.num_negatives > 0 or config.in_batch_negatives
-    require(
-        job,
-        config,
-        [
-            ("num_negatives", has_negatives, "1 or more where in_batch_negatives is off"),
-            ("distillation", has_negatives or config.distillation == "none", "none where there are no negatives"),
-            (
-                "num_fixed_examples",
-                config.num_fixed_examples <= config.num_examples,
-                "0 up to num_examples, so that training uses as many",
-            ),
-        ],
-    )
+    are_trained = config.num_fixed_examples <= config.num_examples
+    rules = [
+        ("num_negatives", has_negatives, "1 or more where in_batch_negatives is off"),
+        ("distillation", has_negatives or config.distillation == "none", "none where there are no negatives"),
+        ("num_fixed_examples", are_trained, "0 up to num_examples, so that training uses as many"),
+    ]
+    require(job, config, rules)
     if inputs.base is None:
         return
     check_embedder(inputs.base)

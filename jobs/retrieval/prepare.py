@@ -77,12 +77,14 @@ def list_outputs(config: Config) -> tuple[str, ...]:
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read and split the data, of large files the first rows. Errors name the file and line before anything is
     started; the counts of large files are estimates."""
+    from ratchet.data.retrieval import sample
     from ratchet.jobs.retrieval.splits import describe_repeated, load_data, split_data
 
     data = load_data(config, inputs, sampled=True)
     splits = split_data(data, config)
     counts = {f"{name}/queries": round(len(found) / data.share) for name, found in splits.items()}
-    counts |= {"documents": len(data.corpus), "longest_text": data.longest_text, **data.notes}
+    longest = max(len(one.text) for ones in (sample(data.corpus), data.queries) for one in ones)
+    counts |= {"documents": len(data.corpus), "longest_text": longest, **data.notes}
     return Result(counts, note=describe_repeated(splits))
 
 

@@ -23,9 +23,8 @@ from ratchet.jobs.retrieval.prepare import Config, Inputs
 def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> RetrievalData:
     """Read the data, or generate questions where none are given. sampled: only the first rows of large files. Raises
     DataError for an unusable file."""
-    found = []
-    for split, given in (("", inputs.data), ("valid", inputs.valid), ("test", inputs.test)):
-        found += [(path, split) for path in ([given] if isinstance(given, Path) else given or ())]
+    given = (("", inputs.data), ("valid", inputs.valid), ("test", inputs.test))
+    found = [(path, split) for split, own in given for path in ([own] if isinstance(own, Path) else own or ())]
     if config.reading and len(config.reading) != len(found):
         raise InputError(
             f"prepare.reading: {len(config.reading)} given for {len(found)} paths; expected one for each path of data,"

@@ -165,8 +165,7 @@ class Worker:
             }
             for q, query in enumerate(queries)
         ]
-        ids, scores = (tables.MINED.field(name).type for name in ("negatives", "negative_scores"))
-        columns = [("random_fill", pa.int32()), ("suspects", ids), ("suspect_scores", scores)]
+        columns = [("random_fill", pa.int32()), ("suspects", tables.IDS), ("suspect_scores", tables.SCORES)]
         schema = tables.add_carried(pa.schema([*tables.MINED, *columns]), shard.column_names)
         tables.write_table(target, pa.Table.from_pylist(rows, schema=schema))
         return {
