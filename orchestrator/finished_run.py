@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from ratchet.errors import InputError, StoreError
 from ratchet.orchestrator.job_interface.job import Context, Job, Resources, Result
@@ -47,6 +48,8 @@ class FinishedRun:
     store: Store
     step_ids: Mapping[str, str]
     """Step name -> step id, of the steps with a result."""
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Step name -> its settings."""
 
     def step(self, name: str) -> Step:
         """Return a step of the run, whose outputs and metrics new steps and rows may use.
@@ -147,5 +150,7 @@ def _get_store(where: str) -> Store:
 
 def _read(store: Store, run_log: RunLog) -> FinishedRun:
     about = run_log.read("about.json") or {}
-    done = {step["name"]: step["step_id"] for step in run_log.steps() if step.get("object")}
-    return FinishedRun(run_log.run_id, str(about.get("recipe")), store, done)
+    done = {step["name"]: step for step in run_log.steps() if step.get("object")}
+    step_ids = {name: step["step_id"] for name, step in done.items()}
+    settings = {name: step.get("config", {}) for name, step in done.items()}
+    return FinishedRun(run_log.run_id, str(about.get("recipe")), store, step_ids, settings)

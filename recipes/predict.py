@@ -9,7 +9,7 @@ from annotated_types import MinLen
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval import embed, evaluate_retrieval
 from ratchet.orchestrator.finished_run import FinishedRun, find_run
-from ratchet.orchestrator.step import Output, Row, Source, Step, Summary, step
+from ratchet.orchestrator.step import Output, Row, Step, Summary, step
 from ratchet.recipes.parts.predictions import (
     Fusion,
     System,
@@ -55,7 +55,8 @@ def predict(
         raise InputError(
             f"queries: none given, and run {runs[0].run_id} has no test queries; expected some; give a file"
         )
-    new = prepare_new_queries(Source.find(queries, "queries")) if queries else None
+    readings = [text for one in runs for text in one.settings["prepare"].get("reading") or [""]]
+    new = prepare_new_queries(queries, "queries", readings) if queries else None
     systems: list[System] = []
     for index, (one, iteration) in enumerate(zip(runs, last, strict=True)):
         systems += find_systems(one, iteration, "model" if len(runs) == 1 else f"model{index}", new, corpus)

@@ -14,6 +14,7 @@ from ratchet.jobs.retrieval.datasets import find_datasets
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Seed, Source, Summary, average, step
 from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.predictions import prepare_new_queries
 from ratchet.recipes.parts.retrieval_loop import Mining, RetrievalLoop
 from ratchet.recipes.parts.synthetic_queries import add_synthetic_queries
 from ratchet.recipes.parts.teachers import choose_reranker, choose_teacher
@@ -95,7 +96,7 @@ def retriever(
         cross_fit=cross_fit,
         guided=guided,
         examples=Source.find(examples, "examples") if examples else None,
-        new_queries=Source.find(predict, "predict") if predict else None,
+        new_queries=prepare_new_queries(predict, "predict", datasets["reading"]) if predict else None,
         seed=seed,
     )
     if generator and mining != "each":

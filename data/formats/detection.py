@@ -9,6 +9,7 @@ from ratchet.data.formats import beir, eedi, flag_embedding, pairs
 from ratchet.data.formats.text_files import read_csv, read_json_objects
 from ratchet.data.retrieval import Query, RetrievalData
 from ratchet.data.retrieval.checks import check_data, check_queries
+from ratchet.data.retrieval.spilled import Spilled
 from ratchet.errors import DataError
 from ratchet.files import open_regular
 
@@ -20,14 +21,13 @@ def load_retrieval(path: Path, options: str = "", least: int = 2, *, sampled: bo
     return check_data(found, str(path), least)
 
 
-def load_queries(path: Path) -> Sequence[Query]:
+def load_queries(path: Path, options: str = "") -> Sequence[Query]:
     """Load queries that need no labels: data of any known format, a folder or file with Eedi's `test.csv`, a BEIR
     folder without qrels, JSON Lines, CSV or Parquet with `query` or `text`, or a text file with a query per line.
-    Labels are not read. Raises DataError naming file and line."""
-    queries = _read(path, {}, labelled=False).queries
-    for _ in check_queries(queries, str(path)):
-        pass
-    return queries
+    Labels are not read. options: as for `load_retrieval`. Raises DataError naming file and line."""
+    given = pairs.parse_options(options, str(path))
+    checked = check_queries(_read(path, given, labelled=False).queries, str(path))
+    return Spilled((one._replace(task=given.get("instruction", [one.task])[0]) for one in checked), Query._make)
 
 
 def _read(path: Path, options: pairs.Options, *, labelled: bool, sampled: bool = False) -> RetrievalData:

@@ -15,6 +15,8 @@ from ratchet.orchestrator.job_interface import Job, Parents, Result, Unit
 class Config:
     shard_rows: Annotated[int, Ge(1), Unit("rows")] = 4096
     """Rows per shard."""
+    reading: str = ""
+    """How the queries are read, as `prepare.reading` says it of a path. Empty: as is."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read all queries. Errors name the file and line before anything is started."""
     from ratchet.data.formats.detection import load_queries
 
-    queries = load_queries(inputs.queries)
+    queries = load_queries(inputs.queries, config.reading)
     return Result({"queries": len(queries), "longest_text": max(len(query.text) for query in queries)})
 
 

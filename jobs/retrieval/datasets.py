@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import glob
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from ratchet.errors import DataError
+from ratchet.errors import DataError, InputError
 from ratchet.extras import require_extra
 from ratchet.files import read_text
 from ratchet.models.model_files import is_hub_reachable
@@ -35,6 +36,23 @@ def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
     values = {name: tuple(source for field, source, _ in found if field == name) for name in ("data", "valid", "test")}
     reading = tuple(options for *_, options in found)
     return values | {"reading": reading if any(reading) else ()}
+
+
+def find_queries(given: str, parameter: str, readings: Sequence[str]) -> dict[str, Any]:
+    """Return the input of `prepare_queries` and its setting `reading` for new queries, a path or `hf://owner/name`.
+
+    They are read by the options behind the path and, unless these have a query, template or instruction, by the
+    template and the instruction of the data. readings: those of its parts. Raises InputError where these differ."""
+    source, own = _find(given, "", parameter)
+    if dict(parse_qsl(own)).keys() & {"query", "template", "instruction"}:
+        return {"queries": source, "reading": own}
+    known = {urlencode([one for one in parse_qsl(text) if one[0] in ("template", "instruction")]) for text in readings}
+    if len(known) > 1:
+        raise InputError(
+            f"{parameter}: {given} given, for data sets with several templates or instructions; expected those of the"
+            " queries behind the path; add ?template= or ?instruction=, or ?query=NAME for queries without"
+        )
+    return {"queries": source, "reading": "&".join(text for text in (own, *known) if text)}
 
 
 def _find(given: str, others: str, parameter: str) -> tuple[Source, str]:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ratchet.jobs.predictions import fuse, prepare_queries, write_predictions
 from ratchet.jobs.retrieval import embed, evaluate_retrieval, rerank, rerank_api
+from ratchet.jobs.retrieval.datasets import find_queries
 from ratchet.orchestrator.step import Output, Row, Source, Step, step
 
 Fusion = Literal["rrf", "scores"]
@@ -23,9 +24,9 @@ class System:
     valid: Step | None
 
 
-def prepare_new_queries(queries: Source) -> Step:
-    """Read queries, which need no labels."""
-    return step("predict/prepare_queries", prepare_queries.JOB, queries=queries)
+def prepare_new_queries(queries: str, parameter: str, readings: Sequence[str]) -> Step:
+    """Read queries, which need no labels, as the data was read (`find_queries`)."""
+    return step("predict/prepare_queries", prepare_queries.JOB, **find_queries(queries, parameter, readings))
 
 
 def rank_by_bm25(queries: Step | Output | None, corpus: Output, split: str) -> Step:

@@ -15,7 +15,6 @@ from ratchet.recipes.parts.predictions import (
     fuse_evaluations,
     fuse_rankings,
     list_systems,
-    prepare_new_queries,
     rank_queries,
     score_lists,
     write_files,
@@ -81,7 +80,7 @@ class RetrievalLoop:
     """Part of the names of steps and rows."""
     train: Output | Step | None = None
     """Training queries. None: those of `prepared`."""
-    new_queries: Source | None = None
+    new_queries: Step | None = None
     """Queries for which the last models rank the corpus."""
     shared_steps: dict[str, Step] = field(default_factory=dict)
     """Name -> step with vectors or an evaluation, which several steps and variants use."""
@@ -221,8 +220,8 @@ class RetrievalLoop:
         models = {n: m for n, m in (("embedder", miner), ("reranker", merged)) if isinstance(m, Output)}
         if not self.new_queries:
             return rows, models, []
-        new, vectors = prepare_new_queries(self.new_queries), self.embed(miner_name, miner, "corpus")
-        ranked = rank_queries("model", new, corpus, miner, vectors, merged, self.depth)
+        vectors = self.embed(miner_name, miner, "corpus")
+        ranked = rank_queries("model", self.new_queries, corpus, miner, vectors, merged, self.depth)
         return rows, models, list_systems("model", ranked, [evaluations.get("valid"), reranked.get("valid")])
 
     def embed(self, name: str, model: Model, texts: str) -> Step:

@@ -7,11 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from store_contents import made
 
 from ratchet.errors import InputError, ModelError, RecipeError
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.finished_run import FinishedRun
 from ratchet.orchestrator.recipe import Settings, build, find
+from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.step import Output, Step, Summary
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.sweeps.objective import find_objective
@@ -222,6 +224,33 @@ def test_predictions_are_those_of_the_last_embedder(data: str, method: str, made
     assert str(reranked.queries.inputs["scored"].step.inputs["model"]) == f"iter0/{made}_reranker[model]"
     tested, _ = find_systems(run, "iter0", "model", None, corpus)
     assert (tested.queries.name, tested.valid and tested.valid.name) == ("iter0/evaluate", "iter0/evaluate_valid")
+
+
+READING = "template=%7Btitle%7D&instruction=Find"
+
+
+def test_new_queries_of_a_loop_are_read_as_its_data(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text("".join(f'{{"title": "q{i}", "positive": "p{i}"}}\n' for i in range(40)))
+    (tmp_path / "new.jsonl").write_text('{"title": "new"}\n')
+    given = (f"data={tmp_path / 'train.jsonl'}?{READING}", f"predict={tmp_path / 'new.jsonl'}")
+    steps, _ = build_retriever(*given, "iterations=1")
+    assert [step.config.reading for step in steps if step.name == "predict/prepare_queries"] == [READING]
+
+
+def test_new_queries_of_a_finished_run_are_read_as_its_data(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "store")
+    run_log = RunLog.begin(store, "retriever", {})
+    commits = {name: made(store, name, "text") for name in ("prepare", "iter0/embed_corpus", "iter0/merge_embedder")}
+    settings: dict[str, Any] = {"prepare": {"reading": [READING]}}
+    rows = [
+        {"name": name, "step_id": one.step_id, "object": one.manifest, "config": settings.get(name, {})}
+        for name, one in commits.items()
+    ]
+    run_log.write("plan.json", {"recipe": "retriever", "steps": rows})
+    (tmp_path / "new.jsonl").write_text('{"title": "new"}\n')
+    lines = (f"run={run_log.run_id}", f"queries={tmp_path / 'new.jsonl'}")
+    steps, _, _ = build(find("predict"), Settings.read(lines), store)
+    assert [step.config.reading for step in steps if step.name == "predict/prepare_queries"] == [READING]
 
 
 def test_each_half_is_scored_by_the_reranker_of_the_other(data: str) -> None:

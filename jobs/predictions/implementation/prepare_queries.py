@@ -9,7 +9,7 @@ from ratchet.orchestrator.job_interface import Context, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    queries = load_queries(inputs.queries)
+    queries = load_queries(inputs.queries, config.reading)
     instructions = [name for name in INSTRUCTIONS if any(getattr(query, name) for query in queries)]
     rows = (query._asdict() for query in queries)
     write_shards(context.out, rows, add_carried(QUERIES, instructions), config.shard_rows)

@@ -71,6 +71,17 @@ def test_every_wrong_answer_of_eedis_test_file_is_a_query(tmp_path: Path, folder
     assert queries[1].text == eedi.format_query("What is\n1+1?", "Add", "2", "3")
 
 
+def test_options_say_how_queries_are_read(tmp_path: Path) -> None:
+    file = text(tmp_path / "x.csv", "title,year\nRome,1999\n")
+    (query,) = load_queries(file, "template={title} ({year})&instruction=Find it")
+    assert (query.text, query.task) == ("Rome (1999)", "Find it")
+    assert load_queries(file, "query=title")[0].text == "Rome"
+    given = text(tmp_path / "test.csv", TEST_HEADER + "3,1,Add,2,Sums,B,What?,1,2,3,4\n")
+    assert load_queries(given, "template={SubjectName}: {WrongAnswerText}")[1].text == "Sums: 3"
+    with pytest.raises(DataError, match=r"x\.txt:1: no column for the query; found 'query'; expected title; rename"):
+        load_queries(text(tmp_path / "x.txt", "Rome\n"), "template={title}")
+
+
 def test_instructions_of_flag_embedding_come_along(tmp_path: Path) -> None:
     row = {"query": "one", "prompt": "find", "reranker_prompt": "judge"}
     (query,) = load_queries(lines(tmp_path / "x.jsonl", row))

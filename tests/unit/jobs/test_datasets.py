@@ -15,7 +15,7 @@ import pytest
 from ratchet.data.tables import read_shards
 from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval import prepare
-from ratchet.jobs.retrieval.datasets import find_datasets
+from ratchet.jobs.retrieval.datasets import find_datasets, find_queries
 from ratchet.jobs.retrieval.implementation.prepare import run
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.job_interface import Context, Result, Source
@@ -148,6 +148,30 @@ def test_options_belong_to_paths(tmp_path: Path) -> None:
         prepare.predict(prepare.Config(reading=("", "")), prepare.Inputs((file,)), {})
     named = write(tmp_path / "what?query=x.jsonl", "a", 5)
     assert find_datasets(str(named))["data"][0].path == named
+
+
+@pytest.mark.parametrize(
+    ("options", "readings", "expected"),
+    [
+        ("", (), ""),
+        ("", ("", "weight=2"), ""),
+        ("", ("template=%7Ba%7D&weight=2&positive=b", "name=x&template=%7Ba%7D"), "template=%7Ba%7D"),
+        ("?id=number", ("instruction=Find",), "id=number&instruction=Find"),
+        ("?query=title", ("instruction=Find", "template=%7Ba%7D"), "query=title"),
+    ],
+)
+def test_new_queries_are_read_as_the_data(
+    tmp_path: Path, options: str, readings: tuple[str, ...], expected: str
+) -> None:
+    file = write(tmp_path / "new.jsonl", "a", 5)
+    found = find_queries(f"{file}{options}", "predict", readings)
+    assert (found["queries"].path, found["reading"]) == (file, expected)
+
+
+def test_new_queries_of_data_with_several_instructions_need_their_own(tmp_path: Path) -> None:
+    file = write(tmp_path / "new.jsonl", "a", 5)
+    with pytest.raises(InputError, match=r"predict: .*new\.jsonl given, for data sets with several templates or instr"):
+        find_queries(str(file), "predict", ("instruction=Find", ""))
 
 
 def beir(folder: Path, split: str = "test") -> Path:
