@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 def escape(name: str) -> str:
     """Return an id without white space, which separates fields and ids: as in a URL, with `%20` for a space."""
-    return re.sub(r"\s", lambda found: quote(found[0]), name)
+    return name if name.split() == [name] else re.sub(r"\s", lambda found: quote(found[0]), name)
 
 
 def write_run(path: Path, rankings: Iterable[tuple[str, Sequence[tuple[str, float]]]], tag: str) -> None:
