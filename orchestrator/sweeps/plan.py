@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,13 @@ def plan_sweep(
         raise RecipeError(f"space {path}: no distribution given; expected a line such as `epochs: choice(1, 2)`")
     lines = (*lines, *space.fixed)
     steps, summary, parameters = recipe.build(found, recipe.Settings.read(list(lines)))
-    for dimension in space.dimensions:
-        _check_no_resource(dimension, steps)
     variants = [(d, [_build_variant(found, lines, d, value) for value in d.values]) for d in space.dimensions]
-    for dimension in space.dimensions:
+    for dimension, made in variants:
+        if dimension.name.rpartition(".")[2] in vars(Resources()) and not find_changed_steps(steps, made):
+            raise RecipeError(
+                f"{dimension.where}: {dimension.name} is a resource: it changes the speed and no result; expected a"
+                f" setting; give it with --set {dimension.name}=..."
+            )
         _check_whole_numbers(found, lines, dimension)
     touched = {name for _, made in variants for name in find_changed_steps(steps, made)}
     objective = find_objective(metric, steps, summary, touched)
@@ -119,17 +122,6 @@ def _build_variant(found: recipe.Recipe, lines: Iterable[str], dimension: Dimens
         return recipe.build(found, recipe.Settings.read([*lines, f"{dimension.name}={value}"]))[0]
     except InputError as error:
         raise RecipeError(f"{dimension.where}: {error}") from None
-
-
-def _check_no_resource(dimension: Dimension, steps: Sequence[Step]) -> None:
-    """Raise RecipeError for a space of a resource, which changes no result."""
-    pattern, dot, name = dimension.name.rpartition(".")
-    matched = recipe.match_steps(steps, pattern) if dot else []
-    if name in {field.name for field in fields(Resources)} and not any(hasattr(step.config, name) for step in matched):
-        raise RecipeError(
-            f"{dimension.where}: {dimension.name} is a resource: it changes the speed and no result; expected a"
-            f" setting; give it with --set {dimension.name}=..."
-        )
 
 
 def _check_whole_numbers(found: recipe.Recipe, lines: Iterable[str], dimension: Dimension) -> None:
