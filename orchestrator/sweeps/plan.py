@@ -10,6 +10,7 @@ from typing import Any
 
 from ratchet.errors import InputError, RatchetError, RecipeError
 from ratchet.orchestrator import recipe
+from ratchet.orchestrator.fingerprint import build_fingerprint
 from ratchet.orchestrator.job_interface.job import Resources
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.reporting.formatting import format_setting
@@ -87,14 +88,7 @@ def plan_sweep(
         "space": {dimension.name: dimension.written for dimension in space.dimensions},
         "objective": asdict(objective),
         "options": dict(options),
-        "code": {step.name: dict(planned.code[step.job].definitions) for step in needed},
-        "libraries": {step.name: dict(planned.code[step.job].libraries) for step in needed},
-        "data": {
-            f"{step.name}.{field}": planned.digest_input(ref)
-            for step in needed
-            for field, ref in step.inputs.items()
-            if ref and all(isinstance(one, Source) for one in (ref if isinstance(ref, tuple) else (ref,)))
-        },
+        "steps": {step.name: _describe_step(step, planned) for step in needed},
     }
     about = {"command": command, "inputs": {step.name: describe_inputs(step) for step in needed}}
     trial_log = TrialLog(store, found.name, document, about)
@@ -103,6 +97,15 @@ def plan_sweep(
     }
     notes = (*planned.warnings, *_explain_no_warm_start(needed, touched, space))
     return SweepPlan(name, found, lines, space, needed, objective, seeded_steps, defaults, trial_log, notes)
+
+
+def _describe_step(step: Step, planned: Plan) -> dict[str, Any]:
+    """Return what the results of a step depend on. Outputs of other steps may not exist, and are named only."""
+    inputs = {
+        f"{field} {number}": planned.digest_input(ref) if isinstance(ref, Source) else str(ref)
+        for number, (field, ref) in enumerate(step.references())
+    }
+    return build_fingerprint(step.job, planned.code[step.job], step.config, inputs)
 
 
 def _format_default(name: str, steps: Sequence[Step], parameters: Mapping[str, Any]) -> str | None:

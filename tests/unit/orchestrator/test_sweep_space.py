@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ from hypothesis import strategies as st
 
 from ratchet.errors import InputError, RecipeError
 from ratchet.orchestrator.job_interface import Job, Result
-from ratchet.orchestrator.recipe import Settings, build, find
+from ratchet.orchestrator.recipe import Recipe, Settings, build, find
 from ratchet.orchestrator.step import Row, Step, Summary, list_goals, reachable, step
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.sweeps.objective import Objective, find_objective, select_needed_steps
-from ratchet.orchestrator.sweeps.plan import plan_sweep
+from ratchet.orchestrator.sweeps.plan import SweepPlan, plan_sweep
 from ratchet.orchestrator.sweeps.results import compare_with_defaults, find_winner
 from ratchet.orchestrator.sweeps.space import Space
 from ratchet.orchestrator.sweeps.trial_log import Trial, TrialLog
@@ -234,6 +235,28 @@ def test_the_spaces_for_ones_own_data_name_settings_that_there_are(name: str, re
     for dimension in found.dimensions:
         for value in dimension.values:
             build(find(recipe), Settings.read([*given, f"{dimension.name}={value}"]))
+
+
+def plan_toy(folder: Path, text: str, recipe: Callable[..., Summary], metric: str = "map@25", *lines: str) -> SweepPlan:
+    """Plan a sweep over a recipe that is a function here."""
+    path = folder / "toy.yaml"
+    path.write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ratchet.orchestrator.recipe.find", lambda name: Recipe(name, recipe))
+        return plan_sweep("toy", lines, path, metric, Store.open(folder / "store"), {"seeds": 1}, "ratchet sweep toy")
+
+
+def test_a_recipe_that_passes_its_steps_other_settings_is_another_sweep(tmp_path: Path) -> None:
+    def find_id(size: int, rate: float, **wiring: Any) -> str:
+        def toy() -> Summary:
+            first, other = step("first", PLAIN, size=size), step("other", PLAIN)
+            trained = step("train", TRAIN, rate=rate, before=other if wiring else first)
+            return Summary([Row("one", {"MAP@25": trained.metric("map@25")}, [trained])], goals=[first, other])
+
+        return plan_toy(tmp_path, "train.rate: choice(0.2, 0.3)\n", toy).trial_log.id
+
+    assert find_id(1, 0.1) == find_id(1, 0.1)
+    assert len({find_id(1, 0.1), find_id(2, 0.1), find_id(1, 0.2), find_id(1, 0.1, before="other")}) == 4
 
 
 def test_why_more_epochs_begin_anew_is_said(tmp_path: Path) -> None:
