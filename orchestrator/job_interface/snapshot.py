@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from ratchet.orchestrator.job_interface.code import follow_imports, read_file
 DIGEST_FILE = "SNAPSHOT"
 """The file of a snapshot that holds its digest."""
 
-LEFT_OUT = "__pycache__"
+PACKAGE_FILES = ("*.py", "*.css", "*.js", "*.j2", "ratchet/recipes/published/*.yaml")
+"""What the package consists of. Its folders `data` and `models` may also hold what a user put there."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,11 @@ class Snapshot:
         """
         own = Path(ratchet.__file__).parent
         files = {
-            path.relative_to(own.parent).as_posix(): path
+            name: path
             for folder, _, names in os.walk(own, followlinks=True)
-            for path in (Path(folder, name) for name in sorted(names))
-            if LEFT_OUT not in path.parts
+            for path in (Path(folder, name) for name in names)
+            for name in [path.relative_to(own.parent).as_posix()]
+            if any(fnmatch(name, glob) for glob in PACKAGE_FILES)
         }
         files |= follow_imports(tuple(dict.fromkeys(modules))).files
         return cls({name: read_file(path) for name, path in sorted(files.items())})

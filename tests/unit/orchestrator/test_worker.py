@@ -45,6 +45,17 @@ def test_a_machine_must_see_what_the_driver_sees_and_no_more(tmp_path: Path, emb
         check_worker(embed, [there])
 
 
+def test_files_of_the_user_beside_the_code_are_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clean = Snapshot.take().files
+    assert {"ratchet/orchestrator/reporting/page.css", "ratchet/recipes/published/gsm8k.yaml"} <= clean.keys()
+    package = tmp_path / "checkout" / "ratchet"
+    for name, content in {**clean, "ratchet/data/model.safetensors": b"w", "ratchet/models/rows.json": b"{}"}.items():
+        (path := package.parent / name).parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    monkeypatch.setattr(ratchet, "__file__", str(package / "__init__.py"))
+    assert Snapshot.take().files == clean
+
+
 @pytest.mark.slow
 def test_a_worker_runs_the_snapshot_and_nothing_else(tmp_path: Path, embed: Context) -> None:
     snapshot = Snapshot.take()
