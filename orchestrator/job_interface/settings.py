@@ -43,6 +43,9 @@ class Unit:
 Seed = Annotated[int, Interval(ge=0, lt=2**32)]
 """A random seed that every library takes."""
 
+SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+"""Bound, as annotated-types and pydantic call it -> how it is shown."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -196,16 +199,10 @@ def _expected(error: Any) -> str:
         return f"one of {', '.join(choices)}{suggest(str(error['input']), choices)}"
     if error["type"] == "missing":
         return "more items, separated by commas"
-    text: str = error["msg"].partition(", ")[0].removeprefix("Input should be ")
-    for words, sign in (
-        ("greater than or equal to ", ">= "),
-        ("less than or equal to ", "<= "),
-        ("greater than ", "> "),
-        ("less than ", "< "),
-    ):
-        if text.startswith(words):
-            return sign + text.removeprefix(words)
-    return text
+    for name, limit in error.get("ctx", {}).items():
+        if name in SIGNS:
+            return f"{SIGNS[name]} {limit:.12g}"
+    return str(error["msg"]).partition(", ")[0].removeprefix("Input should be ")
 
 
 def _type_text(annotation: Any) -> str:
@@ -224,7 +221,6 @@ def _type_text(annotation: Any) -> str:
 
 
 def _bound(item: Any) -> str:
-    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
     return " ".join(
-        f"{sign} {value:g}" for name, sign in signs.items() if (value := getattr(item, name, None)) is not None
+        f"{sign} {value:g}" for name, sign in SIGNS.items() if (value := getattr(item, name, None)) is not None
     )
