@@ -80,17 +80,14 @@ class TrialActor(tune.Trainable):
         if spec is not None:
             self.spec = spec
             os.chdir(spec.working_folder)
-        self.reports: queue.Queue[dict[str, Any]] = queue.Queue()
-        self.stopping = threading.Event()
-        self.settings = self.spec.get_settings(config)
-        self.thread = threading.Thread(target=self._run_thread, name="trial", daemon=True)
+        self.thread = TrialThread(self.spec, self.spec.get_settings(config))
         self.thread.start()
 
     def step(self) -> dict[str, Any]:
-        return self.reports.get()
+        return self.thread.reports.get()
 
     def cleanup(self) -> None:
-        self.stopping.set()
+        self.thread.stopping.set()
         self.thread.join(STOP_TIMEOUT)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -98,7 +95,17 @@ class TrialActor(tune.Trainable):
         self.setup(new_config)
         return True
 
-    def _run_thread(self) -> None:
+
+class TrialThread(threading.Thread):
+    """The run of a trial. One that ends late reports to nobody: the next trial of its actor has its own thread."""
+
+    def __init__(self, spec: TrialSpec, settings: Point) -> None:
+        super().__init__(name="trial", daemon=True)
+        self.spec, self.settings = spec, settings
+        self.reports: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
         """Run the trial. The last report always says that the trial is done, since `step` waits for it."""
         try:
             end = self._run_or_replay()
@@ -153,7 +160,7 @@ class TrialActor(tune.Trainable):
 class TrialListener(RunListener):
     """The listener of a trial's run: sends progress to the driver and the objective at checkpoints to Tune."""
 
-    def __init__(self, trial: TrialActor, report_to_tune: bool) -> None:
+    def __init__(self, trial: TrialThread, report_to_tune: bool) -> None:
         self.trial, self.report_to_tune, self.reported = trial, report_to_tune, 0
         self.send = ProgressReporter(trial.spec.progress_actor, compute_key(trial.settings))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -306,3 +307,32 @@ def test_a_gain_within_the_seeds_noise_is_called_so() -> None:
     assert "--seeds 3" in compare_with_defaults(trial(0.6, x="1"), trial(0.5), "map@25")
     assert "nothing was better" in compare_with_defaults(trial(0.5), trial(0.5), "map@25")
     assert compare_with_defaults(None, None, "map@25") == "no trial finished"
+
+
+def test_a_trial_that_ends_late_does_not_end_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ratchet.orchestrator.sweeps import trial as trials
+
+    late = threading.Event()
+
+    def run(thread: Any) -> dict[str, Any]:
+        number = int(thread.settings["number"])
+        if number == 0:
+            late.wait(10)  # it commits, and cannot be interrupted
+        return {"value": number}
+
+    class Spec:
+        working_folder = "."
+
+        def get_settings(self, config: dict[str, Any]) -> dict[str, str]:
+            return {"number": str(config["number"])}
+
+    monkeypatch.setattr(trials, "STOP_TIMEOUT", 0.0)
+    monkeypatch.setattr(trials.TrialThread, "_run_or_replay", run)
+    actor = trials.TrialActor.__new__(trials.TrialActor)
+    actor.setup({"number": 0}, Spec())  # type: ignore[arg-type]
+    first = actor.thread
+    actor.reset_config({"number": 1})
+    late.set()
+    first.join()
+    assert actor.step() == {"value": 1, "done": True}
+    assert first.reports.get() == {"value": 0, "done": True}
