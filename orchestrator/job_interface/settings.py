@@ -172,7 +172,8 @@ def _split(text: str, annotation: Any) -> Any:
             return None
         return _split(text, next(argument for argument in arguments if argument is not type(None)))
     if origin is tuple:
-        items = [item.strip() for item in text.strip("()[] ").split(",") if item.strip()]
+        bare = text.strip("()[] ")  # a text may begin or end with a bracket
+        items = [item.strip() for item in (text if bare and str in arguments else bare).split(",") if item.strip()]
         kinds = itertools.repeat(arguments[0]) if arguments[-1] is Ellipsis else (*arguments, *(str for _ in items))
         return tuple(_split(item, kind) for item, kind in zip(items, kinds, strict=False))
     return text.replace("_", "") if annotation in (int, float) else text

@@ -63,6 +63,8 @@ def test_strings_stay_as_they_are(value: str) -> None:
         ("none", str | None, None),
         ("2, 200", tuple[int, int], (2, 200)),
         ("1e-4,x", tuple[float, str], (1e-4, "x")),
+        ("[END], base (1)", tuple[str, ...], ("[END]", "base (1)")),
+        ("[]", tuple[str, ...], ()),
         ("top", Literal["sample", "top"], "top"),
         ("top", Literal["sample", "top"] | None, "top"),
         ("16_384", int, 16_384),
