@@ -15,6 +15,7 @@ from typing import Any
 from ratchet.errors import RecipeError
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.recipe import match_steps
+from ratchet.orchestrator.reporting.tables import infer_direction
 from ratchet.orchestrator.step import Step, Summary, check_metric
 
 
@@ -32,7 +33,7 @@ class Objective:
 
     @property
     def maximize(self) -> bool:
-        return not self.metric.endswith("loss")
+        return infer_direction(self.name) >= 0
 
     def read_value(self, numbers: Mapping[str, float]) -> float:
         """Return the objective from the metrics of a step. Raises RecipeError if the step reports no such number."""

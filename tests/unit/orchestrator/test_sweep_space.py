@@ -174,6 +174,11 @@ def test_a_number_of_the_table_decides_where_nothing_trains_by_it() -> None:
     assert found("r@5", {"one/train"}) == Objective("one/evaluate", "r@5", "r@5", False)
 
 
+def test_the_name_of_the_metric_tells_the_direction() -> None:
+    names = {"valid/loss": False, "latency": False, "perplexity": False, "valid/map@25": True, "score": True}
+    assert {name: Objective("rank/error", name, f"rank/error.{name}", False).maximize for name in names} == names
+
+
 @pytest.mark.parametrize("metric", ["map@26", "two/train.map@25"])
 def test_an_unknown_metric_is_named_with_the_nearest(metric: str) -> None:
     with pytest.raises(RecipeError, match="did you mean"):
