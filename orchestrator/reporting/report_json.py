@@ -25,7 +25,7 @@ def write(data: RunReport) -> str:
     """Return the text of the file."""
     rows = {label: {name: _write_cell(cell) for name, cell in row.items()} for label, row in data.rows.items()}
     about = asdict(replace(data, rows={}))
-    return json.dumps({"schema": SCHEMA, **about, "rows": rows}, indent=1, ensure_ascii=False)
+    return json.dumps({"schema": SCHEMA, **about, "rows": rows}, indent=1)
 
 
 def read(run_log: RunLog) -> RunReport | None:

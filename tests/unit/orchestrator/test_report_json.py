@@ -34,6 +34,14 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert (found.run_id, found.rows, len(found.steps)) == (data.run_id, data.rows, len(data.steps))
 
 
+def test_bytes_that_are_no_text_do_not_lose_the_report(tmp_path: Path) -> None:
+    step = StepReport("a", "job", "failed", message="caf\udce9")  # a name of a file in Latin-1
+    write_report(tmp_path, RunReport("toy", "1", "failed", 1.0, 2.0, "ratchet run --store caf\udce9", [step]))
+    found = report_json.read(RunLog(tmp_path))
+    assert found is not None
+    assert found.steps[0].message == "caf\udce9"
+
+
 def test_intervals_are_kept_and_missing_numbers_are_null(tmp_path: Path) -> None:
     rows = {"one": {"MAP@25": Estimate(0.5, 0.1), "R@25": 0.75, "loss": None}}
     data = RunReport("toy", "20260101-toy", "finished", 1.0, 2.0, "ratchet run toy", [], rows=rows)
