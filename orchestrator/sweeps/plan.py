@@ -55,15 +55,15 @@ def plan_sweep(
     if not space.dimensions:
         raise RecipeError(f"space {path}: no distribution given; expected a line such as `epochs: choice(1, 2)`")
     lines = (*lines, *space.fixed)
-    steps, summary, parameters = recipe.build(found, recipe.Settings.read(list(lines)))
-    variants = [(d, [_build_variant(found, lines, d, value) for value in d.values]) for d in space.dimensions]
+    steps, summary, parameters = recipe.build(found, recipe.Settings.read(list(lines)), store)
+    variants = [(d, [_build_variant(found, lines, d, value, store) for value in d.values]) for d in space.dimensions]
     for dimension, made in variants:
         if dimension.name.rpartition(".")[2] in vars(Resources()) and not find_changed_steps(steps, made):
             raise RecipeError(
                 f"{dimension.where}: {dimension.name} is a resource: it changes the speed and no result; expected a"
                 f" setting; give it with --set {dimension.name}=..."
             )
-        _check_whole_numbers(found, lines, dimension)
+        _check_whole_numbers(found, lines, dimension, store)
     touched = {name for _, made in variants for name in find_changed_steps(steps, made)}
     objective = find_objective(metric, steps, summary, touched)
     needed = select_needed_steps(steps, objective.step)
@@ -105,7 +105,7 @@ def _describe_step(step: Step, planned: Plan) -> dict[str, Any]:
         f"{field} {number}": planned.digest_input(ref) if isinstance(ref, Source) else str(ref)
         for number, (field, ref) in enumerate(step.references())
     }
-    return build_fingerprint(step.job, planned.code[step.job], step.config, inputs)
+    return {**build_fingerprint(step.job, planned.code[step.job], step.config, inputs), "finished": step.finished}
 
 
 def _format_default(name: str, steps: Sequence[Step], parameters: Mapping[str, Any]) -> str | None:
@@ -120,20 +120,22 @@ def _format_default(name: str, steps: Sequence[Step], parameters: Mapping[str, A
     return found.pop() if len(found) == 1 else None
 
 
-def _build_variant(found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, value: str) -> list[Step]:
+def _build_variant(
+    found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, value: str, store: Store
+) -> list[Step]:
     try:
-        return recipe.build(found, recipe.Settings.read([*lines, f"{dimension.name}={value}"]))[0]
+        return recipe.build(found, recipe.Settings.read([*lines, f"{dimension.name}={value}"]), store)[0]
     except InputError as error:
         raise RecipeError(f"{dimension.where}: {error}") from None
 
 
-def _check_whole_numbers(found: recipe.Recipe, lines: Iterable[str], dimension: Dimension) -> None:
+def _check_whole_numbers(found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, store: Store) -> None:
     """Raise RecipeError if a range draws fractions for a setting that takes whole numbers."""
     if dimension.kind not in ("uniform", "loguniform"):
         return
     low, high = (float(value) for value in dimension.values)
     try:
-        _build_variant(found, lines, dimension, format_value(low + (high - low) / math.pi))
+        _build_variant(found, lines, dimension, format_value(low + (high - low) / math.pi), store)
     except RecipeError:
         raise RecipeError(
             f"{dimension.where}: {dimension.written} given, which draws fractions; expected whole numbers for"

@@ -59,17 +59,16 @@ class TrialSpec:
     def get_settings(self, config: Mapping[str, Any]) -> Point:
         """Return the settings of the trial with this Tune config."""
         if "number" in config:
-            number: int = config["number"]
-            return self.points[number]
+            return self.points[config["number"]]
         return {d.name: format_value(config[str(i)]) for i, d in enumerate(self.sweep.space.dimensions)}
 
-    def build(self, point: Point, seed: int) -> list[Step]:
+    def build(self, point: Point, seed: int, store: Store) -> list[Step]:
         """Build the steps of a trial for seed number `seed` (0: the recipe's own seed)."""
         sweep, lines = self.sweep, [*self.sweep.lines, *format_settings(point)]
-        steps, _, _ = build(sweep.recipe, Settings.read(lines))
+        steps, _, _ = build(sweep.recipe, Settings.read(lines), store)
         if seed:
             more = [f"{step.name}.seed={step.config.seed + seed}" for step in steps if step.name in sweep.seeded_steps]
-            steps, _, _ = build(sweep.recipe, Settings.read([*lines, *more]))
+            steps, _, _ = build(sweep.recipe, Settings.read([*lines, *more]), store)
         return select_needed_steps(steps, sweep.objective.step)
 
 
@@ -130,8 +129,8 @@ class TrialThread(threading.Thread):
     def _run_seed(self, seed: int) -> tuple[float, list[float]]:
         """Run one seed; return (value, curve). The checkpoints of the first seed are reported as they come."""
         spec, sweep, objective = self.spec, self.spec.sweep, self.spec.sweep.objective
-        steps = spec.build(self.settings, seed)
         store = Store.open(spec.store, create=False)
+        steps = spec.build(self.settings, seed, store)
         run_log = RunLog(
             store.local("sweeps", sweep.trial_log.id, "trials", compute_key(self.settings), f"seed-{seed}")
         )

@@ -11,16 +11,21 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_models import EMBEDDER, make_run
 
 from ratchet.errors import InputError, RecipeError
+from ratchet.orchestrator.finished_run import find_model_output
 from ratchet.orchestrator.job_interface import Job, Result
+from ratchet.orchestrator.promotion import promote_model
 from ratchet.orchestrator.recipe import Recipe, Settings, build, find
+from ratchet.orchestrator.run_models import find_model
 from ratchet.orchestrator.step import Row, Step, Summary, list_goals, reachable, step
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.sweeps.objective import Objective, find_objective, select_needed_steps
 from ratchet.orchestrator.sweeps.plan import SweepPlan, plan_sweep
 from ratchet.orchestrator.sweeps.results import compare_with_defaults, find_winner
 from ratchet.orchestrator.sweeps.space import Space
+from ratchet.orchestrator.sweeps.trial import TrialSpec
 from ratchet.orchestrator.sweeps.trial_log import Trial, TrialLog
 
 pytestmark = pytest.mark.slow
@@ -263,6 +268,31 @@ def test_a_recipe_that_passes_its_steps_other_settings_is_another_sweep(tmp_path
 
     assert find_id(1, 0.1) == find_id(1, 0.1)
     assert len({find_id(1, 0.1), find_id(2, 0.1), find_id(1, 0.2), find_id(1, 0.1, before="other")}) == 4
+
+
+def test_models_of_runs_and_promoted_ones_may_be_given(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "store")
+
+    def toy(*, base: str) -> Summary:
+        trained = step("train", TRAIN, before=find_model_output(base))
+        return Summary([Row("one", {"MAP@25": trained.metric("map@25")}, [trained])])
+
+    def plan(name: str) -> SweepPlan:
+        return plan_toy(tmp_path, "train.rate: choice(0.2, 0.3)\n", toy, "map@25", f"base={name}")
+
+    def promote() -> str:
+        run_id = make_run(store, {"merge": EMBEDDER}, {"embedder": "merge"}).run_id
+        model = find_model(store, run_id)
+        promote_model(store, "mine", model, store.use(model.step_id), run_id)  # type: ignore[arg-type]
+        return f"{run_id}:embedder"
+
+    found = plan(promote())
+    assert [step.name for step in found.steps][1:] == ["train"]
+    spec = TrialSpec(found, tmp_path, 1, store.where, {}, None)
+    assert [step.name for step in spec.build({"train.rate": "0.3"}, 0, store)] == [step.name for step in found.steps]
+    before = plan("mine").trial_log.id
+    promote()
+    assert plan("mine").trial_log.id != before, "the name means another model"
 
 
 def test_why_more_epochs_begin_anew_is_said(tmp_path: Path) -> None:
