@@ -17,7 +17,7 @@ from ratchet.orchestrator.reporting.formatting import format_setting
 from ratchet.orchestrator.step import Source, Step
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.sweeps.objective import Objective, find_changed_steps, find_objective, select_needed_steps
-from ratchet.orchestrator.sweeps.space import Dimension, Space, format_value
+from ratchet.orchestrator.sweeps.space import Dimension, Space
 from ratchet.orchestrator.sweeps.trial_log import TrialLog
 
 
@@ -135,7 +135,7 @@ def _check_whole_numbers(found: recipe.Recipe, lines: Iterable[str], dimension: 
         return
     low, high = (float(value) for value in dimension.values)
     try:
-        _build_variant(found, lines, dimension, format_value(low + (high - low) / math.pi), store)
+        _build_variant(found, lines, dimension, str(low + (high - low) / math.pi), store)
     except RecipeError:
         raise RecipeError(
             f"{dimension.where}: {dimension.written} given, which draws fractions; expected whole numbers for"

@@ -29,6 +29,11 @@ SPACES = [
         GIVEN + r"loguniform\(8, 64\) given, which draws fractions; .*; write randint\(8, 64\)",
     ),
     space(
+        "large_fractions_for_int",
+        "finetune_embedder.epochs: uniform(100, 5000)",
+        GIVEN + r"uniform\(100, 5000\) given, which draws fractions; .*; write randint\(100, 5000\)",
+    ),
+    space(
         "value_twice",
         "finetune_embedder.epochs: grid(1, 1)",
         GIVEN + r"grid\(1, 1\) given; expected at least one value in the brackets, each once",
