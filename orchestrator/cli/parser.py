@@ -74,7 +74,7 @@ examples:
   ratchet sweep gsm8k --space tune_spaces/sft.yaml --metric accuracy --set data=PATH --seeds 3 --promote gsm8k
 
 A search space is a YAML file of lines such as `finetune_embedder.learning_rate: loguniform(1e-5, 1e-3)`. The
-distributions are uniform, loguniform, randint, choice and grid; a plain value is the same in all trials.
+distributions are uniform, loguniform, randint, choice and grid. All trials have a plain value, unless --set is given.
 
 The first trial has the recipe's defaults. Trials are compared by the held-out metric of the last training step that the
 space changes; `--metric STEP.NAME` selects a metric of another step. Steps after the deciding step are not run. Steps

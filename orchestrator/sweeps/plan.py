@@ -29,7 +29,7 @@ class SweepPlan:
     """The recipe's name or file, as given by the user."""
     recipe: recipe.Recipe
     lines: tuple[str, ...]
-    """`name=value` settings of all trials: those of the command, then the plain values of the space."""
+    """`name=value` settings of all trials: the plain values of the space, then those of the command."""
     space: Space
     steps: Sequence[Step]
     """Steps of the trial with the recipe's defaults, up to the deciding step."""
@@ -54,7 +54,7 @@ def plan_sweep(
     space = Space.read(path)
     if not space.dimensions:
         raise RecipeError(f"space {path}: no distribution given; expected a line such as `epochs: choice(1, 2)`")
-    lines = (*lines, *space.fixed)
+    lines = (*space.fixed, *lines)
     steps, summary, parameters = recipe.build(found, recipe.Settings.read(list(lines)), store)
     variants = [(d, [_build_variant(found, lines, d, value, store) for value in d.values]) for d in space.dimensions]
     for dimension, made in variants:

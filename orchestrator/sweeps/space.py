@@ -8,7 +8,7 @@
     finetune_embedder.lr_scheduler_type: constant
 
 `randint(a, b)` includes both ends. `grid` enumerates its values in order, in all combinations of all grids; the other
-settings are drawn for each combination. A plain value is the same in all trials.
+settings are drawn for each combination. All trials have a plain value, unless `--set` gives another one.
 """
 
 from __future__ import annotations

@@ -270,6 +270,16 @@ def test_a_recipe_that_passes_its_steps_other_settings_is_another_sweep(tmp_path
     assert len({find_id(1, 0.1), find_id(2, 0.1), find_id(1, 0.2), find_id(1, 0.1, before="other")}) == 4
 
 
+def test_settings_of_the_command_take_precedence_over_plain_values(tmp_path: Path) -> None:
+    def toy() -> Summary:
+        trained = step("train", TRAIN, before=step("first", PLAIN))
+        return Summary([Row("one", {"MAP@25": trained.metric("map@25")}, [trained])])
+
+    text = "train.rate: choice(0.2, 0.3)\nfirst.size: 7\n"
+    assert plan_toy(tmp_path, text, toy).steps[0].config.size == 7
+    assert plan_toy(tmp_path, text, toy, "map@25", "first.size=9").steps[0].config.size == 9
+
+
 def test_models_of_runs_and_promoted_ones_may_be_given(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store")
 
