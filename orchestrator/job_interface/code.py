@@ -167,11 +167,7 @@ def _drop_docstring(node: ast.AST) -> None:
 
 
 def _is_text(statement: ast.stmt) -> bool:
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
+    return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
 
 
 def _key(statement: ast.stmt) -> str:
