@@ -120,7 +120,11 @@ def compute_importance(sweep: SweepPlan, trials: Sequence[Trial]) -> dict[str, f
 
 def write_winner(sweep: SweepPlan, best: Trial) -> Path:
     """Write winner.yaml, for `ratchet run RECIPE --settings FILE`, into the sweep's folder; return its path."""
-    settings = dict(line.split("=", 1) for line in [*sweep.lines, *format_settings(best.settings)])
+    settings: dict[str, str] = {}
+    for line in (*sweep.lines, *format_settings(best.settings)):
+        name, _, value = line.partition("=")
+        settings.pop(name, None)  # of patterns that overlap the last one counts, so it must come last
+        settings[name] = value
     path = sweep.trial_log.folder / "winner.yaml"
     number = sweep.trial_log.get_number(best.settings)
     about = f"# {sweep.objective.metric} {best.value:.6g}, trial {number} of {sweep.trial_log.id}\n"

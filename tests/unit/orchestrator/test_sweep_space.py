@@ -17,13 +17,13 @@ from ratchet.errors import InputError, RecipeError
 from ratchet.orchestrator.finished_run import find_model_output
 from ratchet.orchestrator.job_interface import Job, Result
 from ratchet.orchestrator.promotion import promote_model
-from ratchet.orchestrator.recipe import Recipe, Settings, build, find
+from ratchet.orchestrator.recipe import Recipe, Settings, build, find, read_settings
 from ratchet.orchestrator.run_models import find_model
 from ratchet.orchestrator.step import Row, Step, Summary, list_goals, reachable, step
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.sweeps.objective import Objective, find_objective, select_needed_steps
 from ratchet.orchestrator.sweeps.plan import SweepPlan, plan_sweep
-from ratchet.orchestrator.sweeps.results import compare_with_defaults, find_winner
+from ratchet.orchestrator.sweeps.results import compare_with_defaults, find_winner, write_winner
 from ratchet.orchestrator.sweeps.space import Space
 from ratchet.orchestrator.sweeps.trial import TrialSpec
 from ratchet.orchestrator.sweeps.trial_log import Trial, TrialLog
@@ -278,6 +278,10 @@ def test_settings_of_the_command_take_precedence_over_plain_values(tmp_path: Pat
     text = "train.rate: choice(0.2, 0.3)\nfirst.size: 7\n"
     assert plan_toy(tmp_path, text, toy).steps[0].config.size == 7
     assert plan_toy(tmp_path, text, toy, "map@25", "first.size=9").steps[0].config.size == 9
+    found, winner = plan_toy(tmp_path, text, toy, "map@25", "fir*.size=8", "first.size=9"), Trial({}, "finished", 0.5)
+    found.trial_log.record_start(winner.settings)
+    written = Settings.read(read_settings(write_winner(found, winner)))
+    assert build(found.recipe, written)[0][0].config.size == 9
 
 
 def test_models_of_runs_and_promoted_ones_may_be_given(tmp_path: Path) -> None:
