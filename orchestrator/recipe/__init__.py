@@ -149,8 +149,7 @@ def _flatten(pairs: Iterable[tuple[yaml.Node, yaml.Node]]) -> Iterator[tuple[yam
     """Yield the settings in `mine: {num_negatives: 15}` as `mine.num_negatives: 15`, and others as they are."""
     for key, value in pairs:
         for inner, own in value.value if isinstance(value, yaml.MappingNode) else ():
-            inner.value = f"{key.value}.{inner.value}"
-            yield inner, own
+            yield type(inner)(inner.tag, f"{key.value}.{inner.value}", inner.start_mark), own
         if not isinstance(value, yaml.MappingNode):
             yield key, value
 
