@@ -158,13 +158,13 @@ def _promote(arguments: argparse.Namespace) -> int:
 
 def _lines(arguments: argparse.Namespace) -> list[str]:
     """Return the `name=value` settings: those of the file, then those of the command line, which take precedence."""
-    given: dict[str, Any] = {}
+    lines = recipe.read_settings(arguments.settings) if arguments.settings else []
     if arguments.command in RECIPE_COMMANDS:
         given = {name: getattr(arguments, name, None) for name in recipe.find(arguments.command).parameters}
-        if "name" in given and given["name"] is None:
-            given["name"] = arguments.target.name
-    own = write_lines({name: value for name, value in given.items() if value is not None}, None)
-    return [*(recipe.read_settings(arguments.settings) if arguments.settings else ()), *own, *arguments.set]
+        if "name" in given:  # a model is called as its folder if nobody says otherwise
+            lines.insert(0, f"name={arguments.target.name}")
+        lines += write_lines({name: value for name, value in given.items() if value is not None}, None)
+    return [*lines, *arguments.set]
 
 
 def _settings(arguments: argparse.Namespace) -> recipe.Settings:

@@ -40,10 +40,10 @@ def _add_evaluate(sub: argparse.ArgumentParser) -> None:
 def _add_export(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("model", metavar="MODEL")
     sub.add_argument("target", metavar="DIR", type=Path, help="a new folder")
-    sub.add_argument("--adapter", action="store_true",
+    sub.add_argument("--adapter", action="store_const", const=True,
         help="write the LoRA adapter alone, with the name of its base, for PEFT")
-    sub.add_argument("--onnx", action="store_true", help="also write onnx/model.onnx, of an embedder")
-    sub.add_argument("--int8", action="store_true",
+    sub.add_argument("--onnx", action="store_const", const=True, help="also write onnx/model.onnx, of an embedder")
+    sub.add_argument("--int8", action="store_const", const=True,
         help="also write onnx/model_int8.onnx, and show what 8 bits cost on --data")
     sub.add_argument("--data", metavar="VALUE", help="queries with their documents, for --int8 (docs/data.md)")
     sub.add_argument("--name", metavar="VALUE", help="what the model card calls the model, such as its id on the hub")

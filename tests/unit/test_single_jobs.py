@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ratchet.errors import InputError
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.recipe import Settings, build, find, job_names
 from ratchet.orchestrator.step import Output, Source
@@ -98,3 +100,21 @@ def test_the_schema_has_types_bounds_and_defaults(capsys: pytest.CaptureFixture[
     assert schema["required"] == ["queries", "corpus", "query_embeddings", "corpus_embeddings"]
     assert main(["recipes", "--json"]) == 2
     assert "recipes --json: no recipe given" in capsys.readouterr().err
+
+
+def test_options_that_are_not_given_leave_those_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Settings] = []
+
+    def run_recipe(name: str, settings: Settings, *_: Any, **options: Any) -> None:
+        found.append(settings)
+        raise InputError("enough")
+
+    monkeypatch.setattr("ratchet.orchestrator.cli.commands.run_recipe", run_recipe)
+    (tmp_path / "own.yaml").write_text("onnx: true\nname: me/model\nlicense: mit\n")
+    command, file = ["export", "MODEL", "out", "--store", str(tmp_path / "store")], str(tmp_path / "own.yaml")
+    for options in ([], ["--settings", file], ["--settings", file, "--int8"]):
+        assert main([*command, *options, "--license", "apache-2.0"]) == 2
+    plain, own, more = (settings.parameters for settings in found)
+    assert plain == {"model": "MODEL", "name": "out", "license": "apache-2.0"}
+    assert own == plain | {"name": "me/model", "onnx": "true"}
+    assert more == own | {"int8": "true"}
