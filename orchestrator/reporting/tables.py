@@ -33,9 +33,8 @@ def find_best(
     """
     sign = infer_direction(column) if sign is None else sign
     signed = {i: sign * v for i, v in enumerate(values) if is_finite(v) and (contenders is None or i in contenders)}
-    if not sign or len(signed) < 2 or max(signed.values()) == min(signed.values()):
-        return set()
-    return {i for i, v in signed.items() if v == max(signed.values())}
+    best = max(signed.values(), default=0)
+    return {i for i, v in signed.items() if v == best} if sign and best > min(signed.values(), default=0) else set()
 
 
 def is_finite(value: Any) -> bool:

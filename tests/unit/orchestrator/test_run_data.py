@@ -53,6 +53,7 @@ def test_best_marks_only_what_stands_out():
     assert find_best([0.1, 0.3, None, 0.3, math.nan], "map@25") == {1, 3}
     assert find_best([0.1, 0.3], "loss") == {0}
     assert find_best([0.1, 0.3], "rows") == find_best([0.2, 0.2], "map@25") == find_best([0.2, None], "map@25") == set()
+    assert find_best([float(i) for i in range(200_000)], "map@25") == {199_999}, "of a long table too"
 
 
 def test_headline_compares_with_the_best_baseline():
