@@ -52,8 +52,8 @@ def print_status(arguments: argparse.Namespace) -> int:
 
 
 def list_run_steps(run_log: RunLog) -> list[dict[str, Any]]:
-    """Return the steps of a run with their last events."""
-    latest = {event["step"]: event for event in run_log.events()}
+    """Return the steps of a run with their last events, but for those of lost work, which follow the end of a step."""
+    latest = {event["step"]: event for event in run_log.events() if event["event"] != "lost"}
     rows = []
     for step in run_log.steps():
         event = latest.get(step["name"], {"event": "pending"})

@@ -75,11 +75,17 @@ def test_a_run_has_a_table_models_steps_and_a_report(tmp_path: Path) -> None:
 def test_plans_and_runs_are_printed_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store.open(tmp_path / "store")
     run_log = make_run(store, {"merge": EMBEDDER}, {"embedder": "merge"})
+    run_log.event("done", "merge", seconds=2.0)
+    run_log.event("lost", "merge", what="training", amount=5.0, unit="steps", seconds=12.0)
     assert main(["status", "--json", "--store", str(store.root)]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["run"], row["recipe"], row["state"]) == (run_log.run_id, "toy", "killed")
     assert main(["status", run_log.run_id, "--json", "--store", str(store.root)]) == 0
-    assert [step["step"] for step in json.loads(capsys.readouterr().out)] == ["tune", "merge"]
+    shown = json.loads(capsys.readouterr().out)
+    assert [(step["step"], step["status"], step["seconds"]) for step in shown] == [
+        ("tune", "pending", None),
+        ("merge", "done", 2.0),
+    ]
     assert main(["plan", "quickstart", "--json", "--store", str(tmp_path / "none")]) == 0
     steps = {step["step"]: step for step in json.loads(capsys.readouterr().out)}
     assert (steps["prepare"]["state"], steps["prepare"]["job"]) == ("to run", "prepare")
