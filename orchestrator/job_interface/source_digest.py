@@ -49,12 +49,9 @@ class SourceDigests:
         """
         named = source.label or str(source.path)
         if not os.path.exists(source.path):  # unlike Path.exists, also for a name that is too long
-            hub = re.fullmatch(r"[\w.-]+/[\w.-]+", named) is not None
-            advice = f"download a data set of the hub first (hf download --repo-type dataset {named})" if hub else ""
-            raise InputError(
-                f"{named}: not found; expected a file or folder at {source.path}; check the path{advice and ', or '}"
-                f"{advice}"
-            )
+            hub = f", or download a data set of the hub first (hf download --repo-type dataset {named})"
+            advice = hub if re.fullmatch(r"[\w.-]+/[\w.-]+", named) else ""
+            raise InputError(f"{named}: not found; expected a file or folder at {source.path}; check the path{advice}")
         if not (files := list(list_files(source))):
             raise InputError(
                 f"{named}: no file that counts in {source.path}; expected files of a model or of data; check the path"

@@ -144,8 +144,7 @@ def draw_curves(chart: Chart) -> Markup:
 
 def draw_importance(shares: Mapping[str, float]) -> Markup:
     """Bar per setting, the largest share first, at most `_BARS`; empty if there is none."""
-    known = [(share, name) for name, share in shares.items() if math.isfinite(share) and share >= 0]
-    known = sorted(known, key=lambda pair: -pair[0])[:_BARS]
+    known = sorted(((share, name) for name, share in shares.items() if share >= 0), key=lambda pair: -pair[0])[:_BARS]
     if not known or known[0][0] <= 0:
         return Markup("")
     left, row = 168.0, 28.0

@@ -123,7 +123,7 @@ def rank_trials(data: SweepReport) -> list[TrialReport]:
 
 def collect_importance(data: SweepReport) -> dict[str, float]:
     short = shorten_names(data)
-    known = {short.get(name, name): share for name, share in data.importance.items() if math.isfinite(share)}
+    known = {short.get(name, name): share for name, share in data.importance.items()}
     return dict(sorted(known.items(), key=lambda pair: -pair[1]))
 
 

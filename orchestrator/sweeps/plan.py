@@ -56,7 +56,7 @@ def plan_sweep(
         raise RecipeError(f"space {path}: no distribution given; expected a line such as `epochs: choice(1, 2)`")
     lines = (*space.fixed, *lines)
     steps, summary, parameters = recipe.build(found, recipe.Settings.read(list(lines)), store)
-    variants = [(d, [_build_variant(found, lines, d, value, store) for value in d.values]) for d in space.dimensions]
+    variants = [(d, [_vary(found, lines, d, value, store) for value in d.values]) for d in space.dimensions]
     for dimension, made in variants:
         if dimension.name.rpartition(".")[2] in vars(Resources()) and not find_changed_steps(steps, made):
             raise RecipeError(
@@ -120,9 +120,7 @@ def _format_default(name: str, steps: Sequence[Step], parameters: Mapping[str, A
     return found.pop() if len(found) == 1 else None
 
 
-def _build_variant(
-    found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, value: str, store: Store
-) -> list[Step]:
+def _vary(found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, value: str, store: Store) -> list[Step]:
     try:
         return recipe.build(found, recipe.Settings.read([*lines, f"{dimension.name}={value}"]), store)[0]
     except InputError as error:
@@ -135,7 +133,7 @@ def _check_whole_numbers(found: recipe.Recipe, lines: Iterable[str], dimension: 
         return
     low, high = (float(value) for value in dimension.values)
     try:
-        _build_variant(found, lines, dimension, str(low + (high - low) / math.pi), store)
+        _vary(found, lines, dimension, str(low + (high - low) / math.pi), store)
     except RecipeError:
         raise RecipeError(
             f"{dimension.where}: {dimension.written} given, which draws fractions; expected whole numbers for"
