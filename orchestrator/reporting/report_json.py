@@ -11,7 +11,9 @@ Keys may be added; one that is removed or means something else is a new schema.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+from typing import Any
 
 from ratchet.errors import DamagedError
 from ratchet.orchestrator.reporting.formatting import Estimate
@@ -36,10 +38,15 @@ def read(run_log: RunLog) -> RunReport | None:
         raise DamagedError(f"{run_log.folder / NAME}: another schema; expected {SCHEMA}; give the run's command again")
     rows = {
         label: {name: cell and Estimate(cell["value"], cell.get("interval")) for name, cell in row.items()}
-        for label, row in found.pop("rows").items()
+        for label, row in found["rows"].items()
     }
-    steps = [StepReport(**step) for step in found.pop("steps")]
-    return RunReport(**found, rows=rows, steps=steps)
+    steps = [StepReport(**_select_known(StepReport, step)) for step in found["steps"]]
+    return RunReport(**{**_select_known(RunReport, found), "rows": rows, "steps": steps})
+
+
+def _select_known(kind: type[RunReport | StepReport], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a report. A newer Ratchet may have written more."""
+    return {field.name: values[field.name] for field in fields(kind) if field.name in values}
 
 
 def _write_cell(cell: float | None) -> dict[str, float] | None:

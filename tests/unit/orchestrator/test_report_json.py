@@ -34,6 +34,16 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert (found.run_id, found.rows, len(found.steps)) == (data.run_id, data.rows, len(data.steps))
 
 
+def test_keys_that_a_newer_version_added_are_left_out(tmp_path: Path) -> None:
+    data = RunReport("toy", "1", "finished", 1.0, 2.0, "ratchet run toy", [StepReport("a", "job", "done")])
+    written = json.loads(report_json.write(data))
+    written["steps"][0]["new"] = written["new"] = 1
+    (tmp_path / report_json.NAME).write_text(json.dumps(written))
+    found = report_json.read(RunLog(tmp_path))
+    assert found is not None
+    assert report_json.write(found) == report_json.write(data)
+
+
 def test_bytes_that_are_no_text_do_not_lose_the_report(tmp_path: Path) -> None:
     step = StepReport("a", "job", "failed", message="caf\udce9")  # a name of a file in Latin-1
     write_report(tmp_path, RunReport("toy", "1", "failed", 1.0, 2.0, "ratchet run --store caf\udce9", [step]))
