@@ -12,7 +12,7 @@ fingerprint.
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -269,8 +269,5 @@ class Job:
 
     def load(self) -> Run:
         """Import and return the function that does the work."""
-        if not isinstance(self.run, str):
-            return self.run
-        module, _, function = self.run.partition(":")
-        work: Run = getattr(importlib.import_module(module), function)
+        work: Run = pkgutil.resolve_name(self.run) if isinstance(self.run, str) else self.run
         return work

@@ -59,7 +59,7 @@ class TrialSpec:
     def get_settings(self, config: Mapping[str, Any]) -> Point:
         """Return the settings of the trial with this Tune config."""
         if "number" in config:
-            return self.points[config["number"]]
+            return self.points[int(config["number"])]
         return {d.name: format_value(config[str(i)]) for i, d in enumerate(self.sweep.space.dimensions)}
 
     def build(self, point: Point, seed: int, store: Store) -> list[Step]:
