@@ -120,9 +120,7 @@ class TrialThread(threading.Thread):
             for number, value in enumerate(known.curve, 1):
                 self.reports.put({"checkpoint": number, "value": value})
             return {} if known.value is None else {"checkpoint": max(1, len(known.curve)), "value": known.value}
-        found = [self._run_seed(seed) for seed in range(self.spec.seeds)]
-        values = [value for value, _ in found]
-        curve = found[0][1]
+        values, (curve, *_) = zip(*map(self._run_seed, range(self.spec.seeds)), strict=True)
         end = {"checkpoint": max(1, len(curve)), "value": sum(values) / len(values)}
         return {**end, "ended": "finished", "values": values, "curve": curve}
 
