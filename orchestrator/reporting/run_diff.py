@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from ratchet.errors import StoreError
@@ -92,9 +92,16 @@ def _pair(before: Mapping[str, T], after: Mapping[str, T]) -> dict[str, tuple[T 
 
 
 def _read(run_log: RunLog) -> RunReport:
+    """Return the report of a run. Its rows and columns are called as in the recipe: notes and counts may differ."""
     if (found := report_json.read(run_log)) is None:
         raise StoreError(f"run {run_log.run_id}: no report; expected a run that ended; give its command again")
-    return found
+    named, rows = (run_log.read("plan.json") or {}).get("rows", ()), {}
+    if len(named) != len(found.rows):  # numbers of goals, which have no notes
+        return found
+    for row, cells in zip(named, found.rows.values(), strict=True):
+        titles = {c: title for c in cells for title in row["columns"] if c == title or c.startswith(f"{title} (")}
+        rows[row["label"]] = {titles.get(name, name): cell for name, cell in cells.items()}
+    return replace(found, rows=rows)
 
 
 def _describe(store: Store, before: StepReport | None, after: StepReport | None) -> list[str]:
