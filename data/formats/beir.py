@@ -67,7 +67,7 @@ def _read_corpus(folder: Path) -> Corpus:
                 read_field(where, row, "_id", str), f"{title}\n{read_field(where, row, 'text', str)}".strip(), where
             )
 
-    files = sorted((folder / "corpus").glob("*.parquet")) or [folder / "corpus.jsonl"]
+    files = sorted((folder / "corpus").glob("[!.]*.parquet")) or [folder / "corpus.jsonl"]
     size = sum(path.stat().st_size for path in files if path.exists())
     if size <= retrieval.LARGE:
         return list(read())
@@ -81,7 +81,7 @@ def is_folder(path: Path) -> bool:
 
 
 def _read_rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    if tables := sorted((folder / name).glob("*.parquet")):
+    if tables := sorted((folder / name).glob("[!.]*.parquet")):
         return chain.from_iterable(read_table(table, list) for table in tables)
     return read_json_objects(folder / f"{name}.jsonl")
 
@@ -89,7 +89,7 @@ def _read_rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _find_qrels(folder: Path) -> dict[str, list[Path]]:
     """Return name of a split -> its qrels files. Raises DataError for names that are no splits. Those of Parquet files
     may be any, alone: on the hub each of the three folders has to have one."""
-    if not (files := sorted(folder.glob("*.parquet")) or sorted(folder.glob("*.tsv"))):
+    if not (files := sorted(folder.glob("[!.]*.parquet")) or sorted(folder.glob("[!.]*.tsv"))):
         raise DataError(
             f"{folder}: no .tsv file in it; expected train.tsv, and dev.tsv and test.tsv if there are; add them"
         )

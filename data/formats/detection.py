@@ -39,7 +39,7 @@ def _read(path: Path, options: pairs.Options, *, labelled: bool, sampled: bool =
     files = [path / name for name in ("test.csv", "train.csv")[labelled:] if (path / name).exists()]
     if not labelled and path.suffix == ".csv" and "QuestionText" in next(read_csv(path, ()))[1]:
         files = [path]
-    jsonl = [path] if path.suffix in (".jsonl", ".json") else sorted(path.glob("*.jsonl"))
+    jsonl = [path] if path.suffix in (".jsonl", ".json") else sorted(path.glob("[!.]*.jsonl"))
     jsonl = [file for file in jsonl if file.name != flag_embedding.POOL]
     if files or (path / eedi.MAPPING).exists():
         where = path if labelled else (*files, path / "test.csv")[0]

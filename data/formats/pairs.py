@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from glob import glob
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -64,9 +65,9 @@ def parse_options(text: str, where: str) -> Options:
 
 
 def list_tables(path: Path, options: Options) -> list[Path]:
-    """List the Parquet or Arrow files of a path, of the split that is given, in the order of their names."""
+    """List the Parquet or Arrow files of a path, of the split that is given, by name; also linked ones, none hidden."""
     name = "".join(rf"(.*-)?{re.escape(split)}(-\d+-of-\d+)?" for split in options.get("split", ())) or ".*"
-    found = [path] if path.is_file() else sorted(path.rglob("*.*"))
+    found = [path] if path.is_file() else sorted(path / name for name in glob("**/*.*", root_dir=path, recursive=True))
     return [file for file in found if file.suffix in (".parquet", ".arrow") and re.fullmatch(name, file.stem)]
 
 

@@ -42,7 +42,7 @@ class Paper:
 
 def find_files(path: Path) -> list[Path]:
     """Find the .jsonl files of a folder, sorted by name, or return the one file. Raises DataError if there is none."""
-    found = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.is_file() else []
+    found = sorted(path.glob("[!.]*.jsonl")) if path.is_dir() else [path] if path.is_file() else []
     if not found:
         raise DataError(
             f"{path}: no .jsonl file; expected papers, one per line, with lemmas and theorems; check the path"

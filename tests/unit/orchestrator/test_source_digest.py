@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ratchet.data.formats import pairs, papers
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval import prepare
 from ratchet.orchestrator.job_interface import Source, source_digest
@@ -55,6 +56,20 @@ def test_linked_folders_count_and_links_that_lead_nowhere_are_refused(tmp_path: 
     (elsewhere / "gone.tsv").symlink_to(tmp_path / "nothing")
     with pytest.raises(InputError, match=r"gone\.tsv leads to .*nothing, which does not exist"):
         digests.digest(Source(folder))
+
+
+def test_what_is_read_is_what_counts(tmp_path: Path) -> None:
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    for folder in (data / ".cache", elsewhere):
+        folder.mkdir(parents=True)
+        for name in ("papers.jsonl", "._papers.jsonl", "train.parquet"):
+            (folder / name).write_text("{}")
+            (data / name).write_text("{}")
+    (data / "linked").symlink_to(elsewhere)
+    counting = {path for _, path in source_digest.list_files(Source(data))}
+    assert set(pairs.list_tables(data, {})) == {path for path in counting if path.suffix == ".parquet"}
+    assert len(pairs.list_tables(data, {})) == 2
+    assert papers.find_files(data) == [data / "papers.jsonl"]
 
 
 def test_a_copy_with_the_size_and_the_time_of_before_is_read_again(
