@@ -21,7 +21,7 @@ POSITIONS_AFTER_PADDING = frozenset(
     ["roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer", "data2vec-text", "ibert"]
 )
 """The `model_type` of models whose positions begin after that of the padding token."""
-ENCODER_DECODERS = ("t5", "bart", "pegasus", "marian", "mbart", "led", "whisper")
+ENCODER_DECODERS = ("t5", "mt5", "umt5", "longt5", "bart", "pegasus", "marian", "mbart", "led", "whisper")
 """Prefixes of the `model_type` of models that have an encoder and a decoder."""
 
 
@@ -146,7 +146,7 @@ def describe_kind(config: dict[str, Any]) -> str:
         return "a decoder"
     if NO_TEXT.search(names):
         return "a model of images or sound"
-    if "Encoder" in names:
+    if any(name in names for name in ("Encoder", "MaskedLM", "PreTraining")):
         return "an encoder"
     if "ConditionalGeneration" in names or kind.startswith(ENCODER_DECODERS):
         return "an encoder-decoder"

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ratchet.errors import ModelError
 from ratchet.models.model_files import ENCODING_CONFIG_FILE, RERANKER_CONFIG_FILE
-from ratchet.models.model_kind import count_positions, read_json
+from ratchet.models.model_kind import count_positions, describe_kind, read_json
 from ratchet.models.presets import find_preset
 
 Role = Literal["query", "passage"]
@@ -128,7 +128,7 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
     if (folder / RERANKER_CONFIG_FILE).is_file():
         raise ModelError(f"model {folder}: has a {RERANKER_CONFIG_FILE}; expected an embedder; give another model")
     config = read_json(folder / "config.json")
-    decoder = _is_decoder(config)
+    decoder = describe_kind(config) in ("a decoder", "a model")
     preset = find_preset(folder, "embedder")
     about: dict[str, Any] = {"padding_side": "left" if decoder else "right", **(preset.values if preset else {})}
     about["max_length"] = _max_length(folder, config, about.get("max_length"))
@@ -158,19 +158,6 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
     if passage:
         about["passage_template"] = passage + "{text}"
     return EncodingConfig(**about)
-
-
-def _is_decoder(config: dict[str, Any]) -> bool:
-    """Whether a model config describes a causal (left-to-right) model."""
-    architectures = " ".join(config.get("architectures") or [])
-    if "CausalLM" in architectures:
-        return True
-    if any(name in architectures for name in ("MaskedLM", "PreTraining", "Encoder")):
-        return False
-    kind = str(config.get("model_type", "bert")).lower()
-    return not any(
-        name in kind for name in ("bert", "xlm", "mpnet", "electra", "deberta", "ernie", "t5", "bart", "new")
-    )
 
 
 def _max_length(folder: Path, config: dict[str, Any], recommended: int | None) -> int:

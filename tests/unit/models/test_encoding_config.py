@@ -59,6 +59,8 @@ def test_bare_folders_go_by_their_architecture(tiny: dict[str, Path]) -> None:
         ("ModernBertForMaskedLM", "modernbert", False),
         ("MPNetForMaskedLM", "mpnet", False),
         ("T5EncoderModel", "t5", False),
+        ("RoFormerForMaskedLM", "roformer", False),
+        ("MT5Model", "mt5", False),
     ],
 )
 def test_architectures(tmp_path: Path, architecture: str, kind: str, decoder: bool) -> None:
