@@ -16,7 +16,9 @@ def find_usage(model: Path, adapter: Path | None = None) -> Usage:
     """Return what a model, maybe with an adapter, is used as: by its files, else by its config and name."""
     folder = find_config_folder(model, adapter)
     kind = describe_kind(read_config(model))
+    if (folder / ENCODING_CONFIG_FILE).is_file():  # also over the base of a reranker
+        return "embedder"
     if (folder / RERANKER_CONFIG_FILE).is_file() or kind == "a reranker" or find_preset(model, "reranker"):
         return "reranker"
-    embeds = any((folder / name).is_file() for name in (ENCODING_CONFIG_FILE, "modules.json"))
-    return "decoder" if kind == "a decoder" and not embeds and not find_preset(model, "embedder") else "embedder"
+    embeds = (folder / "modules.json").is_file() or find_preset(model, "embedder")
+    return "decoder" if kind == "a decoder" and not embeds else "embedder"

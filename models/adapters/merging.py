@@ -22,10 +22,11 @@ from ratchet.models.embedder import encoder, projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.embedder.sentence_transformers_layout import write_layout
 from ratchet.models.engine import configure_malloc
-from ratchet.models.model_files import RERANKER_CONFIG_FILE, copy_tokenizer, find_config_folder
+from ratchet.models.model_files import copy_tokenizer, find_config_folder
 from ratchet.models.model_kind import describe_kind, read_config
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
+from ratchet.models.usage import find_usage
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,6 @@ class MergeCheck:
     """Largest difference between the merged folder, loaded again, and the base with its adapter not merged."""
     change: float
     """Largest difference between the base with and without the adapter."""
-
-
-def is_reranker(base: Path, adapter: Path) -> bool:
-    """Whether base and adapter are a reranker: by the config file of the adapter, else of the base."""
-    return (find_config_folder(base, adapter) / RERANKER_CONFIG_FILE).is_file()
 
 
 def check_inputs(base: Path, adapter: Path, projection_file: Path | None) -> None:
@@ -69,7 +65,7 @@ def merge(base: Path, adapter: Path, target: Path, projection_file: Path | None 
     Return why the layout is missing, if sentence-transformers would embed differently with it, else an empty string.
     Raises ModelError for an adapter that does not fit.
     """
-    if reranks := is_reranker(base, adapter):
+    if reranks := find_usage(base, adapter) == "reranker":
         reranker_config = read_reranker_config(find_config_folder(base, adapter))
         reranker_config.write(target)
         _write_config(base, target, reranker_config)
@@ -95,7 +91,7 @@ def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> Merg
     texts = [text[:256] for text in texts]  # each batch of tokens reads all weights
     dtype = "bfloat16" if read_main_dtype(base) == "bfloat16" else "float32"
     options: dict[str, Any] = {"dtype": dtype, "device": "cpu", "streamed": True}
-    reranks = is_reranker(base, adapter)
+    reranks = find_usage(base, adapter) == "reranker"
     load: Any = partial(reranker.load if reranks else encoder.load, **options)
 
     def compute(model: Any) -> np.ndarray:

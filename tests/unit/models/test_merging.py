@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from architectures import trained
+from architectures import make, trained
 from safetensors.torch import load_file, save_file
 from tokenizers import processors
 
@@ -22,8 +22,10 @@ from ratchet.models.adapters.shard_merge import merge_shards, read_main_dtype
 from ratchet.models.embedder import encoder, projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.embedder.sentence_transformers_layout import write_layout
+from ratchet.models.model_files import RERANKER_CONFIG_FILE
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
+from ratchet.models.usage import find_usage
 
 TEXTS = ["Adds the denominators.", "Squares each term of a sum.", "Reads the scale wrongly.", "x"]
 
@@ -212,6 +214,20 @@ def test_a_merged_decoder_keeps_its_head(tiny: dict[str, Path], tmp_path: Path, 
     _, info = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged", output_loading_info=True)
     assert not info["missing_keys"]
     assert read_reranker_config(tmp_path / "merged") == agreed
+
+
+def test_adapters_of_other_libraries_merge_as_their_base_is_used(tiny: dict[str, Path], tmp_path: Path) -> None:
+    kind = transformers.AutoModelForSequenceClassification
+    base = make("bert", kind, tmp_path / "base", tiny["bert"], num_labels=1)
+    adapter = reranker_adapter(base, tmp_path / "adapter", read_reranker_config(base))
+    (adapter / RERANKER_CONFIG_FILE).unlink()
+    found = merged(base, adapter, tmp_path / "merged")
+    assert found.drift < 1e-4 * found.change
+    assert read_reranker_config(tmp_path / "merged") == read_reranker_config(base)
+    named = tmp_path / "Qwen3-Reranker-0.6B"
+    shutil.copytree(tiny["qwen2"], named)
+    assert find_usage(named) == "reranker"
+    assert find_usage(named, embedder_adapter(named, tmp_path / "embedder")) == "embedder"
 
 
 @pytest.mark.slow
