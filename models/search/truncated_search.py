@@ -6,19 +6,18 @@ Shapes: Q queries, R relevant documents of all queries, N documents, D dimension
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
 
 import numpy as np
 
 from ratchet.models.search.ranks import Relevant, rank_relevant, score_relevant
 from ratchet.models.search.top_k import merge_top_k, top_k
 
-Blocks = Iterable[tuple[int, np.ndarray]]
-
 
 def rank_truncated(
     query_QD: np.ndarray,
     relevant: Relevant,
-    read_blocks: Callable[[], Blocks],
+    read_blocks: Callable[[], Iterable[tuple[int, np.ndarray]]],
     dim: int,
     depth: int,
     own_Q: np.ndarray,
@@ -41,7 +40,8 @@ def rank_truncated(
     few_Qd = truncate(query_QD)
     rank_R = rank_relevant(few_Qd, relevant, blocks, exclude_Q=own_Q, device=device)
     most = depth + 1  # the query itself may be among them
-    _, row_QK = merge_top_k([top_k(few_Qd, [block], most, device=device) for block in blocks()], most)
+    parts = (top_k(few_Qd, [block], most, device=device) for block in blocks())
+    _, row_QK = reduce(lambda best, part: merge_top_k([best, part], most), parts)
     found = Relevant(np.arange(len(row_QK) + 1) * row_QK.shape[1], row_QK.ravel())
     score_QK = score_relevant(query_QD, found, read_blocks()).reshape(row_QK.shape)
     other_QK = row_QK != own_Q[:, None]

@@ -3,6 +3,8 @@ dimensions, against sorting."""
 
 from __future__ import annotations
 
+import tracemalloc
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,3 +80,17 @@ def test_ranks_by_the_first_dimensions_are_those_of_sorting(seed: int, dim: int,
             assert few_R[at] == order.index(row) + 1
             assert again_R[at] == again.index(row) + 1
             at += 1
+
+
+def test_a_search_by_the_first_dimensions_needs_no_more_memory_for_more_blocks() -> None:
+    random = np.random.default_rng(0)
+    query_QD = random.standard_normal((300, 8)).astype(np.float32)
+    block_ND, relevant = random.standard_normal((40, 8)).astype(np.float32), Relevant.from_lists([[3]] * 300)
+    peaks = []
+    for count in (4, 40):
+        tracemalloc.start()
+        read = partial(map, lambda number: (number * 40, block_ND), range(count))
+        rank_truncated(query_QD, relevant, read, 4, 30, np.full(300, -1), "cpu")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]
