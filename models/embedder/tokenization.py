@@ -108,7 +108,9 @@ class TextTokenizer:
                         f" its template and examples, which take {len(rows[i]) - len(own)} tokens; expected room for"
                         " both; raise max_length, or give fewer or shorter examples"
                     )
-                (kept[i],) = self.truncate([kept[i]], room)
+                (shorter,) = self.truncate([kept[i]], room)
+                # A cut inside of a character of several tokens keeps all of it.
+                kept[i] = shorter if len(shorter) < len(kept[i]) else kept[i][:-1]
             again = self._tokenize([heads[i] + kept[i] + tails[i] for i in long], None)
             for i, row in zip(long, again, strict=True):
                 rows[i] = row

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from ratchet.errors import ModelError
 from ratchet.models.embedder import encoder
@@ -59,6 +60,20 @@ def test_what_is_cut_is_the_text_never_what_stands_around_it(tokenizer: Any) -> 
     assert [len(one) for one in rows] == [60, 16]
     assert text_of(tokenizer, rows[0]) == "w99w1ww2" + "w99w" + "5" * 45 + "ww"
     assert len(tokens(["5" * 200], "passage")[0]) == 60
+
+
+@pytest.mark.parametrize("text", ["\U0001f984" * 10, "a" + "\u6570" * 12])
+@pytest.mark.parametrize("limit", range(8, 17))
+def test_a_cut_inside_of_a_character_of_several_tokens_comes_to_an_end(text: str, limit: int) -> None:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())  # a byte is a token
+    splits = Tokenizer(models.BPE({name: i for i, name in enumerate(["[PAD]", "[END]", *alphabet])}, []))
+    splits.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    splits.decoder = decoders.ByteLevel()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=splits, pad_token="[PAD]", eos_token="[END]")
+    tokens = TextTokenizer(tokenizer, EncodingConfig("last_token", max_length=limit, query_template="q{text} r:"))
+    (row,) = tokens([text], "query")
+    assert limit - 4 < len(row) <= limit
+    assert tokenizer.decode(row) in [f"q{text[:cut]} r:" for cut in range(len(text))]
 
 
 def test_examples_that_leave_no_room_are_an_error(tokenizer: Any) -> None:
