@@ -135,11 +135,12 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
     if not (folder / "modules.json").is_file():
         # A decoder without an embedder's config is pooled at an appended end-of-sequence token.
         return EncodingConfig(**{"pooling": "last_token" if decoder else "mean", "add_eos": decoder, **about})
-    paths = {str(module["type"]).rsplit(".", 1)[-1]: module["path"] for module in read_json(folder / "modules.json")}
-    if others := sorted(set(paths) - {"Transformer", "Pooling", "Dense", "Normalize"}):
+    modules = [(str(one["type"]).rsplit(".", 1)[-1], one["path"]) for one in read_json(folder / "modules.json")]
+    names, paths = [name for name, _ in modules], dict(modules)
+    if names != [name for name in ("Transformer", "Pooling", "Dense", "Normalize") if name in paths]:
         raise ModelError(
-            f"model {folder}: has the layers {', '.join(others)}; expected Transformer, Pooling, Dense and Normalize;"
-            " other layers are not supported"
+            f"model {folder}: has the layers {', '.join(names)}; expected Transformer, Pooling, Dense and Normalize, each"
+            " at most once and in this order; other layers are not supported"
         )
     pooling: dict[str, Any] = read_json(folder / paths["Pooling"] / "config.json") if "Pooling" in paths else {}
     file = folder / "config_sentence_transformers.json"

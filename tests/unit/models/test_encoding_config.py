@@ -138,13 +138,15 @@ def test_older_files_name_the_pooling_otherwise(minilm: Path, tmp_path: Path) ->
         read_encoding_config(copy("both", {"cls_token": True, "mean_tokens": True}))
 
 
-def test_layers_that_are_not_computed_are_refused(minilm: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("others", [["CNN"], ["Dense", "Dense", "Normalize"], ["Normalize", "Dense"]])
+def test_layers_that_are_not_computed_are_refused(minilm: Path, tmp_path: Path, others: list[str]) -> None:
     folder = tmp_path / "dense"
     shutil.copytree(minilm, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    modules = json.loads((folder / "modules.json").read_text())
-    modules.append({"idx": 3, "name": "3", "path": "3_CNN", "type": "sentence_transformers.models.CNN"})
+    modules = json.loads((folder / "modules.json").read_text())[:2]
+    for name in others:
+        modules.append({"idx": 3, "name": "3", "path": "3_x", "type": f"sentence_transformers.models.{name}"})
     (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ModelError, match="CNN"):
+    with pytest.raises(ModelError, match=rf"has the layers Transformer, Pooling, {', '.join(others)}; expected"):
         read_encoding_config(folder)
 
 
