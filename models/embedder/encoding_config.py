@@ -139,8 +139,8 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
     names, paths = [name for name, _ in modules], dict(modules)
     if names != [name for name in ("Transformer", "Pooling", "Dense", "Normalize") if name in paths]:
         raise ModelError(
-            f"model {folder}: has the layers {', '.join(names)}; expected Transformer, Pooling, Dense and Normalize, each"
-            " at most once and in this order; other layers are not supported"
+            f"model {folder}: has the layers {', '.join(names)}; expected Transformer, Pooling, Dense and Normalize,"
+            " each at most once and in this order; other layers are not supported"
         )
     pooling: dict[str, Any] = read_json(folder / paths["Pooling"] / "config.json") if "Pooling" in paths else {}
     file = folder / "config_sentence_transformers.json"
