@@ -50,6 +50,11 @@ class Reranker:
         self.reranker_config = reranker_config
         self.device = next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
         self.filler: int = tokenizer.pad_token_id
+        if reranker_config.kind == "cross_encoder":
+            own = model.config.get_text_config()
+            if own.pad_token_id not in range(own.vocab_size):
+                own.pad_token_id = self.filler
+            self.filler = own.pad_token_id  # a decoder is scored at the last token that is not this one
         self.shares_prefixes = reranker_config.kind == "yes_no" and can_share_prefix(model, reranker_config.max_length)
         """Whether pairs of a query share a row."""
         self.head = _rows_of_head(model, self.tokens.answers) if reranker_config.kind == "yes_no" else None

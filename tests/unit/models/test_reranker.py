@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from ratchet.errors import ModelError
+from ratchet.models.decoder.tiny_decoder import save_decoder
 from ratchet.models.model_files import RERANKER_CONFIG_FILE
 from ratchet.models.reranker import prefix_sharing, reranker
 from ratchet.models.reranker.reranker_config import YES_NO, RerankerConfig, read_reranker_config
@@ -87,6 +88,27 @@ def test_a_cross_encoder_scores_as_sentence_transformers_does(cross_encoder: Pat
     # Longer than a pair may be: the passage is there still, and each score is a number.
     (long,) = ours.score([queries[1]], [passages[1]])
     assert abs(long[0] - long[1]) > 1e-4
+
+
+@pytest.mark.parametrize("filler", [None, -1, 0, 2])
+def test_a_decoder_with_a_classifier_scores_alone_as_in_a_batch(tmp_path: Path, filler: int | None) -> None:
+    """Whatever its config says of padding, for which the tokenizer has a token of its own."""
+    save_decoder(tmp_path, ["w1 w2 w3"], vocabulary=300, hidden=32, layers=2, heads=2, positions=64, seed=0)
+    config = transformers.AutoConfig.from_pretrained(tmp_path, num_labels=1, pad_token_id=None)
+    torch.manual_seed(0)
+    model = transformers.Qwen2ForSequenceClassification(config).eval()
+    model.config.pad_token_id = filler
+    model.save_pretrained(tmp_path)
+    ours = reranker.load(tmp_path, dtype="float32", device="cpu")
+    together = np.concatenate(ours.score(QUERIES, PASSAGES))
+    pairs = [(query, passage) for query, own in zip(QUERIES, PASSAGES, strict=True) for passage in own]
+    alone = [float(ours.score([query], [[passage]])[0][0]) for query, passage in pairs]
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+    model.config.pad_token_id = None
+    with torch.no_grad():
+        theirs = [float(model(torch.tensor([row.ids])).logits) for row in ours.tokenize(QUERIES, PASSAGES)]
+    np.testing.assert_allclose(alone, theirs, atol=1e-5)
+    assert np.ptp(theirs) > 1e-3
 
 
 def test_bfloat16_is_near(cross_encoder: Path) -> None:
