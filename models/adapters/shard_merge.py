@@ -27,9 +27,12 @@ TIED = ("lm_head", "embed_tokens", "embed_out", "wte", "word_embeddings")
 """Names of modules that may share their weight with another one."""
 REFUSED = {
     "use_rslora": False, "use_dora": False, "bias": "none", "lora_bias": False, "rank_pattern": {}, "alpha_pattern": {},
-    "trainable_token_indices": None, "target_parameters": None, "peft_type": "LORA",
+    "trainable_token_indices": None, "target_parameters": None, "peft_type": "LORA", "init_lora_weights": True,
+    "use_qalora": False, "alora_invocation_tokens": None, "use_bdlora": None, "kasa_config": None,
 }  # fmt: skip
 """Settings of PEFT whose other values are not supported."""
+SAME_BASE = ("gaussian", "orthogonal", "eva", "lora_ga")
+"""Further `init_lora_weights` that are. Others, such as PiSSA, change the weights under the adapter when it is loaded."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ def match_adapter(base: Path, adapter: Path) -> tuple[float, bool, Changes, list
 
 def _check_variant(adapter: Path, config: Mapping[str, Any]) -> None:
     for name, expected in REFUSED.items():
-        if (config.get(name) or expected) != expected:
+        if (config.get(name) or expected) not in (expected, *SAME_BASE):
             raise ModelError(f"adapter {adapter}: {name}={config[name]}; expected {expected}; train another adapter")
 
 

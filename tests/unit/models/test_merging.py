@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peft
 import pytest
 import torch
 import transformers
@@ -327,7 +328,13 @@ def read_all(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "change", [{"use_dora": True}, {"use_rslora": True}, {"bias": "all"}, {"alpha_pattern": {"q": 1}}]
+    "change",
+    [
+        *({"use_dora": True}, {"use_rslora": True}, {"bias": "all"}, {"alpha_pattern": {"q": 1}}, {"use_qalora": True}),
+        {"alora_invocation_tokens": [1]},
+        *({"init_lora_weights": name} for name in ("pissa", "pissa_niter_4", "olora", "corda", "loftq")),
+    ],
+    ids=str,
 )
 def test_other_variants_of_lora_are_refused(minilm: Path, tmp_path: Path, change: dict[str, Any]) -> None:
     adapter = embedder_adapter(minilm, tmp_path / "adapter")
@@ -335,3 +342,15 @@ def test_other_variants_of_lora_are_refused(minilm: Path, tmp_path: Path, change
     (adapter / lora.CONFIG).write_text(json.dumps(about | change))
     with pytest.raises(ModelError, match=next(iter(change))):
         merge_shards(minilm, adapter, tmp_path)
+
+
+@pytest.mark.parametrize("start", [False, "gaussian", "orthogonal"])
+def test_other_starts_of_lora_are_those_of_peft(tiny: dict[str, Path], tmp_path: Path, start: Any) -> None:
+    base, adapter = tiny["bert"], tmp_path / "adapter"
+    plain = transformers.AutoModel.from_pretrained(base)
+    config = peft.LoraConfig(r=4, target_modules=["query"], init_lora_weights=start, task_type="FEATURE_EXTRACTION")
+    peft.get_peft_model(plain, config).save_pretrained(adapter)
+    merge_shards(base, adapter, tmp_path)
+    wanted = lora.load(transformers.AutoModel.from_pretrained(base), adapter).merge_and_unload().state_dict()
+    for name, weight in load_file(tmp_path / "model.safetensors").items():
+        torch.testing.assert_close(weight, wanted[name])
