@@ -32,7 +32,7 @@ REFUSED = {
 }  # fmt: skip
 """Settings of PEFT whose other values are not supported."""
 SAME_BASE = ("gaussian", "orthogonal", "eva", "lora_ga")
-"""Further `init_lora_weights` that are. Others, such as PiSSA, change the weights under the adapter when it is loaded."""
+"""Further `init_lora_weights` that are. Others, such as PiSSA, change the base when the adapter is loaded."""
 
 
 @dataclass(frozen=True)
