@@ -9,6 +9,7 @@ Legend: B rows, L tokens (padded), D dimensions, V vocabulary, T labels, K token
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -42,16 +43,14 @@ def pack_rows(lengths: Sequence[int], most: int) -> list[list[int]]:
     longer conversation gets its own row."""
     order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
     rows: list[list[int]] = []
-    room: list[int] = []
+    room: list[tuple[int, int]] = []  # (tokens left, row), sorted
     for number in order.tolist():
-        if fits := [row for row, left in enumerate(room) if left >= lengths[number]]:
-            row = min(fits, key=lambda at: (room[at], at))
-        else:
-            row = len(rows)
+        at = bisect_left(room, (lengths[number], 0))
+        left, row = room.pop(at) if at < len(room) else (max(most, lengths[number]), len(rows))
+        if row == len(rows):
             rows.append([])
-            room.append(max(most, lengths[number]))
         rows[row].append(number)
-        room[row] -= lengths[number]
+        insort(room, (left - lengths[number], row))
     return rows
 
 
