@@ -1,5 +1,5 @@
 """Batches of rows of similar length: token-budget batches for inference, with bounded memory, and groups for training,
-with the least cost of padding plus forward passes."""
+with the least cost of padding plus forward passes. And the check of what a model made of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from ratchet.errors import ModelError
 from ratchet.models.pass_size import MULTIPLE
 
 OVERHEAD_TOKENS = 64
@@ -80,3 +81,9 @@ def pad(
         ids[number, where] = row
         mask[number, where] = 1
     return torch.from_numpy(ids), torch.from_numpy(mask)
+
+
+def check_finite(name: str, values: np.ndarray) -> None:
+    """Raise ModelError for a row of values [N] or [N, D] that are not finite. name: that of a row, for the error."""
+    if len(bad := np.nonzero(~np.isfinite(values))[0]):
+        raise ModelError(f"{name} {bad[0]}: not finite; expected numbers; try dtype=float32")

@@ -16,8 +16,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from ratchet.errors import ModelError
-from ratchet.models.batching import batch_by_tokens, pad
+from ratchet.models.batching import batch_by_tokens, check_finite, pad
 from ratchet.models.devices import resolve_device, resolve_dtype
 from ratchet.models.embedder import projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, Role, read_encoding_config
@@ -115,7 +114,7 @@ class Encoder:
                     out_ND[places[batch]] = vectors_BD.cpu().numpy()
                     if progress:
                         progress(lengths[batch])
-        check_finite(out_ND)
+        check_finite("embedding of text", out_ND)
         return out_ND
 
     def _windows(
@@ -191,13 +190,6 @@ def load_tokenizer(base: Path, encoding_config: EncodingConfig) -> Any:
     """Return the tokenizer of a model folder, with the padding side of an encoding config."""
     sides = {"padding_side": encoding_config.padding_side, "truncation_side": "right"}
     return transformers.AutoTokenizer.from_pretrained(base, **sides)
-
-
-def check_finite(vector_ND: np.ndarray) -> None:
-    """Raise ModelError for a vector that is not finite."""
-    bad_N = ~np.isfinite(vector_ND).all(axis=1)
-    if bad_N.any():
-        raise ModelError(f"embedding of text {bad_N.argmax()}: not finite; expected numbers; try dtype=float32")
 
 
 def pool(hidden_BLD: Tensor, attention_mask_BL: Tensor, pooling: str) -> Tensor:

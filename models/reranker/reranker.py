@@ -21,7 +21,7 @@ from accelerate.utils import align_module_device
 from torch import Tensor
 
 from ratchet.errors import ModelError
-from ratchet.models.batching import batch_by_tokens, pad
+from ratchet.models.batching import batch_by_tokens, check_finite, pad
 from ratchet.models.engine import gather_weights, is_partitioned
 from ratchet.models.loading import eval_mode, make_attention_options, open_model
 from ratchet.models.model_files import find_config_folder
@@ -147,7 +147,7 @@ class Reranker:
                 pairs_done, tokens_done = pairs_done + len(own), tokens_done + int(lengths[batch].sum())
                 if progress:
                     progress(pairs_done, tokens_done)
-        check_finite(scores)
+        check_finite("score of pair", scores)
         return np.split(scores, np.cumsum([len(own) for own in passages])[:-1]) if len(passages) else []
 
 
@@ -188,13 +188,6 @@ def load(
     if decoder and not streamed and not any(map(is_partitioned, model.parameters())):
         _check_head(reranker)
     return reranker
-
-
-def check_finite(scores: np.ndarray) -> None:
-    """Raise ModelError for a score that is not finite."""
-    if not np.isfinite(scores).all():
-        row = int(np.flatnonzero(~np.isfinite(scores))[0])
-        raise ModelError(f"score of pair {row}: not finite; expected a number; try dtype=float32")
 
 
 def can_score(base: Path) -> bool:

@@ -18,6 +18,7 @@ from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows
 from ratchet.jobs.distributed.vllm_shards import Request, Task, run_engine
 from ratchet.jobs.model_settings import list_instructions
 from ratchet.jobs.retrieval.embed import Config, Inputs, check_vllm, find_encoding_config
+from ratchet.models.batching import check_finite
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.tokenization import TextTokenizer
 from ratchet.models.vllm import make_pooler_args
@@ -76,7 +77,7 @@ class ShardClient:
 
     def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
         vectors_ND = np.array(answers, np.float32).reshape(-1, self.dim)
-        encoder.check_finite(vectors_ND)
+        check_finite("embedding of text", vectors_ND)
         write_vectors(target, pq.read_table(source, columns=["id"])["id"], vectors_ND.astype(self.config.storage_dtype))
         return _count(self.lengths[source])
 

@@ -18,6 +18,7 @@ from ratchet.jobs.model_settings import list_instructions, resolve_reranker_conf
 from ratchet.jobs.retrieval.rerank import Config, Inputs, check_vllm
 from ratchet.jobs.training import teacher_gate
 from ratchet.jobs.training.config import REFUSED
+from ratchet.models.batching import check_finite
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import PairTokenizer
 from ratchet.models.vllm import make_scorer_args
@@ -77,7 +78,7 @@ class ShardClient:
     def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
         table, texts = self.lists.read(source)
         scores = np.concatenate([np.zeros(0), *answers]).astype(np.float32)
-        reranker.check_finite(scores)
+        check_finite("score of pair", scores)
         return write_scores(target, table, np.split(scores, np.cumsum([len(own) for own in texts])[:-1]), tokens)
 
 
