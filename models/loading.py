@@ -24,6 +24,10 @@ from ratchet.models.engine import is_partitioned
 from ratchet.models.model_files import check_folder, copy_tokenizer
 from ratchet.models.packed_linear import pack_linear_layers
 
+HEADS = ("classifier", "score", "pre_classifier", "head")
+"""Names that transformers uses for the head of a sequence classifier. Heads are trained in full, never quantized."""
+NF4: dict[str, Any] = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
+
 
 def open_model(
     kind: Any,
@@ -59,8 +63,9 @@ def open_model(
         options["attn_implementation"] = "eager" if resolve_device(device).type == "cpu" else "sdpa"
         turn_off_dropout(config)
     if quantization == "nf4":
+        whole = [*HEADS, ".*pooler"] if kind is transformers.AutoModelForSequenceClassification else None
         options["quantization_config"] = transformers.BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=kept
+            **NF4, bnb_4bit_compute_dtype=kept, llm_int8_skip_modules=whole
         )
         options["device_map"] = device if device == BALANCED else {"": resolve_device(device)}
     if streamed:

@@ -23,7 +23,7 @@ from torch import Tensor
 from ratchet.errors import ModelError
 from ratchet.models.batching import batch_by_tokens, check_finite, pad
 from ratchet.models.engine import gather_weights, is_partitioned
-from ratchet.models.loading import eval_mode, make_attention_options, open_model
+from ratchet.models.loading import HEADS, eval_mode, make_attention_options, open_model
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.model_kind import describe_kind, read_config
 from ratchet.models.pass_size import size_passes
@@ -36,9 +36,6 @@ from ratchet.models.reranker.prefix_sharing import (
     make_tree_attention,
 )
 from ratchet.models.reranker.reranker_config import PairTokenizer, RerankerConfig, read_reranker_config
-
-HEADS = ("classifier", "score", "pre_classifier")
-"""Names that transformers uses for the head of a sequence classifier. Heads are trained in full."""
 
 
 class Reranker:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from architectures import make
 
 from ratchet.models.adapters import lora
 from ratchet.models.decoder import decoder
@@ -123,3 +124,26 @@ def test_inference_in_4_bits_is_near_and_keeps_the_adapter_beside(base: Path, tm
     for is_base in (True, False):
         assert 0 < distance((is_base, "nf4"), (is_base, "none")) < 0.35
     assert distance((False, "nf4"), (False, "none")) < distance((True, "nf4"), (False, "none"))
+
+
+@pytest.mark.parametrize("name", ["bert", "xlm-roberta", "modernbert"])
+def test_the_head_of_a_cross_encoder_stays_whole(tiny: dict[str, Path], tmp_path: Path, name: str) -> None:
+    make(name, transformers.AutoModelForSequenceClassification, tmp_path, tiny["bert"], num_labels=1)
+    agreed = RerankerConfig("cross_encoder", 64)
+    options: dict[str, Any] = {"dtype": "float32", "device": "cpu", "reranker_config": agreed}
+    one = reranker.load(tmp_path, **options, quantization="nf4")
+    assert len(linears(one.model)) >= 2 * 4
+    assert not [part for part in linears(one.model) if not any(own in part for own in ("layer.", "layers."))]
+    assert np.isfinite(one.score(["w1"], [["w1", "w2w3"]])[0]).all()
+    heads = reranker.find_heads(one := reranker.load(tmp_path, **options, quantization="nf4", training=True))
+    to_train: dict[str, Any] = {"lora_r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-linear"}
+    one.model = lora.attach(one.model, **to_train, seed=0, modules_to_save=heads, task="SEQ_CLS")
+    train_in_float32(one.model)
+    one.forward(one.tokenize(["w1"], [["w1", "w2w3"]])).sum().backward()
+
+
+def test_a_model_without_a_head_gets_all_of_it(tiny: dict[str, Path], tmp_path: Path) -> None:
+    make("modernbert", transformers.AutoModel, tmp_path, tiny["bert"])
+    one = reranker.load(tmp_path, device="cpu", reranker_config=RerankerConfig("cross_encoder", 64), training=True)
+    assert one.new_layers == ["classifier", "head.dense", "head.norm"]
+    assert reranker.find_heads(one) == ["classifier", "head"]
