@@ -65,6 +65,7 @@ class Reranker:
         other.reranker_config = reranker_config
         if self.head is not None:
             other.head = _rows_of_head(self.model, other.tokens.answers)
+            other.shares_prefixes = can_share_prefix(self.model, reranker_config.max_length)
         return other
 
     @property

@@ -212,6 +212,8 @@ def test_models_whose_attention_looks_back_less_than_a_pair_do_not_share(
     transformers.AutoTokenizer.from_pretrained(tiny["qwen2"]).save_pretrained(tmp_path)
     ours = reranker.load(tmp_path, dtype="float32", device="cpu", reranker_config=ASK)
     assert ours.shares_prefixes == shares
+    assert ours.with_config(replace(ASK, max_length=65)).shares_prefixes is False
+    assert ours.with_config(replace(ASK, max_length=65)).with_config(ASK).shares_prefixes == shares
     expected = [plain_yes_no(tmp_path, ASK, QUERIES[0], passage) for passage in PASSAGES[0]]
     np.testing.assert_allclose(ours.score(QUERIES, PASSAGES)[0], expected, rtol=1e-4, atol=1e-4)
 
