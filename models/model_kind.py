@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +24,7 @@ POSITIONS_AFTER_PADDING = frozenset(
 """The `model_type` of models whose positions begin after that of the padding token."""
 ENCODER_DECODERS = ("t5", "mt5", "umt5", "longt5", "bart", "pegasus", "marian", "mbart", "led", "whisper")
 """Prefixes of the `model_type` of models that have an encoder and a decoder."""
+NO_EMBEDDERS = ("a reranker", "an encoder-decoder", "a model of images or sound")
 
 
 def check_is_folder(path: Path) -> None:
@@ -105,26 +107,19 @@ def _read_known_types() -> str:
 
 def check_decoder(folder: Path) -> None:
     """Raise ModelError for a folder whose config.json is not that of a decoder (causal language model)."""
-    config = read_config(folder)
-    names = " ".join(config.get("architectures") or [])
-    kind = describe_kind(config)
-    if kind not in ("a decoder", "a model"):
-        raise ModelError(
-            f"model {folder}: this is {kind} ({names or config.get('model_type')}); expected a decoder (causal LM),"
-            " such as Qwen2ForCausalLM; give another model"
-        )
+    _refuse(folder, (*NO_EMBEDDERS, "an encoder"), "a decoder (causal LM), such as Qwen2ForCausalLM")
 
 
 def check_embedder(folder: Path) -> None:
     """Raise ModelError for a folder whose config.json is that of a reranker or of an encoder-decoder."""
+    _refuse(folder, NO_EMBEDDERS, "an embedder: an encoder or a decoder")
+
+
+def _refuse(folder: Path, kinds: Sequence[str], expected: str) -> None:
     config = read_config(folder)
-    kind = describe_kind(config)
-    if kind in ("a reranker", "an encoder-decoder", "a model of images or sound"):
+    if (kind := describe_kind(config)) in kinds:
         names = ", ".join(config.get("architectures") or [str(config.get("model_type"))])
-        raise ModelError(
-            f"model {folder}: this is {kind} ({names}); expected an embedder: an encoder or a decoder; give another"
-            " model"
-        )
+        raise ModelError(f"model {folder}: this is {kind} ({names}); expected {expected}; give another model")
 
 
 def count_positions(config: dict[str, Any]) -> int | None:
