@@ -82,6 +82,11 @@ def read_reranker_config(folder: Path) -> RerankerConfig:
         raise ModelError(f"{own}: not a reranker config; expected the fields {', '.join(sorted(known))}")
     config = read_config(folder)
     architectures = " ".join(config.get("architectures") or [])
+    outputs = len(config.get("id2label") or range(config.get("num_labels", 2)))  # 2 is not written
+    if "SequenceClassification" in architectures and outputs != 1:
+        raise ModelError(
+            f"model {folder}: a classifier of {outputs} classes; expected one output, the score; give another model"
+        )
     positions = count_positions(config)
     plain = YES_NO if "CausalLM" in architectures else RerankerConfig("cross_encoder", min(512, positions or 512))
     preset = presets.find_preset(folder, "reranker")

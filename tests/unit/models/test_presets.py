@@ -312,7 +312,8 @@ def test_a_long_query_keeps_the_end_of_its_template(qwen3_reranker: Path) -> Non
 
 
 def test_a_converted_reranker_is_none_of_the_family(minilm: Path, tmp_path: Path) -> None:
-    folder = copy(minilm, tmp_path / "Qwen3-Reranker-4B", architectures=["Qwen3ForSequenceClassification"])
+    about = {"architectures": ["Qwen3ForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+    folder = copy(minilm, tmp_path / "Qwen3-Reranker-4B", **about)
     assert read_reranker_config(folder).kind == "cross_encoder"
     assert read_reranker_config(folder).query_template == "{text}"
 

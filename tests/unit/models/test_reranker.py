@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from architectures import make
 
 from ratchet.errors import ModelError
 from ratchet.models.decoder.tiny_decoder import save_decoder
@@ -287,4 +288,14 @@ def test_a_reranker_config_travels_with_its_folder(tmp_path: Path, tiny: dict[st
     assert read_reranker_config(minilm) == RerankerConfig("cross_encoder", 512)
     (tmp_path / RERANKER_CONFIG_FILE).write_text('{"kind": "yes_no", "prompts": ""}')
     with pytest.raises(ModelError, match="not a reranker config"):
+        read_reranker_config(tmp_path)
+
+
+@pytest.mark.parametrize("labels", [1, 2, 3])
+def test_a_classifier_of_several_classes_is_no_reranker(tiny: dict[str, Path], tmp_path: Path, labels: int) -> None:
+    make("bert", transformers.AutoModelForSequenceClassification, tmp_path, tiny["bert"], num_labels=labels)
+    if labels == 1:
+        assert read_reranker_config(tmp_path).kind == "cross_encoder"
+        return
+    with pytest.raises(ModelError, match=f"a classifier of {labels} classes; expected one output"):
         read_reranker_config(tmp_path)
