@@ -182,7 +182,8 @@ class TrainingLoop:
         if is_best:
             history.best = len(history.evaluations) - 1
         if is_best or self.options.keeps_all:
-            with engine.gather_on_first_worker([one for one in self.task.model.parameters() if one.requires_grad]):
+            saved = [one for one in self.task.model.parameters() if one.requires_grad or self.options.method == "full"]
+            with engine.gather_on_first_worker(saved):
                 if self.worker.rank == 0:
                     self.checkpoints.save_model(is_best, done if self.options.keeps_all else None)
 

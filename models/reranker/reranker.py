@@ -204,6 +204,7 @@ def _rows_of_head(model: Any, answers: Sequence[int]) -> tuple[Tensor, Tensor | 
     head = model.get_output_embeddings()
     if not isinstance(head, torch.nn.Linear):
         raise ModelError(f"model: its head is a {type(head).__name__}; expected nn.Linear; use another model")
+    head.requires_grad_(False)  # of a tied one the embedding would be trained, and its rows left behind
     with gather_weights(list(head.parameters())), align_module_device(head):
         bias = None if head.bias is None else head.bias.detach()[answers].clone()
         return head.weight.detach()[answers].clone(), bias

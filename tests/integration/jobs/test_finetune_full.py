@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -147,3 +148,21 @@ def test_a_reranker_is_trained_whole_and_stays_if_it_is_not_beaten(
     with torch.no_grad():
         np.testing.assert_allclose(scores, model(**batch).logits[:, 0].numpy(), atol=1e-5)
     assert finetune_reranker.JOB.outputs[:2] == ("adapter", "model")
+
+
+@pytest.mark.slow
+def test_a_decoder_in_parts_is_saved_with_its_head(
+    local_ray: None, concepts: Path, tiny_decoder: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    shutil.copytree(tiny_decoder, base := tmp_path / "base")
+    model = AutoModelForCausalLM.from_pretrained(base)
+    model.resize_token_embeddings(2048)  # DeepSpeed leaves smaller weights whole
+    model.save_pretrained(base)
+    inputs = dataclasses.replace(reranker_finetuning.make_inputs(concepts, tmp_path), base=base)
+    config = dataclasses.replace(reranker_finetuning.DECODER, method="full", zero_stage=3, epochs=1, depth=2)
+    run_step(reranker_work.run, reranker_finetuning.context(tmp_path, workers=2), config, inputs)
+    before, after = (load_file(folder / "model.safetensors") for folder in (base, tmp_path / "out/model"))
+    assert before.keys() == after.keys()
+    assert [name for name, one in after.items() if one.equal(before[name])] == ["lm_head.weight"]

@@ -13,6 +13,7 @@ from architectures import make
 
 from ratchet.errors import ModelError
 from ratchet.models.decoder.tiny_decoder import save_decoder
+from ratchet.models.loading import save_weights
 from ratchet.models.model_files import RERANKER_CONFIG_FILE
 from ratchet.models.reranker import prefix_sharing, reranker
 from ratchet.models.reranker.reranker_config import YES_NO, RerankerConfig, read_reranker_config
@@ -299,3 +300,26 @@ def test_a_classifier_of_several_classes_is_no_reranker(tiny: dict[str, Path], t
         return
     with pytest.raises(ModelError, match=f"a classifier of {labels} classes; expected one output"):
         read_reranker_config(tmp_path)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_decoder_that_is_trained_whole_is_saved_as_it_scores(
+    tiny: dict[str, Path], tmp_path: Path, tied: bool
+) -> None:
+    base, target = tmp_path / "base", tmp_path / "trained"
+    config = transformers.AutoConfig.from_pretrained(tiny["qwen2"], tie_word_embeddings=tied)
+    torch.manual_seed(0)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(base)
+    transformers.AutoTokenizer.from_pretrained(tiny["qwen2"]).save_pretrained(base)
+    ours = reranker.load(base, dtype="float32", device="cpu", reranker_config=ASK, training=True)
+    before = np.concatenate(ours.score(QUERIES, PASSAGES))
+    optimizer = torch.optim.AdamW(ours.model.parameters(), lr=1e-2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        ours.forward(ours.tokenize(QUERIES, PASSAGES)).square().sum().backward()
+        optimizer.step()
+    scores = np.concatenate(ours.score(QUERIES, PASSAGES))
+    save_weights(ours.model, base, target)
+    again = reranker.load(target, dtype="float32", device="cpu", reranker_config=ASK)
+    np.testing.assert_allclose(np.concatenate(again.score(QUERIES, PASSAGES)), scores, atol=1e-5)
+    assert np.abs(scores - before).max() > 1e-3
