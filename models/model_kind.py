@@ -59,6 +59,11 @@ def read_object(file: Path) -> dict[str, Any]:
     return found
 
 
+def read_optional(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file of a model folder, empty if there is no file. Raises ModelError for another."""
+    return read_object(file) if file.is_file() else {}
+
+
 def read_json(file: Path) -> Any:
     """Return the JSON in a file of a model folder. Raises ModelError if the file is missing or no JSON."""
     try:

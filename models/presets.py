@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ratchet.models.model_kind import read_config
+from ratchet.models.model_kind import read_optional
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def find_preset(folder: Path, kind: Literal["embedder", "reranker"]) -> Preset |
     """Return the preset of a published model, by the name of its folder, its hub id in a path of the hub's cache, or
     `_name_or_path` in its config.json; None for other models."""
     names = [folder.name, *(part.name for part in folder.parents if part.name.startswith("models--"))]
-    config = read_config(folder) if (folder / "config.json").is_file() else {}
+    config = read_optional(folder / "config.json")
     for name in [*names, str(config.get("_name_or_path", ""))]:
         plain = re.split(r"[/\\]|--", name.rstrip("/\\"))[-1]
         for preset in EMBEDDERS if kind == "embedder" else RERANKERS:

@@ -95,7 +95,10 @@ def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> Merg
     load: Any = partial(reranker.load if reranks else encoder.load, **options)
 
     def compute(model: Any) -> np.ndarray:
-        return _scores(model, texts) if reranks else _unit(model.encode(texts, "passage"))
+        if reranks:  # each text as a query, with the next text as its passage
+            return np.concatenate(model.score(texts, [[text] for text in [*texts[1:], texts[0]]]))
+        vectors_ND = model.encode(texts, "passage")
+        return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-12)
 
     if reranks:
         one = load(base, reranker_config=read_reranker_config(merged), training=True)
@@ -142,12 +145,3 @@ def _write_config(base: Path, target: Path, reranker_config: RerankerConfig) -> 
     )
     config.architectures = [classes[type(config)].__name__]
     config.save_pretrained(target)
-
-
-def _scores(model: reranker.Reranker, texts: Sequence[str]) -> np.ndarray:
-    """Score each text as a query with the next text as its passage."""
-    return np.concatenate(model.score(texts, [[text] for text in [*texts[1:], texts[0]]]))
-
-
-def _unit(vectors_ND: np.ndarray) -> np.ndarray:
-    return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-12)

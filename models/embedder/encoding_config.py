@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ratchet.errors import ModelError
 from ratchet.models.model_files import ENCODING_CONFIG_FILE, RERANKER_CONFIG_FILE
-from ratchet.models.model_kind import count_positions, describe_kind, read_json
+from ratchet.models.model_kind import count_positions, describe_kind, read_json, read_optional
 from ratchet.models.presets import find_preset
 
 Role = Literal["query", "passage"]
@@ -143,8 +143,7 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
             " each at most once and in this order; other layers are not supported"
         )
     pooling: dict[str, Any] = read_json(folder / paths["Pooling"] / "config.json") if "Pooling" in paths else {}
-    file = folder / "config_sentence_transformers.json"
-    values = read_json(file) if file.is_file() else {}
+    values = read_optional(folder / "config_sentence_transformers.json")
     query, passage = _prompts(folder, values, pooling)
     about |= {
         "pooling": _pooling(folder, pooling) if pooling else "mean",
@@ -163,13 +162,10 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
 
 def _max_length(folder: Path, config: dict[str, Any], recommended: int | None) -> int:
     """The limit of sentence-transformers, else the smallest one of preset, model and tokenizer; at most MAX_LENGTH."""
-    limits = folder / "sentence_bert_config.json"
-    if limits.is_file() and (given := read_json(limits).get("max_seq_length")):
+    if given := read_optional(folder / "sentence_bert_config.json").get("max_seq_length"):
         return min(int(given), MAX_LENGTH)
-    said = [recommended, count_positions(config)]
-    if (folder / "tokenizer_config.json").is_file():
-        said.append(read_json(folder / "tokenizer_config.json").get("model_max_length"))
-    return int(min([MAX_LENGTH, *(number for number in said if number)]))
+    limit = read_optional(folder / "tokenizer_config.json").get("model_max_length")
+    return int(min(number for number in (MAX_LENGTH, recommended, count_positions(config), limit) if number))
 
 
 def _compares_by_cosine(folder: Path, values: dict[str, Any]) -> bool:
