@@ -84,9 +84,7 @@ def read_reranker_config(folder: Path) -> RerankerConfig:
     architectures = " ".join(config.get("architectures") or [])
     outputs = len(config.get("id2label") or range(config.get("num_labels", 2)))  # 2 is not written
     if "SequenceClassification" in architectures and outputs != 1:
-        raise ModelError(
-            f"model {folder}: a classifier of {outputs} classes; expected one output, the score; give another model"
-        )
+        raise ModelError(f"model {folder}: a classifier of {outputs} classes; expected one output; give another model")
     positions = count_positions(config)
     plain = YES_NO if "CausalLM" in architectures else RerankerConfig("cross_encoder", min(512, positions or 512))
     preset = presets.find_preset(folder, "reranker")
