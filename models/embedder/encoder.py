@@ -16,6 +16,7 @@ import torch
 import transformers
 from torch import Tensor
 
+from ratchet.errors import ModelError
 from ratchet.models.batching import batch_by_tokens, check_finite, pad
 from ratchet.models.devices import resolve_device, resolve_dtype
 from ratchet.models.embedder import projection
@@ -25,6 +26,7 @@ from ratchet.models.embedder.sentence_transformers_layout import write_layout
 from ratchet.models.embedder.tokenization import TextTokenizer
 from ratchet.models.loading import eval_mode, open_model, save_weights
 from ratchet.models.model_files import find_config_folder
+from ratchet.models.model_kind import read_optional
 from ratchet.models.pass_size import size_passes
 
 OWN_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "distilbert", "modernbert", "t5", "bloom", "mpt")
@@ -187,9 +189,13 @@ def _assemble(
 
 
 def load_tokenizer(base: Path, encoding_config: EncodingConfig) -> Any:
-    """Return the tokenizer of a model folder, with the padding side of an encoding config."""
+    """Return the tokenizer of a model folder, with the padding side of an encoding config. Raises ModelError if
+    sentence-transformers would lower-case and the tokenizer does not."""
     sides = {"padding_side": encoding_config.padding_side, "truncation_side": "right"}
-    return transformers.AutoTokenizer.from_pretrained(base, **sides)
+    tokenizer, file = transformers.AutoTokenizer.from_pretrained(base, **sides), base / "sentence_bert_config.json"
+    if read_optional(file).get("do_lower_case") and tokenizer.tokenize("A") != tokenizer.tokenize("a"):
+        raise ModelError(f"{file}: do_lower_case, but the tokenizer keeps capitals; expected both alike; correct one")
+    return tokenizer
 
 
 def pool(hidden_BLD: Tensor, attention_mask_BL: Tensor, pooling: str) -> Tensor:

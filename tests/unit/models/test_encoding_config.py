@@ -150,6 +150,25 @@ def test_layers_that_are_not_computed_are_refused(minilm: Path, tmp_path: Path, 
         read_encoding_config(folder)
 
 
+@pytest.mark.parametrize(("lower", "keeps"), [(True, True), (True, False), (False, True)])
+def test_a_folder_that_lower_cases_beside_its_tokenizer_is_refused(
+    minilm: Path, tmp_path: Path, lower: bool, keeps: bool
+) -> None:
+    folder = tmp_path / "cased"
+    shutil.copytree(minilm, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 256, "do_lower_case": lower}))
+    for name, at in (("tokenizer.json", "normalizer"), ("tokenizer_config.json", None)):
+        about = json.loads((folder / name).read_text())
+        (about[at] if at else about)["lowercase" if at else "do_lower_case"] = not keeps
+        (folder / name).write_text(json.dumps(about))
+    if lower and keeps:
+        with pytest.raises(ModelError, match="do_lower_case, but the tokenizer keeps capitals"):
+            encoder.load_tokenizer(folder, read_encoding_config(folder))
+    else:
+        found = encoder.load_tokenizer(folder, read_encoding_config(folder)).tokenize("Hello")
+        assert ("hello" in found) == (not keeps)
+
+
 def test_files_that_are_no_encoding_config_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"config.json: missing"):
         read_encoding_config(tmp_path)
