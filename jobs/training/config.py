@@ -26,7 +26,7 @@ class OptimizerConfig:
     learning_rate: Annotated[float, Gt(0)] = 2e-4
     """Peak learning rate, reached after the warm-up."""
     method: Literal["lora", "full"] = "lora"
-    """`full` trains all weights of the model, and writes a model instead of an adapter."""
+    """`full` trains all weights but the head of a decoder that reranks, and writes a model instead of an adapter."""
     lora_r: Annotated[int, Ge(1)] = 32
     """LoRA rank."""
     lora_alpha: Annotated[float, Gt(0)] = 64.0
