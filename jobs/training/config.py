@@ -152,21 +152,12 @@ def check_config(job: str, config: FinetuneConfig, base: Path | None, current_be
     check_quantization(job, config.quantization)
     full = config.method == "full"
     one_rate = "1 with method=lora, whose weights all learn at the same rate"
-    rules = [
-        ("method", not full or config.quantization == "none", "lora with nf4, whose weights cannot be trained"),
-        ("layer_decay", full or config.layer_decay == 1, one_rate),
-    ]
-    require(job, config, rules)
-    if current_best is not None and full == (current_best / "adapter_config.json").is_file():
-        given, wanted = ("an adapter", "a whole model") if full else ("no adapter", "an adapter of the base")
-        raise InputError(
-            f"{job}.current_best: {current_best} is {given}; expected {wanted} with method={config.method}; give one,"
-            " or change the method"
-        )
     last = 0 if config.eval_steps or config.kept_steps else config.epochs
     expected = f"at most epochs, which is {config.epochs}, and none with eval_steps or checkpoints; lower it"
     whole = "2 or less with nf4, since quantized blocks cannot be sharded; lower it, or set quantization=none"
     rules = [
+        ("method", not full or config.quantization == "none", "lora with nf4, whose weights cannot be trained"),
+        ("layer_decay", full or config.layer_decay == 1, one_rate),
         ("epoch", config.epoch is None or config.epoch <= last, expected),
         ("zero_stage", config.quantization == "none" or config.zero_stage < 3, whole),
     ]
@@ -175,6 +166,12 @@ def check_config(job: str, config: FinetuneConfig, base: Path | None, current_be
         raise InputError(
             f"{job}.offload: {config.offload} given, with zero_stage={config.zero_stage}; expected zero_stage {needed}"
             " or more, which shards what is offloaded; raise it"
+        )
+    if current_best is not None and full == (current_best / "adapter_config.json").is_file():
+        given, wanted = ("an adapter", "a whole model") if full else ("no adapter", "an adapter of the base")
+        raise InputError(
+            f"{job}.current_best: {current_best} is {given}; expected {wanted} with method={config.method}; give one,"
+            " or change the method"
         )
     if base is not None:
         check_folder(base)
