@@ -191,6 +191,13 @@ def test_the_temperature_changes_by_the_same_factor_in_each_step(inputs: Inputs)
     assert ratios == pytest.approx([ratios[0]] * len(ratios))
 
 
+def test_a_temperature_that_depends_on_the_epochs_does_not_continue_a_shorter_run() -> None:
+    assert JOB.warm_start
+    constant = dataclasses.replace(FAST, lr_scheduler_type="constant", warmup_ratio=0.0)
+    assert not JOB.warm_start.blocked_by(constant)
+    assert "final_temperature" in JOB.warm_start.blocked_by(dataclasses.replace(constant, final_temperature=0.01))
+
+
 def test_what_mining_suspects_is_no_negative_of_the_query(inputs: Inputs, tmp_path: Path) -> None:
     mined = read_shards(inputs.mined)
     ids = read_shards(inputs.corpus)["id"].to_pylist()
