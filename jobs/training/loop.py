@@ -240,11 +240,11 @@ class TrainingLoop:
         return self.options.save_steps is None and time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
 
     def _is_save_due(self, overdue: bool, poll: bool) -> bool:
-        """Whether a checkpoint is due after a training step that is recorded and not counted yet. overdue, poll:
-        whether the first worker's clock asks for a checkpoint, and for a poll."""
+        """Whether a checkpoint is due after a training step that is recorded. overdue, poll: whether the first worker's
+        clock asks for a checkpoint, and for a poll."""
         preempted = poll and self.preemption.poll()
         every = self.options.save_steps
-        return preempted or ((self.history.step + 1) % every == 0 if every else overdue)
+        return preempted or (len(self.history.loss) % every == 0 if every else overdue)
 
     def _gradient_norm(self) -> float:
         """The norm of the gradient, which every worker has whole with ZeRO stage 0. DeepSpeed does not return it."""

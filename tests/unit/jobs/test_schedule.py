@@ -1,7 +1,8 @@
-"""The schedule of the learning rate."""
+"""The schedules of the learning rate and of checkpoints."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from regression import OPTIONS
 
 from ratchet.errors import InputError
 from ratchet.jobs.training.config import FinetuneConfig
-from ratchet.jobs.training.schedule import is_better, learning_rate_at
+from ratchet.jobs.training.loop import TrainingLoop
+from ratchet.jobs.training.schedule import TrainHistory, is_better, learning_rate_at
 
 
 def test_a_warm_up_longer_than_the_run_is_refused() -> None:
@@ -35,3 +37,15 @@ def test_the_rate_rises_then_never_rises_again(steps: int, warmup: float, schedu
 def test_without_a_metric_the_later_evaluation_is_the_better_one() -> None:
     assert is_better("map@25", {"loss": 2.0}, {"loss": 1.0})
     assert not is_better("map@25", {"map@25": 0.5}, {"map@25": 0.5})
+
+
+def test_checkpoints_are_as_many_steps_apart_however_short_epochs_are() -> None:
+    loop = object.__new__(TrainingLoop)
+    loop.options, loop.history = replace(OPTIONS, save_steps=3, eval_steps=100), TrainHistory()
+    due = []
+    for done in range(1, 10):
+        loop.history.loss.append(0.0)
+        if loop._is_save_due(overdue=False, poll=False):
+            due.append(done)
+        loop.history.epoch, loop.history.step = divmod(done, 2)
+    assert due == [3, 6, 9]
