@@ -25,6 +25,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             " samples"
         )
     names = [name for name in summaries[0]["metrics"] if name.startswith("pass@")]
+    # Those of a user's verifier are known only where an answer has them.
+    failures = list(dict.fromkeys(name for summary in summaries for name in summary["failures"]))
     held_out = [name for name in history["tables"]["steps"][0] if name.startswith("valid/")]
     rows: list[dict[str, Any]] = [
         {
@@ -33,7 +35,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             **{name: training[label][name] for name in held_out},
             "gradient_norm": norms[step - 1] if step else None,
             **{name: summary["metrics"][name] for name in names},
-            **summary["failures"],
+            **{name: summary["failures"].get(name, 0) for name in failures},
         }
         for (label, step, _), summary in zip(checkpoints, summaries, strict=True)
     ]
@@ -47,8 +49,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     rows[best]["note"] = (rows[best]["note"] + " best").strip()
     x = [float(step) for _, step, _ in checkpoints]
     curves = {f"pass@k against step | {name}": {"x": x, "y": [row[name] for row in rows]} for name in names}
-    for name in summaries[0]["failures"]:
-        y = [round(summary["failures"][name] / questions, 6) for summary in summaries]
+    for name in failures:
+        y = [round(row[name] / questions, 6) for row in rows]
         curves[f"share of questions failed against step | {name}"] = {"x": x, "y": y}
     described = [
         f"from {rows[i - 1]['step']} to {rows[i]['step']}: pass@1 {accuracy[i - 1]:.3f} to {accuracy[i]:.3f}"

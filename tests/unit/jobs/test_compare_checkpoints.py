@@ -45,7 +45,8 @@ def test_the_test_questions_do_not_choose(
     tested = {"start": 0.9, "10": 0.3, "20": 0.4}
     for name, value in tested.items():
         (tmp_path / name).mkdir()
-        summary = {"metrics": {"pass@1": value}, "failures": {"wrong": 1}, "questions": 10}
+        failures = {"start": {"wrong": 1}, "10": {"wrong": 2, "vague": 5}, "20": {"vague": 1}}[name]
+        summary = {"metrics": {"pass@1": value}, "failures": failures, "questions": 10}
         (tmp_path / name / "summary.json").write_text(json.dumps(summary))
     inputs = Inputs(tmp_path, (tmp_path / "10", tmp_path / "20"), tmp_path / "start")
     result = run(context(1), Config((10, 20)), inputs)
@@ -53,3 +54,5 @@ def test_the_test_questions_do_not_choose(
     assert result.metrics["pass@1"] == tested[best]
     (row,) = (row for row in result.tables["checkpoints"] if "best" in row["note"])
     assert row["step"] == best
+    assert [(one["wrong"], one["vague"]) for one in result.tables["checkpoints"]] == [(1, 0), (2, 5), (0, 1)]
+    assert result.curves["share of questions failed against step | vague"]["y"] == [0.0, 0.5, 0.1]
