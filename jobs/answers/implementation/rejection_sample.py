@@ -27,11 +27,16 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         )
     task = read_task(inputs.samples)
     total = unsolved = kept = 0
-    completed = {path.name: path for path in list_shards(inputs.completions)}
+    files = {path.name: path for path in list_shards(inputs.completions)}
     for path in list_shards(inputs.samples):
         rows: list[dict[str, Any]] = []
-        samples, completions = (pq.read_table(one).to_pylist() for one in (path, completed[path.name]))
-        for sample, completion in zip(samples, completions, strict=True):
+        completed = {row["id"]: row for row in pq.read_table(files[path.name]).to_pylist()} if path.name in files else {}
+        for sample in pq.read_table(path).to_pylist():
+            if (completion := completed.get(sample["id"], {})).get("questions") != sample["questions"]:
+                raise InputError(
+                    f"rejection_sample.completions: no answer to sample {sample['id']} of {path} in"
+                    f" {inputs.completions}; expected answers to these samples; run generate on them"
+                )
             gold = json.loads(completion["gold"])
             correct = {
                 tuple(answers): None

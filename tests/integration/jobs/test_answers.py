@@ -160,6 +160,7 @@ def test_a_teacher_teaches_by_distributions_and_by_answers(
         answers = [
             {
                 "id": row["id"],
+                "questions": row["questions"],
                 "gold": row["gold"],
                 "answers": [["no"], row["targets"], row["targets"]] if i % 2 else [["no"], ["no"], row["targets"]],
                 "truncated": [[False], [True], [False]] if i % 2 else [[False], [False], [True]],

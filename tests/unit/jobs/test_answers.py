@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from countdown_files import FAST, inputs, make_countdown_files
@@ -19,7 +20,7 @@ from ratchet.data.tasks.answers import TEACHER_LOGPROBS
 from ratchet.data.tasks.solver import generate_tasks
 from ratchet.data.tasks.task import SAMPLES, read_task_name, row_to_sample, write_task_name
 from ratchet.errors import DataError, InputError, ModelError
-from ratchet.jobs.answers import evaluate_answers, generate, prepare_tasks, sft, teacher_logprobs
+from ratchet.jobs.answers import evaluate_answers, generate, prepare_tasks, rejection_sample, sft, teacher_logprobs
 from ratchet.jobs.answers.implementation.generate import Worker, count_shared_tokens
 from ratchet.jobs.answers.implementation.sft import TrainTask
 from ratchet.jobs.answers.token_table import TOKENS, Teacher, TokenTable
@@ -193,6 +194,22 @@ def test_a_ce_weight_below_one_needs_a_teacher(made: Path, tmp_path: Path) -> No
     sft.check(config, inputs(made))  # at plan time the teacher's step may be still to come
     with pytest.raises(InputError, match=r"ce_weight: 0.5 given, without a teacher"):
         TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
+
+
+def test_a_teachers_answers_are_found_by_the_samples_ids(made: Path, tmp_path: Path, context: MakeContext) -> None:
+    samples, completions = made / "prepared/valid", tmp_path / "completions"
+    shutil.copytree(samples, completions)
+    for path in completions.glob("*.parquet"):
+        rows = pq.read_table(path).to_pylist()
+        answered = [row | {"answers": [row["targets"]], "truncated": [[False]]} for row in rows]
+        pq.write_table(pa.Table.from_pylist(answered[::-1]), path)
+    given = rejection_sample.Config(), rejection_sample.Inputs(completions, samples)
+    rejection_sample.JOB.load()(kept := context(), *given)
+    rows = read_shards(samples).to_pylist()
+    assert read_shards(kept.out).to_pylist() == [row | {"id": f"{row['id']}~0"} for row in rows]
+    pq.write_table(pa.Table.from_pylist([row | {"questions": ["Of another file?"]} for row in answered]), path)
+    with pytest.raises(InputError, match=r"no answer to sample .* of .*; expected answers to these samples"):
+        rejection_sample.JOB.load()(context(), *given)
 
 
 def test_an_adapter_of_another_task_does_not_answer(made: Path, tmp_path: Path, context: MakeContext) -> None:
