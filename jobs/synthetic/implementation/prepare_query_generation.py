@@ -27,10 +27,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         kept = set(sorted(wanted, key=lambda name: _draw(config.seed, name))[: config.max_documents])
         wanted = [name for name in wanted if name in kept]
     examples = _draw_examples(train, config)
-    known = [(other, text_of[other][: config.max_characters], query) for other, query in examples]
+    known = [(text_of[other][: config.max_characters], query) for other, query in examples]
+    answers = [{name for row in train if row["text"] == query for name in row["positives"]} for _, query in examples]
 
     def make_row(name: str) -> dict[str, Any]:
-        shown, text = [(document, query) for other, document, query in known if other != name], text_of[name]
+        shown, text = [pair for pair, own in zip(known, answers, strict=True) if name not in own], text_of[name]
         turn = make_prompt(template, text[: config.max_characters], shown), ""
         return sample_to_row(Sample(name, name, "", (turn,), {"document": text}))
 

@@ -74,6 +74,14 @@ def test_prompts_begin_with_real_pairs_but_never_with_that_of_the_document(conte
     assert len(shown) == 2, "one of two pairs, drawn with the seed"
 
 
+def test_a_query_of_several_documents_is_shown_to_none_of_them(context: MakeContext, data: Path) -> None:
+    """Also where it stands twice, with another document each time."""
+    both, again = TRAIN[0] | {"positives": ["a", "b"]}, TRAIN[0] | {"id": "q2", "positives": ["c"]}
+    write_shards(data / "train", [both, again], QUERIES, 1)
+    _, prompts = prepare(context(), data, num_examples=5, documents="all")
+    assert ["Which city" in prompts[name] for name in "abcd"] == [False, False, False, True]
+
+
 def test_new_documents_and_queries_leave_other_prompts_as_they_are(context: MakeContext, data: Path) -> None:
     """Unless the new query is one of the examples."""
     _, before = prepare(context(), data, num_examples=1, max_documents=1)
