@@ -30,7 +30,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     files = {path.name: path for path in list_shards(inputs.completions)}
     for path in list_shards(inputs.samples):
         rows: list[dict[str, Any]] = []
-        completed = {row["id"]: row for row in pq.read_table(files[path.name]).to_pylist()} if path.name in files else {}
+        completed = (
+            {row["id"]: row for row in pq.read_table(files[path.name]).to_pylist()} if path.name in files else {}
+        )
         for sample in pq.read_table(path).to_pylist():
             if (completion := completed.get(sample["id"], {})).get("questions") != sample["questions"]:
                 raise InputError(

@@ -41,10 +41,11 @@ NUM_CASES = 3
 class Candidates:
     """Vectors of the documents that may be negatives. They are in memory only if they are not large."""
 
-    def __init__(self, config: Config, inputs: Inputs) -> None:
-        ids = tables.read_shards(inputs.corpus, ["id"])["id"]
-        self.folder, self.ids, self.corpus = inputs.corpus_embeddings, ids.combine_chunks(), tables.DocumentRows(ids)
-        self.rows = find_candidates(config, inputs, self.corpus)
+    def __init__(self, config: Config, inputs: Inputs, corpus: tables.DocumentRows | None = None) -> None:
+        """corpus: as for `find_candidates`."""
+        self.folder = inputs.corpus_embeddings
+        self.ids = tables.read_shards(inputs.corpus, ["id"])["id"].combine_chunks()
+        self.rows = find_candidates(config, inputs, corpus)
         """Corpus rows of the candidates, int64, rising. None: all."""
         self.rows_at_once = max(1, BYTES_AT_ONCE // (4 * read_dim(self.folder)))
         self.held: list[list[tuple[int, np.ndarray]]] = []
@@ -125,8 +126,9 @@ class Worker:
         self.config, self.inputs, self.device = config, inputs, device
         names = [field.name for field in fields(Window)[2:]]
         self.window = Window(*config.window, **{name: getattr(config, name) for name in names})
-        self.candidates = Candidates(config, inputs)
-        self.ids, self.corpus = self.candidates.ids, self.candidates.corpus
+        self.corpus = tables.DocumentRows(tables.read_shards(inputs.corpus, ["id"])["id"])
+        self.candidates = Candidates(config, inputs, self.corpus)
+        self.ids = self.candidates.ids
         self.index = None if index is None else faiss.read_index(str(index))
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
