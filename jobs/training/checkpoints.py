@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,31 +69,29 @@ class Checkpoints:
     ) -> None:
         self.context, self.options, self.worker, self.task, self.engine = context, options, worker, task, engine
         self.folder = run_folder(context, options, worker.world_size)
-        self.scratch = Path(tempfile.mkdtemp(prefix="ratchet-train-"))
         # Part of the names of checkpoints: restarted workers never write into a folder that was left half written.
         self.start_id = gather_objects(f"{context.attempt}-{os.urandom(3).hex()}")[0]
-
-    def close(self) -> None:
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        self.made = self.folder / f"unfinished-model-{self.start_id}"
+        """The model as it is, until it is part of a checkpoint."""
+        self.best: Path | None = None
+        """The best model so far."""
 
     def save_model(self, is_best: bool, step: int | None) -> None:
         """Write the model as it is: as the best one, and as the checkpoint of a training step. Called on one worker.
 
         Models of training steps are in the step's work folder. A restarted worker replaces what it wrote before.
         """
-        made = self.scratch / "made"
-        made.mkdir()
-        self.task.save(made)
+        self.made.mkdir(parents=True)
+        self.task.save(self.made)
         if step is not None:
             fresh = self.context.work / f"unfinished-checkpoint-{self.start_id}"
             shutil.rmtree(fresh, ignore_errors=True)
-            shutil.copytree(made, fresh)
+            shutil.copytree(self.made, fresh)
             publish(fresh, checkpoint_folder(self.context, step), hash_files(fresh))
         if is_best:
-            shutil.rmtree(self.scratch / "best", ignore_errors=True)
-            made.rename(self.scratch / "best")
+            self.best = self.made
         else:
-            shutil.rmtree(made)
+            shutil.rmtree(self.made)
 
     def save(self, history: TrainHistory) -> None:
         """Write a checkpoint of everything that training depends on. All workers call it at the same training step.
@@ -109,8 +106,10 @@ class Checkpoints:
         if self.worker.rank == 0:
             state = {"workers": self.worker.world_size, "history": vars(history)}
             (own / "history.json").write_text(json.dumps(state))
-            if (self.scratch / "best").exists():
-                shutil.copytree(self.scratch / "best", own / "best")
+            if self.best is not None:
+                take = shutil.move if self.best == self.made else shutil.copytree
+                take(self.best, own / "best")
+                self.best = self.folder / name / "best"
         digests = gather_objects(hash_files(own))
         if self.worker.rank == 0:
             for rank, files in enumerate(digests):
@@ -151,7 +150,6 @@ class Checkpoints:
     def _load(self, folder: Path) -> TrainHistory:
         self.engine.load_checkpoint(str(folder), tag="engine", load_module_strict=False)
         history = read_history(folder)
-        if self.worker.rank == 0 and (folder / "best").exists():
-            shutil.copytree(folder / "best", self.scratch / "best")
+        self.best = folder / "best" if (folder / "best").exists() else None
         history.resumed.append(len(history.loss))
         return history

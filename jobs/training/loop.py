@@ -126,7 +126,6 @@ class TrainingLoop:
             if self.worker.rank == 0:
                 self.work_tracker.finish()
         finally:
-            self.checkpoints.close()
             self.engine.destroy()  # DeepSpeed keeps references to it and to the model
 
     def _evaluate_start(self) -> None:

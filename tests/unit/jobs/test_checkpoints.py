@@ -1,0 +1,61 @@
+"""Checkpoints of a training run on one worker: what is left of it after a kill."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from regression import OPTIONS
+
+from ratchet.jobs.training.checkpoints import Checkpoints, list_checkpoints
+from ratchet.jobs.training.schedule import TrainHistory
+from ratchet.jobs.training.task import WorkerInfo
+from ratchet.orchestrator.job_interface import Context
+from ratchet.orchestrator.job_interface.digests import find_damage
+
+
+class Saved:
+    """A task and an engine whose only weight is a text."""
+
+    text = ""
+
+    def save(self, folder: Path) -> None:
+        (folder / "weights").write_text(self.text)
+
+    def save_checkpoint(self, folder: str, tag: str, **options: Any) -> None:
+        Path(folder, tag).write_text(self.text)
+
+    def load_checkpoint(self, folder: str, tag: str, **options: Any) -> None:
+        self.text = Path(folder, tag).read_text()
+
+
+def start(context: Context) -> tuple[Saved, Checkpoints, TrainHistory]:
+    saved: Any = Saved()
+    checkpoints = Checkpoints(context, OPTIONS, WorkerInfo(0, 1, "cpu"), saved, saved)
+    return saved, checkpoints, checkpoints.restore()
+
+
+def test_a_killed_run_leaves_no_model_behind(
+    context: Callable[..., Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    saved, checkpoints, history = start(context())
+    for saved.text, is_best in (("one", False), ("two", True), ("three", False)):
+        checkpoints.save_model(is_best, None)
+        history.loss.append(0.0)
+        checkpoints.save(history)
+    saved.text = "four"
+    checkpoints.save_model(True, None)  # and is killed before the checkpoint
+    saved, checkpoints, history = start(context(2))
+    assert (saved.text, len(history.loss)) == ("three", 3)
+    history.loss.append(0.0)
+    checkpoints.save(history)
+    folders = list_checkpoints(checkpoints.folder)
+    assert [(folder / "best" / "weights").read_text() for folder in folders] == ["two", "two"]
+    assert not any(map(find_damage, folders))
+    assert sorted(checkpoints.folder.iterdir()) == folders
+    assert not list((tmp_path / "temporary").iterdir())
