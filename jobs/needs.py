@@ -164,7 +164,8 @@ def train(
         backward = 2 * one.multiplied + 2 * (one.multiplied if full else one.trained)
         forward = 2 * one.multiplied * (passes + config.gradient_checkpointing)
         operations = float((forward + backward) * total)
-    disk = (one.weights if full else 4 * one.trained) + 2 * 12 * one.trained
+    # Three checkpoints, of which one is being written: moments and master weights, the weights, and the best ones.
+    disk = 3 * (12 * one.trained + 2 * (one.weights if full else 4 * one.trained))
     if not resources.gpus:
         return Needs(0.0, _gb(host + states + max(held, weights + saved)), _gb(disk), operations, LESS["training"])
     offloaded = states * (config.offload != "none") + weights * (config.offload == "parameters")

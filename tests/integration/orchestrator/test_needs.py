@@ -238,3 +238,13 @@ def test_merging_needs_a_layer_and_not_a_copy_of_the_weights(
     assert foreseen is not None
     assert 1 < foreseen.memory < 5.9
     assert foreseen.disk > 14
+
+
+@pytest.mark.parametrize(("method", "written"), [("full", 16), ("lora", 20)])
+def test_a_training_writes_up_to_three_checkpoints(method: str, written: int, models: dict[str, Path]) -> None:
+    """DeepSpeed's files take 14 bytes per trained weight in bfloat16 and 16 in float32, the best model 2 or 4."""
+    config = sft.Config(method=method, dtype="bfloat16")  # type: ignore[arg-type]
+    foreseen = needs.train(models["0.5B"], "causal", config, Resources(1, cpus=1.0, gpus=1.0), length=64, tokens=64)
+    trained = {"full": 494_032_768, "lora": 8_798_208}[method]
+    assert foreseen is not None
+    assert foreseen.disk == pytest.approx(3 * written * trained / 1e9, rel=0.01)
