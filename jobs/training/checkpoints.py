@@ -37,8 +37,9 @@ def checkpoint_folder(context: Context, step: int) -> Path:
 
 def run_folder(context: Context, options: FinetuneConfig, workers: int) -> Path:
     """The folder of a run's checkpoints. Sharded optimizer states fit the number of workers that wrote them, so that
-    with another number the run has another folder and starts again."""
-    name = context.step_id[:32] + (f"-{workers}" if options.zero_stage else "")
+    with another number the run has another folder and starts again. Those of bfloat16 weights always are."""
+    is_sharded = options.zero_stage or (options.method, options.dtype) == ("full", "bfloat16")
+    name = context.step_id[:32] + (f"-{workers}" if is_sharded else "")
     return context.work.absolute() / "train" / name
 
 

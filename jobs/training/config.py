@@ -84,8 +84,9 @@ class FinetuneConfig(OptimizerConfig):
     eval_steps: Annotated[int, Ge(1), Unit("training steps")] | None = None
     """Training steps between evaluations. None: after each epoch."""
     zero_stage: Annotated[int, Interval(ge=0, le=3)] = 1
-    """DeepSpeed ZeRO stage. 0: nothing is sharded; 1: optimizer states; 2: gradients too; 3: all weights too, which is
-    slow and meant for bases that do not fit otherwise (not with nf4)."""
+    """DeepSpeed ZeRO stage. 0: nothing is sharded, except as with 1 where all weights are trained in bfloat16; 1:
+    optimizer states; 2: gradients too; 3: all weights too, which is slow and meant for bases that do not fit otherwise
+    (not with nf4)."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
     """What GPUs keep in the memory of the host, which is slow. `optimizer`: the optimizer states, with zero_stage 1 or
     more; `parameters`: the weights as well, with zero_stage 3."""

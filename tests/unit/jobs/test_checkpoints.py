@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from regression import OPTIONS
 
-from ratchet.jobs.training.checkpoints import Checkpoints, list_checkpoints
+from ratchet.jobs.training.checkpoints import Checkpoints, list_checkpoints, run_folder
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.orchestrator.job_interface import Context
@@ -59,3 +60,21 @@ def test_a_killed_run_leaves_no_model_behind(
     assert not any(map(find_damage, folders))
     assert sorted(checkpoints.folder.iterdir()) == folders
     assert not list((tmp_path / "temporary").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("method", "dtype", "stage", "shared"),
+    [
+        ("lora", "bfloat16", 0, True),
+        ("full", "float32", 0, True),
+        ("full", "bfloat16", 0, False),
+        ("lora", "float32", 1, False),
+    ],
+)
+def test_another_number_of_workers_goes_on_where_nothing_is_sharded(
+    method: Any, dtype: Any, stage: int, shared: bool, context: Callable[..., Context]
+) -> None:
+    """DeepSpeed shards the optimizer's states of bfloat16 weights at stage 0 too: `ratchet.models.engine`."""
+    options = replace(OPTIONS, method=method, dtype=dtype, zero_stage=stage)
+    one, two = (run_folder(context(), options, workers) for workers in (1, 2))
+    assert (one == two) == shared
