@@ -66,7 +66,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 def write_model(kind: str, inputs: Inputs, target: Path) -> None:
     """Write a whole model: a merged one, or a copy; embedders with the files of sentence-transformers."""
     if inputs.adapter is None:
-        shutil.copytree(inputs.model, target, ignore=shutil.ignore_patterns(*OTHER_FORMATS, *TRAINING_STATE, ".*"))
+        copy_folder(inputs.model, target)
         if kind == "embedder" and not (target / "modules.json").is_file():
             encoding_config = read_encoding_config(inputs.model)
             encoding_config.write(target)
@@ -80,10 +80,17 @@ def write_model(kind: str, inputs: Inputs, target: Path) -> None:
 
 def write_adapter(adapter: Path, base_name: str, target: Path) -> None:
     """Copy an adapter, and name its base in it, by which PEFT and the hub find it."""
-    shutil.copytree(adapter, target)
+    copy_folder(adapter, target)
     file = target / lora.CONFIG
     about = json.loads(file.read_text()) | {"base_model_name_or_path": base_name or None}
     file.write_text(json.dumps(about, indent=2, sort_keys=True) + "\n")
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy what other libraries read. The copy can be written, which the store's folders cannot."""
+    ignored = shutil.ignore_patterns(*OTHER_FORMATS, *TRAINING_STATE, ".*")
+    shutil.copytree(source, target, copy_function=shutil.copyfile, ignore=ignored)
+    target.chmod(0o755)
 
 
 def compare(kind: str, form: str, inputs: Inputs, target: Path, dtype: str) -> dict[str, float]:

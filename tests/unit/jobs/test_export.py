@@ -21,6 +21,7 @@ from ratchet.models.model_files import MINILM, resolve
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig
 from ratchet.orchestrator.job_interface import Context, Result
+from ratchet.orchestrator.store.read_only import make_read_only, set_read_only
 
 pytestmark = pytest.mark.slow
 
@@ -112,6 +113,21 @@ def test_a_published_model_is_copied_without_other_formats(minilm: Path, context
     assert (folder / "model.safetensors").read_bytes() == (minilm / "model.safetensors").read_bytes()
     assert {"sentence_transformers/difference", "transformers/difference"} <= result.metrics.keys()
     assert result.note.startswith("the same in sentence_transformers, transformers")
+
+
+@pytest.mark.parametrize("form", ["model", "adapter"])
+def test_what_the_store_made_read_only_is_written_to(
+    form: str, minilm: Path, context: MakeContext, tmp_path: Path
+) -> None:
+    """By its bits, since tests may run as root, who may write everything."""
+    base = make("bert", transformers.AutoModel, tmp_path / "base", minilm, vocab_size=30522)
+    EncodingConfig("mean").write(base)
+    given = (base, make_adapter(base, "embedder", tmp_path / "adapter")) if form == "adapter" else (base, None)
+    for folder in filter(None, given):
+        make_read_only(folder)
+        set_read_only(folder)
+    folder, _ = export(context(), *given, form=form, card="# A card")
+    assert all(path.stat().st_mode & 0o200 for path in (folder, *folder.rglob("*")))
 
 
 def test_a_folder_that_another_library_reads_differently_is_refused(
