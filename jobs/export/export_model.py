@@ -50,8 +50,6 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs) -> None:
-    if config.form == "adapter" and inputs.adapter is None:
-        raise InputError("export_model.form: adapter given, for a model without one; expected a model; leave it out")
     if config.onnx or config.int8:
         check_onnx(config, inputs)
     if inputs.model is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ratchet.errors import ArtifactError
+from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.export.export_model import Config, Inputs
 from ratchet.jobs.export.libraries import compare_decoder, compare_embedder, compare_reranker
 from ratchet.models.adapters import lora, merging
@@ -29,7 +29,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     target, kind = context.out / "model", find_usage(inputs.model, inputs.adapter)
     context.progress(Progress(0, 2, "stages", "writing"))
     if config.form == "adapter":
-        assert inputs.adapter is not None  # `check` made sure
+        if inputs.adapter is None:  # when planned, its step may be still to come
+            raise InputError("export_model.form: adapter given, for a model without one; expected model; leave it out")
         write_adapter(inputs.adapter, config.base_name, target)
     else:
         write_model(kind, inputs, target)
