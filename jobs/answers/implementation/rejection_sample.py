@@ -27,12 +27,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         )
     task = read_task(inputs.samples)
     total = unsolved = kept = 0
-    files = {path.name: path for path in list_shards(inputs.completions)}
     for path in list_shards(inputs.samples):
         rows: list[dict[str, Any]] = []
-        completed = (
-            {row["id"]: row for row in pq.read_table(files[path.name]).to_pylist()} if path.name in files else {}
-        )
+        file = inputs.completions / path.name
+        completed = {row["id"]: row for row in (pq.read_table(file).to_pylist() if file.is_file() else ())}
         for sample in pq.read_table(path).to_pylist():
             if (completion := completed.get(sample["id"], {})).get("questions") != sample["questions"]:
                 raise InputError(
