@@ -166,6 +166,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     check_same_task(config, inputs, read_task_name(inputs.samples))  # at plan time the model may not have existed
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
+    conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
+    for path in shards:  # before a model is loaded: with another limit this is another step, without its answers
+        for (talk,) in _start_conversations(_read_samples(path), 1):
+            talk.tokenize_prompt(conversations, config.max_prompt_length)
     config = resolve_dtype(context, config)
     check_vllm(config, inputs)  # at plan time the samples may not have existed
     counts = run_engine(context, shards, config, inputs, Worker, ShardClient, total)

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 
 from ratchet.data.tables import list_shards, write_table
 from ratchet.data.tasks.answers import TEACHER_LOGPROBS
-from ratchet.data.tasks.task import SAMPLES, read_task_file, row_to_sample, write_task_name
+from ratchet.data.tasks.task import SAMPLES, read_task_file, write_task_name
 from ratchet.errors import InputError
 from ratchet.jobs.answers.chat_options import read_chat
 from ratchet.jobs.answers.teacher_logprobs import Config, Inputs
@@ -35,23 +35,16 @@ class Worker:
         self.rows = AutoConfig.from_pretrained(inputs.student).get_text_config().vocab_size
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
-        samples = [row_to_sample(row) for row in pq.read_table(source).to_pylist()]
-        tokens = []
-        for sample in samples:
-            questions, targets = zip(*sample.turns, strict=True)
-            tokens.append(self.decoder.conversations.tokenize_sample(sample.system, questions, targets))
-            if len(tokens[-1].ids) > self.config.max_length:
-                raise InputError(
-                    f"teacher_logprobs.max_length: sample {sample.id} has {len(tokens[-1].ids)} tokens; expected at"
-                    f" most {self.config.max_length}; raise it, or remove the sample"
-                )
+        samples = pq.read_table(source).to_pylist()
+        tokenize = self.decoder.conversations.tokenize_sample
+        tokens = [tokenize(own["system"], own["questions"], own["targets"]) for own in samples]
         rows: list[dict[str, Any]] = [{} for _ in samples]
         done = 0
         for batch in batch_by_tokens([len(one.ids) for one in tokens], self.batch_tokens) if tokens else []:
             found = top_logprobs(self.decoder, [tokens[i] for i in batch], self.config.top_k, rows=self.rows)
             for i, one in zip(batch, found, strict=True):
                 rows[i] = {
-                    "id": samples[i].id,
+                    "id": samples[i]["id"],
                     "top_k": one.ids_TK.shape[1],
                     "token_ids": one.ids_TK.ravel(),
                     "logprobs": one.logprob_TK.ravel(),
@@ -65,6 +58,14 @@ class Worker:
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
+    tokenize = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0]).tokenize_sample
+    # Before the model is loaded: with another limit this is another step, and what was computed would be lost.
+    for row in (row for path in shards for row in pq.read_table(path).to_pylist()):
+        if (size := len(tokenize(row["system"], row["questions"], row["targets"]).ids)) > config.max_length:
+            raise InputError(
+                f"teacher_logprobs.max_length: sample {row['id']} has {size} tokens; expected at most"
+                f" {config.max_length}; raise it, or remove the sample"
+            )
     device = name_device(context.resources.gpus)
     config = resolve_dtype(context, config)
     arguments = {"config": config, "inputs": inputs, "batch_tokens": context.resources.batch_tokens, "device": device}

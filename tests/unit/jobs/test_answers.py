@@ -212,6 +212,21 @@ def test_a_teachers_answers_are_found_by_the_samples_ids(made: Path, tmp_path: P
         rejection_sample.JOB.load()(context(), *given)
 
 
+def test_what_is_too_long_is_an_error_before_a_model_is_loaded(
+    made: Path, context: MakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not hours later, in the last shard: with another limit it is another step."""
+    monkeypatch.setattr(decoder, "load", None)
+    samples = made / "prepared/train"
+    here = dataclasses.replace(context(), holds_resources=True)
+    asked = generate.Config(max_prompt_length=3, dtype="float32"), generate.Inputs(made / "base", samples)
+    with pytest.raises(ModelError, match=r"prompt of .* expected at most 3; raise max_prompt_length"):
+        generate.JOB.load()(here, *asked)
+    config = teacher_logprobs.Config(max_length=3, dtype="float32")
+    with pytest.raises(InputError, match=r"teacher_logprobs.max_length: sample .* expected at most 3; raise it"):
+        teacher_logprobs.JOB.load()(here, config, teacher_logprobs.Inputs(made / "base", samples, made / "base"))
+
+
 def test_an_adapter_of_another_task_does_not_answer(made: Path, tmp_path: Path, context: MakeContext) -> None:
     write_task_name(tmp_path / "adapter", "gsm8k")
     given = generate.Inputs(made / "base", made / "prepared/test", tmp_path / "adapter")
