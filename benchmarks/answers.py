@@ -92,7 +92,16 @@ def generating(given: argparse.Namespace) -> None:
     chance = np.random.default_rng(1)
     spare = tempfile.TemporaryDirectory()
     folder = Path(spare.name)
-    save_decoder(folder, ["12 + 3"], vocabulary=400, hidden=512, layers=8, heads=8, positions=2048, seed=0)
+    save_decoder(
+        folder,
+        ["12 + 3"],
+        vocab_size=400,
+        hidden_size=512,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        max_position_embeddings=2048,
+        seed=0,
+    )
     one = decoder.load(folder)
     lengths = [int(chance.integers(20, 60)) * (8 if i % 4 == 0 else 1) for i in range(given.prompts)]
     prompts = [chance.integers(3, 250, length).tolist() for length in lengths]

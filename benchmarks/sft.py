@@ -25,7 +25,8 @@ WAYS = {
     "peer": "trl SFTTrainer, float32",
     "peer-bf16": "trl SFTTrainer, bf16=True",
 }
-SHAPE = {"hidden": 512, "layers": 8, "heads": 8, "vocabulary": 4096, "positions": 1024, "seed": 0}
+SHAPE = {"hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8}
+SHAPE |= {"vocab_size": 4096, "max_position_embeddings": 1024, "seed": 0}
 HEAD_ROWS = 32_768
 LONGEST = 512
 

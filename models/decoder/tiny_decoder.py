@@ -43,27 +43,27 @@ def save_decoder(
     folder: Path,
     texts: Iterable[str],
     *,
-    vocabulary: int,
-    hidden: int,
-    layers: int,
-    heads: int,
-    positions: int,
+    vocab_size: int,
+    hidden_size: int,
+    num_hidden_layers: int,
+    num_attention_heads: int,
+    max_position_embeddings: int,
     seed: int,
 ) -> int:
-    """Write model and tokenizer as a Hugging Face folder. Returns the number of parameters."""
-    words = train_tokenizer(texts, vocabulary)
+    """Write model and tokenizer as a Hugging Face folder. vocab_size: at most. Returns the number of parameters."""
+    words = train_tokenizer(texts, vocab_size)
     words.save_pretrained(str(folder))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(
             Qwen2Config(
                 vocab_size=-(-(len(words) + 8) // 64) * 64,  # room for tokens that transformers adds
-                hidden_size=hidden,
-                intermediate_size=4 * hidden,
-                num_hidden_layers=layers,
-                num_attention_heads=heads,
-                num_key_value_heads=heads,
-                max_position_embeddings=positions,
+                hidden_size=hidden_size,
+                intermediate_size=4 * hidden_size,
+                num_hidden_layers=num_hidden_layers,
+                num_attention_heads=num_attention_heads,
+                num_key_value_heads=num_attention_heads,
+                max_position_embeddings=max_position_embeddings,
                 tie_word_embeddings=True,
                 pad_token_id=words.pad_token_id,
                 eos_token_id=words.eos_token_id,

@@ -32,5 +32,14 @@ def make_grpo_files(folder: Path) -> grpo.Inputs:
         write_shards(folder / name, rows, SAMPLES, 10)
         write_task_name(folder / name, "chat", verifier="verify", code=VERIFIER, file="mine.py")
         texts += [question for question, _ in turns]
-    save_decoder(folder / "base", texts, vocabulary=300, hidden=32, layers=2, heads=2, positions=256, seed=0)
+    save_decoder(
+        folder / "base",
+        texts,
+        vocab_size=300,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=256,
+        seed=0,
+    )
     return grpo.Inputs(folder / "base", folder / "train", folder / "valid")

@@ -84,7 +84,16 @@ def make_inputs(folder: Path) -> sft.Inputs:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     texts = write_samples(folder / "train", 20, 0)
     write_samples(folder / "valid", 9, 1)
-    save_decoder(folder / "fresh", texts, vocabulary=300, hidden=32, layers=2, heads=2, positions=256, seed=0)
+    save_decoder(
+        folder / "fresh",
+        texts,
+        vocab_size=300,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=256,
+        seed=0,
+    )
     fresh = sft.Inputs(folder / "fresh", folder / "train", folder / "valid")
     config = dataclasses.replace(CONFIG, method="full", epochs=15, learning_rate=1e-2, eval_steps=45)
     train(folder / "base", config, fresh)

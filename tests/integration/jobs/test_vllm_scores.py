@@ -72,7 +72,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for row in mined
     ]
     write_shards(folder / "ranked", ranked, RANKED, 3)
-    save_decoder(folder / "base", TEXTS, vocabulary=300, hidden=64, layers=2, heads=2, positions=256, seed=0)
+    save_decoder(
+        folder / "base",
+        TEXTS,
+        vocab_size=300,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=256,
+        seed=0,
+    )
     kinds = {"causal": transformers.AutoModelForCausalLM, "plain": transformers.AutoModel}
     model = kinds["causal"].from_pretrained(folder / "base")
     with torch.no_grad():

@@ -51,7 +51,16 @@ def make_adapter(kind: Any, base: Path, folder: Path, task: str) -> Path:
 def found(tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("spread")
     texts = ["Yes, one and two are three words.", "No: a passage of some more words", "user system assistant"]
-    save_decoder(folder / "base", texts, vocabulary=300, hidden=32, layers=4, heads=4, positions=512, seed=0)
+    save_decoder(
+        folder / "base",
+        texts,
+        vocab_size=300,
+        hidden_size=32,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        max_position_embeddings=512,
+        seed=0,
+    )
     tied = transformers.AutoModelForCausalLM.from_pretrained(folder / "base")
     with torch.no_grad():
         for parameter in tied.parameters():
