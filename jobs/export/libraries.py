@@ -65,12 +65,10 @@ def compare_embedder(folder: Path, dtype: str, adapter: Path | None = None) -> d
         from FlagEmbedding import FlagModel
 
         options = {f"{role}_instruction_format": "{}{}" for role in TEXTS}
-        options |= {"query_instruction_for_retrieval": prompts["query"]}
-        options |= {"passage_instruction_for_retrieval": prompts["passage"]}
+        options |= {f"{role}_instruction_for_retrieval": prompt for role, prompt in prompts.items()}
         given: dict[str, Any] = {"pooling_method": config.pooling, "normalize_embeddings": config.normalize}
         model = FlagModel(str(folder), **given, **options, use_fp16=False, devices="cpu")
-        encode: dict[Role, Any] = {"query": model.encode_queries, "passage": model.encode_corpus}
-        return {role: encode[role](texts) for role, texts in TEXTS.items()}
+        return {"query": model.encode_queries(QUERIES), "passage": model.encode_corpus(PASSAGES)}
 
     def use_onnxruntime() -> Mapping[Role, np.ndarray]:
         model = encoder.load(folder, onnx=folder / ONNX)

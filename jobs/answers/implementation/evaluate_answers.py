@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -60,7 +59,7 @@ class _Statistics:
     def add(self, row: dict[str, Any]) -> dict[str, Any]:
         """Verify the completions of a sample and return a row of VERIFICATIONS."""
         gold = json.loads(row["gold"])
-        verified = list(map(self._verify, itertools.repeat(gold), row["answers"], row["truncated"]))
+        verified = [self._verify(gold, *own) for own in zip(row["answers"], row["truncated"], strict=True)]
         self.questions += [[own[q].label for own in verified] for q in range(len(verified[0]))]
         for own in verified:
             for verification in own:
