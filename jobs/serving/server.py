@@ -10,7 +10,7 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ratchet.errors import InputError
@@ -60,13 +60,14 @@ def serve(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
         kind = "GPU" if machine.get("GPU") else "CPU"
         if arguments.replicas > machine[kind]:
             raise _refuse_replicas(arguments, f"{machine[kind]:g} {kind}s of the cluster")
-        threads = int(machine["CPU"]) // arguments.replicas
+        cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+        threads = count_threads(cpus, arguments.replicas)
         deployment = ray_serve.deployment(
             num_replicas=arguments.replicas,
             max_ongoing_requests=100,
             ray_actor_options={"num_gpus": 1} if kind == "GPU" else {"num_cpus": threads},
         )(ModelServer)
-        application = deployment.bind({name: str(path) for name, path in paths.items()}, token, max(1, threads))
+        application = deployment.bind({name: str(path) for name, path in paths.items()}, token, threads)
         ray_serve.run(application, name=NAME, logging_config=quiet)
         _tell(paths, arguments, "" if given else token)
         threading.Event().wait()
@@ -76,6 +77,11 @@ def serve(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
         if address != "local":  # else everything ends with Ray
             ray_serve.delete(NAME)
         ray.shutdown()
+
+
+def count_threads(cpus: Sequence[int], replicas: int) -> int:
+    """Return the most CPUs that each replica can have, so that all have room. cpus: those of each machine."""
+    return max((n for n in range(1, max(cpus) + 1) if sum(own // n for own in cpus) >= replicas), default=1)
 
 
 def check(arguments: argparse.Namespace) -> None:
