@@ -19,6 +19,7 @@ from ratchet.errors import InputError
 from ratchet.extras import require_extra
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
+from ratchet.jobs.answers.sft import LABELS
 from ratchet.jobs.training.config import (
     FinetuneConfig,
     OptimizerConfig,
@@ -31,8 +32,6 @@ from ratchet.jobs.training.config import (
 from ratchet.jobs.training.schedule import check_warmup
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Seed, Unit
 
-LABELS = 1024
-"""Labels whose logits take as much memory as the tiles in which TRL computes them, or more."""
 LEARNING_RATES = {"lora": 1e-5, "full": 1e-6}
 """By `method`, where `learning_rate` is None."""
 
@@ -151,7 +150,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     counts = {
         "total": config.steps * rows * length,
         "passes": 2 + (config.kl_weight > 0),
-        "labels": min(tokens, LABELS),
+        "labels": min(tokens, LABELS),  # whose logits take as much memory as TRL's tiles, or more
     }
     folder = needs.find_model("base", inputs, parents)
     found = needs.train(folder, "causal", options, resources, length=length, tokens=tokens, **counts)

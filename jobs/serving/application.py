@@ -5,7 +5,7 @@
 import asyncio
 import base64
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -68,13 +68,6 @@ def _answer_error(status: int, message: str) -> JSONResponse:
     return JSONResponse({"error": {"message": message, "type": "invalid_request_error", "code": None}}, status)
 
 
-def encode_vector(vector_D: np.ndarray, encoding_format: str) -> str | Sequence[float]:
-    """Return a vector as the values of JSON, or as base64 of little-endian float32."""
-    if encoding_format == "base64":
-        return base64.b64encode(vector_D.astype("<f4").tobytes()).decode()
-    return vector_D.tolist()
-
-
 @serve.ingress(application)
 class ModelServer:
     """A replica: all models, and the routes."""
@@ -122,10 +115,10 @@ class ModelServer:
         if request.dimensions:
             vectors_ND = vectors_ND[:, : request.dimensions]
             vectors_ND = vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-12)
-        rows = [
-            {"object": "embedding", "index": index, "embedding": encode_vector(vector_D, request.encoding_format)}
-            for index, vector_D in enumerate(vectors_ND)
-        ]
+        values = vectors_ND.tolist()
+        if request.encoding_format == "base64":  # of float32, little-endian
+            values = [base64.b64encode(vector_D.astype("<f4").tobytes()).decode() for vector_D in vectors_ND]
+        rows = [{"object": "embedding", "index": index, "embedding": value} for index, value in enumerate(values)]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return {"object": "list", "data": rows, "model": request.model, "usage": usage}
 

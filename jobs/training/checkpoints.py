@@ -72,10 +72,9 @@ class Checkpoints:
         self.folder = run_folder(context, options, worker.world_size)
         # Part of the names of checkpoints: restarted workers never write into a folder that was left half written.
         self.start_id = gather_objects(f"{context.attempt}-{os.urandom(3).hex()}")[0]
+        # The model as it is, until it is part of a checkpoint, and the best one so far.
         self.made = self.folder / f"unfinished-model-{self.start_id}"
-        """The model as it is, until it is part of a checkpoint."""
         self.best: Path | None = None
-        """The best model so far."""
 
     def save_model(self, is_best: bool, step: int | None) -> None:
         """Write the model as it is: as the best one, and as the checkpoint of a training step. Called on one worker.

@@ -206,7 +206,9 @@ class TrainingLoop:
         learning_rate = learning_rate_at(number, self.total, options)
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate * group.get("lr_scale", 1.0)
-        own_norm = self._gradient_norm() if options.zero_stage == 0 else 0.0
+        # DeepSpeed does not return the norm with ZeRO stage 0, where every worker has the whole gradient.
+        gradients = [weight.grad for weight in self.task.model.parameters() if weight.grad is not None]
+        own_norm = float(torch.nn.utils.get_total_norm(gradients)) if gradients and not options.zero_stage else 0.0
         self.engine.step()
         norm = self.engine.get_global_grad_norm()
         self._record(all_tokens, loss, learning_rate, own_norm if norm is None else float(norm))
@@ -244,11 +246,6 @@ class TrainingLoop:
         preempted = poll and self.preemption.poll()
         every = self.options.save_steps
         return preempted or (len(self.history.loss) % every == 0 if every else overdue)
-
-    def _gradient_norm(self) -> float:
-        """The norm of the gradient, which every worker has whole with ZeRO stage 0. DeepSpeed does not return it."""
-        gradients = [weight.grad for weight in self.task.model.parameters() if weight.grad is not None]
-        return float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
 
     def _report(self, stage: str, loss: float) -> None:
         seconds = max(1e-9, time.monotonic() - self.reported_at)

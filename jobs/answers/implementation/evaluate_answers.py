@@ -108,8 +108,7 @@ class _Statistics:
         found: dict[str, float | int | str] = {}
         for k in (k for k in ks if k <= num_completions):
             found[f"pass@{k}"] = round(sum(pass_at_k(num_completions, c, k) for c in correct) / len(correct), 6)
-        for name, total in self.scores.items():
-            found[name] = round(total / self.labels.total(), 6)
+        found |= {name: round(total / self.labels.total(), 6) for name, total in self.scores.items()}
         means = {name: round(total / len(self.groups), 4) for name, total in self.totals.items()}
         latency = means.pop("latency")
         found |= {"questions": len(self.questions), "questions_per_group": round(len(correct) / len(self.groups), 4)}
