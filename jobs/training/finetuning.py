@@ -72,7 +72,7 @@ class FinetuneTask:
             return model
         names, resumes = config.target_modules, config.start_from == "current_best"
         if current_best is not None and resumes:
-            with_adapter = lora.load(model, current_best, trainable=True)
+            with_adapter = lora.load(model, current_best, trainable=True, lora_dropout=config.lora_dropout)
         else:
             with_adapter = lora.attach(
                 model,

@@ -76,12 +76,15 @@ def save(model: PeftModel, folder: Path) -> None:
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
-def load(model: Any, folder: Path, *, trainable: bool = False) -> PeftModel:
-    """Add a saved adapter to a plain model. Raises ModelError for a folder without one, or one for another model."""
-    from peft import PeftModel
+def load(model: Any, folder: Path, *, trainable: bool = False, lora_dropout: float = 0.0) -> PeftModel:
+    """Add a saved adapter to a plain model. lora_dropout: that of now, not that of its training. Raises ModelError for
+    a folder without one, or one for another model."""
+    from peft import PeftConfig, PeftModel
 
     with fitting(folder):
-        return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable)
+        config = PeftConfig.from_pretrained(str(folder))
+        config.lora_dropout = lora_dropout
+        return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable, config=config)
 
 
 @contextmanager

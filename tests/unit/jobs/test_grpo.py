@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from grpo_files import FAST, make_grpo_files
 from transformers import TrainerCallback
 
@@ -107,6 +109,19 @@ def test_adapters_and_their_reference_are_float32_over_any_base(
     assert [entry["kl"] > 0 for entry in trainer.state.log_history[:2]] == [False, True]
     task.save(tmp_path / "adapter")
     assert {path.name for path in (tmp_path / "adapter").iterdir()} == {lora.CONFIG, lora.WEIGHTS, "task.json"}
+
+
+def test_an_adapter_that_was_trained_with_dropout_is_trained_without(inputs: grpo.Inputs, tmp_path: Path) -> None:
+    base = transformers.AutoModelForCausalLM.from_pretrained(inputs.base)
+    shape: dict[str, Any] = {"lora_r": 4, "lora_alpha": 8.0, "target_modules": "all-linear"}
+    lora.save(lora.attach(base, **shape, lora_dropout=0.1, seed=0, task="CAUSAL_LM"), tmp_path / "adapter")
+    given = dataclasses.replace(inputs, current_best=tmp_path / "adapter")
+    task = make_task(dataclasses.replace(FAST, steps=1, method="lora"), given, tmp_path)
+    optimizer = torch.optim.AdamW([weight for weight in task.model.parameters() if weight.requires_grad])
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    task.make_trainer(tmp_path / "made", (optimizer, schedule), TrainerCallback()).train()
+    task.save(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / lora.CONFIG).read_text())["lora_dropout"] == 0
 
 
 @pytest.mark.parametrize(
