@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -25,6 +26,7 @@ from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.selection import write_selection
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models.adapters import lora
+from ratchet.models.adapters.shard_merge import list_tensors
 from ratchet.models.batching import find_overhead, group_by_length
 from ratchet.models.dropout import DropoutMasks
 from ratchet.models.engine import load_partitioned
@@ -236,7 +238,7 @@ def _curves(history: TrainHistory) -> dict[str, dict[str, list[float]]]:
 
 def _keep_start(config: FinetuneConfig, inputs: Any, folder: Path) -> None:
     """Put the current best into the folder, or for a bare base its weights: as they are, or as an adapter that changes
-    nothing (B is 0). The other files, with what the settings say of texts, stay as training wrote them."""
+    nothing (B is 0, and a head is the base's). The other files, with what the settings say of texts, stay as training wrote them."""
     if inputs.current_best is not None:
         shutil.rmtree(folder)
         shutil.copytree(inputs.current_best, folder)
@@ -246,9 +248,15 @@ def _keep_start(config: FinetuneConfig, inputs: Any, folder: Path) -> None:
         for path in [inputs.base / "config.json", *inputs.base.glob("model*.safetensors*")]:
             shutil.copyfile(path, folder / path.name)
     else:
-        weights = load_file(folder / "adapter_model.safetensors")
-        unchanged = {name: value * 0 if "lora_B" in name else value for name, value in weights.items()}
-        save_file(unchanged, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        weights = load_file(folder / lora.WEIGHTS)
+        stored = {f"base_model.model.{one.name}": one for one in list_tensors(inputs.base)}
+        for name, value in weights.items():
+            if "lora_B" in name:
+                weights[name] = value * 0
+            elif (one := stored.get(name)) is not None:  # of a head, which is trained in full
+                with safe_open(inputs.base / one.file, "pt") as file:
+                    weights[name] = file.get_tensor(one.name).to(value.dtype)
+        save_file(weights, folder / lora.WEIGHTS, metadata={"format": "pt"})
 
 
 def _rounded(value: float) -> float:

@@ -9,14 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+import transformers
 from reranker_finetuning import FAST, make_inputs
 
 from ratchet.data.tables import MINED, RANKED, read_shards, write_shards, write_table
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs, check
 from ratchet.jobs.retrieval.implementation.finetune_reranker import TrainTask
+from ratchet.jobs.training.finetuning import _keep_start
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models import loading
+from ratchet.models.model_files import copy_tokenizer
 from ratchet.models.reranker import reranker
 from ratchet.orchestrator.job_interface import Resources
 from ratchet.orchestrator.job_interface.settings import validate
@@ -35,6 +38,24 @@ def test_halves_train_on_different_queries(inputs: Inputs) -> None:
     first, second = (task.triplets.queries["id"].to_pylist() for task in tasks)
     assert sorted([*first, *second]) == sorted(read_shards(inputs.mined)["id"].to_pylist())
     assert min(len(first), len(second)) > 20
+
+
+def test_the_base_that_is_kept_has_its_own_head(inputs: Inputs, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    base = transformers.AutoModelForSequenceClassification.from_pretrained(inputs.base, num_labels=1)
+    base.save_pretrained(tmp_path / "base")
+    copy_tokenizer(inputs.base, tmp_path / "base")
+    given = dataclasses.replace(inputs, base=tmp_path / "base")
+    assert reranker.can_score(given.base)
+    task = TrainTask(WorkerInfo(0, 1, "cpu"), FAST, given, Resources(1, cpus=1.0, gpus=0.0))
+    with torch.no_grad():
+        for weight in task.model.parameters():
+            weight += weight.requires_grad * 0.1
+    task.save(tmp_path / "adapter")
+    _keep_start(FAST, given, tmp_path / "adapter")
+    asked: Any = (["a query"] * 2, [["a passage"], ["another one"]])
+    kept, own = (reranker.load(given.base, one, dtype="float32", device="cpu") for one in (tmp_path / "adapter", None))
+    assert [float(one[0]) for one in kept.score(*asked)] == pytest.approx([float(one[0]) for one in own.score(*asked)])
 
 
 @pytest.mark.slow
