@@ -23,13 +23,12 @@ from ratchet.jobs.answers.sft import LABELS
 from ratchet.jobs.training.config import (
     FinetuneConfig,
     OptimizerConfig,
-    check_checkpoints,
     check_config,
     check_no_adapter,
     list_training_metrics,
     require,
 )
-from ratchet.jobs.training.schedule import check_warmup
+from ratchet.jobs.training.schedule import check_steps
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Seed, Unit
 
 LEARNING_RATES = {"lora": 1e-5, "full": 1e-6}
@@ -105,8 +104,7 @@ def check(config: Config, inputs: Inputs) -> None:
     require_extra("grpo: given", "grpo", "trl")
     increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
     require("grpo", config, [("checkpoints", increasing, "increasing training steps")])
-    check_checkpoints(config.checkpoints, config.steps)
-    check_warmup(config.warmup_steps, config.steps)
+    check_steps(config, config.steps)
     check_config("grpo", make_options(config, False), inputs.base)
     if inputs.base is not None:
         from ratchet.models.decoder import decoder

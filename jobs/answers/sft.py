@@ -18,14 +18,13 @@ from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.training.config import (
     WARM_START,
     FinetuneConfig,
-    check_checkpoints,
     check_config,
     check_no_adapter,
     count_feedable_workers,
     list_training_metrics,
     require,
 )
-from ratchet.jobs.training.schedule import check_warmup
+from ratchet.jobs.training.schedule import check_steps
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
 
 DEFAULT_MAX_LENGTH = 2048
@@ -110,9 +109,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     check_no_adapter("sft", config.method, inputs, parents)
     check_chat(config, inputs, parents)
     if (samples := needs.count(parents, "train", "train")) is not None:
-        most = -(-samples // config.batch_size) * config.epochs
-        check_checkpoints(config.checkpoints, most)
-        check_warmup(config.warmup_steps, most)
+        check_steps(config, -(-samples // config.batch_size) * config.epochs)
     return Result()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -216,15 +215,6 @@ def drop_refused_teacher(config: C, parents: Parents) -> C:
     was refused. It says so by `REFUSED` in its metrics."""
     is_refused = "mined" in parents and REFUSED in parents["mined"].metrics
     return replace(config, distillation="none") if is_refused else config
-
-
-def check_checkpoints(checkpoints: Sequence[int], total: int) -> None:
-    """Raise InputError for a checkpoint after the last training step."""
-    if checkpoints and checkpoints[-1] > total:
-        raise InputError(
-            f"checkpoints: {checkpoints[-1]} given, of {total} training steps in all; expected training steps within"
-            " them; leave it out, or train for more epochs"
-        )
 
 
 def check_no_adapter(job: str, method: str, inputs: Any, parents: Parents) -> None:

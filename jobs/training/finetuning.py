@@ -238,7 +238,7 @@ def _curves(history: TrainHistory) -> dict[str, dict[str, list[float]]]:
 
 def _keep_start(config: FinetuneConfig, inputs: Any, folder: Path) -> None:
     """Put the current best into the folder, or for a bare base its weights: as they are, or as an adapter that changes
-    nothing (B is 0, and a head is the base's). The other files, with what the settings say of texts, stay as training wrote them."""
+    nothing (B is 0, the head the base's). The other files, with what the settings say of texts, stay as they are."""
     if inputs.current_best is not None:
         shutil.rmtree(folder)
         shutil.copytree(inputs.current_best, folder)

@@ -19,7 +19,7 @@ from peft import PeftModel
 
 from ratchet.errors import ArtifactError
 from ratchet.jobs.training.checkpoints import Checkpoints
-from ratchet.jobs.training.config import FinetuneConfig, check_checkpoints
+from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.finetuning import FinetuneTask
 from ratchet.jobs.training.schedule import TrainHistory, is_better, learning_rate_at
 from ratchet.jobs.training.task import WorkerInfo
@@ -93,7 +93,6 @@ class TrainingLoop:
         self.engine = self._start_engine()
         self.total = sum(self.task.steps[: options.epochs])
         learning_rate_at(0, self.total, options)  # raises before anything is computed
-        check_checkpoints(options.kept_steps, self.total)
         self.history = TrainHistory()
         self.checkpoints = Checkpoints(context, options, self.worker, self.task, self.engine)
         self.saved_at = self.reported_at = time.monotonic()

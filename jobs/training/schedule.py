@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ratchet.errors import InputError
-from ratchet.jobs.training.config import FinetuneConfig
+from ratchet.jobs.training.config import FinetuneConfig, OptimizerConfig
 
 
 @dataclass
@@ -53,21 +53,27 @@ def is_better(metric: str, values: Mapping[str, float], than: Mapping[str, float
     return values[metric] < than[metric] if metric.endswith("loss") else values[metric] > than[metric]
 
 
-def check_warmup(warmup_steps: int | None, steps: int) -> None:
-    """Raise InputError if the warm-up is not shorter than the run of that many training steps."""
-    if warmup_steps is not None and warmup_steps >= steps:
+def check_steps(config: OptimizerConfig, steps: int) -> None:
+    """Raise InputError if the warm-up is not shorter than the run of that many training steps, and for a checkpoint
+    after the last one."""
+    if config.warmup_steps is not None and config.warmup_steps >= steps:
         raise InputError(
-            f"warmup_steps: {warmup_steps} given, of {steps} steps in all; expected fewer; lower it, or set"
+            f"warmup_steps: {config.warmup_steps} given, of {steps} steps in all; expected fewer; lower it, or set"
             " warmup_ratio instead"
+        )
+    if (checkpoints := getattr(config, "checkpoints", ())) and checkpoints[-1] > steps:
+        raise InputError(
+            f"checkpoints: {checkpoints[-1]} given, of {steps} training steps in all; expected training steps within"
+            " them; leave it out, or train for more epochs"
         )
 
 
 def learning_rate_at(step: int, steps: int, options: FinetuneConfig) -> float:
     """Return the learning rate of training step 0 <= step < steps: a linear warm-up, then a decay to 0, or constant.
 
-    Raises InputError if the warm-up is not shorter than the run.
+    Raises InputError as `check_steps`.
     """
-    check_warmup(options.warmup_steps, steps)
+    check_steps(options, steps)
     warmup = math.ceil(options.warmup_ratio * steps) if options.warmup_steps is None else options.warmup_steps
     if step < warmup:
         return options.learning_rate * ((step + 1) / warmup)
