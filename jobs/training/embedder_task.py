@@ -96,7 +96,7 @@ class EmbedderTask(FinetuneTask):
         embed = partial(self.embed_rows, ids_R, row_ids_R)
         parts = grad_cache.make_backward_passes(embed, batches, gradient, self.worker.world_size)
         tokens = [sum(lengths[row] for row in rows) for rows in batches]
-        return [partial(_run_part, part, count) for part, count in zip(parts, tokens, strict=True)]
+        return [partial(lambda part, count: (part(), count), *own) for own in zip(parts, tokens, strict=True)]
 
     def _split_micro_batches(self, lengths: list[int]) -> list[np.ndarray]:
         """Split rows into micro batches of similar length. All workers get the same number; some may be empty."""
@@ -130,7 +130,3 @@ class EmbedderTask(FinetuneTask):
         counter = RankCounter(relevant, scores_R, query_QD=query_QD, device=self.device, **options)
         counter.add(first, own_ND)
         return 1 + np.sum(gather_objects(counter.before_R), axis=0)
-
-
-def _run_part(part: Callable[[], Tensor], tokens: int) -> tuple[Tensor, int]:
-    return part(), tokens

@@ -136,8 +136,7 @@ class TrainTask(AnsweringTask):
             correct, questions = self.verify_answers()
             blank = torch.zeros((1, 1), dtype=torch.int64, device=self.decoder.device)
             self.zero3_sync.finish(lambda: self.decoder.causal(input_ids=blank).logits)
-        labels = int(self.valid.labels_N.sum())
-        found = {"eval_loss": round(sum(gather_objects(total)) / labels, 6)}
+        found = {"eval_loss": round(sum(gather_objects(total)) / int(self.valid.labels_N.sum()), 6)}
         if self.valid_samples:
             found["accuracy"] = round(sum(gather_objects(correct)) / sum(gather_objects(questions)), 6)
         return Evaluation(found)
