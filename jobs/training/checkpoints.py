@@ -104,7 +104,7 @@ class Checkpoints:
         own.mkdir(parents=True)
         self.engine.save_checkpoint(str(own), tag="engine", exclude_frozen_parameters=True, save_latest=False)
         if self.worker.rank == 0:
-            state = {"workers": self.worker.world_size, "history": vars(history)}
+            state = {"workers": self.worker.world_size, "dtype": self.options.dtype, "history": vars(history)}
             (own / "history.json").write_text(json.dumps(state))
             if self.best is not None:
                 take = shutil.move if self.best == self.made else shutil.copytree
@@ -122,8 +122,8 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
 
     def restore(self) -> TrainHistory:
-        """Resume from the last intact checkpoint of this run, else from that of a shorter run with as many workers.
-        Collective."""
+        """Resume from the last intact checkpoint of this run, else from that of a shorter run with as many workers and
+        the same dtype. Collective."""
         if self.worker.rank == 0:
             for unfinished in self.folder.glob("unfinished-*"):
                 shutil.rmtree(unfinished, ignore_errors=True)
@@ -131,8 +131,8 @@ class Checkpoints:
             if self._is_intact(folder):
                 return self._load(folder)
         if (earlier := self.context.warm_start_from) is not None:
-            workers = json.loads((earlier / "history.json").read_text())["workers"]
-            if workers == self.worker.world_size:
+            made = json.loads((earlier / "history.json").read_text())
+            if (made["workers"], made["dtype"]) == (self.worker.world_size, self.options.dtype):
                 return self._load(earlier)
         return TrainHistory()
 
