@@ -117,6 +117,11 @@ def train(
     total: tokens of the whole training, if known. vectors: texts of a step whose vectors are kept. labels: tokens whose
     logits are kept.
     """
+    if resources.gpus not in (None, 0, 1):
+        raise InputError(
+            f"gpus: {resources.gpus:g} per worker given; expected 0 or 1, since a training worker uses one GPU; set"
+            " gpus=1 and raise workers"
+        )
     if folder is None or _is_small(folder, resources):
         return None
     dtype = _dtype(config, resources)

@@ -115,11 +115,6 @@ def _find_finished(context: Context, options: FinetuneConfig) -> Path | None:
 def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any]) -> None:
     resources = context.resources
     workers, gpus = resources.workers or 1, resources.gpus or 0
-    if gpus not in (0, 1):
-        raise InputError(
-            f"step {context.step}: gpus={gpus:g} per worker given; expected 0 or 1, since a training worker uses one"
-            " GPU; set gpus=1 and raise workers"
-        )
     if context.holds_resources:
         _train_here(context, options, task_class, arguments)
         return

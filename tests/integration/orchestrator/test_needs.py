@@ -248,3 +248,8 @@ def test_a_training_writes_up_to_three_checkpoints(method: str, written: int, mo
     trained = {"full": 494_032_768, "lora": 8_798_208}[method]
     assert foreseen is not None
     assert foreseen.disk == pytest.approx(3 * written * trained / 1e9, rel=0.01)
+
+
+def test_a_training_worker_has_one_gpu_when_planned(models: dict[str, Path]) -> None:
+    with pytest.raises(InputError, match=r"gpus: 2 per worker given; expected 0 or 1, since a training worker"):
+        needs.train(models["0.5B"], "causal", sft.Config(), Resources(1, cpus=1.0, gpus=2.0), length=64, tokens=64)
