@@ -1,25 +1,9 @@
 """The store: results by content, committed once and never partially visible.
 
-    FORMAT                         marks the folder as a store (see `backend`)
-    objects/<manifest digest>/     files of an artifact and its MANIFEST.json; read-only, never changed
-    steps/<step id>/attempts/<n>/  attempt n: its lease and how it ended (see `lease`). The end of the newest attempt
-                                   decides: if it says "commit", it points to the step's object
-    steps/<step id>/staging/       one folder per attempt for its output
-    steps/<step id>/work/          finished shards and checkpoints, reused by the next attempt
-    steps/<step id>/logs/          event files for TensorBoard
-    steps/<step id>/state/         training state for longer steps of the same kind (see `execution.warm_start`)
-    open_attempts/<step id>.<n>    marks an attempt that may be running, so that leases are found without a full scan
-    open_runs/<random>             marks a driver that may be running (see `open_runs`)
-    collections/<random>           objects that `gc` is about to remove (see `announcement`)
-    log/<day>/<time>               commits, withdrawals, promotions and collections (see `audit_log`)
-    runs/<run id>/                 plan, events, report
-    sweeps/<sweep id>/             events, runs of the trials, report (see `sweeps.trial_log`)
-    warm_start/<family>/<value>    step id (see `execution.warm_start`)
-    promoted/<name>                pointer to the object of a step that was given a name
-
-Small control objects are created exclusively (see `backend`); artifacts are plain files. A commit writes to a staging
-folder, verifies it, syncs it to disk and becomes visible in one operation. Where the store is a bucket (see `bucket`),
-its local folder holds copies and work in progress; attempts, objects and runs are in the bucket.
+docs/architecture.md lists its folders. Small control objects are created exclusively (see `backend`); artifacts are
+plain files. A commit writes to a staging folder, verifies it, syncs it to disk and becomes visible in one operation.
+Where the store is a bucket (see `bucket`), its local folder holds copies and work in progress; attempts, objects and
+runs are in the bucket.
 """
 
 from __future__ import annotations
