@@ -1,7 +1,7 @@
 """Object storage as the backend of a store: S3, Google Cloud Storage and Azure, by URL.
 
-The bucket has the same layout as a folder. A local folder holds work in progress and copies of what was
-used; the copies may be removed at any time. The manifest of an object is uploaded last and read first, so that an
+The bucket has the same layout as a folder. A local folder holds work in progress and copies of what was used; the
+copies may be removed at any time. The manifest of an object is uploaded last and read first, so that an
 object that can be found is complete. Downloads are checked against the digests in the manifest.
 
 Credentials and endpoints come from the usual environment variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, AWS_REGION,

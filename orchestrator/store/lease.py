@@ -37,6 +37,9 @@ TTL = 60.0
 BEATS = 12
 """Heartbeats per TTL: the resolution at which the duration of a lost attempt is known."""
 
+HIDDEN = "running"
+"""The start of a process that lives and of which the system does not tell more."""
+
 
 @dataclass(frozen=True)
 class HeldByOther:
@@ -270,9 +273,10 @@ def _describe_owner(owner: Mapping[str, Any]) -> str:
 
 
 def is_gone(owner: Mapping[str, Any], lost: float = math.inf) -> bool:
-    """Whether a process ended; on another machine, whether its mark, with the time `at`, is older than `lost` s."""
-    if owner["machine"] == _machine_id():
-        return bool(_process_start(owner["pid"]) != owner["pid_started"])
+    """Whether a process ended; on another machine, or where the system hides processes of other users, whether its
+    mark, with the time `at`, is older than `lost` s."""
+    if owner["machine"] == _machine_id() and (start := _process_start(owner["pid"])) != HIDDEN:
+        return bool(start != owner["pid_started"])
     return bool(time.time() - owner.get("at", math.inf) > lost)
 
 
@@ -291,14 +295,12 @@ def _process_start(pid: int) -> str | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        if Path("/proc/self/stat").exists():
-            return None
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
             return None
         except PermissionError:
             pass
-        return "running"
+        return HIDDEN
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] == "Z" else fields[19]

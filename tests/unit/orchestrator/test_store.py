@@ -110,6 +110,27 @@ def test_a_pid_that_was_used_again_is_another_process(tmp_path: Path) -> None:
     assert isinstance(Leases(store, "new").acquire(STEP), Lease)
 
 
+def test_a_living_owner_whom_the_system_hides_keeps_its_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on systems whose /proc is mounted with hidepid, where the owner is another user."""
+    store = Store.open(tmp_path)
+    with subprocess.Popen(["sleep", "100"]) as other:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: other.pid)
+            assert isinstance(Leases(store, "other").acquire(STEP), Lease)
+        read_text = Path.read_text
+
+        def hide(path: Path) -> str:
+            if path == Path(f"/proc/{other.pid}/stat"):
+                raise FileNotFoundError
+            return read_text(path)
+
+        monkeypatch.setattr(Path, "read_text", hide)
+        assert isinstance(Leases(store, "new").acquire(STEP), HeldByOther)
+        other.kill()
+        other.wait()
+        assert isinstance(Leases(store, "new").acquire(STEP), Lease)
+
+
 def test_a_part_is_not_touched_by_a_change_beside_it(tmp_path: Path) -> None:
     first = commit_once(Store.open(tmp_path / "1"), text="y")
     second = commit_once(Store.open(tmp_path / "2"), text="z")
