@@ -64,8 +64,10 @@ def find_kept(store: Store, keep: int) -> Kept:
     # After the plans: a step that is in none is kept while it is worked on.
     for attempt in list_open_attempts(store):
         if attempt.owner is None or not is_gone(attempt.owner):
-            kept.steps |= {step for step in (attempt.owner and attempt.step_id, attempt.continued) if step}
+            # Also of an owner without a sign of life, which may have been suspended right before its commit.
             kept.objects |= {attempt.object} if attempt.object else set()
+            if attempt.owner is None or not is_gone({**attempt.owner, "at": attempt.at}):
+                kept.steps |= {step for step in (attempt.owner and attempt.step_id, attempt.continued) if step}
     return kept
 
 

@@ -37,6 +37,9 @@ TTL = 60.0
 BEATS = 12
 """Heartbeats per TTL: the resolution at which the duration of a lost attempt is known."""
 
+LOST = 86_400.0
+"""Seconds without a sign of life after which a process on another machine is lost for `gc`."""
+
 HIDDEN = "running"
 """The start of a process that lives and of which the system does not tell more."""
 
@@ -61,11 +64,15 @@ class Lease:
     ) -> Commit:
         """Make a staging folder the step's result and end the attempt. The result becomes visible atomically.
 
-        Raises LeaseLost if another process ended the attempt and StoreError if the disk is full; then nothing is
-        visible.
+        Raises LeaseLost if another process ended or removed the attempt and StoreError if the disk is full; then
+        nothing is visible.
         """
         store = self.leases.store
         manifest = store.add_object(staging, result, self._announce)
+        # After a day without a heartbeat `gc` removes the step, and the job may have written only the rest since then.
+        if (store.read_if_whole(f"{self._key}/lease") or {}).get("run") != self.leases.run_id:
+            self.release()
+            raise LeaseLost(f"step {self.step_id[:12]}, attempt {self.attempt}: removed by a garbage collection")
         commit = Commit(self.step_id, manifest.digest, self.attempt, fingerprint, record)
         with store.report_full_disk(staging):
             if not self._create_end({"commit": asdict(commit)}):
@@ -203,6 +210,8 @@ class OpenAttempt:
     step_id: str
     owner: Mapping[str, Any] | None
     """None: the attempt has no lease, or its lease cannot be read."""
+    at: float
+    """Time of its last heartbeat, or of its lease, in seconds since 1970; infinity if it has neither."""
     object: str | None
     """Address of the object that it is about to commit."""
     continued: str | None
@@ -221,7 +230,9 @@ def list_open_attempts(store: Store) -> Iterator[OpenAttempt]:
         if store.read_if_whole(f"{key}/end") is not None:
             store.remove(f"open_attempts/{name}")  # the process that ended it was killed before this line
             continue
-        yield OpenAttempt(step_id, store.read_if_whole(f"{key}/lease"), mark.get("object"), mark.get("step"))
+        owner = store.read_if_whole(f"{key}/lease")
+        beat = store.read_if_whole(f"{key}/heartbeat") or {"at": owner["since"] if owner else math.inf}
+        yield OpenAttempt(step_id, owner, beat["at"], mark.get("object"), mark.get("step"))
 
 
 def list_lease_holders(store: Store) -> list[tuple[str, str]]:
@@ -272,12 +283,12 @@ def _describe_owner(owner: Mapping[str, Any]) -> str:
     return f"run {owner['run']} (process {owner['pid']} on {owner['host']}, since {since})"
 
 
-def is_gone(owner: Mapping[str, Any], lost: float = math.inf) -> bool:
-    """Whether a process ended; on another machine, or where the system hides processes of other users, whether its
-    mark, with the time `at`, is older than `lost` s."""
+def is_gone(owner: Mapping[str, Any]) -> bool:
+    """Whether a process ended; on another machine, or where the system hides processes of other users, whether its last
+    sign of life, at the time `at`, is older than LOST. Without a time it is not."""
     if owner["machine"] == _machine_id() and (start := _process_start(owner["pid"])) != HIDDEN:
         return bool(start != owner["pid_started"])
-    return bool(time.time() - owner.get("at", math.inf) > lost)
+    return bool(time.time() - owner.get("at", math.inf) > LOST)
 
 
 def _machine_id() -> str:

@@ -22,9 +22,6 @@ from ratchet.orchestrator.store.lease import describe_process, is_gone
 INTERVAL = 600.0
 """Seconds between signs of life."""
 
-LOST = 86_400.0
-"""Seconds without a sign of life after which a driver on another machine counts as lost."""
-
 
 class OpenRun:
     """The mark of this driver. Use as a context manager around planning and execution."""
@@ -66,7 +63,7 @@ def list_open_runs(store: Store) -> list[dict[str, Any]]:
     """
     found = []
     for name, mark in store.read_all("open_runs"):
-        if is_gone(mark, LOST):
+        if is_gone(mark):
             store.remove(f"open_runs/{name}")
         else:
             found.append(mark)

@@ -14,10 +14,12 @@ import damage
 import pytest
 from store_contents import HOUR, age, collected, made, named_by_a_run
 
-from ratchet.errors import DamagedError
+from ratchet.errors import DamagedError, LeaseLost
 from ratchet.orchestrator.cli.main import main
+from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Store, gc
+from ratchet.orchestrator.store import lease as lease_module
 from ratchet.orchestrator.store.lease import Lease, Leases
 
 
@@ -96,6 +98,26 @@ def test_a_step_that_is_worked_on_stays(store: Store) -> None:
         assert shard.exists()
     age(store.root, 2 * HOUR)
     assert collected(store) == ["busy"]
+
+
+def test_the_work_of_a_driver_that_was_lost_on_another_machine_goes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(lease_module, "_machine_id", lambda: "another")
+        lease = Leases(store, "run").acquire("lost")
+        assert isinstance(lease, Lease)
+    (store.work("lost") / "shard").write_text("half")
+    staging = store.staging("lost", 1)
+    beat = f"steps/lost/attempts/{lease.attempt}/heartbeat"
+    for seconds, gone in ((HOUR, []), (25 * HOUR, ["lost"])):
+        store.overwrite(beat, {"count": 1, "at": time.time() - seconds})
+        age(store.root, 2 * HOUR)
+        assert collected(store) == gone
+    staging.mkdir(parents=True)  # it was suspended, and its job writes the rest
+    with pytest.raises(LeaseLost, match="removed by a garbage collection"):
+        lease.commit(staging, Result({}), {}, {})
+    assert isinstance(Leases(store, "new").acquire("lost"), Lease)
 
 
 def test_what_attempts_left_behind_goes(store: Store) -> None:
