@@ -56,20 +56,22 @@ class Executor:
 
         Raises the error of the job if it is permanent, and Interrupted when the run is stopped.
         """
-        retries = self.plan.steps[name].step.resources.retries
-        for tries in range(1, retries + 2):
+        retries, tries = self.plan.steps[name].step.resources.retries, 1
+        while True:
             lease = self._acquired(name)
             if isinstance(lease, Commit):
                 return lease
             try:
                 return self._attempt(name, lease, tries)
-            except LeaseLost as error:
-                # Another driver took the step over while this process was suspended. Use its result.
-                self.run_log.event("lease_lost", name, reason=str(error))
             except BaseException as error:
-                lease.fail(describe(error))
+                failed = lease.fail(describe(error))
                 if self.stopping.is_set():
                     raise Interrupted(f"step {name}: stopped; give the same command again to resume") from None
+                if isinstance(error, LeaseLost) or not failed:
+                    # Another driver took the step over while this process was suspended, and may have removed its
+                    # output. This counts as no try: the result of that driver is used.
+                    self.run_log.event("lease_lost", name, reason=describe(error))
+                    continue
                 if not is_transient(error) or tries > retries:
                     trace = getattr(error, "remote_traceback", None) or "".join(traceback.format_exception(error))
                     file = self.run_log.trace_file(name)
@@ -85,7 +87,7 @@ class Executor:
                 self.run_log.event("retry", name, reason=describe(error), wait=wait)
                 self.view.retrying(name, describe(error).splitlines()[0], wait)
                 self.stopping.wait(wait)
-        raise Interrupted(f"step {name}: taken over by another driver each time; give the same command again")
+                tries += 1
 
     def _acquired(self, name: str) -> Lease | Commit:
         """Wait for the lease. Returns the commit if another driver finishes the step first."""

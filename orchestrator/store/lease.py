@@ -71,7 +71,6 @@ class Lease:
         manifest = store.add_object(staging, result, self._announce)
         # After a day without a heartbeat `gc` removes the step, and the job may have written only the rest since then.
         if (store.read_if_whole(f"{self._key}/lease") or {}).get("run") != self.leases.run_id:
-            self.release()
             raise LeaseLost(f"step {self.step_id[:12]}, attempt {self.attempt}: removed by a garbage collection")
         commit = Commit(self.step_id, manifest.digest, self.attempt, fingerprint, record)
         with store.report_full_disk(staging):
@@ -82,10 +81,12 @@ class Lease:
         store.clear(self.step_id)
         return commit
 
-    def fail(self, reason: str) -> None:
-        """End the attempt without a result. If that cannot be written, the attempt ends when its heartbeat expires."""
+    def fail(self, reason: str) -> bool:
+        """End the attempt without a result. Returns False if another process ended it. If that cannot be written, the
+        attempt ends when its heartbeat expires."""
         with suppress(OSError):
-            self._create_end({"failed": reason})
+            return self._create_end({"failed": reason})
+        return True
 
     def release(self) -> None:
         """End the attempt without a result and without a failure."""
