@@ -110,10 +110,10 @@ class Executor:
         inputs = self.plan.inputs(name, verified=True)
         self.plan.check_sources(name)
         machines = self.cluster.machines()
+        staging = self.plan.store.staging(step_id, lease.attempt)
         check_step_disk(self.plan, name, machines)
         self.view.started(name, lease.attempt)
         self.run_log.event("started", name, step_id=step_id, attempt=lease.attempt)
-        staging = self.plan.store.staging(step_id, lease.attempt)
         family, work = WarmStartFamily.from_plan(planned), self.plan.store.work(step_id)
         is_resumed = any(work.iterdir())
         lost = [

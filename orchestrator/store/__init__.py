@@ -229,9 +229,18 @@ class Store:
         return manifest
 
     def staging(self, step_id: str, attempt: int) -> Path:
-        """Create an empty folder for the output of an attempt."""
-        folder = self.root / "steps" / step_id / "staging" / f"{attempt}-{uuid.uuid4().hex[:6]}"
+        """Create an empty folder for the output of an attempt, and remove those of the attempts before, which have
+        ended. Each is renamed first: a driver that still writes there finds the whole output or none."""
+        parent = self.root / "steps" / step_id / "staging"
+        folder = parent / f"{attempt}-{uuid.uuid4().hex[:6]}"
         folder.mkdir(parents=True)
+        for left in parent.iterdir():
+            number = left.name.partition("-")[0]
+            if not number.isdecimal() or int(number) < attempt:  # a later attempt if this process was suspended
+                gone = parent / f".gone-{uuid.uuid4().hex}"
+                with suppress(OSError):  # another process removes it
+                    left.rename(gone)
+                    remove_tree(gone)
         return folder
 
     def work(self, step_id: str) -> Path:

@@ -74,12 +74,13 @@ def test_a_step_that_writes_more_than_is_free_is_refused(
     assert main(["plan", *command[1:], "--gpu", "H100:80"]) == 0, "for another machine"
 
 
-def test_what_earlier_attempts_wrote_does_not_count(tmp_path: Path, writing: str) -> None:
+@pytest.mark.parametrize("folder", ["work", "staging"])
+def test_what_earlier_attempts_wrote_does_not_count(tmp_path: Path, writing: str, folder: str) -> None:
     plan, machines = make_plan(tmp_path, writing, f"disk={count_free(tmp_path) + 400}"), needs.list_known_machines()
     with pytest.raises(InputError, match="step first: writes up to"):
         needs.check_step_disk(plan, "first", machines)
-    shards = plan.store.work(plan.steps["first"].step_id) / "shards"
-    shards.mkdir()
+    shards = plan.store.local("steps", plan.steps["first"].step_id, folder, "1")
+    shards.mkdir(parents=True)
     with (shards / "shard-00000.parquet").open("wb") as file:
         file.truncate(500 * 10**9)  # takes no blocks of the disk
     needs.check_step_disk(plan, "first", machines)

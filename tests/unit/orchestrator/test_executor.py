@@ -76,3 +76,23 @@ def test_who_lost_its_lease_goes_on_when_the_other_driver_ends_without_a_result(
     executor = make_executor(tmp_path, work, retries=0)
     assert executor.execute("work").attempt == 5
     assert [event["event"] for event in executor.run_log.events()] == ["started", "lease_lost"] * 2 + ["started"]
+
+
+def test_an_attempt_removes_the_output_of_those_before_it_and_of_none_after_it(tmp_path: Path) -> None:
+    store, found = Store.open(tmp_path), list[int]()
+
+    def work(context: Context) -> None:
+        (context.out / "half").write_text("half")
+        found.append(len(list(context.out.parent.iterdir())))
+        if context.attempt == 1:
+            raise ConnectionError
+        if context.attempt == 2:
+            taken = take_over(store, context.step_id)
+            later = store.staging(context.step_id, taken.attempt)
+            assert not context.out.exists()
+            store.staging(context.step_id, context.attempt)  # of this process, which was suspended
+            assert later.exists()
+            taken.release()
+
+    assert make_executor(tmp_path, work, retries=1).execute("work").attempt == 4
+    assert found == [1, 1, 1]
