@@ -209,11 +209,3 @@ def _name_settings(step: Step) -> str:
     names = ("workers", "cpus", "gpus", "memory", "accelerator", "labels")
     given = [name for name in names if getattr(step.resources, name) != getattr(Resources(), name)]
     return " or ".join(f"--set {step.job.name}.{name}=..." for name in given or ["workers"])
-
-
-def compute_demand(resources: Resources) -> Demand:
-    """Return what a step with resolved resources occupies."""
-    assert resources.workers is not None
-    assert resources.cpus is not None
-    assert resources.gpus is not None
-    return Demand(resources.workers * resources.cpus, resources.workers * resources.gpus)

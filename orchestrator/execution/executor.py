@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 
 from ray.exceptions import WorkerCrashedError
 
-from ratchet.errors import Interrupted, JobError, LeaseLost, RatchetError, TransientError, describe
+from ratchet.errors import InputError, Interrupted, JobError, LeaseLost, RatchetError, TransientError, describe
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.execution.warm_start import WarmStartFamily
@@ -114,6 +114,10 @@ class Executor:
         check_step_disk(self.plan, name, machines)
         self.view.started(name, lease.attempt)
         self.run_log.event("started", name, step_id=step_id, attempt=lease.attempt)
+        try:
+            self.cluster.place(step)
+        except InputError as error:  # machines were lost since the run began
+            self.view.message(f"waiting for machines: {error}")
         family, work = WarmStartFamily.from_plan(planned), self.plan.store.work(step_id)
         is_resumed = any(work.iterdir())
         lost = [

@@ -15,13 +15,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any
 
 from ratchet.errors import InputError, Interrupted, UnreachableError
 from ratchet.orchestrator import needs
 from ratchet.orchestrator.atomic_file import replace, sync_tree
-from ratchet.orchestrator.execution.cluster import Cluster, compute_demand
+from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.executor import Executor, describe_failure, versions
 from ratchet.orchestrator.execution.notification import Notifier
 from ratchet.orchestrator.execution.progress_export import ProgressExport
@@ -171,7 +172,12 @@ class Run:
         until = time.monotonic() + (MACHINES_TIMEOUT if self.cluster.is_external else 0.0)
         for name, planned in self.plan.steps.items():
             if self.status[name] is not Status.DONE:
-                self.demand[name] = compute_demand(self._place(planned.step, until))
+                placed = self._place(planned.step, until)
+                workers, gpus = placed.workers or 1, placed.gpus or 0.0
+                self.demand[name] = Demand(workers * (placed.cpus or 0.0), workers * gpus)
+                # A retry needs GPUs too, where the cluster has lost them by then.
+                resources = replace_fields(planned.step.resources, gpus=gpus or planned.step.resources.gpus)
+                planned.step = replace_fields(planned.step, resources=resources)
 
     def _place(self, step: Step, until: float) -> Resources:
         """Place a step on the cluster. An external cluster has time until then to add machines."""

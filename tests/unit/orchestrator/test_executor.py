@@ -6,18 +6,20 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.executor import Executor
+from ratchet.orchestrator.execution.run import Run
 from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.job_interface import Context, Job, Resources, Result
 from ratchet.orchestrator.job_interface.placement import Machine
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.run_log import RunLog
-from ratchet.orchestrator.step import step
+from ratchet.orchestrator.step import Summary, step
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases
 
@@ -37,6 +39,9 @@ class Here(Cluster):
     def __init__(self, work: Callable[[Context], None]) -> None:
         super().__init__()
         self.work, self.now = work, [Machine(1.0)]
+
+    def start(self) -> None:
+        pass
 
     def machines(self) -> list[Machine]:
         return self.now
@@ -96,3 +101,26 @@ def test_an_attempt_removes_the_output_of_those_before_it_and_of_none_after_it(t
 
     assert make_executor(tmp_path, work, retries=1).execute("work").attempt == 4
     assert found == [1, 1, 1]
+
+
+def test_a_retry_needs_the_gpus_that_the_cluster_has_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus, said = list[float | None](), list[str]()
+
+    def work(context: Context) -> None:
+        gpus.append(context.resources.gpus)
+        if context.attempt == 1:
+            executor.cluster.now = [Machine(8.0)]  # type: ignore[attr-defined]
+            raise ConnectionError
+
+    executor = make_executor(tmp_path, work, retries=1)
+    monkeypatch.setattr(executor.view, "message", said.append)
+    executor.cluster.now = [Machine(8.0), Machine(8.0, 1.0)]  # type: ignore[attr-defined]
+    recipe: Any = SimpleNamespace(name="toy")
+    Run(recipe, Summary(()), executor.plan, executor.cluster, executor.run_log, RunListener())._start_cluster()
+    assert executor.execute("work").attempt == 2
+    assert gpus == [1.0, 1.0]
+    assert said == [
+        "waiting for machines: step work: 1 workers of 1 CPUs and 1 GPUs given; expected at most the 0 that fit on the"
+        " cluster at its largest (machines: 1 of 8 CPUs and 0 GPUs); lower --set work.gpus=..., or allow fewer workers"
+        " with --set work.min_workers=..."
+    ]
