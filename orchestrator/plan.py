@@ -20,6 +20,7 @@ from ratchet.orchestrator.job_interface.job import Result
 from ratchet.orchestrator.job_interface.source_digest import SourceDigests
 from ratchet.orchestrator.step import Output, Reference, Source, Step
 from ratchet.orchestrator.store import Commit, Store
+from ratchet.orchestrator.store.bucket import Bucket
 from ratchet.orchestrator.store.manifest import Manifest
 
 
@@ -101,7 +102,11 @@ class Plan:
         self.results[name] = Result(planned.result.get("metrics", {}))
 
     def _load_manifest(self, commit: Commit) -> Manifest | None:
-        """Return the manifest if the files exist in the right size. Their content is checked when they are read."""
+        """Return the manifest if the files exist in the right size. Their content is checked when they are read.
+
+        Of the objects in a bucket only what a step or a command reads is downloaded, and that when it is read."""
+        if isinstance(self.store.backend, Bucket) and not self.repair:
+            return self.store.manifest(commit.manifest)
         try:
             return self.store.verified(commit.manifest, full=self.repair)
         except DamagedError:

@@ -335,6 +335,29 @@ def test_a_file_is_a_part(tmp_path: Path) -> None:
     assert store.manifest(made.manifest).part_digest(file.path) != store.manifest(made.manifest).part_digest(None)
 
 
+def test_a_plan_on_a_bucket_downloads_what_is_read_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for machine in ("1", "2"):
+        monkeypatch.setenv("RATCHET_CACHE", str(tmp_path / machine))
+        found.append(Store.open("memory:///store"))
+    one, two = found
+    two.backend.control = one.backend.control  # type: ignore[attr-defined]
+    run = step("made", make_countdown.JOB)
+    staging = one.staging(step_id := Plan([run], one).steps["made"].step_id, 1)
+    for part in ("tasks", "other"):
+        (staging / part).mkdir()
+        (staging / part / "x.txt").write_text(part)
+    with Leases(one, "run") as leases:
+        lease = leases.acquire(step_id)
+        assert isinstance(lease, Lease)
+        commit = lease.commit(staging, Result({"n": 1}), {"config": {}}, {"seconds": 1.0})
+    plan, folder = Plan([run], two), two.local("objects", commit.manifest)
+    assert plan.steps["made"].numbers == {"n": 1.0}
+    assert [path.name for path in folder.iterdir()] == ["MANIFEST.json"]
+    assert plan.path_of(run["tasks"], verified=True) == folder / "tasks"
+    assert not (folder / "other").exists()
+
+
 def test_step_ids_come_from_the_newest_runs_and_no_more_runs_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
