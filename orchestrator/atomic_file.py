@@ -78,15 +78,15 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def make_folder(path: Path) -> None:
-    """Create a folder and its parents, durably. It may exist already."""
-    if path.is_dir():
+def make_folder(path: Path, *, new: bool = False) -> None:
+    """Create a folder and its parents, durably. It may exist already, unless it must be `new`: then FileExistsError."""
+    if path.is_dir() and not new:
         return
     make_folder(path.parent)
     try:
         path.mkdir()
     except FileExistsError:
-        if not path.is_dir():
+        if new or not path.is_dir():
             raise
     sync(path.parent)
 

@@ -33,8 +33,8 @@ class RunLog:
     def begin(cls, store: Store, recipe: str, about: Mapping[str, Any]) -> RunLog:
         """Create the folder of a new run. about: command, parameters, settings, versions."""
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-        run_log = cls(store.local("runs", f"{stamp}-{recipe}-{secrets.token_hex(2)}"))
-        make_folder(run_log.folder)
+        run_log = cls(store.local("runs", f"{stamp}-{recipe}-{secrets.token_hex(4)}"))
+        make_folder(run_log.folder, new=True)  # the runs of two drivers never mix
         run_log.write("about.json", {"recipe": recipe, "started": time.time(), **about})
         return run_log
 

@@ -335,6 +335,15 @@ def test_a_file_is_a_part(tmp_path: Path) -> None:
     assert store.manifest(made.manifest).part_digest(file.path) != store.manifest(made.manifest).part_digest(None)
 
 
+def test_runs_that_draw_one_id_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.open(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda *given: "20261124-231100")
+    monkeypatch.setattr("secrets.token_hex", lambda size: "0" * size)
+    RunLog.begin(store, "toy", {})
+    with pytest.raises(FileExistsError):
+        RunLog.begin(store, "toy", {})
+
+
 def test_a_plan_on_a_bucket_downloads_what_is_read_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for machine in ("1", "2"):
