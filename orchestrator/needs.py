@@ -131,9 +131,8 @@ def check_disk(plan: Plan, found: Mapping[str, StepNeeds]) -> None:
     free, total = shutil.disk_usage(plan.store.root).free / 1e9, 0.0
     for name, own in found.items():
         # What earlier attempts wrote is continued from, or removed when the next one begins.
-        kept = [plan.store.local("steps", plan.steps[name].step_id or name, part) for part in ("work", "staging")]
-        written = sum(measure_if_old(folder, math.inf) or 0 for folder in kept) / 1e9
-        total += (missing := max(0.0, own.needs.disk - written))
+        written = measure_if_old(plan.store.local("steps", plan.steps[name].step_id or name), math.inf) or 0
+        total += (missing := max(0.0, own.needs.disk - written / 1e9))
         if missing > free:
             raise InputError(
                 f"step {name}: writes up to {missing:.1f} GB, checkpoints included; expected at most the"

@@ -162,10 +162,7 @@ class Bucket(Backend):
             list(pool.map(lambda file: self._fetch(f"{prefix}/{file.path}", file, folder / file.path), missing))
 
     def report_damage(self, digest: str, copy: Path) -> None:
-        """Have the next upload of a damaged object replace all of its files, and discard the local copy.
-
-        Nothing is removed from the bucket, where another machine may have replaced the object meanwhile.
-        """
+        # Nothing is removed from the bucket, where another machine may have replaced the object meanwhile.
         self.overwrite(f"objects/{digest}/{DAMAGED}{uuid.uuid4().hex}", b"")
         with suppress(FileNotFoundError):
             copy.rename(copy.with_name(f".aside-{uuid.uuid4().hex}"))

@@ -1,16 +1,9 @@
 """Leases: who works on a step. Attempts of a step are numbered, and each attempt ends in exactly one way.
 
-    open_attempts/<id>.<n>             created before the lease, removed after the end: the index of running attempts;
-                                       names the object that the attempt is about to commit (see `announcement`), or
-                                       the step whose training state it continues
-    steps/<id>/attempts/<n>/lease      created exclusively by the owner of attempt n
-    steps/<id>/attempts/<n>/heartbeat  a counter that the owner raises
-    steps/<id>/attempts/<n>/end        created exclusively, by the owner (commit, failed, released) or by the process
-                                       that takes over (revoked): the first one decides
-
-An attempt begins only after the one before it ended without a result, so the history of a step is linear and its newest
-end is the truth. An owner that was suspended for an hour and wakes up right before its commit finds its attempt ended
-and cannot commit. This needs only exclusive creation: no locks, no compare-and-swap, no synchronized clocks.
+docs/architecture.md describes the files. An attempt begins only after the one before it ended without a result, so the
+history of a step is linear and its newest end is the truth. An owner that was suspended for an hour and wakes up right
+before its commit finds its attempt ended and cannot commit. This needs only exclusive creation: no locks, no
+compare-and-swap, no synchronized clocks.
 """
 
 from __future__ import annotations
@@ -88,11 +81,6 @@ class Lease:
             return self._create_end({"failed": reason})
         return True
 
-    def release(self) -> None:
-        """End the attempt without a result and without a failure."""
-        with suppress(OSError):
-            self._create_end({"released": True})
-
     def keep_step(self, step_id: str) -> None:
         """Have `gc` keep another step while this attempt runs, instead of the one given before."""
         self.leases.store.overwrite(_open_key(self.step_id, self.attempt), {"step": step_id})
@@ -110,7 +98,8 @@ class Lease:
         try:
             ended = store.create(f"{self._key}/end", {**how, "at": time.time()})
         finally:
-            self.leases.forget(self)
+            with self.leases._lock:
+                self.leases._held.discard(self)  # ends its heartbeat
         if ended:
             store.remove(_open_key(self.step_id, self.attempt))
         return ended
@@ -137,7 +126,7 @@ class Leases:
         self._closing.set()
         self._thread.join()
         for lease in list(self._held):
-            lease.release()
+            lease.fail("it was stopped")
 
     def acquire(self, step_id: str) -> Lease | HeldByOther | Commit:
         """Start the step's next attempt. Returns its lease, the other owner, or the commit if the step is done.
@@ -168,11 +157,6 @@ class Leases:
                 with self._lock:
                     self._held.add(lease)
                 return lease
-
-    def forget(self, lease: Lease) -> None:
-        """Stop the heartbeat of an ended lease."""
-        with self._lock:
-            self._held.discard(lease)
 
     def _revoke(self, step_id: str, attempt: int) -> None:
         by = _describe_owner(describe_process(self.run_id))

@@ -74,7 +74,7 @@ def test_who_lost_its_lease_goes_on_when_the_other_driver_ends_without_a_result(
 ) -> None:
     def work(context: Context) -> None:
         if context.attempt < 5:
-            take_over(executor.plan.store, context.step_id).release()
+            take_over(executor.plan.store, context.step_id).fail("stopped")
             if error:
                 raise error
 
@@ -97,7 +97,7 @@ def test_an_attempt_removes_the_output_of_those_before_it_and_of_none_after_it(t
             assert not context.out.exists()
             store.staging(context.step_id, context.attempt)  # of this process, which was suspended
             assert later.exists()
-            taken.release()
+            taken.fail("stopped")
 
     assert make_executor(tmp_path, work, retries=1).execute("work").attempt == 4
     assert found == [1, 1, 1]
