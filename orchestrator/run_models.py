@@ -20,7 +20,6 @@ from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.reporting.tables import infer_direction
 from ratchet.orchestrator.run_log import RunLog, list_run_logs
 from ratchet.orchestrator.store import Commit, Store
-from ratchet.orchestrator.store.manifest import Manifest
 
 NAME = re.compile(r"\d{4,}(-[\w-]*)?(:.*)?")
 """What a name of a model of a run looks like."""
@@ -166,7 +165,8 @@ def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, par
     if step not in steps or not steps[step]["object"] or store.lookup(steps[step]["step_id"]) is None:
         return None
     manifest = store.manifest(steps[step]["object"])
-    if not (kind := find_kind(manifest, part)):
+    names = {file.path.removeprefix(f"{part}/") for file in manifest.of_part(part)}
+    if not (kind := next((kind for sign, kind in SIGNS.items() if sign in names), "")):
         return None
     about = run_log.read("about.json") or {}
     place = {"step": step, "part": part}
@@ -190,12 +190,6 @@ def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, par
         data=data,
         best_as=next((name for name, found in plan.get("best", {}).items() if found == place), ""),
     )
-
-
-def find_kind(manifest: Manifest, part: str) -> str:
-    """Return the kind of the model in a folder of a result; empty if there is none."""
-    names = {file.path.removeprefix(f"{part}/") for file in manifest.of_part(part)}
-    return next((kind for sign, kind in SIGNS.items() if sign in names), "")
 
 
 def find_base(steps: Mapping[str, Mapping[str, Any]], step: str) -> str:

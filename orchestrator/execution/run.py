@@ -14,14 +14,12 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from dataclasses import replace as replace_fields
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ratchet.errors import InputError, Interrupted, UnreachableError
-from ratchet.orchestrator import needs
-from ratchet.orchestrator.atomic_file import replace, sync_tree
+from ratchet.orchestrator import atomic_file, needs
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.executor import Executor, describe_failure, versions
 from ratchet.orchestrator.execution.notification import Notifier
@@ -176,8 +174,8 @@ class Run:
                 workers, gpus = placed.workers or 1, placed.gpus or 0.0
                 self.demand[name] = Demand(workers * (placed.cpus or 0.0), workers * gpus)
                 # A retry needs GPUs too, where the cluster has lost them by then.
-                resources = replace_fields(planned.step.resources, gpus=gpus or planned.step.resources.gpus)
-                planned.step = replace_fields(planned.step, resources=resources)
+                resources = replace(planned.step.resources, gpus=gpus or planned.step.resources.gpus)
+                planned.step = replace(planned.step, resources=resources)
 
     def _place(self, step: Step, until: float) -> Resources:
         """Place a step on the cluster. An external cluster has time until then to add machines."""
@@ -197,7 +195,7 @@ class Run:
         """Copy the files of the summary whose steps are done into the folder of the run."""
         for name, output in self.summary.files.items():
             if source := self.plan.path_of(output, verified=False):
-                replace(self.run_log.folder / name, source.read_bytes())
+                atomic_file.replace(self.run_log.folder / name, source.read_bytes())
 
     def locate_results(self) -> dict[str, Path]:
         """Return the paths of the summary's results; empty if a step is not done."""
@@ -214,7 +212,7 @@ class Run:
                 ignored = shutil.ignore_patterns(MANIFEST)
                 shutil.copytree(source, unfinished, copy_function=shutil.copyfile, ignore=ignored)
                 allow_writing(unfinished)
-                sync_tree(unfinished)
+                atomic_file.sync_tree(unfinished)
             unfinished.rename(target)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)

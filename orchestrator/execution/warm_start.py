@@ -1,9 +1,7 @@
 """Warm starts: a step continues from a finished step with the same config but, for example, fewer epochs.
 
-    steps/<step id>/state/        the state that a finished step left (`Context.warm_start_to`)
-    warm_start/<family>/<value>   the id of the step with this value of `WarmStart.setting`
-
-A family is the digest of a fingerprint without that setting. If a step of the family with a smaller value exists, the
+A family is the digest of a fingerprint without `WarmStart.setting`, and the store finds its finished steps by their
+values. Each has left its state (`Context.warm_start_to`). If a step of the family with a smaller value exists, the
 job gets its state and does the rest. The result is the same as without, so the warm start is not part of the
 fingerprint, and the state may be removed at any time. A state is verified against its digests before it is used.
 """

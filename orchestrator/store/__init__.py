@@ -71,7 +71,7 @@ class Store:
                 " gs://BUCKET/PREFIX or az://ACCOUNT/CONTAINER/PREFIX; check --store and RATCHET_STORE"
             )
         self.backend = Backend(Path(path).absolute()) if local else Bucket(str(prefix))
-        self.root, self.read_only = self.backend.root, read_only
+        self.root, self.where, self.read_only = self.backend.root, self.backend.where, read_only
         self._verified: dict[Path, Stamp] = {}
 
     @classmethod
@@ -118,11 +118,6 @@ class Store:
             f"store {self.where}: no store there; expected a folder or URL that `ratchet run` has created, with a file"
             f" {FORMAT_NAME}; check --store"
         )
-
-    @property
-    def where(self) -> str:
-        """The folder or URL of the store, as the user gave it."""
-        return self.backend.where
 
     def local(self, *parts: str) -> Path:
         """Return a path in the store's local folder."""

@@ -49,10 +49,9 @@ def plan(store: Store, kept: Kept, before: float) -> list[Garbage]:
     for step_id, step in sorted(steps.items()):
         if kept.keeps(step_id) or step.youngest >= before:
             continue
-        if "commit" in ends[step_id]:
-            garbage.append(Garbage("steps", step_id, "a step that no kept run names", 0, remote=True))
-        else:
-            garbage.append(Garbage("steps", step_id, "attempts of a step without a result", step.bytes, remote=True))
+        done = "commit" in ends[step_id]  # it is withdrawn at first, which frees nothing
+        why = "a step that no kept run names" if done else "attempts of a step without a result"
+        garbage.append(Garbage("steps", step_id, why, 0 if done else step.bytes, remote=True))
     for digest, item in sorted(objects.items()):
         if digest not in in_use and item.youngest < before:
             garbage.append(Garbage("objects", digest, "an object of no step", item.bytes, remote=True))

@@ -140,12 +140,11 @@ class Leases:
             if attempt and end is None:
                 try:
                     owner = self.store.read(f"{attempt_key(step_id, attempt)}/lease")
-                except DamagedError:  # a power loss, which the owner did not survive
-                    self._revoke(step_id, attempt)
-                    continue
+                except DamagedError:
+                    owner = {}  # a power loss, which the owner did not survive
+                if owner and not self._is_lost(step_id, attempt, owner):
+                    return HeldByOther(_describe_owner(owner))
                 if owner is not None:
-                    if not self._is_lost(step_id, attempt, owner):
-                        return HeldByOther(_describe_owner(owner))
                     self._revoke(step_id, attempt)
                     continue
             # An attempt without a lease: the process was killed while it created it.
