@@ -27,6 +27,7 @@ PEAK_TFLOPS |= {"H200": 989, "B200": 2250}
 """Dense bfloat16 (T4 and V100: float16) of the manufacturers' data sheets, by Ray's name of the GPU."""
 UTILISATION = 0.35
 """Part of the peak that large models reach in training and in batches of inference."""
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _ESTIMATING = threading.Lock()  # steps start in threads, and counting a model changes defaults of torch for all of them
 
 
@@ -55,9 +56,23 @@ def parse_gpu(text: str) -> Machine:
 
 def list_known_machines() -> Sequence[Machine]:
     """Return the machines of the file RATCHET_CLUSTER, else this machine, without the memory of its GPUs."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    limits = _read_limits("memory.max", "memory/memory.limit_in_bytes")
+    memory = min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *limits, math.inf) / 1e9
     gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
-    return read_machines() or [Machine(float(os.cpu_count() or 1), float(gpus), memory=memory)]
+    return read_machines() or [Machine(float(count_cpus()), float(gpus), memory=memory)]
+
+
+def count_cpus() -> int:
+    """Return the CPUs that this process may use: in a container, those that its limit allows."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota, period = [*_read_limits("cpu.max", "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"), math.inf, 1.0][:2]
+    return max(1, int(min(usable, quota / period)))
+
+
+def _read_limits(*names: str) -> list[float]:
+    """Return the numbers in files of control groups, version 2 or 1; infinity for no limit, nothing without a file."""
+    texts = [(CONTROL_GROUPS / name).read_text() for name in names if (CONTROL_GROUPS / name).is_file()]
+    return [float(text) if text.isdecimal() else math.inf for text in " ".join(texts).split()]
 
 
 def read_machines() -> list[Machine] | None:

@@ -33,7 +33,7 @@ from ratchet.orchestrator.job_interface.placement import (
 from ratchet.orchestrator.job_interface.progress import ProgressReporter, start_progress_actor
 from ratchet.orchestrator.job_interface.snapshot import freeze_code
 from ratchet.orchestrator.job_interface.worker import find_existing_paths, run_job
-from ratchet.orchestrator.needs import read_machines
+from ratchet.orchestrator.needs import count_cpus, read_machines
 from ratchet.orchestrator.step import Step
 
 QUIET = {
@@ -79,7 +79,7 @@ class Cluster:
             # No processes in advance, which would lack the snapshot. Where a step holds all CPUs, two idle ones stay,
             # one that has used a GPU and one that has not: imports take seconds.
             system = {"prestart_worker_first_driver": False, "num_workers_soft_limit": 2}
-            options |= {"include_dashboard": False, "num_cpus": os.cpu_count(), "_system_config": system}
+            options |= {"include_dashboard": False, "num_cpus": count_cpus(), "_system_config": system}
         self.owns_ray = not ray.is_initialized()  # a trial runs in the Ray of its sweep
         with freeze_code(self.modules) as (self.snapshot, runtime_env):
             if self.owns_ray:

@@ -15,6 +15,7 @@ import ray
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.job_interface import Context, Job, Resources, Result
 from ratchet.orchestrator.job_interface.code import Code
+from ratchet.orchestrator.needs import count_cpus
 
 ray.init = functools.partial(ray.init, num_gpus=int(sys.argv[1]))
 
@@ -29,7 +30,7 @@ cluster = Cluster()
 cluster.start()
 place = Path(sys.argv[2])
 for gpus in (1.0, 0.0, 1.0, 0.0):
-    context = Context("step", "0" * 64, 1, place, place, Resources(1, cpus=float(os.cpu_count()), gpus=gpus))
+    context = Context("step", "0" * 64, 1, place, place, Resources(1, cpus=float(count_cpus()), gpus=gpus))
     print(cluster.run(job, Code({}, {}, {}), context, Config(), Inputs(), threading.Event()).metrics["process"])
 """
 

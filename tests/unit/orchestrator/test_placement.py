@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ratchet.errors import InputError, RecipeError
 from ratchet.jobs.answers import sft
 from ratchet.jobs.retrieval import embed, merge, mine, prepare
+from ratchet.orchestrator import needs
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.job_interface import Job, Resources
 from ratchet.orchestrator.job_interface.placement import (
@@ -89,6 +90,50 @@ def test_workers_go_where_their_labels_memory_and_gpus_are() -> None:
     assert resolve_resources(Resources(accelerator="H100"), [spot, steady]).workers == 2
     with pytest.raises(InputError, match="expected name=value"):
         count_fitting([spot], replace(asked, labels=("spot",)))
+
+
+@pytest.mark.parametrize(
+    ("files", "cpus", "memory"),
+    [
+        ({}, 8, None),
+        ({"cpu.max": "200000 100000\n", "memory.max": "2000000000\n"}, 2, 2.0),
+        ({"cpu.max": "50000 100000\n", "memory.max": "max\n"}, 1, None),
+        ({"cpu.max": "max 100000\n"}, 8, None),
+        (
+            {
+                "cpu/cpu.cfs_quota_us": "350000\n",
+                "cpu/cpu.cfs_period_us": "100000\n",
+                "memory/memory.limit_in_bytes": "3000000000\n",
+            },
+            3,
+            3.0,
+        ),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8, None),
+    ],
+)
+def test_a_container_has_no_more_than_its_limits(
+    files: dict[str, str], cpus: int, memory: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(needs, "CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    (machine,) = needs.list_known_machines()
+    assert needs.count_cpus() == machine.cpus == cpus
+    assert memory in (None, machine.memory)
+    given: dict[str, Any] = {}
+
+    def stop(self: Cluster, **options: Any) -> None:
+        given.update(options)
+        raise RuntimeError
+
+    monkeypatch.setattr(Cluster, "_init_ray", stop)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(RuntimeError):
+        Cluster().start()
+    assert given["num_cpus"] == cpus
 
 
 def test_a_training_has_no_more_workers_than_its_batch_feeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
