@@ -23,7 +23,11 @@ from ratchet.recipes.parts.predictions import (
 
 
 def predict(
-    *, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm25: bool = False, fusion: Fusion = "rrf"
+    *,
+    run: Annotated[tuple[str, ...], MinLen(1)],
+    queries: str = "",
+    bm25: bool | None = None,
+    fusion: Fusion = "scores",
 ) -> Summary:
     """Rank the corpus of finished runs for new queries, and write the best documents of each query.
 
@@ -34,7 +38,7 @@ def predict(
     run         ids of finished runs of retriever, misconceptions or quickstart, or their beginnings
     queries     Eedi's test.csv, BEIR, FlagEmbedding JSONL, JSONL with `query`, or text with a query per line; labels
                 are not needed. Empty: the test queries of the runs, on which the fused ranking is evaluated
-    bm25        fuse with BM25 too
+    bm25        fuse with BM25 too; none: if the runs did
     fusion      rrf: by reciprocal ranks. scores: by scores
 
     The format is set by the job: --set write_predictions.columns=QuestionId_Answer,MisconceptionId and
@@ -60,6 +64,8 @@ def predict(
     systems: list[System] = []
     for index, (one, iteration) in enumerate(zip(runs, last, strict=True)):
         systems += find_systems(one, iteration, "model" if len(runs) == 1 else f"model{index}", new, corpus)
+    if bm25 is None:
+        bm25 = any(one.get(f"{iteration}/blend_with_bm25") for one, iteration in zip(runs, last, strict=True))
     if bm25:
         held_out = rank_by_bm25(valid, corpus, "valid") if valid else None
         systems.append(System("bm25", rank_by_bm25(new or test, corpus, "queries"), held_out))

@@ -38,6 +38,7 @@ def retriever(
     examples: str = "",
     generator: str = "",
     queries_per_document: Annotated[int, Interval(ge=1, le=1000)] = 4,
+    bm25: bool = True,
     ablations: bool = False,
     predict: str = "",
     split_by: prepare.SplitBy = "question",
@@ -74,6 +75,8 @@ def retriever(
     generator   a causal language model that writes training queries for documents without any; those that find their
                 document again (and pass the teacher, if there is one) are added; empty: none
     queries_per_document  queries that the generator writes for each of these documents
+    bm25        whether BM25 ranks too, and is fused with the models by the weights that are best on the held-out
+                queries, in rows of their own; it holds all documents in memory, about 3 KB each
     ablations   also iterate without a teacher and without mining, in the same table
     predict     new queries without labels, for which the last models rank documents; the best are written as
                 predictions.csv, .jsonl and .trec (settings: write_predictions.top and .columns)
@@ -97,6 +100,7 @@ def retriever(
         guided=guided,
         examples=Source.find(examples, "examples") if examples else None,
         new_queries=prepare_new_queries(predict, "predict", datasets["reading"]) if predict else None,
+        bm25=bm25,
         seed=seed,
     )
     if generator and mining != "each":

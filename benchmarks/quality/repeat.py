@@ -57,7 +57,8 @@ def repeat(
 
 def name_source(source: str) -> str:
     path, mark, options = source.partition("?")
-    return Path(path.rpartition("=")[2]).name + mark + options
+    kind, sign, path = path.rpartition("=")
+    return kind + sign + Path(path).name + mark + options
 
 
 def format_table(title: str, found: Mapping[str, Sequence[Mapping[str, float]]], metrics: Sequence[str]) -> str:

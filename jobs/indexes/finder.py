@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from ratchet.data.fusion import fuse, score_ranks
-from ratchet.data.lexical_baselines import index_bm25, score_words
+from ratchet.data.lexical_baselines import BM25
 from ratchet.jobs.indexes.build_index import DOCUMENTS, INDEX
 from ratchet.models.embedder import encoder
 
@@ -30,7 +30,7 @@ class Finder:
         self.index = faiss.read_index(str(folder / INDEX))
         documents = pq.read_table(folder / DOCUMENTS)
         self.ids, self.texts = documents["id"].to_pylist(), documents["text"]
-        self.words = index_bm25(self.texts.to_pylist()) if hybrid else None
+        self.words = BM25(self.texts.to_pylist()) if hybrid else None
 
     def find(self, query: str, k: int = 10) -> list[Found]:
         """Return the k best documents for a query, the best first."""
@@ -38,7 +38,7 @@ class Finder:
         scores, rows = (found[0] for found in self.index.search(self.encoder.encode([query], "query"), depth))
         best = {int(row): float(score) for row, score in zip(rows, scores, strict=True) if row >= 0}
         if self.words is not None:
-            score_N = score_words(self.words, query)
+            (score_N,) = self.words.score([query])
             by_words = [int(row) for row in np.argsort(-score_N, kind="stable")[:depth] if score_N[row] > 0]
             points = [[score_ranks([str(row) for row in ranking])] for ranking in (list(best), by_words)]
             best = {int(row): score for row, score in fuse(points, [1.0, 1.0])[0]}

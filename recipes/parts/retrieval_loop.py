@@ -15,6 +15,7 @@ from ratchet.recipes.parts.predictions import (
     fuse_evaluations,
     fuse_rankings,
     list_systems,
+    rank_by_bm25,
     rank_queries,
     score_lists,
     write_files,
@@ -82,6 +83,8 @@ class RetrievalLoop:
     """Training queries. None: those of `prepared`."""
     new_queries: Step | None = None
     """Queries for which the last models rank the corpus."""
+    bm25: bool = True
+    """Whether BM25 ranks too, and is fused with the models by the weights that are best on the held-out queries."""
     shared_steps: dict[str, Step] = field(default_factory=dict)
     """Name -> step with vectors or an evaluation, which several steps and variants use."""
 
@@ -107,15 +110,15 @@ class RetrievalLoop:
                 " a reranker becomes a teacher only if it improves their lists; hold some out, or set distillation=none"
             )
         rows = []
-        for split in self.splits[:1]:
-            given = {**self._queries(split), "system": "bm25", "tag": "bm25"}
-            bm25 = self._step_once(f"{self.folder}bm25/evaluate", evaluate_retrieval.JOB, **given)
-            zero_shot = self.evaluate(f"{self.folder}zero_shot", bootstrap, split)
-            rows = [make_row("BM25", {split: bm25}), make_row("zero-shot", {split: zero_shot})]
+        if self.splits:
+            name, shown = f"{self.folder}zero_shot", self.splits[0]
+            rows += [make_row("BM25", {shown: self.rank_by_words(shown)})] if self.bm25 else []
+            zero_shot = {split: self.evaluate(name, bootstrap, split) for split in self.splits}
+            rows += [make_row("zero-shot", zero_shot), *self.add_bm25("zero-shot", name, {"embedder": zero_shot})]
         own, best, systems = self._iterate(bootstrap, iterations)
         rows += own
         if ablations:
-            alone = replace(self, variant="no teacher", reranker=None, teacher=None, new_queries=None)
+            alone = replace(self, variant="no teacher", reranker=None, teacher=None, new_queries=None, bm25=False)
             for variant in (alone, replace(alone, variant="no mining", mining="given")):
                 rows += variant._iterate(bootstrap, iterations)[0]
         if not self.new_queries:
@@ -213,16 +216,23 @@ class RetrievalLoop:
                 scored = score_lists(f"{name}/rerank_{split}", merged, lists["ranking"], corpus, depth=self.depth)
                 compared = compare(split, shown, reranker)
                 reranked[split] = self.evaluate_order(name, "reranked", split, scored, **compared)
-            final = {self.splits[0]: self.blend(name, evaluations, reranked)} if valid else reranked
+            both = {"embedder": evaluations, "reranker": reranked}
+            final = {self.splits[0]: self.blend(name, "", both)} if valid else reranked
             rows.append(
                 make_row(f"iteration {i}, reranked{suffix}", final, reranker, hard, merged, reranked.get("valid"))
             )
+        if evaluations:
+            systems = {"embedder": evaluations, **({"reranker": reranked} if reranked else {})}
+            rows += self.add_bm25(f"iteration {iterations - 1}{suffix}", miner_name, systems)
         models = {n: m for n, m in (("embedder", miner), ("reranker", merged)) if isinstance(m, Output)}
         if not self.new_queries:
             return rows, models, []
         vectors = self.embed(miner_name, miner, "corpus")
         ranked = rank_queries("model", self.new_queries, corpus, miner, vectors, merged, self.depth)
-        return rows, models, list_systems("model", ranked, [evaluations.get("valid"), reranked.get("valid")])
+        asked = list_systems("model", ranked, [evaluations.get("valid"), reranked.get("valid")])
+        if self.bm25 and valid:
+            asked.append(System("bm25", rank_by_bm25(self.new_queries, corpus, "queries"), self.rank_by_words("valid")))
+        return rows, models, asked
 
     def embed(self, name: str, model: Model, texts: str) -> Step:
         values: dict[str, Any] = {"role": "passage" if texts == "corpus" else "query"}
@@ -246,13 +256,27 @@ class RetrievalLoop:
         inputs |= {**self._queries(split), "tag": f"{name}_{kind}" if kind else name}
         return self._step_once(f"{name}/{'_'.join(words)}", evaluate_retrieval.JOB, **inputs)
 
-    def blend(self, name: str, embedder: Mapping[str, Step], reranker: Mapping[str, Step]) -> Step:
-        """Order the documents of the split that is shown by the scores of both, with the weights that are best on the
-        held-out queries, and evaluate the result."""
+    def rank_by_words(self, split: str) -> Step:
+        """Rank the corpus by BM25, and evaluate the ranking."""
+        return self._evaluate(f"{self.folder}bm25", "", split, system="bm25")
+
+    def blend(self, name: str, end: str, systems: Mapping[str, Mapping[str, Step]]) -> Step:
+        """Order the documents of the split that is shown by the scores of several systems, with the weights that are
+        best on the held-out queries, and evaluate the result. systems: name -> split -> evaluation, the first of which
+        is compared with. end: that of the steps' names."""
         shown = self.splits[0]
-        systems = {"embedder": (embedder["valid"], embedder[shown]), "reranker": (reranker["valid"], reranker[shown])}
-        blended = fuse_evaluations(f"{name}/blend", self.valid, systems, "scores")
-        return self.evaluate_order(name, "blended", shown, blended["ranking"], before=embedder[shown])
+        evaluated = {one: (found["valid"], found[shown]) for one, found in systems.items()}
+        blended = fuse_evaluations(f"{name}/blend{end}", self.valid, evaluated, "scores")
+        before = next(iter(systems.values()))[shown]
+        return self.evaluate_order(name, f"blended{end}", shown, blended["ranking"], before=before)
+
+    def add_bm25(self, label: str, name: str, systems: Mapping[str, Mapping[str, Step]]) -> list[Row]:
+        """Return the row of systems that are fused with BM25; none without BM25 or held-out queries."""
+        if not (self.bm25 and self.valid):
+            return []
+        words = {split: self.rank_by_words(split) for split in self.splits}
+        fused = self.blend(name, "_with_bm25", {**systems, "bm25": words})
+        return [make_row(f"{label}, with BM25", {self.splits[0]: fused})]
 
     def mine(self, name: str, miner_name: str, miner: Model, window: tuple[int, int], i: int) -> Step | Output:
         """Return the training queries with negatives: mined from the ranking of `miner`, or those of the data."""

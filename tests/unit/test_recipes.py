@@ -104,7 +104,8 @@ def test_folds_have_steps_of_their_own_and_one_row_per_system(data: str) -> None
     assert sorted(names) == sorted(f"fold{i}/{step.name}" for i in range(3) for step in plain)
     prepared = [step.config for step in steps if step.job.name == "prepare"]
     assert [(config.folds, config.fold) for config in prepared] == [(3, 0), (3, 1), (3, 2)]
-    assert [row.label for row in summary.rows] == ["BM25", "zero-shot", "iteration 0", "iteration 0, reranked"]
+    models = ["zero-shot", "zero-shot, with BM25", "iteration 0", "iteration 0, reranked", "iteration 0, with BM25"]
+    assert [row.label for row in summary.rows] == ["BM25", *models]
     for row in summary.rows:
         for title in row.columns:
             found = [metric.step.name for name, metric in row.metrics if name == title]
@@ -127,7 +128,8 @@ def test_the_table_shows_what_is_held_out(data: str) -> None:
     _, whole = build_retriever(data, "reranker=embedder")
     shown = {"MAP@25", "R@25", "seen MAP@25", "unseen MAP@25"}
     assert set(whole.rows[0].columns) == shown
-    assert set(whole.rows[-1].columns) == {*shown, "loss", "merging cost"}
+    assert set(whole.rows[-1].columns) == shown
+    assert set(whole.rows[-2].columns) == {*shown, "loss", "merging cost"}
 
     steps, summary = build_retriever(data, "test_fraction=0", "reranker=embedder")
     assert not any("test" in step.name for step in steps)
@@ -275,7 +277,7 @@ def test_each_half_is_scored_by_the_reranker_of_the_other(data: str) -> None:
 
 
 def test_the_reranked_row_is_that_of_both_scores(data: str) -> None:
-    steps, summary = build_retriever(data, "reranker=embedder", "iterations=1")
+    steps, summary = build_retriever(data, "reranker=embedder", "iterations=1", "bm25=false")
     by_name = {step.name: step for step in steps}
     shown = {title: metric.step.name for title, metric in summary.rows[-1].metrics}
     assert shown["MAP@25"] == "iter0/evaluate_blended"
@@ -286,6 +288,29 @@ def test_the_reranked_row_is_that_of_both_scores(data: str) -> None:
         "iter0/evaluate_reranked_valid[ranking]",
     ]
     assert str(by_name["iter0/evaluate_blended"].inputs["scored"]) == "iter0/blend[ranking]"
+
+
+@pytest.mark.parametrize("reranker", ["none", "embedder"])
+def test_bm25_is_fused_with_the_models_of_the_last_iteration(data: str, reranker: str) -> None:
+    steps, summary = build_retriever(data, f"reranker={reranker}", "iterations=2", f"predict={data[5:]}")
+    by_name = {step.name: step for step in steps}
+    fused = by_name["iter1/blend_with_bm25"]
+    models = ["iter1/evaluate", *(["iter1/evaluate_reranked"] if reranker == "embedder" else [])]
+    assert [str(one) for one in fused.inputs["rankings"]] == [f"{one}[ranking]" for one in (*models, "bm25/evaluate")]
+    assert [str(one) for one in fused.inputs["valid_rankings"]] == [
+        f"{one}_valid[ranking]" for one in (*models, "bm25/evaluate")
+    ]
+    assert summary.rows[-1].label == "iteration 1, with BM25"
+    assert by_name["fuse"].config.names[-1] == "bm25"
+    assert "iter0/blend_with_bm25" not in by_name
+
+
+@pytest.mark.parametrize("line", ["bm25=false", "validation_fraction=0"])
+def test_bm25_is_not_fused_without_held_out_queries_or_where_it_is_off(data: str, line: str) -> None:
+    steps, summary = build_retriever(data, "iterations=1", line)
+    assert not any("blend" in step.name for step in steps)
+    labels = [row.label for row in summary.rows]
+    assert labels == [*(["BM25"] if line != "bm25=false" else []), "zero-shot", "iteration 0"]
 
 
 def test_a_sweep_cannot_use_a_metric_of_queries_that_are_not_held_out(data: str) -> None:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ratchet.data.formats.trec import write_qrels, write_run
-from ratchet.data.lexical_baselines import score_bm25
+from ratchet.data.lexical_baselines import BM25
 from ratchet.data.rankings import reorder
 from ratchet.data.significance import list_half_widths, number_groups
 from ratchet.data.tables import (
@@ -33,7 +33,7 @@ from ratchet.jobs.retrieval.evaluate_retrieval import WITH_INTERVAL, Config, Inp
 from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
 from ratchet.models.search.ranks import RankCounter, Relevant, rank_by_scores, score_relevant
-from ratchet.models.search.top_k import merge_top_k, top_k
+from ratchet.models.search.top_k import decode_rows, decode_scores, encode_keys, merge_top_k, top_k
 from ratchet.models.search.truncated_search import rank_truncated
 from ratchet.orchestrator.job_interface import Context, Result
 
@@ -56,15 +56,16 @@ class Worker:
         table = read_shards(inputs.corpus, ["id"] if dense else ["id", "text"])
         self.corpus = DocumentRows(table["id"])
         self.ids: pa.Array = table["id"].combine_chunks()
-        self.documents: list[str] = [] if dense else table["text"].to_pylist()
+        self.bm25 = None if dense else BM25(table["text"].to_pylist())
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         shard = read_queries(source)
         queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.corpus)
         relevant = Relevant(*find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus))
         truncated: dict[str, np.ndarray] = {}
-        if self.config.system == "bm25":
-            ranks_R, scores_QK, rows_QK = self._bm25([query["text"] for query in queries], relevant, own_Q, report)
+        if self.bm25:
+            texts = [query["text"] for query in queries]
+            ranks_R, scores_QK, rows_QK = self._rank_by_words(self.bm25, texts, relevant, own_Q, report)
         else:
             assert self.inputs.query_embeddings is not None
             vectors = self.inputs.query_embeddings / f"{source.stem}.arrow"
@@ -112,22 +113,20 @@ class Worker:
             found |= dict(zip(_name_columns(dim), ranks, strict=True))
         return found
 
-    def _bm25(
-        self, queries: list[str], relevant: Relevant, own_Q: np.ndarray, report: ReportProgress
+    def _rank_by_words(
+        self, bm25: BM25, queries: list[str], relevant: Relevant, own_Q: np.ndarray, report: ReportProgress
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        width = min(self.config.top + 1, len(self.ids))  # the query itself may be among them
-        ranks = [np.zeros(0, np.int64)]
-        best_scores, best_rows = [np.zeros((0, width), np.float32)], [np.zeros((0, width), np.int64)]
-        block = max(1, min(256, BYTES_AT_ONCE // (16 * len(self.ids))))
-        for start, scores_QN in score_bm25(self.documents, queries, block):
-            stop = start + len(scores_QN)
-            # Stable: documents with equal scores stay in the order of the corpus.
-            rows = np.argsort(-scores_QN, axis=1, kind="stable")[:, :width]
-            best_rows.append(rows)
-            best_scores.append(np.take_along_axis(scores_QN, rows, axis=1))
+        width, row_N = min(self.config.top + 1, len(self.ids)), np.arange(len(self.ids))
+        ranks, best = [np.zeros(0, np.int64)], [np.zeros((0, width), np.uint64)]
+        block = max(1, min(256, BYTES_AT_ONCE // (24 * len(row_N))))
+        for start in range(0, len(queries), block):
+            stop = min(start + block, len(queries))
+            scores_QN = bm25.score(queries[start:stop])
+            best.append(np.partition(encode_keys(scores_QN, row_N), width - 1, axis=1)[:, :width])
             ranks.append(rank_by_scores(scores_QN, relevant.select(start, stop), own_Q[start:stop]))
             report(stop)
-        return np.concatenate(ranks), np.concatenate(best_scores), np.concatenate(best_rows)
+        keys_QK = np.sort(np.concatenate(best), axis=1)
+        return np.concatenate(ranks), decode_scores(keys_QK), decode_rows(keys_QK)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ratchet.data import lexical_baselines as lexical
 from ratchet.data.formats.papers import number_papers, other_statements
+from ratchet.data.lexical_baselines import BM25, Jaccard
 from ratchet.data.rankings import summarize_counts
 from ratchet.data.significance import list_half_widths
 from ratchet.data.tables import list_shards, read_shards, write_table
@@ -39,6 +39,7 @@ class Worker:
         table = read_shards(inputs.statements, ["id", "paper"] if self.embeddings else ["id", "paper", "text"])
         self.paper_S, self.ids = number_papers(table), table["id"].combine_chunks()
         self.texts: list[str] = [] if self.embeddings else table["text"].to_pylist()
+        self.system = None if self.embeddings else (BM25 if config.system == "bm25" else Jaccard)(self.texts)
         self.query_S = _queries_mask(config, self.paper_S)
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
@@ -46,9 +47,10 @@ class Worker:
         query_q = np.flatnonzero(self.query_S[start : start + len(names)])
         row_Q = start + query_q
         relevant = Relevant(*other_statements(self.paper_S, row_Q))
-        if self.embeddings is None:
-            ranks_R = self._words(row_Q, relevant, report)
+        if self.system:
+            ranks_R = self._rank_by_words(self.system, row_Q, relevant, report)
         else:
+            assert self.embeddings is not None
             query_QD = read_vectors(self.embeddings / f"{source.stem}.arrow", names.combine_chunks())[query_q]
             read = partial(read_blocks, self.embeddings, self.ids)
             ranks_R = rank_relevant(query_QD, relevant, read, exclude_Q=row_Q, device=self.device)
@@ -56,12 +58,14 @@ class Worker:
         write_table(target, pa.table({"id": names.take(pa.array(query_q)).combine_chunks(), "ranks": lists}))
         return {"rows": len(names), "queries": len(row_Q)}
 
-    def _words(self, row_Q: np.ndarray, relevant: Relevant, report: ReportProgress) -> np.ndarray:
-        scores = lexical.score_jaccard if self.config.system == "jaccard" else lexical.score_bm25
+    def _rank_by_words(
+        self, system: BM25 | Jaccard, row_Q: np.ndarray, relevant: Relevant, report: ReportProgress
+    ) -> np.ndarray:
         block = max(1, min(256, BYTES_AT_ONCE // (16 * len(self.texts))))
         ranks = [np.zeros(0, np.int64)]
-        for start, scores_QS in scores(self.texts, [self.texts[row] for row in row_Q], block):
-            stop = start + len(scores_QS)
+        for start in range(0, len(row_Q), block):
+            stop = min(start + block, len(row_Q))
+            scores_QS = system.score([self.texts[row] for row in row_Q[start:stop]])
             ranks.append(rank_by_scores(scores_QS, relevant.select(start, stop), row_Q[start:stop]))
             report(stop)
         return np.concatenate(ranks)

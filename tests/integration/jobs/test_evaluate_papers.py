@@ -66,7 +66,7 @@ def expected(ranks: list[list[int]], k: int) -> dict[str, float]:
 
 @pytest.mark.parametrize("system", ["dense", "jaccard"])
 def test_metrics_are_those_of_a_sort(local_ray: None, inputs: Inputs, tmp_path: Path, system: str) -> None:
-    from ratchet.data import lexical_baselines as lexical
+    from ratchet.data.lexical_baselines import Jaccard
 
     config = Config(system=system, k=(1, 5, 1000))  # type: ignore[arg-type]
     result = run(context(tmp_path, workers=2), config, inputs)
@@ -76,8 +76,7 @@ def test_metrics_are_those_of_a_sort(local_ray: None, inputs: Inputs, tmp_path: 
         vectors = np.stack(open_mapped(inputs.embeddings)["embedding"].to_pylist())
         scores_SS = vectors @ vectors.T
     else:
-        blocks = (lexical.score_jaccard if system == "jaccard" else lexical.score_bm25)(texts, texts)
-        scores_SS = np.concatenate([block for _, block in blocks])
+        scores_SS = Jaccard(texts).score(texts)
     ranks = by_sorting(scores_SS, paper)
     for k in (1, 5, 1000):
         for name, value in expected(ranks, k).items():

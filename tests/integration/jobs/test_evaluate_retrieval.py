@@ -94,12 +94,12 @@ def test_ranks_are_exact_beyond_the_written_ranking(problem: Any, context: MakeC
 
 
 def test_bm25_ranks_by_words(tmp_path: Path, problem: Any, context: MakeContext) -> None:
-    from ratchet.data.lexical_baselines import score_bm25
+    from ratchet.data.lexical_baselines import BM25
 
     ctx = context()
     result = evaluated(ctx, problem, system="bm25", k=(1, 5, 10, 25, 100), top=200, tag="bm25")
     check_against_trec_eval(ctx.out, dict(result.metrics))
-    scores_QN = np.concatenate([block for _, block in score_bm25(problem.texts, problem.query_texts)])
+    scores_QN = BM25(problem.texts).score(problem.query_texts)
     expected = [
         min(sorted(range(200), key=lambda row: (-scores_QN[q][row], row)).index(p) for p in rows) + 1
         for q, rows in enumerate(problem.positives)

@@ -9,20 +9,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ratchet.data.lexical_baselines import score_bm25, score_jaccard
+from ratchet.data.lexical_baselines import BM25, Jaccard
 from ratchet.errors import DataError
 
 
 def test_a_query_or_a_document_without_words_scores_nothing() -> None:
     corpus, queries = ["two words", "", "other words"], ["words", "a", ""]
-    for score in (score_bm25, score_jaccard):
-        score_QN = np.concatenate([block for _, block in score(corpus, queries)])
-        assert (score_QN > 0).tolist() == [[True, False, True], [False] * 3, [False] * 3]
+    for system in (BM25(corpus), Jaccard(corpus)):
+        assert (system.score(queries) > 0).tolist() == [[True, False, True], [False] * 3, [False] * 3]
+
+
+def test_words_that_no_document_has_count_for_the_union() -> None:
+    found = Jaccard(["one two", "two"]).score(["two three four"])
+    assert found == pytest.approx(np.array([[1 / 4, 1 / 3]]))
+    assert found.dtype == np.float32
 
 
 def test_a_corpus_without_words_is_refused() -> None:
     with pytest.raises(DataError, match="BM25: no document has a word of two or more letters"):
-        list(score_bm25(["a", ""], ["words"]))
+        BM25(["a", ""])
 
 
 @pytest.mark.slow
