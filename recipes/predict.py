@@ -11,7 +11,6 @@ from ratchet.jobs.retrieval import embed, evaluate_retrieval
 from ratchet.orchestrator.finished_run import FinishedRun, find_run
 from ratchet.orchestrator.step import Output, Row, Step, Summary, step
 from ratchet.recipes.parts.predictions import (
-    Fusion,
     System,
     fuse_rankings,
     list_systems,
@@ -22,13 +21,7 @@ from ratchet.recipes.parts.predictions import (
 )
 
 
-def predict(
-    *,
-    run: Annotated[tuple[str, ...], MinLen(1)],
-    queries: str = "",
-    bm25: bool | None = None,
-    fusion: Fusion = "scores",
-) -> Summary:
+def predict(*, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm25: bool | None = None) -> Summary:
     """Rank the corpus of finished runs for new queries, and write the best documents of each query.
 
     The embedder and the reranker of a run, the models of several runs, and BM25 are fused into one ranking. Their
@@ -39,10 +32,9 @@ def predict(
     queries     Eedi's test.csv, BEIR, FlagEmbedding JSONL, JSONL with `query`, or text with a query per line; labels
                 are not needed. Empty: the test queries of the runs, on which the fused ranking is evaluated
     bm25        fuse with BM25 too; none: if the runs did
-    fusion      rrf: by reciprocal ranks. scores: by scores
 
     The format is set by the job: --set write_predictions.columns=QuestionId_Answer,MisconceptionId and
-    --set write_predictions.top=25.
+    --set write_predictions.top=25. --set fuse.method=rrf fuses by reciprocal ranks.
     """
     runs = [find_run(name) for name in run]
     last = [find_last(one) for one in runs]
@@ -71,7 +63,7 @@ def predict(
         systems.append(System("bm25", rank_by_bm25(new or test, corpus, "queries"), held_out))
     if valid is None and (bm25 or len(runs) > 1):
         raise InputError("run: several systems given, without held-out queries; expected them, to weight the systems")
-    ranking, rows = fuse_rankings(systems, valid, fusion)
+    ranking, rows = fuse_rankings(systems, valid)
     if new is None:
         tested = {one.name: one.queries for one in systems}
         # A fused ranking has its points as the scores to order by.

@@ -14,14 +14,14 @@ from ratchet.orchestrator.job_interface import Job
 
 @dataclass(frozen=True)
 class Config:
-    method: Literal["rrf", "scores"] = "rrf"
-    """`rrf`: reciprocal rank fusion, the sum of weight / (rank_constant + rank) (Cormack et al., 2009). `scores`: the
-    weighted sum of the scores above the lowest of the query's list, divided by their mean spread on the held-out
-    queries; a document that a list lacks has 0."""
+    method: Literal["scores", "rrf"] = "scores"
+    """`scores`: the weighted sum of the scores above the lowest of the query's list, divided by their mean spread on
+    the held-out queries; a document that a list lacks has 0. `rrf`: reciprocal rank fusion, the sum of weight /
+    (rank_constant + rank) (Cormack et al., 2009)."""
     names: Annotated[tuple[str, ...], MinLen(2)] = ("first", "second")
     """Names of the systems, for the report."""
     weights: tuple[Annotated[float, Ge(0)], ...] = ()
-    """Weight of each system. Empty: chosen on the held-out queries."""
+    """Weight of each system. Empty: chosen on the held-out queries, on 10,000 if there are more."""
     rank_constant: Annotated[float, Gt(0)] = 60.0
     """The constant of reciprocal rank fusion."""
     k: Annotated[int, Ge(1)] = 25
@@ -56,6 +56,6 @@ JOB = Job(
     inputs=Inputs,
     resources=("retries",),
     check=check,
-    outputs=("ranking", "valid_ranking"),
+    outputs=("ranking",),
     metrics=lambda config: (f"valid/map@{config.k}", "weight/*"),
 )

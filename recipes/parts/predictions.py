@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from ratchet.jobs.predictions import fuse, prepare_queries, write_predictions
 from ratchet.jobs.retrieval import embed, evaluate_retrieval, rerank, rerank_api
 from ratchet.jobs.retrieval.datasets import find_queries
 from ratchet.orchestrator.step import Output, Row, Source, Step, step
-
-Fusion = Literal["rrf", "scores"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def list_systems(name: str, ranked: Sequence[Step | None], valid: Sequence[Step 
     return [System(name, evaluated, held_out) for name, evaluated, held_out in found if evaluated is not None]
 
 
-def fuse_rankings(systems: Sequence[System], valid: Output | None, method: Fusion) -> tuple[Output, list[Row]]:
+def fuse_rankings(systems: Sequence[System], valid: Output | None) -> tuple[Output, list[Row]]:
     """Return one ranking, and the rows of the systems on the held-out queries that it is weighted by.
 
     Without held-out queries the last ranking stands for all.
@@ -86,16 +84,16 @@ def fuse_rankings(systems: Sequence[System], valid: Output | None, method: Fusio
     rows = [Row(one.name, {"held-out MAP@25": evaluated.metric("map@25")}) for one, evaluated in judged]
     if len(judged) == 1:
         return judged[0][0].queries["ranking"], rows
-    fused = fuse_evaluations("fuse", valid, {one.name: (found, one.queries) for one, found in judged}, method)
+    fused = fuse_evaluations("fuse", valid, {one.name: (found, one.queries) for one, found in judged})
     return fused["ranking"], [*rows, Row("fused", {"held-out MAP@25": fused.metric("valid/map@25")}, steps=[fused])]
 
 
-def fuse_evaluations(name: str, valid: Output | None, systems: Mapping[str, tuple[Step, Step]], method: Fusion) -> Step:
+def fuse_evaluations(name: str, valid: Output | None, systems: Mapping[str, tuple[Step, Step]]) -> Step:
     """Fuse the rankings of several systems. systems: name -> the evaluations on the held-out queries, which weight it,
     and on the queries to rank."""
     rankings = [[evaluated["ranking"] for evaluated in own] for own in zip(*systems.values(), strict=True)]
     inputs: dict[str, Any] = {"valid": valid, "valid_rankings": rankings[0], "rankings": rankings[1]}
-    return step(name, fuse.JOB, **inputs, names=tuple(systems), method=method)
+    return step(name, fuse.JOB, **inputs, names=tuple(systems))
 
 
 def write_files(ranking: Output, corpus: Output) -> Mapping[str, Output]:

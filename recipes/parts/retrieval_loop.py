@@ -123,7 +123,7 @@ class RetrievalLoop:
                 rows += variant._iterate(bootstrap, iterations)[0]
         if not self.new_queries:
             return Summary(rows, best=best)
-        ranking, _ = fuse_rankings(systems, self.valid, "scores")
+        ranking, _ = fuse_rankings(systems, self.valid)
         return Summary(rows, files=write_files(ranking, self.prepared["corpus"]), best=best)
 
     @property
@@ -266,7 +266,7 @@ class RetrievalLoop:
         is compared with. end: that of the steps' names."""
         shown = self.splits[0]
         evaluated = {one: (found["valid"], found[shown]) for one, found in systems.items()}
-        blended = fuse_evaluations(f"{name}/blend{end}", self.valid, evaluated, "scores")
+        blended = fuse_evaluations(f"{name}/blend{end}", self.valid, evaluated)
         before = next(iter(systems.values()))[shown]
         return self.evaluate_order(name, f"blended{end}", shown, blended["ranking"], before=before)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,12 @@ from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
 from ratchet.orchestrator.job_interface import Context, Result
 
+BATCH = 4096
+"""Queries that are fused at a time, and rows of a shard."""
+
+MOST = 10_000
+"""Held-out queries that choose the weights, since each takes some 30 KB. They are evenly spaced."""
+
 Fused = list[list[tuple[str, float]]]
 
 
@@ -25,7 +32,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     positives = read_shards(inputs.valid, ["id", "positives"])
     if positives["id"].to_pylist() != held_out[0]["id"].to_pylist():
         raise InputError(f"{inputs.valid_rankings[0]}: ranks other queries; expected those of {inputs.valid}, in order")
-    labels = positives["positives"].to_pylist()
+    rows = np.unique(np.linspace(0, len(positives) - 1, MOST).astype(int))
+    held_out, labels = [table.take(rows) for table in held_out], positives["positives"].take(rows).to_pylist()
     spreads = [compute_spread(table) for table in held_out]
 
     def score(systems: Sequence[pa.Table]) -> list[list[dict[str, float]]]:
@@ -42,18 +50,18 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     names = config.names
     weights = list(config.weights) or choose_weights(len(names), lambda found: measure(tuple(found)))
-    _write(context.out / "valid_ranking", held_out, fuse(points, weights))
-    systems = _read(inputs.rankings)
-    _write(context.out / "ranking", systems, fuse(score(systems), weights))
+    fused = _fuse(_read(inputs.rankings), lambda systems: fuse(score(systems), weights))
+    schema = RANKED.append(pa.field(TEACHER_SCORES["documents"], SCORES))
+    write_shards(context.out / "ranking", fused, schema, BATCH)
     metric = f"valid/map@{config.k}"
     alone = [measure(tuple(row)) for row in np.eye(len(names)).tolist()]
-    rows = [
+    table = [
         {"system": name, "weight": weight, metric: round(value, 6)}
         for name, weight, value in zip(names, weights, alone, strict=True)
     ]
     return Result(
         {metric: round(measure(tuple(weights)), 6), **{f"weight/{n}": w for n, w in zip(names, weights, strict=True)}},
-        {"fused systems, each by itself on the held-out queries": rows},
+        {"fused systems, each by itself on the held-out queries": table},
     )
 
 
@@ -72,19 +80,19 @@ def _rank(fused: Sequence[tuple[str, float]], positives: Sequence[str]) -> np.nd
     return np.array([place[name] if name in place else next(lacking) for name in positives], np.int64)
 
 
-def _write(folder: Path, systems: Sequence[pa.Table], fused: Fused) -> None:
-    """Write a ranking with the fused points as the scores that `evaluate_retrieval` orders by.
+def _fuse(systems: Sequence[pa.Table], fuse: Callable[[Sequence[pa.Table]], Fused]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a ranking with the fused points as the scores that `evaluate_retrieval` orders by.
 
     A positive that no list has keeps the best of its ranks, and follows all documents of the fused list."""
-    queries = systems[0].select(["id", "text"]).to_pylist()
-    rows = [
-        {
-            **query,
-            "documents": [name for name, _ in found],
-            "scores": (points := [value for _, value in found]),
-            "ranks": [max(min(own), len(found) + 1) for own in zip(*ranks, strict=True)],
-            TEACHER_SCORES["documents"]: points,
-        }
-        for query, found, *ranks in zip(queries, fused, *(one["ranks"].to_pylist() for one in systems), strict=True)
-    ]
-    write_shards(folder, rows, RANKED.append(pa.field(TEACHER_SCORES["documents"], SCORES)), max(1, len(rows)))
+    for start in range(0, len(systems[0]), BATCH):
+        part = [table.slice(start, BATCH) for table in systems]
+        queries, ranks = part[0].select(["id", "text"]).to_pylist(), (one["ranks"].to_pylist() for one in part)
+        for query, found, *own in zip(queries, fuse(part), *ranks, strict=True):
+            points = [value for _, value in found]
+            yield {
+                **query,
+                "documents": [name for name, _ in found],
+                "scores": points,
+                "ranks": [max(min(each), len(found) + 1) for each in zip(*own, strict=True)],
+                TEACHER_SCORES["documents"]: points,
+            }

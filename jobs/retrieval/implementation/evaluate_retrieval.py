@@ -134,8 +134,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         raise InputError(
             "evaluate_retrieval: no embeddings given; expected those of queries and corpus; give them, or system=bm25"
         )
-    queries, corpus = read_shards(inputs.queries), DocumentRows(read_shards(inputs.corpus, ["id"])["id"])
-    ranking = context.out / "ranking"
+    queries, ranking = read_shards(inputs.queries), context.out / "ranking"
     if config.system == "reranked":
         _write_reranked(config, inputs, queries, ranking)
     else:
@@ -148,7 +147,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     ranked = read_shards(ranking)
     names, positives, grades = (queries[name].to_pylist() for name in ("id", "positives", "grades"))
     flat_grades = queries["grades"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    relevant = Relevant(*find_corpus_rows(queries, "positives", corpus), flat_grades)
+    ends_Q = np.cumsum(pc.list_value_length(queries["positives"]).to_numpy())
+    relevant = Relevant(np.append(0, ends_Q), np.arange(len(flat_grades)), flat_grades)  # metrics need no rows
     ranks_R = ranked["ranks"].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.int64)
     metrics = compute_rank_metrics(ranks_R, relevant, list_cutoffs(inputs.selection, config.k))
     rankings = (
