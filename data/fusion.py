@@ -17,7 +17,7 @@ def compute_spread(ranking: pa.Table) -> float:
     return float(np.mean([max(scores) - min(scores) for scores in lists])) or 1.0 if lists else 1.0
 
 
-def compute_points(ranking: pa.Table, method: str, rank_constant: float, spread: float = 1.0) -> list[dict[str, float]]:
+def compute_points(ranking: pa.Table, method: str, spread: float = 1.0) -> list[dict[str, float]]:
     """Return what each document of each query's list gets from one system, before its weight.
 
     spread: that of the system's scores (`compute_spread`). It is the same for all queries, so that lists whose scores
@@ -25,16 +25,16 @@ def compute_points(ranking: pa.Table, method: str, rank_constant: float, spread:
     points = []
     for names, scores in zip(ranking["documents"].to_pylist(), ranking["scores"].to_pylist(), strict=True):
         if method == "rrf":
-            points.append(score_ranks(names, rank_constant))
+            points.append(score_ranks(names))
             continue
         low = min(scores, default=0.0)
         points.append({name: (score - low) / spread for name, score in zip(names, scores, strict=True)})
     return points
 
 
-def score_ranks(names: Sequence[str], rank_constant: float = 60.0) -> dict[str, float]:
-    """Return the reciprocal ranks of a list's documents, the best first."""
-    return {name: 1.0 / (rank_constant + rank) for rank, name in enumerate(names, 1)}
+def score_ranks(names: Sequence[str]) -> dict[str, float]:
+    """Return 1 / (60 + rank) of a list's documents, the best first. 60 is the constant of the paper."""
+    return {name: 1.0 / (60 + rank) for rank, name in enumerate(names, 1)}
 
 
 def fuse(points: Sequence[Sequence[dict[str, float]]], weights: Sequence[float]) -> list[list[tuple[str, float]]]:

@@ -26,23 +26,21 @@ class Jaccard:
     def __init__(self, corpus: Sequence[str]) -> None:
         tokens = _tokenize(list(corpus))
         self.vocabulary: dict[str, int] = tokens.vocab
-        self.words, self.sizes = self._make_rows(tokens.ids)
+        self.words = self._make_rows(tokens.ids)
 
     def score(self, queries: Sequence[str]) -> np.ndarray:
         """Return the similarity of each query to each document: float32 [Q, N]."""
         sets = [set(words) for words in _tokenize(list(queries), return_ids=False)]
-        known, _ = self._make_rows([[self.vocabulary[word] for word in own & self.vocabulary.keys()] for own in sets])
+        known = self._make_rows([[self.vocabulary[word] for word in own & self.vocabulary.keys()] for own in sets])
         both = (known @ self.words.T).toarray()
-        either = np.array([[len(own)] for own in sets], np.float32) + self.sizes - both
+        either = np.array([[len(own)] for own in sets], np.float32) + self.words.getnnz(1) - both
         return np.divide(both, either, out=np.zeros_like(both), where=either > 0)
 
-    def _make_rows(self, ids: Sequence[Sequence[int]]) -> tuple[csr_matrix, np.ndarray]:
-        """Return a row of float32 ones for each set of words, and the number of its words."""
+    def _make_rows(self, ids: Sequence[Sequence[int]]) -> csr_matrix:
+        """Return a row of float32 ones for each set of words."""
         sets = [np.unique(np.asarray(own, np.int64)) for own in ids]
-        sizes = np.array([len(own) for own in sets], np.int64)
-        cells = np.ones(sizes.sum(), np.float32), np.concatenate([*sets, np.zeros(0, np.int64)])
-        rows = csr_matrix((*cells, np.cumsum([0, *sizes])), (len(sets), len(self.vocabulary)))
-        return rows, sizes.astype(np.float32)
+        ends, words = np.cumsum([0, *map(len, sets)]), np.concatenate([*sets, np.zeros(0, np.int64)])
+        return csr_matrix((np.ones(len(words), np.float32), words, ends), (len(sets), len(self.vocabulary)))
 
 
 class BM25:

@@ -23,16 +23,14 @@ FLIPS_AT_ONCE = 1 << 22
 def sum_by_group(value_Q: np.ndarray, group_Q: np.ndarray) -> np.ndarray:
     """Return the sum of a metric over the rows of each group, float64 [C]. group_Q: the group of each row, from 0. Rows
     without a value (NaN) count as 0."""
-    total_C: np.ndarray = np.bincount(group_Q, np.nan_to_num(value_Q), minlength=int(group_Q.max(initial=-1)) + 1)
-    return total_C
+    return np.bincount(group_Q, np.nan_to_num(value_Q), minlength=int(group_Q.max(initial=-1)) + 1)
 
 
 def number_groups(table: pa.Table, column: str = "group") -> np.ndarray:
     """Return the number of each row's group in the order of their names, int64 [Q]. column: has the group's name;
     without it each row, by its `id`, is a group."""
     names = table[column if column in table.column_names else "id"]
-    number_Q: np.ndarray = pc.rank(names, tiebreaker="dense").to_numpy().astype(np.int64) - 1
-    return number_Q
+    return pc.rank(names, tiebreaker="dense").to_numpy().astype(np.int64) - 1
 
 
 def compute_half_width(value_Q: np.ndarray, group_Q: np.ndarray) -> float:

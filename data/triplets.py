@@ -103,8 +103,7 @@ class Triplets:
 
     def list_passages(self) -> np.ndarray:
         """Return the corpus rows of all positives and negatives, each once, in order."""
-        rows: np.ndarray = np.unique(np.concatenate([self._positive_rows, self._negative_rows]))
-        return rows
+        return np.unique(np.concatenate([self._positive_rows, self._negative_rows]))
 
     def list_no_negatives(self, query: int) -> np.ndarray:
         """Return the corpus rows that are no negatives of a query: its positives, what mining suspects to be unlabelled

@@ -22,8 +22,7 @@ def write_vectors(path: Path, ids: pa.ChunkedArray, vectors_ND: np.ndarray) -> N
 
 def read_dim(folder: Path) -> int:
     """Return the dimensions of the embeddings in a folder."""
-    dim: int = open_mapped_shard(list_shards(folder, "arrow")[0]).schema.field("embedding").type.list_size
-    return dim
+    return open_mapped_shard(list_shards(folder, "arrow")[0]).schema.field("embedding").type.list_size
 
 
 def read_vectors(path: Path, ids: pa.Array) -> np.ndarray:
@@ -62,8 +61,7 @@ def view_embeddings(table: pa.Table) -> np.ndarray:
     """Return the embeddings of a shard, [N, D] in their dtype, without a copy."""
     column = table["embedding"]
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which always copies
-    vectors_ND: np.ndarray = array.flatten().to_numpy().reshape(len(table), column.type.list_size)
-    return vectors_ND
+    return array.flatten().to_numpy().reshape(len(table), column.type.list_size)
 
 
 def read_selected(folder: Path, ids: pa.ChunkedArray) -> np.ndarray:

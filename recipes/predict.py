@@ -11,7 +11,7 @@ from ratchet.jobs.retrieval import embed, evaluate_retrieval
 from ratchet.orchestrator.finished_run import FinishedRun, find_run
 from ratchet.orchestrator.step import Output, Row, Step, Summary, step
 from ratchet.recipes.parts.predictions import (
-    System,
+    Systems,
     fuse_rankings,
     list_systems,
     prepare_new_queries,
@@ -53,19 +53,19 @@ def predict(*, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm
         )
     readings = [text for one in runs for text in one.settings["prepare"].get("reading") or [""]]
     new = prepare_new_queries(queries, "queries", readings) if queries else None
-    systems: list[System] = []
+    systems: Systems = {}
     for index, (one, iteration) in enumerate(zip(runs, last, strict=True)):
-        systems += find_systems(one, iteration, "model" if len(runs) == 1 else f"model{index}", new, corpus)
+        systems |= find_systems(one, iteration, "model" if len(runs) == 1 else f"model{index}", new, corpus)
     if bm25 is None:
         bm25 = any(one.get(f"{iteration}/blend_with_bm25") for one, iteration in zip(runs, last, strict=True))
     if bm25:
         held_out = rank_by_bm25(valid, corpus, "valid") if valid else None
-        systems.append(System("bm25", rank_by_bm25(new or test, corpus, "queries"), held_out))
+        systems["bm25"] = held_out, rank_by_bm25(new or test, corpus, "queries")
     if valid is None and (bm25 or len(runs) > 1):
         raise InputError("run: several systems given, without held-out queries; expected them, to weight the systems")
     ranking, rows = fuse_rankings(systems, valid)
     if new is None:
-        tested = {one.name: one.queries for one in systems}
+        tested = {name: ranked for name, (_, ranked) in systems.items()}
         # A fused ranking has its points as the scores to order by.
         if len(systems) > 1:
             inputs: dict[str, Any] = {"queries": test, "corpus": corpus, "scored": ranking}
@@ -77,7 +77,7 @@ def predict(*, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm
     return Summary(rows, files=write_files(ranking, corpus))
 
 
-def find_systems(run: FinishedRun, last: str, name: str, new: Step | None, corpus: Output) -> list[System]:
+def find_systems(run: FinishedRun, last: str, name: str, new: Step | None, corpus: Output) -> Systems:
     """Return the systems of a run's last iteration: on new queries, or without these on the test queries of the run."""
     steps = (f"{last}/evaluate", f"{last}/evaluate_reranked")
     if new is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
@@ -88,21 +87,6 @@ def retriever(
     seed        of the split, of mining and of training
     """
     datasets, model, miner = find_datasets(data, valid, test), find_model(base), find_model(bootstrap or base)
-    loop = partial(
-        RetrievalLoop,
-        embedder=model,
-        reranker=choose_reranker(reranker),
-        method=method,
-        mining=mining,
-        distillation=distillation,
-        teacher=choose_teacher(teacher),
-        cross_fit=cross_fit,
-        guided=guided,
-        examples=Source.find(examples, "examples") if examples else None,
-        new_queries=prepare_new_queries(predict, "predict", datasets["reading"]) if predict else None,
-        bm25=bm25,
-        seed=seed,
-    )
     if generator and mining != "each":
         raise InputError(
             f"generator: {generator} given, with mining={mining}; expected mining=each, since generated queries have no"
@@ -116,7 +100,22 @@ def retriever(
     for fold in range(folds):
         folder = f"fold{fold}/" if folds > 1 else ""
         prepared = step(f"{folder}prepare", prepare.JOB, **datasets, fold=fold, **split)
-        one = loop(prepared, folder=folder)
+        one = RetrievalLoop(
+            prepared,
+            embedder=model,
+            reranker=choose_reranker(reranker),
+            method=method,
+            mining=mining,
+            distillation=distillation,
+            teacher=choose_teacher(teacher),
+            cross_fit=cross_fit,
+            guided=guided,
+            examples=Source.find(examples, "examples") if examples else None,
+            new_queries=prepare_new_queries(predict, "predict", datasets["reading"]) if predict else None,
+            bm25=bm25,
+            seed=seed,
+            folder=folder,
+        )
         if generator:
             one = replace(one, train=add_synthetic_queries(one, miner, find_model(generator), queries_per_document))
         summaries.append(one.build_summary(miner, iterations, ablations=ablations))

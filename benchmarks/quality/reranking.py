@@ -183,7 +183,7 @@ class Case:
             ]
             spreads = spreads or [compute_spread(table) for table in tables]
             points[name] = [
-                compute_points(table, "scores", 60.0, spread) for table, spread in zip(tables, spreads, strict=True)
+                compute_points(table, "scores", spread) for table, spread in zip(tables, spreads, strict=True)
             ]
 
         def order(name: str, weights: Any) -> np.ndarray:

@@ -39,8 +39,7 @@ def resolve_dtype(context: Context, config: C) -> C:
     if not file.exists():
         chosen = "bfloat16" if _is_bfloat16_native(context.resources) else "float32"
         write_atomically(file, chosen)
-    resolved: C = replace(given, dtype=file.read_text())
-    return resolved
+    return replace(given, dtype=file.read_text())
 
 
 def check_dtype(context: Context) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, MinLen
+from annotated_types import Ge, MinLen
 
 from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface import Job
@@ -17,13 +17,11 @@ class Config:
     method: Literal["scores", "rrf"] = "scores"
     """`scores`: the weighted sum of the scores above the lowest of the query's list, divided by their mean spread on
     the held-out queries; a document that a list lacks has 0. `rrf`: reciprocal rank fusion, the sum of weight /
-    (rank_constant + rank) (Cormack et al., 2009)."""
+    (60 + rank) (Cormack et al., 2009)."""
     names: Annotated[tuple[str, ...], MinLen(2)] = ("first", "second")
     """Names of the systems, for the report."""
     weights: tuple[Annotated[float, Ge(0)], ...] = ()
     """Weight of each system. Empty: chosen on the held-out queries, on 10,000 if there are more."""
-    rank_constant: Annotated[float, Gt(0)] = 60.0
-    """The constant of reciprocal rank fusion."""
     k: Annotated[int, Ge(1)] = 25
     """The weights are chosen by MAP at this cut-off."""
 

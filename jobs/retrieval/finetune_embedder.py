@@ -16,6 +16,7 @@ from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resol
 from ratchet.jobs.training.config import (
     WARM_START,
     RetrievalFinetuneConfig,
+    RetrievalFinetuneInputs,
     check_config,
     check_retrieval_metric,
     count_feedable_workers,
@@ -64,18 +65,7 @@ class Config(EncodingSettings, RetrievalFinetuneConfig):
 
 
 @dataclass(frozen=True)
-class Inputs:
-    base: Path
-    """A Hugging Face model folder."""
-    mined: Path
-    """Queries with positives and negatives, as written by `mine`; for distillation with the scores of `rerank`."""
-    corpus: Path
-    """Shards of documents with the texts of these ids."""
-    valid: Path | None = None
-    """Held-out queries with positives. None: the model of the last epoch is kept, whatever came before."""
-    current_best: Path | None = None
-    """The current best adapter (or model, with method=full), which is kept if training does not improve on it. None:
-    the base."""
+class Inputs(RetrievalFinetuneInputs):
     guide_queries: Path | None = None
     """Embeddings of the training queries by a guide, a model that tells which passages of a batch are probably
     unlabelled positives (Solatorio 2024, "GISTEmbed"), such as the model that mined. None: no guide."""
@@ -84,8 +74,6 @@ class Inputs:
     examples: Path | None = None
     """Few-shot examples that are saved with the adapter for inference, instead of `num_fixed_examples` drawn ones:
     JSON Lines with `query` and `answer`."""
-    ranking: Path | None = None
-    """A ranking of `valid` by the model before training, from which `eval_pool` is chosen. None: without it."""
 
 
 def check(config: Config, inputs: Inputs) -> None:

@@ -6,7 +6,6 @@ The model with the best metric of reranked held-out lists is kept.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge
@@ -16,6 +15,7 @@ from ratchet.jobs.model_settings import RerankerSettings, predict_prompts, resol
 from ratchet.jobs.training.config import (
     WARM_START,
     RetrievalFinetuneConfig,
+    RetrievalFinetuneInputs,
     check_config,
     check_retrieval_metric,
     count_feedable_workers,
@@ -42,21 +42,7 @@ class Config(RerankerSettings, RetrievalFinetuneConfig):
     """Number of documents of each held-out list that are reranked."""
 
 
-@dataclass(frozen=True)
-class Inputs:
-    base: Path
-    """A Hugging Face model folder: a decoder, a cross-encoder, or an encoder, which gets a classification head."""
-    mined: Path
-    """Queries with positives and negatives, as written by `mine`; for distillation with the scores of `rerank`."""
-    corpus: Path
-    """Shards of documents with the texts of these ids."""
-    valid: Path | None = None
-    """Held-out queries with positives. None: the model of the last epoch is kept, and it is no teacher."""
-    ranking: Path | None = None
-    """Rankings of `valid`, as written by `evaluate_retrieval`: the lists that are reranked."""
-    current_best: Path | None = None
-    """The current best adapter (or model, with method=full), which is kept if training does not improve on it. None:
-    the base, or the original lists if the base is no reranker yet."""
+Inputs = RetrievalFinetuneInputs
 
 
 def check(config: Config, inputs: Inputs) -> None:

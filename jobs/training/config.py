@@ -132,6 +132,26 @@ class RetrievalFinetuneConfig(RankFinetuneConfig):
     scores of positives and of negatives, which gives teachers of any scale the same mean margin of 4."""
 
 
+@dataclass(frozen=True)
+class RetrievalFinetuneInputs:
+    """Inputs of finetuning on queries with positives and negatives."""
+
+    base: Path
+    """A Hugging Face model folder. For a reranker a decoder, a cross-encoder, or an encoder, which gets a head."""
+    mined: Path
+    """Queries with positives and negatives, as written by `mine`; for distillation with the scores of `rerank`."""
+    corpus: Path
+    """Shards of documents with the texts of these ids."""
+    valid: Path | None = None
+    """Held-out queries with positives. None: the model of the last epoch is kept, and a reranker is no teacher."""
+    ranking: Path | None = None
+    """A ranking of `valid`, as written by `evaluate_retrieval`: the lists that a reranker orders, or from which the
+    `eval_pool` of an embedder is chosen."""
+    current_best: Path | None = None
+    """The current best adapter (or model, with method=full), which is kept if training does not improve on it. None:
+    the base; for a base that is no reranker yet, the order of `ranking`."""
+
+
 REFUSED = "teacher_gate"
 """The metric of `rerank` that says why a teacher was refused."""
 

@@ -22,9 +22,13 @@ import torch
 from ratchet.errors import ModelError
 from ratchet.models.search.exact_scores import Array, Blocks, Corpus, check_finite, iterate_blocks, multiply_all
 from ratchet.models.search.kernels import count_above, find_near_columns
+from ratchet.models.search.top_k import decode_rows, decode_scores, encode_keys
 
 ONE_SIDE = np.float32(1.04)
 """Factor on the error bound of a multiplied score: the exact score it is compared with is rounded in its last bit."""
+
+SCORES_AT_ONCE = 1 << 25
+"""Given scores that are ranked at a time, with copies and keys some 24 bytes each."""
 
 PAIRS_AT_ONCE = 4096
 """Rows of scores that are counted at a time on a GPU."""
@@ -99,6 +103,31 @@ def rank_by_scores(scores_QN: np.ndarray, relevant: Relevant, exclude_Q: np.ndar
     for r in np.flatnonzero(equal_R > 1):  # its own score is one of them
         before_R[r] += np.count_nonzero(scores_QN[query_R[r], : relevant.indices[r]] == own_R[r])
     return before_R + 1
+
+
+def rank_in_blocks(
+    score: Callable[[slice], np.ndarray],
+    documents: int,
+    relevant: Relevant,
+    exclude_Q: np.ndarray,
+    top: int,
+    report: Callable[[int], None],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rank N documents by given scores, a block of queries at a time. Return the ranks of `rank_by_scores` [R], and the
+    scores and rows of the best documents, with those in `exclude_Q`, [Q, min(top, N)].
+
+    score: returns the scores of the queries in a slice, float32 [q, N]. report: is told how many queries are done."""
+    width, row_N, queries = min(top, documents), np.arange(documents), len(relevant.indptr) - 1
+    ranks, best = [np.zeros(0, np.int64)], [np.zeros((0, width), np.uint64)]
+    block = max(1, min(256, SCORES_AT_ONCE // documents))
+    for start in range(0, queries, block):
+        stop = min(start + block, queries)
+        scores_qN = score(slice(start, stop))
+        best.append(np.partition(encode_keys(scores_qN, row_N), width - 1, axis=1)[:, :width])
+        ranks.append(rank_by_scores(scores_qN, relevant.select(start, stop), exclude_Q[start:stop]))
+        report(stop)
+    keys_QK = np.sort(np.concatenate(best), axis=1)
+    return np.concatenate(ranks), decode_scores(keys_QK), decode_rows(keys_QK)
 
 
 class RankCounter:

@@ -269,5 +269,4 @@ class Job:
 
     def load(self) -> Run:
         """Import and return the function that does the work."""
-        work: Run = pkgutil.resolve_name(self.run) if isinstance(self.run, str) else self.run
-        return work
+        return pkgutil.resolve_name(self.run) if isinstance(self.run, str) else self.run

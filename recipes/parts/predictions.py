@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ratchet.jobs.predictions import fuse, prepare_queries, write_predictions
@@ -11,15 +10,8 @@ from ratchet.jobs.retrieval import embed, evaluate_retrieval, rerank, rerank_api
 from ratchet.jobs.retrieval.datasets import find_queries
 from ratchet.orchestrator.step import Output, Row, Source, Step, step
 
-
-@dataclass(frozen=True)
-class System:
-    """What ranks documents. Its evaluation on the held-out queries weights it."""
-
-    name: str
-    queries: Step
-    """The evaluation on the queries to rank."""
-    valid: Step | None
+Systems = dict[str, tuple[Step | None, Step]]
+"""What ranks documents, by name: its evaluations on the held-out queries, which weight it, and on those to rank."""
 
 
 def prepare_new_queries(queries: str, parameter: str, readings: Sequence[str]) -> Step:
@@ -67,24 +59,22 @@ def rank_queries(
     return [ranked, step(f"{name}/rank_reranked", evaluate_retrieval.JOB, **inputs, system="reranked", tag="reranked")]
 
 
-def list_systems(name: str, ranked: Sequence[Step | None], valid: Sequence[Step | None]) -> list[System]:
+def list_systems(name: str, ranked: Sequence[Step | None], valid: Sequence[Step | None]) -> Systems:
     """Return the systems of a loop, the embedder and the reranker, that have ranked the queries."""
-    names = (name, f"{name}_reranked")
-    found = zip(names, ranked, valid, strict=False)
-    return [System(name, evaluated, held_out) for name, evaluated, held_out in found if evaluated is not None]
+    found = zip((name, f"{name}_reranked"), valid, ranked, strict=False)
+    return {system: (held_out, evaluated) for system, held_out, evaluated in found if evaluated is not None}
 
 
-def fuse_rankings(systems: Sequence[System], valid: Output | None) -> tuple[Output, list[Row]]:
+def fuse_rankings(systems: Systems, valid: Output | None) -> tuple[Output, list[Row]]:
     """Return one ranking, and the rows of the systems on the held-out queries that it is weighted by.
 
     Without held-out queries the last ranking stands for all.
     """
-    if not (judged := [(one, one.valid) for one in systems if one.valid is not None]):
-        return systems[-1].queries["ranking"], []
-    rows = [Row(one.name, {"held-out MAP@25": evaluated.metric("map@25")}) for one, evaluated in judged]
-    if len(judged) == 1:
-        return judged[0][0].queries["ranking"], rows
-    fused = fuse_evaluations("fuse", valid, {one.name: (found, one.queries) for one, found in judged})
+    judged = {name: (held_out, ranked) for name, (held_out, ranked) in systems.items() if held_out is not None}
+    rows = [Row(name, {"held-out MAP@25": held_out.metric("map@25")}) for name, (held_out, _) in judged.items()]
+    if len(judged) < 2:
+        return [ranked["ranking"] for _, ranked in (judged or systems).values()][-1], rows
+    fused = fuse_evaluations("fuse", valid, judged)
     return fused["ranking"], [*rows, Row("fused", {"held-out MAP@25": fused.metric("valid/map@25")}, steps=[fused])]
 
 

@@ -11,7 +11,7 @@ from ratchet.jobs.retrieval import embed, evaluate_retrieval, finetune_embedder,
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Job, Output, Row, Source, Step, Summary, step
 from ratchet.recipes.parts.predictions import (
-    System,
+    Systems,
     fuse_evaluations,
     fuse_rankings,
     list_systems,
@@ -136,7 +136,7 @@ class RetrievalLoop:
         """The held-out queries."""
         return self.prepared["valid"] if "valid" in self.splits else None
 
-    def _iterate(self, bootstrap: Model, iterations: int) -> tuple[list[Row], dict[str, Output], list[System]]:
+    def _iterate(self, bootstrap: Model, iterations: int) -> tuple[list[Row], dict[str, Output], Systems]:
         """Return the rows, the last models by kind (embedder, reranker), and their rankings of the new queries."""
         prefix = self.folder + (f"{self.variant.replace(' ', '_')}/" if self.variant else "")
         suffix = f", {self.variant}" if self.variant else ""
@@ -226,12 +226,12 @@ class RetrievalLoop:
             rows += self.add_bm25(f"iteration {iterations - 1}{suffix}", miner_name, systems)
         models = {n: m for n, m in (("embedder", miner), ("reranker", merged)) if isinstance(m, Output)}
         if not self.new_queries:
-            return rows, models, []
+            return rows, models, {}
         vectors = self.embed(miner_name, miner, "corpus")
         ranked = rank_queries("model", self.new_queries, corpus, miner, vectors, merged, self.depth)
         asked = list_systems("model", ranked, [evaluations.get("valid"), reranked.get("valid")])
         if self.bm25 and valid:
-            asked.append(System("bm25", rank_by_bm25(self.new_queries, corpus, "queries"), self.rank_by_words("valid")))
+            asked["bm25"] = self.rank_by_words("valid"), rank_by_bm25(self.new_queries, corpus, "queries")
         return rows, models, asked
 
     def embed(self, name: str, model: Model, texts: str) -> Step:

@@ -220,12 +220,13 @@ def test_predictions_are_those_of_the_last_embedder(data: str, method: str, made
     by_name = {step.name: step for step in steps}
     run: Any = SimpleNamespace(get=by_name.get, step=by_name.__getitem__, step_ids=by_name)
     corpus = by_name["prepare"]["corpus"]
-    system, reranked = find_systems(run, "iter0", "model", by_name["prepare"], corpus)
-    assert str(system.queries.inputs["corpus_embeddings"]) == "iter0/embed_corpus"
-    assert str(system.queries.inputs["query_embeddings"].step.inputs["model"]) == f"iter0/{made}_embedder[model]"
-    assert str(reranked.queries.inputs["scored"].step.inputs["model"]) == f"iter0/{made}_reranker[model]"
-    tested, _ = find_systems(run, "iter0", "model", None, corpus)
-    assert (tested.queries.name, tested.valid and tested.valid.name) == ("iter0/evaluate", "iter0/evaluate_valid")
+    found = find_systems(run, "iter0", "model", by_name["prepare"], corpus)
+    (_, ranked), (_, reranked) = found["model"], found["model_reranked"]
+    assert str(ranked.inputs["corpus_embeddings"]) == "iter0/embed_corpus"
+    assert str(ranked.inputs["query_embeddings"].step.inputs["model"]) == f"iter0/{made}_embedder[model]"
+    assert str(reranked.inputs["scored"].step.inputs["model"]) == f"iter0/{made}_reranker[model]"
+    held_out, tested = find_systems(run, "iter0", "model", None, corpus)["model"]
+    assert (tested.name, held_out and held_out.name) == ("iter0/evaluate", "iter0/evaluate_valid")
 
 
 READING = "template=%7Btitle%7D&instruction=Find"

@@ -38,7 +38,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     def score(systems: Sequence[pa.Table]) -> list[list[dict[str, float]]]:
         with_spread = zip(systems, spreads, strict=True)
-        return [compute_points(one, config.method, config.rank_constant, spread) for one, spread in with_spread]
+        return [compute_points(one, config.method, spread) for one, spread in with_spread]
 
     points = score(held_out)
 

@@ -32,13 +32,13 @@ from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_s
 from ratchet.jobs.retrieval.evaluate_retrieval import WITH_INTERVAL, Config, Inputs
 from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
-from ratchet.models.search.ranks import RankCounter, Relevant, rank_by_scores, score_relevant
-from ratchet.models.search.top_k import decode_rows, decode_scores, encode_keys, merge_top_k, top_k
+from ratchet.models.search.ranks import RankCounter, Relevant, rank_in_blocks, score_relevant
+from ratchet.models.search.top_k import merge_top_k, top_k
 from ratchet.models.search.truncated_search import rank_truncated
 from ratchet.orchestrator.job_interface import Context, Result
 
 BYTES_AT_ONCE = 1 << 30
-"""Bytes of corpus vectors, or of scores, that a worker holds at a time."""
+"""Bytes of corpus vectors that a worker holds at a time."""
 
 
 TRUNCATED = ("map@25", "r@25", "ndcg@10")
@@ -64,8 +64,10 @@ class Worker:
         relevant = Relevant(*find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus))
         truncated: dict[str, np.ndarray] = {}
         if self.bm25:
-            texts = [query["text"] for query in queries]
-            ranks_R, scores_QK, rows_QK = self._rank_by_words(self.bm25, texts, relevant, own_Q, report)
+            texts, score = shard["text"].to_pylist(), self.bm25.score
+            ranks_R, scores_QK, rows_QK = rank_in_blocks(
+                lambda some: score(texts[some]), len(self.ids), relevant, own_Q, self.config.top + 1, report
+            )
         else:
             assert self.inputs.query_embeddings is not None
             vectors = self.inputs.query_embeddings / f"{source.stem}.arrow"
@@ -112,21 +114,6 @@ class Worker:
             ranks = rank_truncated(query_QD, relevant, self._read_blocks, dim, config.rescore, own_Q, self.device)
             found |= dict(zip(_name_columns(dim), ranks, strict=True))
         return found
-
-    def _rank_by_words(
-        self, bm25: BM25, queries: list[str], relevant: Relevant, own_Q: np.ndarray, report: ReportProgress
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        width, row_N = min(self.config.top + 1, len(self.ids)), np.arange(len(self.ids))
-        ranks, best = [np.zeros(0, np.int64)], [np.zeros((0, width), np.uint64)]
-        block = max(1, min(256, BYTES_AT_ONCE // (24 * len(row_N))))
-        for start in range(0, len(queries), block):
-            stop = min(start + block, len(queries))
-            scores_QN = bm25.score(queries[start:stop])
-            best.append(np.partition(encode_keys(scores_QN, row_N), width - 1, axis=1)[:, :width])
-            ranks.append(rank_by_scores(scores_QN, relevant.select(start, stop), own_Q[start:stop]))
-            report(stop)
-        keys_QK = np.sort(np.concatenate(best), axis=1)
-        return np.concatenate(ranks), decode_scores(keys_QK), decode_rows(keys_QK)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

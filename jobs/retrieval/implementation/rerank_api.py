@@ -66,8 +66,7 @@ def _ask(context: Context, config: Config, lists: Lists, rows: int, targets: Map
 
 def _logit(probability_P: np.ndarray) -> np.ndarray:
     inside_P = np.clip(probability_P.astype(np.float64), SMALLEST, 1 - SMALLEST)
-    logits: np.ndarray = np.log(inside_P / (1 - inside_P)).astype(np.float32)
-    return logits
+    return np.log(inside_P / (1 - inside_P)).astype(np.float32)
 
 
 class Answers:

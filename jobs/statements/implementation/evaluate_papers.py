@@ -22,11 +22,8 @@ from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_s
 from ratchet.jobs.statements.evaluate_papers import Config, Inputs
 from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
-from ratchet.models.search.ranks import Relevant, rank_by_scores, rank_relevant
+from ratchet.models.search.ranks import Relevant, rank_in_blocks, rank_relevant
 from ratchet.orchestrator.job_interface import Context, Result
-
-BYTES_AT_ONCE = 1 << 28
-"""Bytes of word-based scores that a worker holds at a time."""
 
 
 class Worker:
@@ -48,7 +45,8 @@ class Worker:
         row_Q = start + query_q
         relevant = Relevant(*other_statements(self.paper_S, row_Q))
         if self.system:
-            ranks_R = self._rank_by_words(self.system, row_Q, relevant, report)
+            texts, score = [self.texts[row] for row in row_Q], self.system.score
+            ranks_R, *_ = rank_in_blocks(lambda some: score(texts[some]), len(self.texts), relevant, row_Q, 1, report)
         else:
             assert self.embeddings is not None
             query_QD = read_vectors(self.embeddings / f"{source.stem}.arrow", names.combine_chunks())[query_q]
@@ -57,18 +55,6 @@ class Worker:
         lists = pa.ListArray.from_arrays(pa.array(relevant.indptr, pa.int32()), pa.array(ranks_R, pa.int64()))
         write_table(target, pa.table({"id": names.take(pa.array(query_q)).combine_chunks(), "ranks": lists}))
         return {"rows": len(names), "queries": len(row_Q)}
-
-    def _rank_by_words(
-        self, system: BM25 | Jaccard, row_Q: np.ndarray, relevant: Relevant, report: ReportProgress
-    ) -> np.ndarray:
-        block = max(1, min(256, BYTES_AT_ONCE // (16 * len(self.texts))))
-        ranks = [np.zeros(0, np.int64)]
-        for start in range(0, len(row_Q), block):
-            stop = min(start + block, len(row_Q))
-            scores_QS = system.score([self.texts[row] for row in row_Q[start:stop]])
-            ranks.append(rank_by_scores(scores_QS, relevant.select(start, stop), row_Q[start:stop]))
-            report(stop)
-        return np.concatenate(ranks)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -20,7 +20,7 @@ def ranking(documents: list[str], scores: list[float]) -> pa.Table:
 
 
 def test_reciprocal_ranks_are_added() -> None:
-    points = [compute_points(ranking(*one), "rrf", 60) for one in zip(LISTS, SCORES, strict=True)]
+    points = [compute_points(ranking(*one), "rrf") for one in zip(LISTS, SCORES, strict=True)]
     expected = {
         name: float(
             sum(
@@ -36,7 +36,7 @@ def test_reciprocal_ranks_are_added() -> None:
 
 def test_scores_are_scaled_alike_for_all_queries_and_a_missing_document_counts_nothing() -> None:
     tables = [ranking(*one) for one in zip(LISTS, SCORES, strict=True)]
-    points = [compute_points(table, "scores", 60, compute_spread(table)) for table in tables]
+    points = [compute_points(table, "scores", compute_spread(table)) for table in tables]
     [fused] = fuse(points, [1, 0.5])
     assert dict(fused) == pytest.approx({"a": 1.0, "b": 0.5, "c": 0.0, "d": 0.5})
     assert [name for name, _ in fused] == ["a", "b", "d", "c"]
@@ -49,12 +49,12 @@ def test_the_spread_is_the_mean_over_queries() -> None:
 
 
 def test_a_system_of_weight_0_brings_no_documents() -> None:
-    points = [compute_points(ranking(*one), "rrf", 60) for one in zip(LISTS, SCORES, strict=True)]
+    points = [compute_points(ranking(*one), "rrf") for one in zip(LISTS, SCORES, strict=True)]
     assert [name for name, _ in fuse(points, [0, 1])[0]] == LISTS[1]
 
 
 def test_lists_without_documents_and_with_one_score_are_fused() -> None:
-    points = [compute_points(ranking([], []), "scores", 60), compute_points(ranking(["a"], [2.0]), "scores", 60)]
+    points = [compute_points(ranking([], []), "scores"), compute_points(ranking(["a"], [2.0]), "scores")]
     assert fuse(points, [1, 1]) == [[("a", 0.0)]]
 
 
