@@ -261,9 +261,8 @@ class RetrievalLoop:
         return self._evaluate(f"{self.folder}bm25", "", split, system="bm25")
 
     def blend(self, name: str, end: str, systems: Mapping[str, Mapping[str, Step]]) -> Step:
-        """Order the documents of the split that is shown by the scores of several systems, with the weights that are
-        best on the held-out queries, and evaluate the result. systems: name -> split -> evaluation, the first of which
-        is compared with. end: that of the steps' names."""
+        """Evaluate the fusion of systems on the split that is shown, with the weights that are best on the held-out
+        queries. systems: name -> split -> evaluation; the first is compared with. end: that of the steps' names."""
         shown = self.splits[0]
         evaluated = {one: (found["valid"], found[shown]) for one, found in systems.items()}
         blended = fuse_evaluations(f"{name}/blend{end}", self.valid, evaluated)

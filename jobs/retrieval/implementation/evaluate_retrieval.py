@@ -138,23 +138,19 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     relevant = Relevant(np.append(0, ends_Q), np.arange(len(flat_grades)), flat_grades)  # metrics need no rows
     ranks_R = ranked["ranks"].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.int64)
     metrics = compute_rank_metrics(ranks_R, relevant, list_cutoffs(inputs.selection, config.k))
-    rankings = (
-        (name.as_py(), list(zip(own.as_py(), scores.as_py(), strict=True)))
-        for name, own, scores in zip(*(ranked[name] for name in ("id", "documents", "scores")), strict=True)
-    )
+    columns = zip(*(ranked[name] for name in ("id", "documents", "scores")), strict=True)
+    rankings = ((name.as_py(), list(zip(own.as_py(), scores.as_py(), strict=True))) for name, own, scores in columns)
     write_run(context.out / "run.trec", rankings, config.tag)
-    write_qrels(
-        context.out / "qrels.trec",
-        ((n, list(zip(p, g, strict=True))) for n, p, g in zip(names, positives, grades, strict=True)),
-    )
+    graded = ((n, list(zip(p, g, strict=True))) for n, p, g in zip(names, positives, grades, strict=True))
+    write_qrels(context.out / "qrels.trec", graded)
     # The reciprocal rank is NaN for a query without a relevant document.
     first = [None if np.isnan(one) else round(1 / one) for one in metrics.per_query["mrr"]]
     shown = pc.list_slice(ranked["documents"], 0, config.case_documents).to_pylist()
-    columns = {"id": names, "first_rank": pa.array(first, pa.int64()), "top": shown}
-    columns |= {"seen": queries["seen"]} if "seen" in queries.column_names else {}
-    write_table(context.out / "per_query.parquet", pa.table(columns | dict(metrics.per_query.items())))
+    per_query = {"id": names, "first_rank": pa.array(first, pa.int64()), "top": shown}
+    per_query |= {"seen": queries["seen"]} if "seen" in queries.column_names else {}
+    write_table(context.out / "per_query.parquet", pa.table(per_query | dict(metrics.per_query.items())))
     group_Q = number_groups(queries)
-    groups = compute_by_seen(metrics, columns["seen"].to_numpy(), group_Q) if "seen" in columns else {}
+    groups = compute_by_seen(metrics, per_query["seen"].to_numpy(), group_Q) if "seen" in per_query else {}
     intervals = list_half_widths(metrics.per_query, WITH_INTERVAL, group_Q)
     if metrics.empty == metrics.queries:  # new queries, whose labels are not known
         return Result({"queries": metrics.queries, "queries_without_relevant": metrics.empty})
