@@ -95,7 +95,8 @@ def test_a_cross_encoder_scores_as_sentence_transformers_does(cross_encoder: Pat
 @pytest.mark.parametrize("filler", [None, -1, 0, 2])
 def test_a_decoder_with_a_classifier_scores_alone_as_in_a_batch(tmp_path: Path, filler: int | None) -> None:
     """Whatever its config says of padding, for which the tokenizer has a token of its own."""
-    save_decoder(tmp_path, ["w1 w2 w3"], vocabulary=300, hidden=32, layers=2, heads=2, positions=64, seed=0)
+    sizes = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    save_decoder(tmp_path, ["w1 w2 w3"], **sizes, max_position_embeddings=64, seed=0)
     config = transformers.AutoConfig.from_pretrained(tmp_path, num_labels=1, pad_token_id=None)
     torch.manual_seed(0)
     model = transformers.Qwen2ForSequenceClassification(config).eval()
