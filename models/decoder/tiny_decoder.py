@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -39,18 +40,10 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
     return made
 
 
-def save_decoder(
-    folder: Path,
-    texts: Iterable[str],
-    *,
-    vocab_size: int,
-    hidden_size: int,
-    num_hidden_layers: int,
-    num_attention_heads: int,
-    max_position_embeddings: int,
-    seed: int,
-) -> int:
-    """Write model and tokenizer as a Hugging Face folder. vocab_size: at most. Returns the number of parameters."""
+def save_decoder(folder: Path, texts: Iterable[str], *, vocab_size: int, seed: int, **sizes: Any) -> int:
+    """Write model and tokenizer as a Hugging Face folder. Return the number of parameters.
+
+    vocab_size: at most. sizes: hidden_size, num_hidden_layers, num_attention_heads, max_position_embeddings."""
     words = train_tokenizer(texts, vocab_size)
     words.save_pretrained(str(folder))
     with torch.random.fork_rng(devices=[]):
@@ -58,16 +51,13 @@ def save_decoder(
         model = Qwen2ForCausalLM(
             Qwen2Config(
                 vocab_size=-(-(len(words) + 8) // 64) * 64,  # room for tokens that transformers adds
-                hidden_size=hidden_size,
-                intermediate_size=4 * hidden_size,
-                num_hidden_layers=num_hidden_layers,
-                num_attention_heads=num_attention_heads,
-                num_key_value_heads=num_attention_heads,
-                max_position_embeddings=max_position_embeddings,
+                intermediate_size=4 * sizes["hidden_size"],
+                num_key_value_heads=sizes["num_attention_heads"],
                 tie_word_embeddings=True,
                 pad_token_id=words.pad_token_id,
                 eos_token_id=words.eos_token_id,
                 bos_token_id=None,
+                **sizes,
             )
         )
     with silence_transformers():
