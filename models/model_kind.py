@@ -150,7 +150,7 @@ def describe_kind(config: dict[str, Any]) -> str:
         return "an encoder"
     if "ConditionalGeneration" in names or kind.startswith(ENCODER_DECODERS):
         return "an encoder-decoder"
-    if any(part in kind for part in ("bert", "xlm", "mpnet", "electra", "deberta", "ernie")):
+    if kind == "new" or any(part in kind for part in ("bert", "xlm", "mpnet", "electra", "deberta", "ernie")):  # GTE
         return "an encoder"
     return "a model"
 

@@ -58,6 +58,7 @@ def test_bare_folders_go_by_their_architecture(tiny: dict[str, Path]) -> None:
         ("XLMRobertaModel", "xlm-roberta", False),
         ("ModernBertForMaskedLM", "modernbert", False),
         ("MPNetForMaskedLM", "mpnet", False),
+        ("NewModel", "new", False),
         ("T5EncoderModel", "t5", False),
         ("RoFormerForMaskedLM", "roformer", False),
         ("MT5Model", "mt5", False),
