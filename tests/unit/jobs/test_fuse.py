@@ -1,0 +1,55 @@
+"""The job that fuses rankings: which weights it keeps, and what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ratchet.data import tables
+from ratchet.jobs.predictions.fuse import Config, Inputs
+from ratchet.jobs.predictions.implementation.fuse import run
+
+DOCUMENTS = 20
+QUERIES = 120
+
+
+def write(folder: Path, places: Sequence[int], *, step: int) -> Path:
+    """Write a ranking in which the only relevant document of query q, `d0`, is at place places[q], from 0. step: 1 or
+    -1, the order of the others, so that they are not on top of two rankings."""
+    rows = []
+    for q, place in enumerate(places):
+        names = [f"d{n}" for n in range(1, DOCUMENTS)][::step]
+        names.insert(place, "d0")
+        scores = 0.5 ** np.arange(DOCUMENTS)
+        rows.append({"id": f"q{q}", "text": "?", "documents": names, "scores": scores, "ranks": [place + 1]})
+    tables.write_shards(folder, rows, tables.RANKED, 50)
+    return folder
+
+
+def fuse(tmp_path: Path, first: Sequence[int], second: Sequence[int], **values: Any) -> dict[str, float]:
+    rows = [{"id": f"q{q}", "text": "?", "positives": ["d0"], "grades": [1], "group": f"q{q}"} for q in range(QUERIES)]
+    tables.write_shards(tmp_path / "valid", rows, tables.GROUPED, 50)
+    rankings = write(tmp_path / "first", first, step=1), write(tmp_path / "second", second, step=-1)
+    context: Any = SimpleNamespace(out=tmp_path / "out")
+    found = run(context, Config(**values), Inputs(tmp_path / "valid", rankings, rankings)).metrics
+    return {name: float(value) for name, value in found.items()}
+
+
+def test_systems_that_find_other_answers_are_fused(tmp_path: Path) -> None:
+    halves = [0 if q % 2 else 12 for q in range(QUERIES)]
+    found = fuse(tmp_path, halves, [12 - place for place in halves])
+    assert found["weight/first"] == found["weight/second"] == 1
+    assert found["valid/map@25"] == 1
+    ranked = tables.read_shards(tmp_path / "out/ranking")
+    assert [names[0] for names in ranked["documents"].to_pylist()] == ["d0"] * QUERIES
+    assert len(ranked) == QUERIES
+
+
+def test_given_weights_are_used_as_they_are(tmp_path: Path) -> None:
+    found = fuse(tmp_path, [0] * QUERIES, [5] * QUERIES, weights=(0.0, 1.0))
+    assert (found["weight/first"], found["weight/second"]) == (0, 1)
+    assert found["valid/map@25"] == round(1 / 6, 6)
