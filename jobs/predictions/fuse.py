@@ -21,7 +21,8 @@ class Config:
     names: Annotated[tuple[str, ...], MinLen(2)] = ("first", "second")
     """Names of the systems, for the report."""
     weights: tuple[Annotated[float, Ge(0)], ...] = ()
-    """Weight of each system. Empty: chosen on the held-out queries, on 10,000 if there are more."""
+    """Weight of each system. Empty: chosen on the held-out queries, on 10,000 if there are more; where they are not
+    better than the best system alone by more than the standard error, it is kept alone."""
     k: Annotated[int, Ge(1)] = 25
     """The weights are chosen by MAP at this cut-off."""
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ratchet.data.fusion import choose_weights, compute_points, compute_spread, fuse
+from ratchet.data.significance import loses
 from ratchet.data.tables import RANKED, SCORES, TEACHER_SCORES, read_shards, write_shards
 from ratchet.errors import InputError
 from ratchet.jobs.predictions.fuse import Config, Inputs
@@ -43,24 +44,26 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     points = score(held_out)
 
     @cache
-    def measure(weights: tuple[float, ...]) -> float:
+    def measure(weights: tuple[float, ...]) -> np.ndarray:
         ranks = [_rank(own, names) for own, names in zip(fuse(points, weights), labels, strict=True)]
         relevant = Relevant.from_lists([range(len(own)) for own in ranks])
-        return compute_rank_metrics(np.concatenate(ranks), relevant, [config.k]).values[f"map@{config.k}"]
+        return compute_rank_metrics(np.concatenate(ranks), relevant, [config.k]).per_query[f"map@{config.k}"]
 
-    names = config.names
-    weights = list(config.weights) or choose_weights(len(names), lambda found: measure(tuple(found)))
+    def average(weights: Sequence[float]) -> float:
+        return float(measure(tuple(weights)).mean())
+
+    names, eye = config.names, np.eye(len(config.names)).tolist()
+    weights, best = list(config.weights) or choose_weights(len(names), average), max(eye, key=average)
+    if not config.weights and not loses(measure(tuple(weights)), measure(tuple(best))):
+        weights = best  # what the others add may be chance
     fused = _fuse(_read(inputs.rankings), lambda systems: fuse(score(systems), weights))
     schema = RANKED.append(pa.field(TEACHER_SCORES["documents"], SCORES))
     write_shards(context.out / "ranking", fused, schema, BATCH)
     metric = f"valid/map@{config.k}"
-    alone = [measure(tuple(row)) for row in np.eye(len(names)).tolist()]
-    table = [
-        {"system": name, "weight": weight, metric: round(value, 6)}
-        for name, weight, value in zip(names, weights, alone, strict=True)
-    ]
+    found = zip(names, weights, map(average, eye), strict=True)
+    table = [{"system": name, "weight": weight, metric: round(value, 6)} for name, weight, value in found]
     return Result(
-        {metric: round(measure(tuple(weights)), 6), **{f"weight/{n}": w for n, w in zip(names, weights, strict=True)}},
+        {metric: round(average(weights), 6), **{f"weight/{n}": w for n, w in zip(names, weights, strict=True)}},
         {"fused systems, each by itself on the held-out queries": table},
     )
 

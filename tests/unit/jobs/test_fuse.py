@@ -49,6 +49,15 @@ def test_systems_that_find_other_answers_are_fused(tmp_path: Path) -> None:
     assert len(ranked) == QUERIES
 
 
+def test_what_one_query_gains_fuses_nothing(tmp_path: Path) -> None:
+    """The gain is not above its standard error, which is as large with a single query."""
+    first, second = [0] * (QUERIES - 1) + [1], [5] * (QUERIES - 1) + [0]
+    found = fuse(tmp_path, first, second)
+    assert (found["weight/first"], found["weight/second"]) == (1, 0)
+    given = fuse(tmp_path, first, second, weights=(1.0, 1.0))
+    assert given["valid/map@25"] == 1 > found["valid/map@25"]
+
+
 def test_given_weights_are_used_as_they_are(tmp_path: Path) -> None:
     found = fuse(tmp_path, [0] * QUERIES, [5] * QUERIES, weights=(0.0, 1.0))
     assert (found["weight/first"], found["weight/second"]) == (0, 1)
