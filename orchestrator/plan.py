@@ -104,7 +104,7 @@ class Plan:
     def _load_manifest(self, commit: Commit) -> Manifest | None:
         """Return the manifest if the files exist in the right size. Their content is checked when they are read.
 
-        Of the objects in a bucket only what a step or a command reads is downloaded, and that when it is read."""
+        An object in a bucket is downloaded when a step or a command reads it."""
         if isinstance(self.store.backend, Bucket) and not self.repair:
             return self.store.manifest(commit.manifest)
         try:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.quality.repeat import make_parser, repeat
-from benchmarks.quality.retrieval_sets import write_ranking
-from benchmarks.quality.selection import Case
+from benchmarks.quality.retrieval_sets import compute_average_precision, write_ranking
+from benchmarks.quality.selection import Case, normalize
 from ratchet.data.lexical_baselines import BM25
 from ratchet.data.retrieval import Query
 from ratchet.data.tables import read_shards
@@ -58,7 +58,7 @@ class Rankings:
             own = read_shards(case.folder / split)
             scores = {"bm25": bm25.score(own["text"].to_pylist())}
             for name, model in (("base", base), ("embedder", best)):
-                query_QD, corpus_ND = (_map(case.vectors[one], model.map_DD) for one in (split, "corpus"))
+                query_QD, corpus_ND = (normalize(case.vectors[one] @ model.map_DD) for one in (split, "corpus"))
                 scores[name] = query_QD @ corpus_ND.T
             rows = own.to_pylist()
             queries = [Query(row["id"], row["text"], tuple(row["positives"]), tuple(row["grades"])) for row in rows]
@@ -85,18 +85,10 @@ class Rankings:
         right = read_shards(self.case.folder / "test")["positives"].to_pylist()
         values = []
         for names, positives in zip(read_shards(ranking)["documents"].to_pylist(), right, strict=True):
-            hits = np.isin(names[:25], positives)
-            precision = np.cumsum(hits) / np.arange(1, len(hits) + 1)
-            values.append(float((precision * hits).sum()) / min(len(positives), 25))
+            values.append(compute_average_precision(np.isin(names[:25], positives), len(positives)))
         seen_Q = self.case.seen["test"]
         parts = {"map@25": np.ones_like(seen_Q), "seen": seen_Q, "unseen": ~seen_Q}
         return {name: np.array(values)[own_Q].mean() for name, own_Q in parts.items() if own_Q.any()}
-
-
-def _map(vectors: np.ndarray, map_DD: np.ndarray) -> np.ndarray:
-    mapped = vectors @ map_DD
-    found: np.ndarray = mapped / np.linalg.norm(mapped, axis=1, keepdims=True)
-    return found
 
 
 if __name__ == "__main__":

@@ -23,7 +23,15 @@ import numpy as np
 
 from benchmarks.quality.in_process import find_device, make_config, make_task, train
 from benchmarks.quality.repeat import make_parser, repeat
-from benchmarks.quality.retrieval_sets import load, split, write_corpus, write_mined, write_queries, write_ranking
+from benchmarks.quality.retrieval_sets import (
+    compute_average_precision,
+    load,
+    split,
+    write_corpus,
+    write_mined,
+    write_queries,
+    write_ranking,
+)
 from ratchet.data.retrieval.splits import find_seen
 
 EMBEDDER: dict[str, Any] = {"method": "full", "epochs": 2, "learning_rate": 2e-4, "temperature": 0.05}
@@ -206,8 +214,7 @@ class Case:
         values = []
         for query, rows in zip(self.splits[name], rows_QK, strict=True):
             hits = np.isin(rows, [row_of[one] for one in query.positives])
-            precision = np.cumsum(hits) / np.arange(1, len(rows) + 1)
-            values.append(float((precision * hits).sum() / min(len(query.positives), 25)))
+            values.append(compute_average_precision(hits, len(query.positives)))
         value_Q, seen_Q = np.array(values), find_seen(self.splits["train"], self.splits[name])
         parts = {"map@25": np.ones_like(seen_Q), "seen": seen_Q, "unseen": ~seen_Q}
         return {name: value_Q[own_Q].mean() for name, own_Q in parts.items() if own_Q.any()}

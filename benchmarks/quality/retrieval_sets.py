@@ -173,3 +173,9 @@ def write_ranking(
         ranks = [int(place[row_of[name]]) for name in query.positives]
         ranking.append({"id": query.id, "text": query.text, **lists, "ranks": ranks})
     write_shards(folder, ranking, RANKED, 100_000)
+
+
+def compute_average_precision(hits: np.ndarray, relevant: int) -> float:
+    """Return AP@25 of a list of at most 25 documents. hits: which are relevant, bool. relevant: documents that are."""
+    precision = np.cumsum(hits) / np.arange(1, len(hits) + 1)
+    return float((precision * hits).sum() / min(relevant, 25))

@@ -93,7 +93,7 @@ class Case:
 
         if path in self.found:
             return self.found[path]
-        query_QD, corpus_ND = (_normalize(self.vectors[name] @ start.map_DD) for name in ("train", "corpus"))
+        query_QD, corpus_ND = (normalize(self.vectors[name] @ start.map_DD) for name in ("train", "corpus"))
         number, mined = path.count("/"), self.folder / f"mined-{len(self.found)}"
         seed = self.seed + number
         write_mined(mined, self.documents, self.train, query_QD @ corpus_ND.T, seed=seed, labelled=self.labelled)
@@ -134,7 +134,8 @@ class Case:
         return not decide(Config(significance_level=level), history, "epoch")[0]
 
 
-def _normalize(vectors: np.ndarray) -> np.ndarray:
+def normalize(vectors: np.ndarray) -> np.ndarray:
+    """Return rows of length 1."""
     found: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return found
 
