@@ -71,10 +71,9 @@ def choose_negatives(
     """Choose the negatives of one query.
 
     candidates: [K] corpus rows, best first. scores: [K] their similarities. positive: the similarity of the best
-    positive. forbidden: hashes of the texts of the positives and of the query itself. texts: [N] hash of the text of
-    each corpus row. among: corpus rows from which missing negatives are drawn; None: all. The draw
-    depends on seed and query id only, not on the shard or its other queries.
-    """
+    positive. forbidden: hashes of the texts of the query itself, its positives and those of equal queries. texts: [N]
+    hash of the text of each corpus row. among: corpus rows from which missing negatives are drawn; None: all. The draw
+    depends on seed and query id only, not on the shard or its other queries."""
     random = np.random.default_rng(int.from_bytes(hashlib.sha256(f"{seed}\n{query_id}".encode()).digest()[:8], "big"))
     rows, values = candidates[window.lo : window.hi], scores[window.lo : window.hi]
     allowed = ~np.isin(texts[rows], np.fromiter(forbidden, dtype=texts.dtype, count=len(forbidden)))

@@ -148,6 +148,12 @@ def hash_texts(texts: pa.ChunkedArray) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.uint64), *parts]).view(np.int64)
 
 
+def hash_queries(queries: pa.Table) -> np.ndarray:
+    """Return a hash of the text and the instructions of each query, int64 [N]: see `hash_texts`."""
+    columns = enumerate(name for name in ("text", *INSTRUCTIONS) if name in queries.column_names)
+    return np.sum([(2 * n + 1) * hash_texts(queries[name]) for n, name in columns], axis=0)
+
+
 def take_texts(texts: pa.ChunkedArray, rows: Sequence[int] | np.ndarray) -> list[str]:
     """Return the texts of rows, one by one: Arrow's `take` first copies all into one array, and fails above 2 GB."""
     return [texts[row].as_py() for row in np.asarray(rows, np.int64).tolist()]

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ratchet.data.tables import TEACHER_SCORES, DocumentRows, hash_texts
+from ratchet.data.tables import TEACHER_SCORES, DocumentRows, hash_queries, hash_texts
 from ratchet.errors import DataError
 
 
@@ -55,6 +55,8 @@ class Triplets:
         rows = DocumentRows(corpus["id"])
         self._positive_ends, self._positive_rows = find_corpus_rows(mined, "positives", rows, "mined")
         self._negative_ends, self._negative_rows = find_corpus_rows(mined, "negatives", rows, "mined")
+        self._hash_Q = hash_queries(mined)
+        self._known = KnownPositives(self._hash_Q, self._positive_ends, self._positive_rows)
         # `mine` writes them; tables of given negatives have none.
         listed = "suspects" in mined.column_names
         self._suspects = find_corpus_rows(mined, "suspects", rows, "mined") if listed else None
@@ -106,9 +108,9 @@ class Triplets:
         return np.unique(np.concatenate([self._positive_rows, self._negative_rows]))
 
     def list_no_negatives(self, query: int) -> np.ndarray:
-        """Return the corpus rows that are no negatives of a query: its positives, what mining suspects to be unlabelled
-        positives, and the query itself where it is a document."""
-        found = [self.positives(query)]
+        """Return the corpus rows that are no negatives of a query: its positives and those of equal queries, what
+        mining suspects to be unlabelled positives, and the query itself where it is a document."""
+        found = [self._known.find(self._hash_Q[query])]
         if self._suspects is not None:
             ends, rows = self._suspects
             found.append(rows[ends[query] : ends[query + 1]])
@@ -136,7 +138,7 @@ class Triplets:
         """
         random = np.random.default_rng([seed, epoch, query + 1, 1])
         wanted, found = int(random.integers(0, most + 1)), list[tuple[int, int]]()
-        own = set(self.text_of_row[self.positives(query)].tolist())
+        own = set(self.text_of_row[self._known.find(self._hash_Q[query])].tolist())
         text = self.query_text[query].as_py()
         # A few more candidates than wanted, since most of them qualify. Rarely a query gets fewer examples.
         for other in random.choice(len(self), min(len(self), 4 * wanted + 8), replace=False).tolist():
@@ -151,7 +153,10 @@ class Triplets:
         """The draw of `draw`, as positions in the flat arrays."""
         random = np.random.default_rng([seed, epoch, query + 1])
         (first, last), (start, stop) = (ends[query : query + 2] for ends in (self._positive_ends, self._negative_ends))
-        return int(random.choice(np.arange(first, last))), random.permutation(np.arange(start, stop))[:num_negatives]
+        wrong, known = np.arange(start, stop), self._known.find(self._hash_Q[query])
+        if len(known) > last - first:  # other queries equal this one
+            wrong = wrong[~np.isin(self.text_of_row[self._negative_rows[wrong]], self.text_of_row[known])]
+        return int(random.choice(np.arange(first, last))), random.permutation(wrong)[:num_negatives]
 
     def make_batch(
         self, seed: int, epoch: int, number: int, batch_size: int, num_negatives: int, worker_rank: int, workers: int
@@ -179,6 +184,23 @@ class Triplets:
             teacher,
             len(queries),
         )
+
+
+class KnownPositives:
+    """The positives of all queries with the same text and instructions: one must not be a negative of the others.
+
+    Memory holds 16 bytes for each positive of a query."""
+
+    def __init__(self, hash_Q: np.ndarray, ends: np.ndarray, rows: np.ndarray) -> None:
+        """hash_Q: of `hash_queries`. ends, rows: of `find_corpus_rows` for their positives."""
+        hash_P = np.repeat(hash_Q, np.diff(ends))
+        order = np.argsort(hash_P, kind="stable")
+        self._hash_P, self._row_P = hash_P[order], rows[order]
+
+    def find(self, query: int) -> np.ndarray:
+        """Return the corpus rows of the positives of the queries with this hash."""
+        first, last = (np.searchsorted(self._hash_P, query, side) for side in ("left", "right"))
+        return self._row_P[first:last]
 
 
 @lru_cache(maxsize=1)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from ratchet.data import tables
 from ratchet.data.formats.flag_embedding import make_line
 from ratchet.data.negatives import Window, choose_negatives
-from ratchet.data.triplets import find_corpus_rows, find_own_rows
+from ratchet.data.triplets import KnownPositives, find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_dim, read_vectors, take_rows
 from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
@@ -129,6 +129,9 @@ class Worker:
         self.corpus = tables.DocumentRows(tables.read_shards(inputs.corpus, ["id"])["id"])
         self.candidates = Candidates(config, inputs, self.corpus)
         self.ids = self.candidates.ids
+        queries = tables.join_tables(map(tables.read_queries, tables.list_shards(inputs.queries)))
+        found = find_corpus_rows(queries, "positives", self.corpus, str(inputs.queries), inputs.corpus)
+        self.known = KnownPositives(tables.hash_queries(queries), *found)
         self.index = None if index is None else faiss.read_index(str(index))
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
@@ -136,7 +139,7 @@ class Worker:
         queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.corpus)
         vectors = self.inputs.query_embeddings / f"{source.stem}.arrow"
         query_QD = read_vectors(vectors, shard["id"].combine_chunks())
-        text_Q = tables.hash_texts(shard["text"])
+        text_Q, hash_Q = tables.hash_texts(shard["text"]), tables.hash_queries(shard)
         positives = Relevant(*find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus))
         if len(bad_q := np.flatnonzero(np.diff(positives.indptr) == 0)):
             raise InputError(
@@ -146,7 +149,7 @@ class Worker:
         scores_QK, rows_QK, positive_scores = self._ranked(query_QD, positives)
         chosen = []
         for q, query in enumerate(queries):
-            relevant = positives.indices[positives.indptr[q] : positives.indptr[q + 1]]
+            relevant = self.known.find(hash_Q[q])
             own = own_Q[q : q + 1][own_Q[q : q + 1] >= 0]
             forbidden = {*self.text_N[relevant].tolist(), *self.text_N[own].tolist(), int(text_Q[q])}
             best = float(positive_scores[q].max())
