@@ -18,6 +18,7 @@ from ratchet.errors import DataError
 from ratchet.files import iterate_lines
 
 SPLITS = {"train": "train", "dev": "valid", "valid": "valid", "test": "test", "all": None}
+ID_COLUMNS = ("query-id", "corpus-id")
 SCORE = re.compile(r"-?[0-9]{1,9}")
 
 
@@ -30,7 +31,7 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
     unlabelled: list[Query] = []
     places: dict[str, str] = {}
     for where, row in _read_rows(folder, "queries"):
-        name = read_field(where, row, "_id", str)
+        name = _read_id(where, row, "_id")
         refuse_repeated(places, name, where, "query id")
         unlabelled.append(Query(name, read_field(where, row, "text", str), (), (), group=name, where=where))
     if not labelled:
@@ -63,9 +64,8 @@ def _read_corpus(folder: Path) -> Corpus:
     def read() -> Iterator[Document]:
         for where, row in _read_rows(folder, "corpus"):
             title = read_field(where, row, "title", str, None) or ""
-            yield Document(
-                read_field(where, row, "_id", str), f"{title}\n{read_field(where, row, 'text', str)}".strip(), where
-            )
+            text = f"{title}\n{read_field(where, row, 'text', str)}".strip()
+            yield Document(_read_id(where, row, "_id"), text, where)
 
     files = sorted((folder / "corpus").glob("[!.]*.parquet")) or [folder / "corpus.jsonl"]
     size = sum(path.stat().st_size for path in files if path.exists())
@@ -84,6 +84,14 @@ def _read_rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if tables := sorted((folder / name).glob("[!.]*.parquet")):
         return chain.from_iterable(read_table(table, list) for table in tables)
     return read_json_objects(folder / f"{name}.jsonl")
+
+
+def _read_id(where: str, row: dict[str, Any], name: str) -> str:
+    if (value := read_field(where, row, name, str)).strip():
+        return str(value)
+    raise DataError(
+        f"{where}: {name} {show(value)} given; expected a text that is not blank; correct or remove the row"
+    )
 
 
 def _find_qrels(folder: Path) -> dict[str, list[Path]]:
@@ -113,7 +121,8 @@ def _read_qrels(
     """Return query -> (`file:line` of its first row, document -> grade). documents: None where they are not known."""
     found: dict[str, tuple[str, dict[str, int]]] = {}
     lines: dict[tuple[str, str], str] = {}
-    for where, query, document, grade in chain.from_iterable(map(_read_labels, paths)):
+    for where, row, grade in chain.from_iterable(map(_read_labels, paths)):
+        query, document = (_read_id(where, row, name) for name in ID_COLUMNS)
         if query not in texts:
             raise DataError(f"{where}: query {show(query)} is not in queries.jsonl; add it or remove the line")
         if documents is not None and document not in documents:
@@ -130,12 +139,10 @@ def _read_qrels(
     return found
 
 
-def _read_labels(path: Path) -> Iterator[tuple[str, str, str, int]]:
-    """Yield (place, query, document, grade) of each row. Without a column of scores, all are 1."""
+def _read_labels(path: Path) -> Iterator[tuple[str, dict[str, Any], int]]:
+    """Yield (place, row with ID_COLUMNS, grade) of each row. Without a column of scores, all are 1."""
     if path.suffix == ".parquet":
-        for where, row in read_table(path, list):
-            grade = read_field(where, row, "score", int, 1)
-            yield where, read_field(where, row, "query-id", str), read_field(where, row, "corpus-id", str), grade
+        yield from ((where, row, read_field(where, row, "score", int, 1)) for where, row in read_table(path, list))
         return
     for number, line in iterate_lines(path):
         # Not str.strip(): Python counts control characters as white space.
@@ -148,4 +155,4 @@ def _read_labels(path: Path) -> Iterator[tuple[str, str, str, int]]:
                 f"{where}: {show(line.rstrip())} given; expected query-id, corpus-id and an integer score, separated by"
                 " tabs; correct the line"
             )
-        yield where, fields[0], fields[1], int(fields[2])
+        yield where, dict(zip(ID_COLUMNS, fields, strict=False)), int(fields[2])

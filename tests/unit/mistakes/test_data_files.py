@@ -178,6 +178,20 @@ BEIRS = [
         r"b/queries\.jsonl:2: query id 'q0' is also at b/queries\.jsonl:1; expected unique ids; .*",
         queries_jsonl=lines({"_id": "q0", "text": "x"}, {"_id": "q0", "text": "y"}),
     ),
+    *(
+        beir(
+            f"{column} {name!r} in {file}",
+            rf"b/{'qrels/' * (column != '_id')}{file.replace('_', '.')}:2: {column} {name!r} given; expected .*",
+            **{file: content},
+        )
+        for name in ("", "  ")
+        for file, column, content in (
+            ("corpus_jsonl", "_id", lines({"_id": "d0", "text": "x"}, {"_id": name, "text": "y"})),
+            ("queries_jsonl", "_id", lines({"_id": "q0", "text": "x"}, {"_id": name, "text": "y"})),
+            ("train_tsv", "query-id", f"{ROW}{name}\td0\t1\n"),
+            ("train_tsv", "corpus-id", f"{ROW}q0\t{name}\t1\n"),
+        )
+    ),
     beir(
         "a document without text",
         r"b/corpus\.jsonl:1: document 'd0' has no text; expected some; remove it or fill it",
