@@ -90,12 +90,16 @@ def split(
 
 
 def write_beir(folder: Path, corpus: Sequence[Document], splits: Mapping[str, Sequence[Query]]) -> None:
-    """Write a BEIR folder. The split valid is its `dev`."""
+    """Write a BEIR folder, with the groups of the queries. The split valid is its `dev`."""
     (folder / "qrels").mkdir(parents=True)
     documents = [json.dumps({"_id": one.id, "text": one.text}) for one in corpus]
     (folder / "corpus.jsonl").write_text("\n".join(documents) + "\n")
-    queries = [json.dumps({"_id": one.id, "text": one.text}) for own in splits.values() for one in own]
-    (folder / "queries.jsonl").write_text("\n".join(queries) + "\n")
+    queries = [
+        {"_id": one.id, "text": one.text} | ({"group": one.group} if one.group else {})
+        for own in splits.values()
+        for one in own
+    ]
+    (folder / "queries.jsonl").write_text("\n".join(map(json.dumps, queries)) + "\n")
     for name, own in splits.items():
         lines = [f"{query.id}\t{document}\t1" for query in own for document in query.positives]
         path = folder / "qrels" / f"{'dev' if name == 'valid' else name}.tsv"
