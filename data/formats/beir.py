@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.data import retrieval
-from ratchet.data.formats.pairs import estimate_rows, read_table
+from ratchet.data.formats.pairs import estimate_rows, read_name, read_table
 from ratchet.data.formats.text_files import BLANK, read_field, read_json_objects, show
 from ratchet.data.retrieval import Corpus, Document, LargeCorpus, Query, RetrievalData
 from ratchet.data.retrieval.checks import refuse_repeated
@@ -24,7 +24,7 @@ SCORE = re.compile(r"-?[0-9]{1,9}")
 
 def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
     """Read a folder; without `labelled` the queries only. Documents are title and text; grades above 0 are relevant.
-    Raises DataError naming file and line.
+    Queries of a `group` belong together; without one each is its own. Raises DataError naming file and line.
 
     The name of a qrels file is the split (dev is valid), without the hub's `-00000-of-00001`. The queries of all.tsv,
     of train.tsv alone, and of Parquet files with other names have no split."""
@@ -33,21 +33,22 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
     for where, row in _read_rows(folder, "queries"):
         name = _read_id(where, row, "_id")
         refuse_repeated(places, name, where, "query id")
-        unlabelled.append(Query(name, read_field(where, row, "text", str), (), (), group=name, where=where))
+        text, group = read_field(where, row, "text", str), read_name(where, row, ["group"], "group")
+        unlabelled.append(Query(name, text, (), (), group=group or name, where=where))
     if not labelled:
         return RetrievalData([], unlabelled)
     corpus = _read_corpus(folder)
-    texts = {query.id: query.text for query in unlabelled}
+    known = {query.id: query for query in unlabelled}
     documents = None if isinstance(corpus, LargeCorpus) else {document.id for document in corpus}
     files = _find_qrels(folder / "qrels")
     queries: list[Query] = []
     ungraded = 0
     for stem, paths in files.items():
         split = None if [*files] == ["train"] else SPLITS[stem]
-        for name, (where, grades) in _read_qrels(paths, texts, documents).items():
+        for name, (where, grades) in _read_qrels(paths, known, documents).items():
             if relevant := {document: grade for document, grade in grades.items() if grade > 0}:
-                labels = tuple(relevant), tuple(relevant.values())
-                queries.append(Query(name, texts[name], *labels, group=name, split=split, where=where))
+                query = known[name]._replace(split=split, where=where)
+                queries.append(query._replace(positives=tuple(relevant), grades=tuple(relevant.values())))
             else:
                 ungraded += 1
     if not queries:
@@ -116,14 +117,14 @@ def _find_qrels(folder: Path) -> dict[str, list[Path]]:
 
 
 def _read_qrels(
-    paths: Sequence[Path], texts: Container[str], documents: Container[str] | None
+    paths: Sequence[Path], known: Container[str], documents: Container[str] | None
 ) -> dict[str, tuple[str, dict[str, int]]]:
     """Return query -> (`file:line` of its first row, document -> grade). documents: None where they are not known."""
     found: dict[str, tuple[str, dict[str, int]]] = {}
     lines: dict[tuple[str, str], str] = {}
     for where, row, grade in chain.from_iterable(map(_read_labels, paths)):
         query, document = (_read_id(where, row, name) for name in ID_COLUMNS)
-        if query not in texts:
+        if query not in known:
             raise DataError(f"{where}: query {show(query)} is not in queries.jsonl; add it or remove the line")
         if documents is not None and document not in documents:
             raise DataError(f"{where}: document {show(document)} is not in corpus.jsonl; add it or remove the line")

@@ -90,7 +90,7 @@ def _read_rows(path: Path, options: Options, labelled: bool) -> Iterator[Row]:
             seen[names] = _find_columns(where, names, options, labelled)
         columns = seen[names]
         text = fill_template(where, template[0], row) if template else read_field(where, row, columns["query"][0], str)
-        id, group, task, prompt = (_read_name(where, row, columns[r], r) for r in ("id", "group", "task", "prompt"))
+        id, group, task, prompt = (read_name(where, row, columns[r], r) for r in ("id", "group", "task", "prompt"))
         positives, negatives = (list(_read_texts(where, row, columns[r], r)) for r in ("positive", "negative"))
         key = (id, text, task, prompt) if labelled else number
         yield Row(key, text, positives, negatives, group or text, where, id, task, prompt)
@@ -188,8 +188,9 @@ def _read_texts(where: str, row: Mapping[str, Any], columns: Sequence[str], role
                 )
 
 
-def _read_name(where: str, row: Mapping[str, Any], columns: Sequence[str], role: str) -> str:
-    value = row[columns[0]] if columns else None
+def read_name(where: str, row: Mapping[str, Any], columns: Sequence[str], role: str) -> str:
+    """Read the field of the first of `columns`, if there is one, as a text. Raises DataError for another type."""
+    value = row.get(columns[0]) if columns else None
     if isinstance(value, bool) or not isinstance(value, str | int | None):
         raise DataError(f"{where}: {role} {show(value)} given; expected a text or a whole number; correct the row")
     return "" if value is None else str(value)

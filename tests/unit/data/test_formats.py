@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from public_data import FOLDER, needs_public_data
 
 from ratchet.data.formats import flag_embedding, trec
-from ratchet.data.formats.detection import load_retrieval
+from ratchet.data.formats.detection import load_queries, load_retrieval
 from ratchet.data.retrieval.splits import split_queries
 from ratchet.data.tables import write_table
 from ratchet.errors import DataError
@@ -246,6 +248,32 @@ def test_the_parquet_files_of_nanobeir_are_read_as_a_beir_folder(tmp_path: Path)
     write_table(nano / "qrels" / "train-00000-of-00001.parquet", pa.Table.from_pylist(rows))
     with pytest.raises(DataError, match=r"train-00000-of-00001.parquet: row 1: document 'nosuch' is not in corpus"):
         load_retrieval(nano)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_the_queries_of_a_group_stay_together_in_a_beir_folder(tmp_path: Path, kind: str) -> None:
+    """Every fourth query has no group. The others are 5 articles, in turn."""
+    folder, groups = beir(tmp_path), [f"article {i % 5}" if i % 4 else None for i in range(20)]
+    rows = [{"_id": f"q{i}", "text": f"query {i}", "group": group} for i, group in enumerate(groups)]
+    if kind == "parquet":
+        write_table(folder / "queries" / "queries.parquet", pa.Table.from_pylist(rows))
+        (folder / "queries.jsonl").unlink()
+    else:
+        del rows[0]["group"]
+        (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    queries = load_retrieval(folder).queries
+    assert [query.group for query in queries] == [group or f"q{i}" for i, group in enumerate(groups)]
+    assert [query.group for query in load_queries(folder)] == [query.group for query in queries]
+    sides = split_queries(queries, 0.3, 0.3, seed=3)
+    for one, other in itertools.combinations(sides.values(), 2):
+        assert not {query.group for query in one} & {query.group for query in other}
+    rows[3]["group"] = ["article"]  # type: ignore[assignment]
+    shutil.rmtree(folder / "queries", ignore_errors=True)
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(
+        DataError, match=r"queries\.jsonl:4: group \['article'\] given; expected a text or a whole number"
+    ):
+        load_retrieval(folder)
 
 
 def test_splits_that_a_beir_folder_gives_are_kept(tmp_path: Path) -> None:
