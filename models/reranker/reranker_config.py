@@ -186,13 +186,14 @@ class PairTokenizer:
 
 def _pair_frame(tokenizer: Any) -> tuple[list[int], list[int], list[int], tuple[int, int] | None]:
     """Return the ids that a tokenizer puts before, between and after a pair, and the two token types."""
-    probe = tokenizer("a", "a", add_special_tokens=True)
-    ids, whose = probe["input_ids"], probe.sequence_ids(0)
-    first, second = ([i for i, owner in enumerate(whose) if owner == side] for side in (0, 1))
-    types = probe.get("token_type_ids")
-    return (
-        list(ids[: first[0]]),
-        list(ids[first[-1] + 1 : second[0]]),
-        list(ids[second[-1] + 1 :]),
-        None if types is None else (types[first[0]], types[second[0]]),
-    )
+    own = list(tokenizer("a", add_special_tokens=False)["input_ids"])
+    pair = tokenizer("a", "a", add_special_tokens=True)
+    ids, types = list(pair["input_ids"]), pair.get("token_type_ids")
+    starts = [i for i in range(len(ids)) if own and ids[i : i + len(own)] == own]
+    if len(starts) != 2:
+        raise ModelError(
+            f"the tokenizer of the cross-encoder: token ids {own} of the text 'a', and {ids} of a pair of it; expected"
+            " the former twice in the latter; use the tokenizer that the model was trained with"
+        )
+    (first, second), size = starts, len(own)
+    return ids[:first], ids[first + size : second], ids[second + size :], types and (types[first], types[second])

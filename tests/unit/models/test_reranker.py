@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 import transformers
 from architectures import make
@@ -16,7 +17,7 @@ from ratchet.models.decoder.tiny_decoder import save_decoder
 from ratchet.models.loading import save_weights
 from ratchet.models.model_files import RERANKER_CONFIG_FILE
 from ratchet.models.reranker import prefix_sharing, reranker
-from ratchet.models.reranker.reranker_config import YES_NO, RerankerConfig, read_reranker_config
+from ratchet.models.reranker.reranker_config import YES_NO, PairTokenizer, RerankerConfig, read_reranker_config
 
 ASK = RerankerConfig("yes_no", 64, None, "w1{text}", "w2{text}", "w", "w3w3", answer="w", against="9")
 """For the tiny decoder, whose tokens are the characters w and 0 to 9."""
@@ -90,6 +91,22 @@ def test_a_cross_encoder_scores_as_sentence_transformers_does(cross_encoder: Pat
     # Longer than a pair may be: the passage is there still, and each score is a number.
     (long,) = ours.score([queries[1]], [passages[1]])
     assert abs(long[0] - long[1]) > 1e-4
+
+
+def test_a_tokenizer_written_in_python_makes_its_own_pairs() -> None:
+    """One for each character, with [CLS] and [SEP]: it does not say which token is of which text."""
+    tokenizer = transformers.CanineTokenizer()
+    tokens = PairTokenizer(tokenizer, RerankerConfig("cross_encoder"))
+    (((first, second),),) = tokens.tokenize_pairs(["ab"], [["cde"]])
+    assert [*first, *second] == tokenizer("ab", "cde")["input_ids"]
+    assert tokens.types == (0, 0)
+
+
+def test_a_tokenizer_without_letters_is_refused() -> None:
+    kind = tokenizers.models.BPE({"<pad>": 0, "w": 1}, [])
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(kind), pad_token="<pad>")
+    with pytest.raises(ModelError, match=r"token ids \[\] of the text 'a', and \[\] of a pair of it; expected .*; use"):
+        PairTokenizer(tokenizer, RerankerConfig("cross_encoder"))
 
 
 @pytest.mark.parametrize("filler", [None, -1, 0, 2])
