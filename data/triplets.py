@@ -257,14 +257,11 @@ def _read_teacher_scores(mined: pa.Table, ids: str) -> np.ndarray:
     column = TEACHER_SCORES[ids]
     if column not in mined.column_names:
         raise DataError(f"mined: has no column {column}; expected the scores of a reranker; run `rerank` on it first")
-    counts, wanted = (pc.list_value_length(mined[name]).to_pylist() for name in (column, ids))
-    for row, (found, expected) in enumerate(zip(counts, wanted, strict=True)):
-        if (found or 0) != expected:
-            raise DataError(
-                f"mined: row {row}: {found or 'no'} {column} for {expected} {ids}; expected one each; run `rerank`"
-            )
-    lists = mined[column].combine_chunks()
-    flat = pc.fill_null(lists.flatten(), float("nan")).to_numpy(zero_copy_only=False).astype(np.float32)
+    counts, wanted = (pc.fill_null(pc.list_value_length(mined[name]), 0).to_numpy() for name in (column, ids))
+    for row in np.flatnonzero(counts != wanted)[:1].tolist():
+        given = f"{counts[row] or 'no'} {column} for {wanted[row]} {ids}"
+        raise DataError(f"mined: row {row}: {given}; expected one each; run `rerank`")
+    flat = pc.fill_null(pc.list_flatten(mined[column]), float("nan")).to_numpy().astype(np.float32)
     if not np.isfinite(flat).all():
         row = int(np.searchsorted(np.cumsum(counts), np.flatnonzero(~np.isfinite(flat))[0], side="right"))
         raise DataError(
