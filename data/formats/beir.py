@@ -11,7 +11,7 @@ from typing import Any
 
 from ratchet.data import retrieval
 from ratchet.data.formats.pairs import estimate_rows, read_name, read_table
-from ratchet.data.formats.text_files import BLANK, read_field, read_json_objects, show
+from ratchet.data.formats.text_files import BLANK, read_field, read_filled, read_json_objects, show
 from ratchet.data.retrieval import Corpus, Document, LargeCorpus, Query, RetrievalData
 from ratchet.data.retrieval.checks import refuse_repeated
 from ratchet.errors import DataError
@@ -31,7 +31,7 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
     unlabelled: list[Query] = []
     places: dict[str, str] = {}
     for where, row in _read_rows(folder, "queries"):
-        name = _read_id(where, row, "_id")
+        name = read_filled(where, row, "_id")
         refuse_repeated(places, name, where, "query id")
         text, group = read_field(where, row, "text", str), read_name(where, row, ["group"], "group")
         unlabelled.append(Query(name, text, (), (), group=group or name, where=where))
@@ -66,7 +66,7 @@ def _read_corpus(folder: Path) -> Corpus:
         for where, row in _read_rows(folder, "corpus"):
             title = read_field(where, row, "title", str, None) or ""
             text = f"{title}\n{read_field(where, row, 'text', str)}".strip()
-            yield Document(_read_id(where, row, "_id"), text, where)
+            yield Document(read_filled(where, row, "_id"), text, where)
 
     files = sorted((folder / "corpus").glob("[!.]*.parquet")) or [folder / "corpus.jsonl"]
     size = sum(path.stat().st_size for path in files if path.exists())
@@ -85,14 +85,6 @@ def _read_rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if tables := sorted((folder / name).glob("[!.]*.parquet")):
         return chain.from_iterable(read_table(table, list) for table in tables)
     return read_json_objects(folder / f"{name}.jsonl")
-
-
-def _read_id(where: str, row: dict[str, Any], name: str) -> str:
-    if (value := read_field(where, row, name, str)).strip():
-        return str(value)
-    raise DataError(
-        f"{where}: {name} {show(value)} given; expected a text that is not blank; correct or remove the row"
-    )
 
 
 def _find_qrels(folder: Path) -> dict[str, list[Path]]:
@@ -123,7 +115,7 @@ def _read_qrels(
     found: dict[str, tuple[str, dict[str, int]]] = {}
     lines: dict[tuple[str, str], str] = {}
     for where, row, grade in chain.from_iterable(map(_read_labels, paths)):
-        query, document = (_read_id(where, row, name) for name in ID_COLUMNS)
+        query, document = (read_filled(where, row, name) for name in ID_COLUMNS)
         if query not in known:
             raise DataError(f"{where}: query {show(query)} is not in queries.jsonl; add it or remove the line")
         if documents is not None and document not in documents:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.data.formats.pairs import take_sample
-from ratchet.data.formats.text_files import read_field, read_json_objects, read_scores, read_texts, show
+from ratchet.data.formats.text_files import read_field, read_filled, read_json_objects, read_scores, read_texts, show
 from ratchet.data.retrieval import RetrievalData
 from ratchet.data.retrieval.rows import Row, number_rows
 from ratchet.data.tables import TEACHER_SCORES
@@ -49,19 +49,17 @@ def read(path: Path, *, sampled: bool = False) -> RetrievalData:
     """
     rows, share = take_sample(_read_rows(path), [path], sampled)
     pool = read_json_objects(path.parent / POOL) if (path.parent / POOL).exists() and share == 1 else ()
-    others = (read_field(where, line, "text", str) for where, line in pool)
+    others = (read_filled(where, line, "text") for where, line in pool)
     return number_rows(rows, others, share)
 
 
 def _read_rows(path: Path) -> Iterator[Row]:
     scored: dict[bool, str] = {}  # whether a line has scores -> the first such line
     for where, row in read_json_objects(path):
-        query, pos = read_field(where, row, "query", str), read_texts(where, row, "pos")
+        query, pos = read_filled(where, row, "query"), read_texts(where, row, "pos")
         neg = read_texts(where, row, "neg", [])
-        if not query.strip() or not pos:
-            raise DataError(
-                f"{where}: {'query' if not query.strip() else 'pos'} is empty; expected text; fill or remove the line"
-            )
+        if not pos:
+            raise DataError(f"{where}: pos is empty; expected text; fill or remove the line")
         if both := set(pos) & set(neg):
             raise DataError(
                 f"{where}: query {show(query)} has {show(min(both))} as a positive and as a negative; expected one of"

@@ -149,6 +149,13 @@ def read_field(where: str, row: dict[str, Any], name: str, kind: type, default: 
     return value
 
 
+def read_filled(where: str, row: dict[str, Any], name: str) -> str:
+    """Read a field that is a text. Raises DataError if it is blank."""
+    if not (text := read_field(where, row, name, str)).strip():
+        raise DataError(f"{where}: {name} is empty; expected text; fill or remove the line")
+    return str(text)
+
+
 def read_texts(where: str, row: dict[str, Any], name: str, default: Any = ...) -> list[str]:
     """Read a field that is a list of non-empty texts."""
     values = read_field(where, row, name, list, default) or []

@@ -169,6 +169,12 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
         lambda p: edit(p, '"neg": ["p 1"]', '"neg": ["p 1", "p 0"]'),
         r"train\.jsonl:1: query 'q 0' has 'p 0' as a positive and as a negative",
     ),
+    (
+        flag,
+        "a blank text in the pool",
+        lambda p: (p.parent / flag_embedding.POOL).write_text('{"text": "a"}\n{"text": " "}\n'),
+        r"candidate_pool\.jsonl:2: text is empty; expected text",
+    ),
     (flag, "empty file", lambda p: p.write_text(""), "the file is empty"),
     (
         beir,

@@ -181,7 +181,7 @@ BEIRS = [
     *(
         beir(
             f"{column} {name!r} in {file}",
-            rf"b/{'qrels/' * (column != '_id')}{file.replace('_', '.')}:2: {column} {name!r} given; expected .*",
+            rf"b/{'qrels/' * (column != '_id')}{file.replace('_', '.')}:2: {column} is empty; expected text; .*",
             **{file: content},
         )
         for name in ("", "  ")
