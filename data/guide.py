@@ -20,8 +20,7 @@ class Guide:
     text.
 
     queries, passages: embeddings of these texts, as `embed` writes them. Raises DataError if one is missing,
-    and for those of two models.
-    """
+    and for those of two models."""
 
     def __init__(self, triplets: Triplets, corpus: pa.Table, queries: Path, passages: Path) -> None:
         self._rows = triplets.list_passages()

@@ -51,8 +51,7 @@ class PairSampler:
     """Pairs of the statements in a table (`ratchet.data.formats.papers.STATEMENTS`). Papers with one are dropped.
 
     batch_size: pairs per batch in each epoch; the last value holds for all later epochs. drop_last: drop the last,
-    incomplete batch of an epoch. Raises DataError if there is not a single batch.
-    """
+    incomplete batch of an epoch. Raises DataError if there is not a single batch."""
 
     def __init__(self, statements: pa.Table, batch_size: Sequence[int], *, drop_last: bool) -> None:
         self.text: pa.ChunkedArray = statements["text"]

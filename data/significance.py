@@ -64,8 +64,7 @@ def compute_p_value(before_C: np.ndarray, after_EC: np.ndarray, seed: int = 0) -
 
     That the best one was chosen on the same rows is corrected for: under the null hypothesis a group's differences have
     either sign with equal probability, in all evaluations at once, and the largest difference of each draw is compared
-    with the observed one (max-T; Westfall and Young 1993). before_C, after_EC: sums over groups, higher is better.
-    """
+    with the observed one (max-T; Westfall and Young 1993). before_C, after_EC: sums over groups, higher is better."""
     difference_EC = np.atleast_2d(after_EC) - before_C
     difference_EC = difference_EC[:, np.any(difference_EC != 0, axis=0)]
     if not (groups := difference_EC.shape[1]):

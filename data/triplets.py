@@ -40,8 +40,7 @@ class Triplets:
     """Mined queries with their positives and negatives as rows of the corpus. Queries without a positive are dropped.
 
     teacher: also read the teacher scores (`ratchet.data.tables.TEACHER_SCORES`). Raises DataError if no query is left,
-    for ids that are not in the corpus, and for teacher scores that are missing or not finite.
-    """
+    for ids that are not in the corpus, and for teacher scores that are missing or not finite."""
 
     def __init__(self, mined: pa.Table, corpus: pa.Table, *, teacher: bool = False) -> None:
         is_usable = pc.fill_null(pc.greater(pc.list_value_length(mined["positives"]), 0), False)
@@ -134,8 +133,7 @@ class Triplets:
     def draw_examples(self, seed: int, epoch: int, query: int, most: int) -> list[tuple[int, int]]:
         """Draw 0 to `most` in-context examples for a query: (another query, one of its positives).
 
-        No example has the query's own text, or one of its positives as the answer.
-        """
+        No example has the query's own text, or one of its positives as the answer."""
         random = np.random.default_rng([seed, epoch, query + 1, 1])
         wanted, found = int(random.integers(0, most + 1)), list[tuple[int, int]]()
         own = set(self.text_of_row[self._known.find(self._hash_Q[query])].tolist())

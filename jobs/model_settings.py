@@ -90,8 +90,7 @@ def resolve_encoding_config(
 
     examples: replace those of the encoding config, which then needs templates for them. None: they stay. uses_task:
     whether a task that no template has is refused. Raises InputError, beginning with `where`, for such a task, and
-    ModelError for a template without its placeholders.
-    """
+    ModelError for a template without its placeholders."""
     given = read_encoding_config(find_config_folder(base, adapter))
     changes = _find_changes(settings, EncodingSettings)
     if examples is not None:

@@ -115,8 +115,7 @@ def train(
 
     length: tokens of a text. tokens: those whose activations a worker keeps at a time. passes: forward passes per text.
     total: tokens of the whole training, if known. vectors: texts of a step whose vectors are kept. labels: tokens whose
-    logits are kept.
-    """
+    logits are kept."""
     if resources.gpus not in (None, 0, 1):
         raise InputError(
             f"gpus: {resources.gpus:g} per worker given; expected 0 or 1, since a training worker uses one GPU; set"

@@ -148,8 +148,7 @@ def assign_splits(
     https://github.com/ajoudaki/CITER splits, by the seed 42 and with a fraction of 0.2. The last of these are for
     validation, by `validation_fraction`. The other papers, whose statement is a document without a query, are split in
     the same way by themselves. A fraction of 0: no such paper; else at least one, if there are three with two
-    statements. Raises DataError, naming `source`, for fewer papers than splits.
-    """
+    statements. Raises DataError, naming `source`, for fewer papers than splits."""
     names = ["train", *["valid"] * (validation_fraction > 0), *["test"] * (test_fraction > 0)]
     if len(given_P) < len(names):
         raise DataError(
@@ -192,8 +191,7 @@ def number_papers(statements: pa.Table) -> np.ndarray:
 def other_statements(paper_S: np.ndarray, row_Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Find the other statements of the same paper for each of the rows Q.
 
-    paper_S: the result of `number_papers`. Returns (offsets, int64 [Q + 1]; ascending rows, flat, int64).
-    """
+    paper_S: the result of `number_papers`. Returns (offsets, int64 [Q + 1]; ascending rows, flat, int64)."""
     first_Q = np.searchsorted(paper_S, paper_S[row_Q], side="left")
     count_Q = np.searchsorted(paper_S, paper_S[row_Q], side="right") - first_Q - 1
     ends = np.r_[0, np.cumsum(count_Q)].astype(np.int64)

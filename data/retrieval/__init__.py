@@ -49,8 +49,7 @@ class Query(NamedTuple):
     group: queries of a group stay in the same split (a question with several wrong answers). split: the split that the
     source assigns. where: `file:line`, for errors. teacher: the teacher scores of the positives and of the negatives,
     if the source has them. task, prompt: the query's instruction for the embedder and for the reranker; empty: that of
-    the model. source: the number of its data set, of several.
-    """
+    the model. source: the number of its data set, of several."""
 
     id: str
     text: str

@@ -35,8 +35,7 @@ def split_queries(
     `document` all queries that are connected by shared positives. Then, and with several `folds`, fractions are of the
     queries, and a group is drawn if the split comes nearer to its fraction. With several folds, test is one of so many
     parts of about the same size, which together hold every query once. Raises DataError, naming `source`, if a split
-    would be empty, a group is too large, or the source assigns a split that the settings exclude.
-    """
+    would be empty, a group is too large, or the source assigns a split that the settings exclude."""
     side_Q = np.fromiter((NAMES.index(query.split or "train") for query in queries), np.int8, len(queries))
 
     def select(names: Sequence[str]) -> Splits:

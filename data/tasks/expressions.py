@@ -23,8 +23,7 @@ def parse(text: str) -> tuple[Fraction, list[int], list[str]]:
 
     Raises BadExpression for everything else: other characters (so no names, powers or digits of other scripts), more
     than MAX_CHARACTERS characters, more than MAX_DIGITS digits in a number, more than MAX_DEPTH open parentheses, a
-    division by 0.
-    """
+    division by 0."""
     if len(text) > MAX_CHARACTERS:
         raise BadExpression(f"{len(text)} characters; expected at most {MAX_CHARACTERS}")
     if not ALLOWED.issuperset(text):

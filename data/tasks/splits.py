@@ -50,8 +50,7 @@ def split_groups(
     """Split the documents at random, and their groups with them. held_out: the groups of an official test file, instead
     of a fraction. max_train: questions, in whole groups. max_test: groups.
 
-    Raises DataError, naming `source`, if no group is left to train on.
-    """
+    Raises DataError, naming `source`, if no group is left to train on."""
     random = np.random.default_rng(seed)
     order = _shuffle_documents(groups, random)
     if held_out is not None:

@@ -30,8 +30,7 @@ C = TypeVar("C")
 def resolve_dtype(context: Context, config: C) -> C:
     """Return the config with `dtype` float32 or bfloat16, where it is `auto`. Ray must be running.
 
-    auto is bfloat16 if all machines that workers fit on now multiply it natively.
-    """
+    auto is bfloat16 if all machines that workers fit on now multiply it natively."""
     given: Any = config
     if given.dtype != "auto":
         return config

@@ -90,8 +90,7 @@ def map_shards(
 
     Raises the exception of a worker with its type; ArtifactError for another number of rows; JobError if the worker of
     one shard was lost more than `context.resources.retries` times, which suggests that the shard is the cause; an error
-    of ray.exceptions if Ray gave up.
-    """
+    of ray.exceptions if Ray gave up."""
     process = partial(_run_workers, context, worker, arguments, total_rows)
     return complete_shards(context, shards, out, process, total_rows, suffix)
 
@@ -107,8 +106,7 @@ def complete_shards(
     """Do the same as `map_shards` with another way to process shards.
 
     `process` is called with the unfinished shards, each with the target that `commit_shard` is to write, and with the
-    number of rows that are finished already.
-    """
+    number of rows that are finished already."""
     inside = out.relative_to(context.out) if out.is_relative_to(context.out) else out.relative_to(context.work)
     finished = context.work / "shards" / inside
     names = {shard: f"{shard.stem}.{suffix}" for shard in shards}

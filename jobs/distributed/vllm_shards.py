@@ -71,8 +71,7 @@ def run_engine(
     running.
 
     Raises what `worker` or `client` raises, and JobError for an engine that does not start or is lost more than
-    `context.resources.retries` times.
-    """
+    `context.resources.retries` times."""
     if config.engine == "vllm":
         requests, folder = client(config, inputs), inputs.model
         if inputs.adapter is not None:

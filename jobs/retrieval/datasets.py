@@ -25,8 +25,7 @@ def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
 
     Each is a path, optionally with options behind it (`pairs.parquet?query=title`), `hf://owner/name?split=train`, or a
     `.yaml` file with a list of these. Only `data` is split and trained on. Raises DataError for a list that cannot be
-    read, and for a data set that is neither in the hub's cache nor can be fetched.
-    """
+    read, and for a data set that is neither in the hub's cache nor can be fetched."""
     found = []
     for name, given in (("data", data), ("valid", valid), ("test", test)):
         entries = [(given, "")] if given or (name == "data" and not test) else []

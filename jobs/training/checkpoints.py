@@ -79,8 +79,7 @@ class Checkpoints:
     def save_model(self, is_best: bool, step: int | None) -> None:
         """Write the model as it is: as the best one, and as the checkpoint of a training step. Called on one worker.
 
-        Models of training steps are in the step's work folder. A restarted worker replaces what it wrote before.
-        """
+        Models of training steps are in the step's work folder. A restarted worker replaces what it wrote before."""
         self.made.mkdir(parents=True)
         self.task.save(self.made)
         if step is not None:
@@ -96,8 +95,7 @@ class Checkpoints:
     def save(self, history: TrainHistory) -> None:
         """Write a checkpoint of everything that training depends on. All workers call it at the same training step.
 
-        Each worker writes and hashes its own files; the first one puts them together.
-        """
+        Each worker writes and hashes its own files; the first one puts them together."""
         name = f"step-{len(history.loss):08d}-{history.epoch}-{self.start_id}"
         fresh = self.folder / f"unfinished-{name}"
         own = fresh / f"worker-{self.worker.rank}"

@@ -160,11 +160,9 @@ def run_finetuning(
     `selection.json`; those of other evaluations too (`config.keeps_all`), in `checkpoint-STEP` or
     `checkpoint-epoch-N`. Without the metric (nothing is held out) the last model is kept.
 
-    inputs: `base` and `current_best`, as every finetuning job has.
-    base_is_usable: whether the base as it is can be kept; one with a new head cannot.
-    pool_rows: those of the documents that held-out queries are ranked against, where it is not all of the corpus.
-    arguments: those of `task_class` beside `config`, `inputs` and `resources`.
-    """
+    inputs: `base` and `current_best`, as every finetuning job has. base_is_usable: whether the base as it is can be
+    kept; one with a new head cannot. pool_rows: those of the documents that held-out queries are ranked against, where
+    it is not all of the corpus. arguments: those of `task_class` beside `config`, `inputs` and `resources`."""
     current_best: Path | None = inputs.current_best
     config = resolve_dtype(context, config)
     arguments |= {"config": config, "inputs": inputs, "resources": context.resources}

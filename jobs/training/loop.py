@@ -38,8 +38,7 @@ def seed_generators(*numbers: int) -> None:
     """Seed the generators of torch (on all devices), numpy and Python from these numbers.
 
     Data and dropout do not draw from them. What a library draws in a training step is then a function of (seed,
-    training step, worker) too, so a resumed run draws the same, and checkpoints need not hold the states.
-    """
+    training step, worker) too, so a resumed run draws the same, and checkpoints need not hold the states."""
     seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
     torch.manual_seed(seed)
     np.random.seed(seed)

@@ -64,8 +64,7 @@ def train(
     """Train, or resume training, and put what `FinetuneTask.save` wrote at the best evaluation into the folder `best`.
 
     Workers run `TrainingLoop`, or the subclass of it that `task_class` has as its attribute `loop`. Raises what the
-    task raised, and an error of ray.train if workers were lost more often than `context.resources.retries`.
-    """
+    task raised, and an error of ray.train if workers were lost more often than `context.resources.retries`."""
     failures = 0
     while True:
         resources = _current_resources(context.resources)

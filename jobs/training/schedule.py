@@ -44,8 +44,7 @@ def is_better(metric: str, values: Mapping[str, float], than: Mapping[str, float
     """Return whether an evaluation is better than another one: losses should be low, all other metrics high.
 
     Ties, which are common with few held-out rows, are decided by `eval_loss` where it was measured. Without held-out
-    rows there is no metric, and the later evaluation counts as the better one.
-    """
+    rows there is no metric, and the later evaluation counts as the better one."""
     if metric not in values:
         return True
     if values[metric] == than[metric] and "eval_loss" in values:
@@ -71,8 +70,7 @@ def check_steps(config: OptimizerConfig, steps: int) -> None:
 def learning_rate_at(step: int, steps: int, options: FinetuneConfig) -> float:
     """Return the learning rate of training step 0 <= step < steps: a linear warm-up, then a decay to 0, or constant.
 
-    Raises InputError as `check_steps`.
-    """
+    Raises InputError as `check_steps`."""
     check_steps(options, steps)
     warmup = math.ceil(options.warmup_ratio * steps) if options.warmup_steps is None else options.warmup_steps
     if step < warmup:

@@ -152,8 +152,7 @@ class Tracker(AbstractContextManager["Tracker"]):
     """Writes scalars below `folder` (None: nowhere) and to the configured services.
 
     run_id: identifies the run when it resumes. first_step: the next training step; what an earlier attempt wrote for
-    this step and later ones is hidden. Failures of services are written to `tracking.log` in the folder.
-    """
+    this step and later ones is hidden. Failures of services are written to `tracking.log` in the folder."""
 
     def __init__(self, folder: Path | None, name: str, first_step: int, run_id: str) -> None:
         self.sinks: list[BackgroundSink] = []
