@@ -21,15 +21,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ratchet.errors import InputError, Interrupted, TransientError
 from ratchet.orchestrator.execution.address import check_cluster_address
 from ratchet.orchestrator.execution.schedule import Demand
+from ratchet.orchestrator.job_interface import placement
 from ratchet.orchestrator.job_interface.code import Code
 from ratchet.orchestrator.job_interface.job import Context, Job, Progress, RequiredCode, Resources, Result
-from ratchet.orchestrator.job_interface.placement import (
-    Machine,
-    choose_workers,
-    count_fitting,
-    list_machines,
-    make_ray_options,
-)
 from ratchet.orchestrator.job_interface.progress import ProgressReporter, start_progress_actor
 from ratchet.orchestrator.job_interface.snapshot import freeze_code
 from ratchet.orchestrator.job_interface.worker import find_existing_paths, run_job
@@ -114,12 +108,12 @@ class Cluster:
         return bool(self.address) and self.file_machines is None
 
     @cached_property
-    def file_machines(self) -> list[Machine] | None:
+    def file_machines(self) -> list[placement.Machine] | None:
         return read_machines()
 
-    def machines(self) -> list[Machine]:
+    def machines(self) -> list[placement.Machine]:
         """Return the maximum machines of the autoscaler (if RATCHET_CLUSTER is set), else the current ones."""
-        return list_machines() if self.file_machines is None else self.file_machines
+        return placement.list_machines() if self.file_machines is None else self.file_machines
 
     def maximum(self) -> Demand:
         """Return the CPUs and GPUs of all machines."""
@@ -131,15 +125,15 @@ class Cluster:
         place the step."""
         machines = self.machines()
         asked = step.place(machines)
-        if (workers := choose_workers(machines, asked)) == 0:
+        if (workers := placement.choose_workers(machines, asked)) == 0:
             have = ", ".join(f"{m.count} of {m.cpus:g} CPUs and {m.gpus:g} GPUs" for m in machines)
             memory = f"{asked.memory:g} GB" if asked.memory else ""
             wanted = "".join(f", {part}" for part in (memory, asked.accelerator, *asked.labels) if part)
             raise InputError(
                 f"step {step.name}: {asked.workers} workers of {asked.cpus:g} CPUs and {asked.gpus:g} GPUs"
-                f"{wanted} given; expected at most the {count_fitting(machines, asked)} that fit on the cluster at its"
-                f" largest (machines: {have}); lower {_name_settings(step)}, or allow fewer workers with --set"
-                f" {step.job.name}.min_workers=..."
+                f"{wanted} given; expected at most the {placement.count_fitting(machines, asked)} that fit on the"
+                f" cluster at its largest (machines: {have}); lower {_name_settings(step)}, or allow fewer workers with"
+                f" --set {step.job.name}.min_workers=..."
             )
         return replace(asked, workers=workers)
 
@@ -161,7 +155,7 @@ class Cluster:
         options: dict[str, Any] = {"num_cpus": 0}
         if holds:
             asked = context.resources
-            options = {"num_cpus": asked.cpus, "num_gpus": asked.gpus, **make_ray_options(asked)}
+            options = {"num_cpus": asked.cpus, "num_gpus": asked.gpus, **placement.make_ray_options(asked)}
         # A process keeps the first GPU that it used. Where there are several, the next step may be given another one.
         ends = bool(options.get("num_gpus")) and any(machine.gpus > 1 for machine in self.machines())
         process = ray.remote(max_retries=0, max_calls=int(ends))(run_job)
