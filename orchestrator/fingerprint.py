@@ -33,11 +33,8 @@ def build_fingerprint(job: Job, code: Code, config: Any, inputs: Mapping[str, An
 
 def describe_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return one line for each difference between two fingerprints."""
-    found = [
-        f"{key}: {old.get(key)} -> {new.get(key)}"
-        for key in ("schema", "job", "version")
-        if old.get(key) != new.get(key)
-    ]
+    differ = [key for key in ("schema", "job", "version") if old.get(key) != new.get(key)]
+    found = [f"{key}: {old.get(key)} -> {new.get(key)}" for key in differ]
     for slot, (word, show) in SLOTS.items():
         before, after = old.get(slot, {}), new.get(slot, {})
         for key in sorted({*before, *after}):

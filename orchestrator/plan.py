@@ -170,11 +170,8 @@ class Plan:
         if planned.state == "done":
             return []
         if planned.state == "open":
-            return [
-                f"depends on {parent}, which would run"
-                for parent in sorted(self.parents[name])
-                if self.steps[parent].commit is None
-            ]
+            missing = sorted(parent for parent in self.parents[name] if self.steps[parent].commit is None)
+            return [f"depends on {parent}, which would run" for parent in missing]
         if (earlier := self.store.lookup(before[name]) if name in before else None) is None:
             return ["no earlier run in this store finished it"]
         return describe_changes(earlier.fingerprint, planned.fingerprint) or ["its result was removed from the store"]
@@ -183,13 +180,8 @@ class Plan:
         """Return what is known of each step: `state` is done, to run or open; `reasons` say why it is not done. before:
         as for `explain`."""
         return [
-            {
-                "step": name,
-                "job": planned.step.job.name,
-                "state": planned.state,
-                "step_id": planned.step_id or None,
-                "reasons": self.explain(name, before),
-            }
+            {"step": name, "job": planned.step.job.name, "state": planned.state, "step_id": planned.step_id or None}
+            | {"reasons": self.explain(name, before)}
             for name, planned in self.steps.items()
         ]
 
