@@ -94,12 +94,8 @@ def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched
         last = [step for step in steps if step.name in reached][-1]
         check_metric(last, name, f"--metric {metric}")
         return Objective(last.name, name, metric, trained=False)
-    shown = [
-        number
-        for row in summary.rows
-        for column, number in row.metrics
-        if name in (column, number.name) and number.step.name in reached
-    ]
+    numbers = [pair for row in summary.rows for pair in row.metrics]
+    shown = [number for column, number in numbers if name in (column, number.name) and number.step.name in reached]
     if not shown:
         known = sorted({value for step in steps if step.name in reached and (value := _get_training_metric(step))})
         known += sorted({column for row in summary.rows for column in row.columns})

@@ -79,9 +79,8 @@ def plan_sweep(
     planned.check()
     for dimension, made in variants:
         _check_values(dimension.where, [step for changed in made for step in changed if step.name in names])
-    seeded_steps = tuple(
-        step.name for step in needed if hasattr(step.config, "seed") and step.name in touched | {objective.step}
-    )
+    varied = touched | {objective.step}
+    seeded_steps = tuple(step.name for step in needed if step.name in varied and hasattr(step.config, "seed"))
     document = {
         "recipe": found.name,
         "lines": list(lines),
@@ -92,9 +91,8 @@ def plan_sweep(
     }
     about = {"command": command, "inputs": {step.name: describe_inputs(step) for step in needed}}
     trial_log = TrialLog(store, found.name, document, about)
-    defaults = {
-        d.name: text for d in space.dimensions if (text := _format_default(d.name, steps, parameters)) is not None
-    }
+    texts = {d.name: _format_default(d.name, steps, parameters) for d in space.dimensions}
+    defaults = {name: text for name, text in texts.items() if text is not None}
     notes = (*planned.warnings, *_explain_no_warm_start(needed, touched, space))
     return SweepPlan(name, found, lines, space, needed, objective, seeded_steps, defaults, trial_log, notes)
 
@@ -112,11 +110,8 @@ def _format_default(name: str, steps: Sequence[Step], parameters: Mapping[str, A
     pattern, dot, field = name.rpartition(".")
     if not dot:
         return format_setting(parameters[name])
-    found = {
-        format_setting(getattr(step.config, field))
-        for step in recipe.match_steps(steps, pattern)
-        if hasattr(step.config, field)
-    }
+    configs = [step.config for step in recipe.match_steps(steps, pattern) if hasattr(step.config, field)]
+    found = {format_setting(getattr(config, field)) for config in configs}
     return found.pop() if len(found) == 1 else None
 
 

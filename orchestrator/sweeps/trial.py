@@ -129,9 +129,8 @@ class TrialThread(threading.Thread):
         spec, sweep, objective = self.spec, self.spec.sweep, self.spec.sweep.objective
         store = Store.open(spec.store, create=False)
         steps = spec.build(self.settings, seed, store)
-        run_log = RunLog(
-            store.local("sweeps", sweep.trial_log.id, "trials", compute_key(self.settings), f"seed-{seed}")
-        )
+        key = compute_key(self.settings)
+        run_log = RunLog(store.local("sweeps", sweep.trial_log.id, "trials", key, f"seed-{seed}"))
         # Shown to other drivers that wait for a step of this run.
         run_log.run_id = f"{sweep.trial_log.id} with {', '.join(format_settings(self.settings)) or 'the defaults'}"
         make_folder(run_log.folder)
