@@ -221,11 +221,8 @@ def list_open_attempts(store: Store) -> Iterator[OpenAttempt]:
 
 def list_lease_holders(store: Store) -> list[tuple[str, str]]:
     """Return (step id, owner) of every attempt that has not ended. The owner may be lost."""
-    return [
-        (attempt.step_id, _describe_owner(attempt.owner) + (", which is gone" if is_gone(attempt.owner) else ""))
-        for attempt in list_open_attempts(store)
-        if attempt.owner is not None
-    ]
+    held = [(attempt.step_id, attempt.owner) for attempt in list_open_attempts(store) if attempt.owner is not None]
+    return [(step_id, _describe_owner(owner) + ", which is gone" * is_gone(owner)) for step_id, owner in held]
 
 
 def _open_key(step_id: str, attempt: int) -> str:
@@ -252,14 +249,8 @@ def find_failed_attempts(store: Store, step_id: str, attempt: int) -> list[tuple
 
 def describe_process(run_id: str) -> dict[str, Any]:
     """Return what identifies this process, for leases and marks of runs."""
-    return {
-        "host": platform.node(),
-        "machine": _machine_id(),
-        "pid": os.getpid(),
-        "pid_started": _process_start(os.getpid()),
-        "run": run_id,
-        "since": time.time(),
-    }
+    process = {"host": platform.node(), "machine": _machine_id(), "pid": os.getpid()}
+    return {**process, "pid_started": _process_start(os.getpid()), "run": run_id, "since": time.time()}
 
 
 def _describe_owner(owner: Mapping[str, Any]) -> str:
