@@ -120,8 +120,7 @@ def run(
 
     name: of the recipe, or the path of a file with one. parameters: those of the recipe. settings: those of steps and
     jobs, {"finetune_embedder.epochs": 2}. store, seeds, address: the options of `ratchet run`. check: raise RunError if
-    a step fails or the run is interrupted; it keeps what it has done, and the same call continues it. Raises
-    RatchetError for wrong input."""
+    a step fails or the run is interrupted; the same call continues it. Raises RatchetError."""
     lines = write_lines(parameters, settings)
     opened = Store.open(find_store(store))
     argv = ["ratchet", "run", name, *(part for line in lines for part in ("--set", line))]
@@ -170,8 +169,7 @@ def plan(
     seeds: int = 1,
     **parameters: Any,
 ) -> dict[str, str]:
-    """Return step -> `done`, `to run` or `open` (see `ratchet plan`). Nothing is started. Raises RatchetError for wrong
-    input."""
+    """Return step -> `done`, `to run` or `open` (see `ratchet plan`). Starts nothing. Raises RatchetError."""
     opened = Store.view(find_store(store), missing_ok=True)
     given = recipe.Settings.read(write_lines(parameters, settings), seeds)
     made = Plan(recipe.build(recipe.find(name), given, opened)[0], opened)

@@ -50,8 +50,7 @@ def promote(store: Store, name: str, commit: Commit, run_id: str, about: Mapping
 
 
 def read_promotion(store: Store, name: str) -> dict[str, Any] | None:
-    """Return what is known of a promoted name; None if there is none. Raises DamagedError for a file that is not
-    JSON."""
+    """Return what is known of a promoted name; None if there is none. Raises DamagedError unless it is JSON."""
     found: dict[str, Any] | None = store.read(f"promoted/{name}.json")
     return found
 

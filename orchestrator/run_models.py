@@ -96,8 +96,7 @@ class RunModel:
         return store.path(self.object, self.part)
 
     def write_code(self, store: Store) -> str:
-        """Return the line of Python that loads the model, or for one that is only in a bucket the command that fetches
-        it. Its weights are not read."""
+        """Return the line of Python that loads the model, or the command that fetches it if it is only in a bucket."""
         folder = store.local("objects", self.object, self.part)
         if not folder.is_dir():
             return f"ratchet export {self.name} DIR"

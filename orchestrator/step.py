@@ -117,8 +117,7 @@ class Row:
 
     label: str
     columns: Mapping[str, Metric | Sequence[Metric]]
-    """Title -> metric; several metrics: their mean and standard deviation, such as over the folds of a
-    cross-validation."""
+    """Title -> metric; several metrics: their mean and standard deviation, such as over folds."""
     steps: Sequence[Step] = ()
     """The steps whose total time the row shows."""
     model: Output | None = None
@@ -153,8 +152,7 @@ class Summary:
     files: Mapping[str, Output] = field(default_factory=dict)
     """Name -> a file of a step's output that is copied into the folder of the run, for the user to take."""
     results: Mapping[str, Output | Source] = field(default_factory=dict)
-    """Name -> what the command works on after the run. The first is put where the user wants it, such as an exported
-    model."""
+    """Name -> what the command works on after the run. The first, such as an exported model, goes to `--out`."""
     best: Mapping[str, Output] = field(default_factory=dict)
     """Name -> the folder of a model that the run ends with, such as {"embedder": merged["model"]}: what a user takes.
     The first one is meant where the run stands for its model."""
@@ -300,8 +298,7 @@ def _matches(name: str, known: Sequence[str]) -> bool:
 
 
 def check_resources(resources: Resources, where: str, job: Job) -> None:
-    """Raise RecipeError, beginning with `where`, for resources that the job does not use, labels without a value, and
-    more workers at first than at most."""
+    """Raise RecipeError, beginning with `where`, for unused resources, wrong labels, and min_workers above workers."""
     for name, value in vars(resources).items():
         if job.resources is not None and name not in job.resources and value != getattr(Resources(), name):
             raise RecipeError(
@@ -328,8 +325,7 @@ def check_metrics(steps: Sequence[Step], rows: Sequence[Row]) -> None:
 
 
 def check_outputs(steps: Sequence[Step]) -> None:
-    """Raise RecipeError for an input that its step does not write with these settings. `steps`: with all settings
-    applied."""
+    """Raise RecipeError for an input that its step does not write. `steps`: with all settings applied."""
     known = {step.name: step.outputs for step in steps}
     for step in steps:
         for key, ref in step.references():

@@ -297,8 +297,7 @@ class LiveView(RunListener):
         with self._writing:
             while self._lines:
                 line = self._lines.popleft()
-                # Lines of a log are never broken; those of a terminal wrap at words. Steps do not fail because nobody
-                # reads: the command says so at its end.
+                # Lines of a log never wrap. Steps do not fail because nobody reads: the command says so at its end.
                 with suppress(BrokenPipeError, OutputError):
                     self.console.print(line, soft_wrap=not self.live_here, highlight=False)
 

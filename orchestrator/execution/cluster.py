@@ -121,8 +121,7 @@ class Cluster:
         return Demand(sum(m.cpus * m.count for m in machines), sum(m.gpus * m.count for m in machines))
 
     def place(self, step: Step) -> Resources:
-        """Resolve the resources of a step, with as many workers as fit. Raises InputError if the cluster can never
-        place the step."""
+        """Resolve the resources of a step, with as many workers as fit. Raises InputError if it can never fit."""
         machines = self.machines()
         asked = step.place(machines)
         if (workers := placement.choose_workers(machines, asked)) == 0:

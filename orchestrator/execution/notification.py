@@ -6,8 +6,7 @@
     step, reason                            of step_failed; run_failed has a reason
     status, seconds, failures, numbers, report      of run_ended
 
-A URL that does not answer is reported on the standard error. It fails nothing, and delays the end of the command by
-half a minute at most.
+A URL that does not answer is reported on the standard error. It delays the end of the command by half a minute at most.
 """
 
 from __future__ import annotations

@@ -246,8 +246,7 @@ def begin(
     repair: bool,
     cluster: Cluster,
 ) -> tuple[Plan, RunLog]:
-    """Plan the steps, let each job check its input, compare needs and machines, connect to the cluster if it has an
-    address, and start the run log.
+    """Plan and check the steps, compare needs and machines, connect to a cluster with an address, begin the log.
 
     Raises the job's error for bad input, and InputError for a cluster that does not answer; then there is no run log.
     """

@@ -90,8 +90,7 @@ def submit(
 def collect_upload(code: Snapshot, named: Sequence[Path], limit: int = UPLOAD_LIMIT) -> Snapshot:
     """Return the code with the `named` files (settings), which are uploaded to the top.
 
-    Raises InputError if a named file is missing or would hide another one, for files that look like secrets, and for
-    more than `limit` bytes.
+    Raises InputError for a named file that is missing or hides another, for likely secrets, and above `limit` bytes.
     """
     files, where = dict(code.files), {path.name: path for path in named}
     for path in named:

@@ -5,9 +5,8 @@ nothing; its policy forbids any script but its own. The order is from the result
 curves, cases, the steps, and what is needed to repeat the run; of a sweep the conclusion and the winner's settings, the
 trials, charts, failures, and what is needed to repeat it. Sections without data are left out.
 
-HTML templates escape every value. Markdown templates name the escape of a value by a filter: `md` for text that keeps
-its line breaks, `inline` for text within a line, `code_block` for a block of code. Control characters are removed from
-all values.
+HTML templates escape every value. Markdown templates escape by a filter: `md` for text that keeps its line breaks,
+`inline` for text within a line, `code_block` for a block of code. All values lose control characters.
 """
 
 from __future__ import annotations
