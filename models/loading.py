@@ -51,7 +51,7 @@ def open_model(
     linear layers in 4 bits with double quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA"); they are
     on their devices. streamed: weights stay in their files, and a layer has them while it runs. packed: for inference
     only; see `pack_linear_layers`, which does nothing for other devices and dtypes. may_lack(name): whether a missing
-    weight is accepted; it is initialised at random. settings: overrides of the model's config.
+    weight is accepted, besides an embedder's pooler; it is initialised at random. settings: overrides of the config.
     Raises ModelError for an unusable folder.
     """
     check_folder(base)
@@ -73,8 +73,8 @@ def open_model(
         logging.getLogger("accelerate.big_modeling").setLevel("ERROR")  # it warns of what is asked for
         # In the stored dtype, since conversion would read everything now.
         options |= {"dtype": read_main_dtype(base), "device_map": {"": "disk"}, "offload_folder": spare.name}
-    # Embeddings do not use BERT's pooler.
-    if kind is transformers.AutoModel and config.model_type in ("bert", "roberta", "xlm-roberta"):
+    embeds = kind is transformers.AutoModel  # then the output of a pooler is not used
+    if embeds and config.model_type in ("bert", "roberta", "xlm-roberta"):
         options["add_pooling_layer"] = False
     with silence_transformers():
         model, found = kind.from_pretrained(base, config=config, output_loading_info=True, **options)
@@ -86,7 +86,7 @@ def open_model(
             if hasattr(module, "support_avx512bf16_for_cpu"):
                 module.support_avx512bf16_for_cpu = False
     model.eager_for_training = options.get("attn_implementation") == "eager" and model._supports_sdpa  # see eval_mode
-    if missing := sorted(name for name in found["missing_keys"] if not may_lack(name)):
+    if missing := sorted(n for n in found["missing_keys"] if not (may_lack(n) or (embeds and "pooler" in n))):
         raise ModelError(
             f"model {base}: {missing[0]} and {len(missing) - 1} more weights are missing; expected all that"
             " config.json asks for; fetch or save the model again"

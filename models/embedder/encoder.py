@@ -163,15 +163,7 @@ def load(
     if onnx is not None:
         right = replace(encoding_config, padding_side="right")
         return _assemble(OnnxModel(onnx, base), base, right, config_folder, torch.device("cpu"), torch.float32)
-    model, _ = open_model(
-        transformers.AutoModel,
-        base,
-        adapter,
-        dtype=dtype,
-        device=device,
-        may_lack=lambda name: "pooler" in name,  # whose output is not used
-        **options,
-    )
+    model, _ = open_model(transformers.AutoModel, base, adapter, dtype=dtype, device=device, **options)
     where = resolve_device(device)
     return _assemble(model, base, encoding_config, config_folder, where, resolve_dtype(dtype, where))
 

@@ -60,9 +60,7 @@ def write_onnx(folder: Path) -> None:
 
     Raises ModelError for a model that torch cannot export."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, padding_side="right")
-    model, _ = open_model(
-        transformers.AutoModel, folder, None, dtype="float32", device="cpu", may_lack=lambda name: "pooler" in name
-    )
+    model, _ = open_model(transformers.AutoModel, folder, None, dtype="float32", device="cpu")
     names = [n for n in ("input_ids", "attention_mask", "token_type_ids") if n in tokenizer.model_input_names]
     example = tokenizer(["a short text", "a text of some more words"], padding=True, return_tensors="pt")
     dynamic = torch.export.Dim.DYNAMIC
