@@ -64,9 +64,8 @@ def open_model(
         turn_off_dropout(config)
     if quantization == "nf4":
         whole = [*HEADS, ".*pooler"] if kind is transformers.AutoModelForSequenceClassification else None
-        options["quantization_config"] = transformers.BitsAndBytesConfig(
-            **NF4, bnb_4bit_compute_dtype=kept, llm_int8_skip_modules=whole
-        )
+        how = {**NF4, "bnb_4bit_compute_dtype": kept, "llm_int8_skip_modules": whole}
+        options["quantization_config"] = transformers.BitsAndBytesConfig(**how)
         options["device_map"] = device if device == BALANCED else {"": resolve_device(device)}
     if streamed:
         spare = tempfile.TemporaryDirectory(prefix="ratchet-")  # for weights that transformers stores in another layout

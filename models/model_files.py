@@ -109,12 +109,10 @@ def check_folder(folder: Path) -> None:
         raise ModelError(f"model {folder}: no tokenizer; expected tokenizer.json; save the tokenizer into the folder")
     for name in list_weight_files(folder):
         if not (folder / name).is_file():
-            other = (
-                "; it has *.bin weights, which may run code when loaded: convert them to safetensors"
-                if [*folder.glob("*.bin")]
-                else "; fetch or save the model again"
-            )
-            raise ModelError(f"model {folder}: no weights ({name} is missing); expected safetensors{other}")
+            todo = "fetch or save the model again"
+            if any(folder.glob("*.bin")):
+                todo = "it has *.bin weights, which may run code when loaded: convert them to safetensors"
+            raise ModelError(f"model {folder}: no weights ({name} is missing); expected safetensors; {todo}")
         if not _is_whole(folder / name):
             raise ModelError(
                 f"model {folder}: {name} is cut short, or only a pointer to the file; expected all of its tensors;"
@@ -184,9 +182,8 @@ def _is_whole(path: Path) -> bool:
 
 
 def _from_hub(name: str, *, local: bool) -> Path | None:
-    cache = Path(
-        os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or "~/.cache/huggingface", "hub")
-    ).expanduser()
+    home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
     if local and not (cache / f"models--{name.replace('/', '--')}").is_dir():
         return None  # before importing huggingface_hub, which takes half a second
     from huggingface_hub import snapshot_download

@@ -80,9 +80,8 @@ def check_no_custom_code(folder: Path) -> None:
     if not (own_code := config.get("auto_map")):
         return
     # A known model_type would load as the plain architecture, without what the code changes (such as the attention).
-    plain = (
-        f"; if it is a plain {kind!r}, remove auto_map from config.json" if (kind := config.get("model_type")) else ""
-    )
+    kind = config.get("model_type")
+    plain = f"; if it is a plain {kind!r}, remove auto_map from config.json" if kind else ""
     first = next(iter(own_code.values())) if isinstance(own_code, dict) else own_code
     raise ModelError(
         f"model {folder}: needs its own code ({first}); expected a model of transformers, since code from a model"

@@ -34,16 +34,10 @@ def save(layer: nn.Linear, folder: Path) -> None:
     if not all(bool(torch.isfinite(weight).all()) for weight in layer.parameters()):
         raise ModelError(f"projection {folder}: not finite; nothing was saved; lower the learning rate")
     folder.mkdir()
-    about = {
-        "in_features": layer.in_features,
-        "out_features": layer.out_features,
-        "bias": layer.bias is not None,
-        "activation_function": IDENTITY,
-    }
+    about: dict[str, Any] = {"in_features": layer.in_features, "out_features": layer.out_features}
+    about |= {"bias": layer.bias is not None, "activation_function": IDENTITY}
     (folder / "config.json").write_text(json.dumps(about, indent=2, sort_keys=True) + "\n")
-    weights = {
-        f"linear.{name}": weight.detach().cpu().float().contiguous() for name, weight in layer.named_parameters()
-    }
+    weights = {f"linear.{name}": weight.cpu().float().contiguous() for name, weight in layer.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 

@@ -73,18 +73,10 @@ class TextTokenizer:
 
     def truncate(self, texts: Sequence[str], tokens: int) -> list[str]:
         """Truncate texts to at most `tokens` tokens."""
-        found = self.tokenizer(
-            list(texts),
-            truncation=True,
-            max_length=tokens,
-            add_special_tokens=False,
-            return_offsets_mapping=True,
-            return_attention_mask=False,
-        )["offset_mapping"]
-        return [
-            text if len(offsets) < tokens else text[: offsets[-1][1]]
-            for text, offsets in zip(texts, found, strict=True)
-        ]
+        options = {"truncation": True, "max_length": tokens, "add_special_tokens": False}
+        found = self.tokenizer(list(texts), **options, return_offsets_mapping=True, return_attention_mask=False)
+        pairs = zip(texts, found["offset_mapping"], strict=True)
+        return [text if len(offsets) < tokens else text[: offsets[-1][1]] for text, offsets in pairs]
 
     def _truncate_examples(self, examples: Sequence[Example]) -> tuple[Example, ...]:
         if not examples:

@@ -135,13 +135,9 @@ class PairTokenizer:
         head, tail = (part.replace("{prompt}", own.prompt) for part in template.split("{text}", 1))
         # Another prompt may leave a passage more room; `split_pair` cuts it.
         limit = self.query_limit if role == "query" else own.max_length
-        ids = self.tokenizer(
-            [head + text + tail for text in texts],
-            truncation=True,
-            max_length=limit + bool(tail),
-            add_special_tokens=False,
-            return_attention_mask=False,
-        )["input_ids"]
+        options = {"truncation": True, "max_length": limit + bool(tail), "add_special_tokens": False}
+        found = self.tokenizer([head + text + tail for text in texts], **options, return_attention_mask=False)
+        ids = found["input_ids"]
         end = self._ids(tail)[:limit] if any(len(row) > limit for row in ids) else []
         return [list(row) if len(row) <= limit else [*row[: limit - len(end)], *end] for row in ids]
 
