@@ -163,8 +163,4 @@ def predict_prompts(config: Any, inputs: Any, parents: Parents, role: Role = "qu
 def _find_changes(settings: Any, kind: type) -> dict[str, Any]:
     """Return the settings that are given, with line breaks in place of `\\n`."""
     given = {field.name: getattr(settings, field.name) for field in fields(kind)}
-    return {
-        name: value.replace("\\n", "\n") if isinstance(value, str) else value
-        for name, value in given.items()
-        if value is not None
-    }
+    return {k: v.replace("\\n", "\n") if isinstance(v, str) else v for k, v in given.items() if v is not None}

@@ -126,15 +126,9 @@ def train(
     dtype = _dtype(config, resources)
     full = getattr(config, "method", "lora") == "full"
     counted = min(tokens, max(length, CPU_TOKENS)) if config.gradient_checkpointing and not resources.gpus else tokens
-    options = {
-        "dtype": dtype,
-        "rows": max(1, counted // length),
-        "length": length,
-        "training": True,
-        "gradient_checkpointing": config.gradient_checkpointing,
-        "quantization": config.quantization,
-        "eager": not resources.gpus,
-    }
+    options = {"dtype": dtype, "rows": max(1, counted // length), "length": length, "training": True}
+    options |= {"gradient_checkpointing": config.gradient_checkpointing, "quantization": config.quantization}
+    options |= {"eager": not resources.gpus}
     names = "all-linear" if full else config.target_modules
     one = _measure(folder, kind, lora_r=0 if full else config.lora_r, target_modules=names, **options)
     # Gradients of all weights, counted below, would hide the activations.
@@ -158,9 +152,8 @@ def train(
         saved = one.weights * full
     # Forward passes of a step run one after the other: with checkpointing only their layers' inputs are kept.
     kept = (tokens - counted) * one.layers * one.width * size if config.gradient_checkpointing else 0
-    working = (
-        active.peak + kept + gathered + 12 * vectors * one.width + 3 * 4 * labels * (one.head // max(1, one.width))
-    )
+    logits = labels * (one.head // max(1, one.width))
+    working = active.peak + kept + gathered + 12 * vectors * one.width + 3 * 4 * logits
     held = weights + trained + gradients + working
     host = LIBRARIES
     operations = None

@@ -252,14 +252,8 @@ def commit_shard(
     try:
         counts = dict(write(file))
         sync(file)
-        record = {
-            "file": file.name,
-            "bytes": file.stat().st_size,
-            "sha256": compute_sha256(file),
-            "source": compute_sha256(source),
-            "step_id": context.step_id,
-            "counts": counts,
-        }
+        record = {"file": file.name, "bytes": file.stat().st_size, "step_id": context.step_id, "counts": counts}
+        record |= {"sha256": compute_sha256(file), "source": compute_sha256(source)}
         write_atomically(_record_path(target), json.dumps(record))
     except BaseException as error:
         file.unlink(missing_ok=True)

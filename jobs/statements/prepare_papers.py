@@ -14,6 +14,9 @@ from annotated_types import Ge, Gt, Lt
 
 from ratchet.orchestrator.job_interface import Job, Parents, Result, Seed, Unit
 
+LEFT_OUT = ("blank_statements", "repeated_statements", "in_other_papers")
+"""Numbers of statements that are left out."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -66,12 +69,5 @@ JOB = Job(
     resources=("retries",),
     predict=predict,
     outputs=("train", "valid", "test"),
-    metrics=lambda config: (
-        "papers",
-        "*/statements",
-        "train/pairs",
-        "blank_statements",
-        "repeated_statements",
-        "in_other_papers",
-    ),
+    metrics=lambda config: ("papers", "*/statements", "train/pairs", *LEFT_OUT),
 )

@@ -16,6 +16,7 @@ from ratchet.orchestrator.job_interface import Job, Unit
 
 COUNTS_FILE = "counts.json"
 """How many answers there were, and how many were left out, for `filter_queries`."""
+COUNTS = ("completions", "empty", "copies", "duplicates", "queries")
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,4 @@ class Inputs:
     """Shards of training queries. The new ones get their most frequent instructions."""
 
 
-JOB = Job(
-    "clean_queries",
-    config=Config,
-    inputs=Inputs,
-    resources=("retries",),
-    metrics=lambda config: ("completions", "empty", "copies", "duplicates", "queries"),
-)
+JOB = Job("clean_queries", config=Config, inputs=Inputs, resources=("retries",), metrics=lambda config: COUNTS)

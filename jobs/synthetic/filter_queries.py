@@ -13,6 +13,7 @@ from typing import Annotated
 
 from annotated_types import Ge
 
+from ratchet.jobs.synthetic.clean_queries import COUNTS
 from ratchet.orchestrator.job_interface import Job, Parents, Result, Unit
 
 
@@ -54,15 +55,5 @@ JOB = Job(
     inputs=Inputs,
     resources=("retries",),
     predict=predict,
-    metrics=lambda config: (
-        "kept",
-        "failed_round_trip",
-        "failed_reranker",
-        "completions",
-        "empty",
-        "copies",
-        "duplicates",
-        "queries",
-        "documents_with_queries",
-    ),
+    metrics=lambda config: ("kept", "failed_round_trip", "failed_reranker", *COUNTS, "documents_with_queries"),
 )

@@ -45,8 +45,5 @@ def measure(folder: Path, dtype: str, texts: list[str]) -> dict[str, float | int
         started = time.perf_counter()
         loaded.encode([text], "query")
         seconds.append(time.perf_counter() - started)
-    return {
-        "milliseconds": round(1000 * float(np.median(seconds[min(WARM_UP, len(texts)) :])), 3),
-        "dimensions": loaded.dim,
-        "queries": len(texts),
-    }
+    median = float(np.median(seconds[min(WARM_UP, len(texts)) :]))
+    return {"milliseconds": round(1000 * median, 3), "dimensions": loaded.dim, "queries": len(texts)}

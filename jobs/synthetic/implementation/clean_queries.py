@@ -44,13 +44,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
                     counts[label] += 1
                     continue
                 seen.add(folded)
-                own = {
-                    "id": f"synthetic/{row['id']}/{number}",
-                    "text": query,
-                    "positives": [row["id"]],
-                    "group": row["id"],
-                }
-                rows.append({**own, "grades": [1], "negatives": [], **common})
+                own = {"id": f"synthetic/{row['id']}/{number}", "text": query, "group": row["id"]}
+                rows.append({**own, "positives": [row["id"]], "grades": [1], "negatives": [], **common})
     found = {"completions": counts["completions"], "empty": counts["empty"], "copies": counts["copy"]}
     found |= {"duplicates": counts["duplicates"], "queries": len(rows)}
     if not rows:
