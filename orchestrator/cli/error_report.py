@@ -59,11 +59,8 @@ def _explain(error: BaseException, store: str | None, trace: str) -> tuple[str, 
         error.filename = error.filename or store
         return errors.describe(error), 1
     if isinstance(error, OSError) and error.errno in errors.NOT_PERMITTED and error.filename:
-        return (
-            f"{error.filename}: {error.strerror}; expected permission for it; check the owner and the mode, or whether"
-            " the file system is read-only",
-            2,
-        )
+        expected = "expected permission for it; check the owner and the mode, or whether the file system is read-only"
+        return f"{error.filename}: {error.strerror}; {expected}", 2
     hint = f"; the whole traceback is in {_save(trace, store)}; --debug prints it"
     if places := find_places(error):
         message = f"{type(error).__name__}: {getattr(error, 'msg', None) or str(error).strip() or 'no message'}"

@@ -92,13 +92,8 @@ class LiveView(RunListener):
         with self._changing():
             self._queue_line("run", f"{self.recipe} {self.run_id}: {pluralize(self.total, self.noun)}")
         if self.live_here:
-            self._live = Live(
-                console=self.console,
-                get_renderable=self.frame,
-                refresh_per_second=4,
-                transient=True,
-                vertical_overflow="crop",
-            )
+            how: Any = {"refresh_per_second": 4, "transient": True, "vertical_overflow": "crop"}
+            self._live = Live(console=self.console, get_renderable=self.frame, **how)
             self._live.start()
         return self
 

@@ -144,10 +144,8 @@ def _parse_module(module: imports.Module, content: bytes) -> _ModuleCode:
     tree = ast.parse(content, filename=str(module.path))
     nodes = list(ast.walk(tree))
     imported = tuple(dict.fromkeys(imports.list_imports(nodes, module.package)))
-    warnings = tuple(
-        f"{module.path}:{line}: {what} cannot be followed; changes of what it reads or runs would not be noticed"
-        for line, what in imports.list_unfollowed(nodes)
-    )
+    why = "cannot be followed; changes of what it reads or runs would not be noticed"
+    warnings = tuple(f"{module.path}:{line}: {what} {why}" for line, what in imports.list_unfollowed(nodes))
     for node in nodes:
         _drop_docstring(node)
     texts: dict[str, list[str]] = {}

@@ -16,6 +16,7 @@ from ratchet.errors import RecipeError
 STEP_NAME = re.compile(r"(?!\.)[\w.+=,@-]+(/(?!\.)[\w.+=,@-]+)*")
 JOB_NAME = re.compile(r"[A-Za-z_]\w*")
 SCALARS = (str, int, float, bool, type(None))
+SETTINGS = "str, int, float, bool, Literal, None or tuples"
 INPUTS = "Path, Path | None or tuple[Path, ...]"
 
 
@@ -63,9 +64,7 @@ def check_job(job: Any) -> None:
         frozen = kind.__dataclass_params__.frozen
         require(frozen, f"{where}.{name}", kind, "a frozen dataclass; write @dataclass(frozen=True)")
     for name, kind in _get_hints(job.config).items():
-        require(
-            _is_setting(kind), f"{where}: Config.{name}", _show(kind), "str, int, float, bool, Literal, None or tuples"
-        )
+        require(_is_setting(kind), f"{where}: Config.{name}", _show(kind), SETTINGS)
     for name, kind in _get_hints(job.inputs).items():
         require(_is_input(kind), f"{where}: Inputs.{name}", _show(kind), INPUTS)
     if isinstance(job.run, str):

@@ -121,9 +121,8 @@ def read_lines(path: Path) -> list[tuple[str, str, str]]:
     try:
         node = yaml.compose(read_text(path, RecipeError, MAX_SETTINGS_BYTES), Loader=yaml.BaseLoader)
     except yaml.YAMLError as error:
-        line = (
-            f":{error.problem_mark.line + 1}" if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark else ""
-        )
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
         said = " ".join(str(getattr(error, "problem", None) or error).split())
         raise RecipeError(f"{path}{line}: {said}; expected lines `name: value`; correct the line") from None
     except RecursionError:

@@ -81,9 +81,8 @@ def render_diff(diff: RunDiff) -> str:
     texts = {name: [format_setting(row[name]) for row in parameters] for name in ("before", "after")}
     order = ("row", "column", "before", "after", "difference", "verdict")
     numbers = build_table([{name: row[name] for name in order} for row in rows], {}, directions={})
-    return render_template(
-        "diff.html.j2", data=diff, numbers=numbers, parameters=build_table(parameters, {}, texts, directions={})
-    )
+    changed = build_table(parameters, {}, texts, directions={})
+    return render_template("diff.html.j2", data=diff, numbers=numbers, parameters=changed)
 
 
 def _pair(before: Mapping[str, T], after: Mapping[str, T]) -> dict[str, tuple[T | None, T | None]]:
