@@ -189,7 +189,8 @@ class Run:
                 if not announced:
                     self.view.message(f"waiting up to {MACHINES_TIMEOUT:.0f} s for machines: {error}")
                 announced = True
-                time.sleep(1.0)
+                if self.stop.wait(1.0):
+                    raise KeyboardInterrupt from None
 
     def copy_files(self) -> None:
         """Copy the files of the summary whose steps are done into the folder of the run."""

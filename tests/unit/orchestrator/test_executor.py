@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ratchet.orchestrator.execution import run as run_module
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.executor import Executor
 from ratchet.orchestrator.execution.run import Run
@@ -124,3 +125,14 @@ def test_a_retry_needs_the_gpus_that_the_cluster_has_lost(tmp_path: Path, monkey
         " cluster at its largest (machines: 1 of 8 CPUs and 0 GPUs); lower --set work.gpus=..., or allow fewer workers"
         " with --set work.min_workers=..."
     ]
+
+
+def test_a_run_that_waits_for_machines_is_stopped_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MACHINES_TIMEOUT", 2.0)
+    executor = make_executor(tmp_path, lambda context: None, cpus=4.0)
+    executor.cluster.address = "another-machine:6379"  # whose machines may still come
+    recipe: Any = SimpleNamespace(name="toy")
+    run = Run(recipe, Summary(()), executor.plan, executor.cluster, executor.run_log, RunListener())
+    run.stop.set()
+    run.execute()
+    assert run.word == "interrupted"
