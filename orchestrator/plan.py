@@ -20,7 +20,6 @@ from ratchet.orchestrator.job_interface.job import Result
 from ratchet.orchestrator.job_interface.source_digest import SourceDigests
 from ratchet.orchestrator.step import Output, Reference, Source, Step
 from ratchet.orchestrator.store import Commit, Store
-from ratchet.orchestrator.store.bucket import Bucket
 from ratchet.orchestrator.store.manifest import Manifest
 
 
@@ -102,10 +101,8 @@ class Plan:
         self.results[name] = Result(planned.result.get("metrics", {}))
 
     def _load_manifest(self, commit: Commit) -> Manifest | None:
-        """Return the manifest if the files exist in the right size. Their content is checked when they are read.
-
-        An object in a bucket is downloaded when a step or a command reads it."""
-        if isinstance(self.store.backend, Bucket) and not self.repair:
+        """Return the manifest if the files exist in the right size. Their content is checked when they are read."""
+        if self.store.backend.downloads and not self.repair:
             return self.store.manifest(commit.manifest)
         try:
             return self.store.verified(commit.manifest, full=self.repair)

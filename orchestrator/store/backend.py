@@ -57,6 +57,8 @@ class Backend:
 
     where: str
     """The folder or URL as the user gave it."""
+    downloads = False
+    """Whether the local folder holds copies of artifacts, which are downloaded when a step or a command reads them."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.where = root, str(root)

@@ -57,6 +57,8 @@ PATIENCE: Any = {
 class Bucket(Backend):
     """A prefix in object storage. Safe to use from several threads."""
 
+    downloads = True
+
     def __init__(self, url: str) -> None:
         """Raises StoreError for an unsupported URL. Does not access the network."""
         if (parts := urlsplit(url)).query or parts.password:

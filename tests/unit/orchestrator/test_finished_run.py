@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from store_contents import made
 
-from ratchet.errors import InputError
+from ratchet.errors import DamagedError, InputError
 from ratchet.orchestrator.finished_run import find_run, use_store
 from ratchet.orchestrator.job_interface import Context, Job, Result
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.step import step
 from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.store.backend import Backend
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,25 @@ def test_results_of_a_run_are_inputs_with_the_identity_of_their_content(store: S
         assert plan.missing() == ["read"]
         assert (plan.inputs("read", verified=True).texts / "a.txt").read_text() == "some text"
     assert plans[0].steps["read"].step_id == plans[1].steps["read"].step_id
+
+
+class Remote(Backend):
+    """A backend whose local folder holds copies only."""
+
+    downloads = True
+
+
+def test_a_plan_reads_no_files_that_would_have_to_be_downloaded(store: Store) -> None:
+    log = make_run(store, data="some text")
+    with use_store(store):
+        taken = find_run(log.run_id).step("data")
+    (file,) = store.root.glob("objects/*/a.txt")
+    file.parent.chmod(0o755)
+    file.unlink()
+    with pytest.raises(DamagedError, match=r"a\.txt: missing"):
+        Plan([taken], store)
+    store.backend = Remote(store.root)
+    assert Plan([taken], store).missing() == []
 
 
 def test_a_beginning_of_the_id_is_enough_and_the_newest_run_is_found(store: Store) -> None:
