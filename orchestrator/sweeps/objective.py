@@ -14,6 +14,7 @@ from typing import Any
 
 from ratchet.errors import RecipeError
 from ratchet.orchestrator.job_interface.settings import expect_one_of
+from ratchet.orchestrator.plan import describe_inputs
 from ratchet.orchestrator.recipe import match_steps
 from ratchet.orchestrator.reporting.tables import infer_direction
 from ratchet.orchestrator.step import Step, Summary, check_metric
@@ -53,9 +54,13 @@ class Objective:
 
 
 def find_changed_steps(default: Iterable[Step], variants: Iterable[Iterable[Step]]) -> set[str]:
-    """Return the names of the steps whose settings differ between the defaults and any of the variants."""
-    before = {step.name: asdict(step.config) for step in default}
-    return {step.name for steps in variants for step in steps if before.get(step.name) != asdict(step.config)}
+    """Return the names of the steps whose settings or inputs differ between the defaults and any of the variants."""
+
+    def describe(step: Step) -> Any:
+        return asdict(step.config), describe_inputs(step)
+
+    before = {step.name: describe(step) for step in default}
+    return {step.name for steps in variants for step in steps if before.get(step.name) != describe(step)}
 
 
 def select_needed_steps(steps: Sequence[Step], goal: str) -> list[Step]:

@@ -19,7 +19,7 @@ from ratchet.orchestrator.job_interface import Job, Result
 from ratchet.orchestrator.promotion import promote_model
 from ratchet.orchestrator.recipe import Recipe, Settings, build, find, read_settings
 from ratchet.orchestrator.run_models import find_model
-from ratchet.orchestrator.step import Row, Step, Summary, list_goals, reachable, step
+from ratchet.orchestrator.step import Row, Source, Step, Summary, list_goals, reachable, step
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.sweeps.objective import Objective, find_objective, select_needed_steps
 from ratchet.orchestrator.sweeps.plan import SweepPlan, plan_sweep
@@ -270,6 +270,19 @@ def test_a_recipe_that_passes_its_steps_other_settings_is_another_sweep(tmp_path
     assert len({find_id(1, 0.1), find_id(2, 0.1), find_id(1, 0.2), find_id(1, 0.1, before="other")}) == 4
 
 
+def test_data_and_models_may_be_swept(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+
+    def toy(*, data: str) -> Summary:
+        trained = step("train", TRAIN, before=Source(tmp_path / data))
+        return Summary([Row("one", {"MAP@25": trained.metric("map@25")}, [trained])])
+
+    found = plan_toy(tmp_path, "data: choice(one, two)\n", toy, "map@25", "data=one")
+    assert found.objective.step == "train"
+    assert found.defaults == {"data": "one"}
+
+
 def test_settings_of_the_command_take_precedence_over_plain_values(tmp_path: Path) -> None:
     def toy() -> Summary:
         trained = step("train", TRAIN, before=step("first", PLAIN))
@@ -304,9 +317,9 @@ def test_models_of_runs_and_promoted_ones_may_be_given(tmp_path: Path) -> None:
     assert [step.name for step in found.steps][1:] == ["train"]
     spec = TrialSpec(found, tmp_path, 1, store.where, {}, None)
     assert [step.name for step in spec.build({"train.rate": "0.3"}, 0, store)] == [step.name for step in found.steps]
-    before = plan("mine").trial_log.id
+    before = plan("mine")
     promote()
-    assert plan("mine").trial_log.id != before, "the name means another model"
+    assert plan("mine").trial_log.id != before.trial_log.id, "the name means another model"
 
 
 def test_why_more_epochs_begin_anew_is_said(tmp_path: Path) -> None:
