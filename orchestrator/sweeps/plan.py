@@ -10,7 +10,9 @@ from typing import Any
 
 from ratchet.errors import InputError, RatchetError, RecipeError
 from ratchet.orchestrator import recipe
+from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.fingerprint import build_fingerprint
+from ratchet.orchestrator.job_interface.code import read_code
 from ratchet.orchestrator.job_interface.job import Resources
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.reporting.formatting import format_setting
@@ -81,14 +83,18 @@ def plan_sweep(
         _check_values(dimension.where, [step for changed in made for step in changed if step.name in names])
     varied = touched | {objective.step}
     seeded_steps = tuple(step.name for step in needed if step.name in varied and hasattr(step.config, "seed"))
+    # A step may exist, or read something, for another value only.
+    every = [needed, *(select_needed_steps(other, objective.step) for _, made in variants for other in made)]
+    distinct = {(step.name, step.config, *describe_inputs(step)): step for some in every for step in some}
     document = {
         "recipe": found.name,
         "lines": list(lines),
         "space": {dimension.name: dimension.written for dimension in space.dimensions},
         "objective": asdict(objective),
         "options": dict(options),
-        "steps": {step.name: _describe_step(step, planned) for step in needed},
+        "steps": sorted(digest([step.name, _describe_step(step, planned)]) for step in distinct.values()),
     }
+    planned.sources.save()  # of the other values too: a large model is not read again
     about = {"command": command, "inputs": {step.name: describe_inputs(step) for step in needed}}
     trial_log = TrialLog(store, found.name, document, about)
     texts = {d.name: _format_default(d.name, steps, parameters) for d in space.dimensions}
@@ -100,10 +106,10 @@ def plan_sweep(
 def _describe_step(step: Step, planned: Plan) -> dict[str, Any]:
     """Return what the results of a step depend on. Outputs of other steps may not exist, and are named only."""
     inputs = {
-        f"{field} {number}": planned.digest_input(ref) if isinstance(ref, Source) else str(ref)
+        f"{field} {number}": planned.sources.digest(ref) if isinstance(ref, Source) else str(ref)
         for number, (field, ref) in enumerate(step.references())
     }
-    return {**build_fingerprint(step.job, planned.code[step.job], step.config, inputs), "finished": step.finished}
+    return {**build_fingerprint(step.job, read_code(step.job), step.config, inputs), "finished": step.finished}
 
 
 def _format_default(name: str, steps: Sequence[Step], parameters: Mapping[str, Any]) -> str | None:

@@ -283,6 +283,26 @@ def test_data_and_models_may_be_swept(tmp_path: Path) -> None:
     assert found.defaults == {"data": "one"}
 
 
+def test_a_step_that_only_another_value_needs_belongs_to_the_sweep(tmp_path: Path) -> None:
+    data = tmp_path / "data.txt"
+    data.write_text("one")
+
+    def find_id(size: int) -> str:
+        def toy(*, longer: bool = False) -> Summary:
+            first = step("first", PLAIN)
+            other = step("other", TRAIN, before=Source(data), rate=size) if longer else first
+            trained = step("train", TRAIN, before=other)
+            return Summary([Row("one", {"MAP@25": trained.metric("map@25")}, [trained])], goals=[first])
+
+        return plan_toy(tmp_path, "longer: choice(true, false)\n", toy).trial_log.id
+
+    before = find_id(1)
+    assert find_id(1) == before
+    assert find_id(2) != before, "the step has another setting"
+    data.write_text("another")
+    assert find_id(1) != before, "the step reads other data"
+
+
 def test_settings_of_the_command_take_precedence_over_plain_values(tmp_path: Path) -> None:
     def toy() -> Summary:
         trained = step("train", TRAIN, before=step("first", PLAIN))
