@@ -35,6 +35,8 @@ class SweepPlan:
     space: Space
     steps: Sequence[Step]
     """Steps of the trial with the recipe's defaults, up to the deciding step."""
+    finished: Mapping[str, Step]
+    """Steps of finished runs by name, as the sweep began with them: a name may be promoted again."""
     objective: Objective
     seeded_steps: tuple[str, ...]
     """Steps whose `seed` setting differs between the seeds of a trial."""
@@ -100,7 +102,8 @@ def plan_sweep(
     texts = {d.name: _format_default(d.name, steps, parameters) for d in space.dimensions}
     defaults = {name: text for name, text in texts.items() if text is not None}
     notes = (*planned.warnings, *_explain_no_warm_start(needed, touched, space))
-    return SweepPlan(name, found, lines, space, needed, objective, seeded_steps, defaults, trial_log, notes)
+    finished = {step.name: step for step in distinct.values() if step.finished}
+    return SweepPlan(name, found, lines, space, needed, finished, objective, seeded_steps, defaults, trial_log, notes)
 
 
 def _describe_step(step: Step, planned: Plan) -> dict[str, Any]:

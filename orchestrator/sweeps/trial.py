@@ -69,7 +69,7 @@ class TrialSpec:
         if seed:
             more = [f"{step.name}.seed={step.config.seed + seed}" for step in steps if step.name in sweep.seeded_steps]
             steps, _, _ = build(sweep.recipe, Settings.read([*lines, *more]), store)
-        return select_needed_steps(steps, sweep.objective.step)
+        return [sweep.finished.get(step.name, step) for step in select_needed_steps(steps, sweep.objective.step)]
 
 
 class TrialActor(tune.Trainable):

@@ -340,6 +340,8 @@ def test_models_of_runs_and_promoted_ones_may_be_given(tmp_path: Path) -> None:
     before = plan("mine")
     promote()
     assert plan("mine").trial_log.id != before.trial_log.id, "the name means another model"
+    trial = TrialSpec(before, tmp_path, 1, store.where, {}, None).build({"train.rate": "0.3"}, 0, store)
+    assert trial[0].finished == before.steps[0].finished, "a trial reads the model that the sweep began with"
 
 
 def test_why_more_epochs_begin_anew_is_said(tmp_path: Path) -> None:
