@@ -1,5 +1,4 @@
-"""Models and exact search: embedders, rerankers, decoders, adapters, losses and ranking metrics. Imports no Ray and no
-data format."""
+"""Models and exact search: embedders, rerankers, decoders, adapters, losses and metrics. No Ray, no data formats."""
 
 import logging
 

@@ -1,7 +1,6 @@
 """Errors as JSON text: how an error of a worker reaches the process that started it.
 
-No pickle: a file in a store's work folder can be written by everyone who may write to the store, and unpickling runs
-code.
+No pickle: everyone who may write to a store can write into its work folders, and unpickling runs code.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Generates answers to, embeds or scores shards of texts with vLLM, through Ray Data's processor for it
-(`ray.data.llm`).
+"""Generates answers to, embeds or scores shards of texts with vLLM, through Ray Data's processor (`ray.data.llm`).
 
 vLLM batches requests continuously, so the requests of all shards stream through its engines together. A shard is
 committed, as in `map_shards`, when its last answer has arrived. A killed run repeats the unfinished shards.
@@ -67,8 +66,7 @@ def run_engine(
 ) -> dict[str, int]:
     """Write one output file into `context.out` for each of `shards`, with the same stem, by the engine of the config:
     `worker`s of transformers, or the requests of a `client` to vLLM, both classes that take config and inputs. Return
-    the sums of the counts. With vLLM each worker starts an engine on the model, with the adapter merged. Ray must be
-    running.
+    summed counts. With vLLM each worker starts an engine on the model, with the adapter merged. Ray must be running.
 
     Raises what `worker` or `client` raises, and JobError for an engine that does not start or is lost more than
     `context.resources.retries` times."""

@@ -31,8 +31,7 @@ from ratchet.models.usage import find_usage
 
 @dataclass(frozen=True)
 class MergeCheck:
-    """Differences on probe texts. Embedders: 1 - cosine similarity; rerankers: scores in units of their standard
-    deviation."""
+    """Differences on probe texts. Embedders: 1 - cosine similarity; rerankers: scores in standard deviations."""
 
     drift: float
     """Largest difference between the merged folder, loaded again, and the base with its adapter not merged."""

@@ -66,8 +66,7 @@ class InverseTransformSampler(LogitsProcessor):
 
 
 def draw_uniforms(seed: int, name: str, steps: int) -> np.ndarray:
-    """Return uniform numbers in [0, 1), float64 [steps], determined by seed and name. More steps extend the
-    sequence."""
+    """Return uniform numbers in [0, 1), float64 [steps], determined by seed and name. More steps extend them."""
     return np.random.Generator(np.random.Philox(key=derive_key(seed, name))).random(steps)
 
 

@@ -63,8 +63,7 @@ def compute_loss(
     temperature: float = 1.0,
     multiple: int = 8,
 ) -> Tensor:
-    """Return the sum over labels of ce_weight x cross-entropy + (1 - ce_weight) x KL(teacher || model), a float32
-    scalar.
+    """Return the sum over labels of ce_weight x cross-entropy + (1 - ce_weight) x KL(teacher || model), float32.
 
     rows: the conversations packed into each row; they do not attend to each other, and positions restart at 0.
     teachers: log-probabilities for each conversation, by row; None: cross-entropy only. The KL divergence is over the

@@ -48,8 +48,7 @@ def cross_entropy(
 
 
 def scale_for_workers(sum_of_losses: Tensor, queries: int, workers: int) -> Tensor:
-    """Scale this worker's summed loss so that the gradient averaged over workers is that of the whole batch (see
-    above).
+    """Scale this worker's summed loss so that the gradient averaged over workers is that of the whole batch.
 
     sum_of_losses: over this worker's queries. queries: the number over all workers.
     """
@@ -77,8 +76,7 @@ def false_negative_mask(
 
 
 def row_offsets(rows: int, device: torch.device | str = "cpu") -> list[int]:
-    """Return the first row of each worker in `gather_with_gradient`: W + 1 entries, the last is the total.
-    Collective."""
+    """Return the first row of each worker in `gather_with_gradient`, then the total: W + 1 entries. Collective."""
     if not _distributed():
         return [0, rows]
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size())]

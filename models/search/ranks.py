@@ -211,8 +211,7 @@ def count_above_on_device(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute `kernels.count_above` on the device of the scores. Only counts are copied to the host.
 
-    For P pairs of row at_P of scores_QN: how many scores are above high_P, and how many from low_P to high_P.
-    int64 [P] both.
+    For P pairs, of row at_P: how many scores are above high_P, and how many from low_P to high_P. int64 [P] both.
     """
     found = np.zeros((2, len(at_P)), np.int64)
     at, bounds = torch.from_numpy(at_P), torch.from_numpy(np.stack([high_P, low_P]))

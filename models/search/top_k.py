@@ -42,8 +42,7 @@ def top_k(
     """Return the k best rows of the corpus (k >= 1) for each query: scores float32 and rows int64, both [Q, min(k, N)],
     best first.
 
-    Rows and scores are the same, in the same order, for every `device` and block size. Results may be merged over
-    shards (`merge_top_k`).
+    Rows and scores are the same for every `device` and block size. `merge_top_k` merges results over shards.
 
     Blocks are held by reference until the call returns: a corpus in memory or memory-mapped costs nothing more, one
     that does not fit is searched shard by shard. Memory besides: about 12 bytes x Q x k, and query_rows x block_rows.

@@ -57,8 +57,7 @@ class Commit:
 
 
 class Store:
-    """A store in a folder, or in a bucket with a local folder. Safe to use from several threads, processes and machines
-    that share the folder."""
+    """A store in a folder, or in a bucket with a local folder. Threads, processes and machines may share it."""
 
     def __init__(self, prefix: str | Path, *, read_only: bool) -> None:
         """Use `open` or `view`: this reads nothing. Raises StoreError for what is no folder or supported URL."""
@@ -347,8 +346,7 @@ def _touch(folder: Path) -> None:
 
 
 def _replace_damaged(target: Path, staging: Path, manifest: Manifest) -> None:
-    """Replace the damaged files of an object by those of a staging folder, each atomically, and remove what does not
-    belong to it."""
+    """Replace the damaged files of an object by those of a staging folder, each atomically, and remove strays."""
     allow_writing(target)
     for stray in reversed(manifest.find_strays(*list_below(target, target))):
         (target / stray).rmdir() if stray.endswith("/") else (target / stray).unlink()
