@@ -120,7 +120,8 @@ def run(
 
     name: of the recipe, or the path of a file with one. parameters: those of the recipe. settings: those of steps and
     jobs, {"finetune_embedder.epochs": 2}. store, seeds, address: the options of `ratchet run`. check: raise RunError if
-    a step fails or the run is interrupted; the same call continues it. Raises RatchetError."""
+    a step fails or the run is interrupted; it keeps what it has done, and the same call continues it. Raises
+    RatchetError for wrong input."""
     lines = write_lines(parameters, settings)
     opened = Store.open(find_store(store))
     argv = ["ratchet", "run", name, *(part for line in lines for part in ("--set", line))]
@@ -169,7 +170,8 @@ def plan(
     seeds: int = 1,
     **parameters: Any,
 ) -> dict[str, str]:
-    """Return step -> `done`, `to run` or `open` (see `ratchet plan`). Starts nothing. Raises RatchetError."""
+    """Return step -> `done`, `to run` or `open` (see `ratchet plan`). Nothing is started. Raises RatchetError for wrong
+    input."""
     opened = Store.view(find_store(store), missing_ok=True)
     given = recipe.Settings.read(write_lines(parameters, settings), seeds)
     made = Plan(recipe.build(recipe.find(name), given, opened)[0], opened)
