@@ -12,6 +12,7 @@ from ratchet.orchestrator.finished_run import FinishedRun, find_run
 from ratchet.orchestrator.step import Output, Row, Step, Summary, step
 from ratchet.recipes.parts.predictions import (
     Systems,
+    TrainingQueries,
     fuse_rankings,
     list_systems,
     prepare_new_queries,
@@ -24,8 +25,9 @@ from ratchet.recipes.parts.predictions import (
 def predict(*, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm25: bool | None = None) -> Summary:
     """Rank the corpus of finished runs for new queries, and write the best documents of each query.
 
-    The embedder and the reranker of a run, the models of several runs, and BM25 are fused into one ranking. Their
-    weights are chosen on the held-out queries, which the runs must have in common. The results are
+    The embedder and the reranker of a run, its nearest training queries, the models of several runs, and BM25 are
+    fused into one ranking. Their weights are chosen on the held-out queries, which the runs must have in common. The
+    nearest training queries rank too where the runs have a row with them. The results are
     predictions.csv, predictions.jsonl and predictions.trec in the folder of the run.
 
     run         ids of finished runs of retriever, misconceptions or quickstart, or their beginnings
@@ -57,7 +59,7 @@ def predict(*, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm
     for index, (one, iteration) in enumerate(zip(runs, last, strict=True)):
         systems |= find_systems(one, iteration, "model" if len(runs) == 1 else f"model{index}", new, corpus)
     if bm25 is None:
-        bm25 = any(one.get(f"{iteration}/blend_with_bm25") for one, iteration in zip(runs, last, strict=True))
+        bm25 = any("bm25/evaluate_valid" in one.step_ids for one in runs)
     if bm25:
         held_out = rank_by_bm25(valid, corpus, "valid") if valid else None
         systems["bm25"] = held_out, rank_by_bm25(new or test, corpus, "queries")
@@ -79,15 +81,19 @@ def predict(*, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm
 
 def find_systems(run: FinishedRun, last: str, name: str, new: Step | None, corpus: Output) -> Systems:
     """Return the systems of a run's last iteration: on new queries, or without these on the test queries of the run."""
-    steps = (f"{last}/evaluate", f"{last}/evaluate_reranked")
+    steps = {end: f"{last}/evaluate{end}" for end in ("", "_reranked", "_knn")}
     if new is None:
-        ranked = [run.get(found) for found in steps]
+        ranked = {end: run.get(found) for end, found in steps.items()}
     else:
         made = "merge" if f"{last}/merge_embedder" in run.step_ids else "finetune"  # the latter with method=full
         model, reranker = run.step(f"{last}/{made}_embedder")["model"], run.get(f"{last}/{made}_reranker")
         vectors = run.get(f"{last}/embed_corpus") or step(f"{name}/embed_corpus", embed.JOB, model=model, texts=corpus)
-        ranked = [*rank_queries(name, new, corpus, model, vectors, reranker["model"] if reranker else None)]
-    return list_systems(name, ranked, [run.get(f"{found}_valid") for found in steps])
+        train: TrainingQueries | None = None
+        if f"{steps['_knn']}_valid" in run.step_ids:
+            train = run.get("synthetic/filter") or run.step("prepare")["train"], run.step(f"{last}/embed_train")
+        folder = reranker["model"] if reranker else None
+        ranked = {**rank_queries(name, new, corpus, model, vectors, folder, train=train)}
+    return list_systems(name, ranked, {end: run.get(f"{found}_valid") for end, found in steps.items()})
 
 
 def find_last(run: FinishedRun) -> str:

@@ -1,9 +1,11 @@
-"""What BM25 adds to a finetuned embedder: both rankings, fused with the weights that are best on held-out queries.
+"""What BM25 and the nearest training queries add to an embedder: rankings, fused with the weights that are best on
+held-out queries.
 
     python -m benchmarks.quality.hybrid --data eedi/ squad=SQUAD.json stacks=STACKS.jsonl --queries 1500 --seeds 3
 
 The embedder is a linear map of MiniLM's vectors, trained on mined negatives (see `ablation --linear`); `base` has none.
-The fusion is that of the job `fuse`, of the first 100 documents of each ranking.
+The nearest training queries are those by the same vectors (`evaluate_retrieval` with system=knn). The fusion is that of
+the job `fuse`, of the first 100 documents of each ranking.
 """
 
 from __future__ import annotations
@@ -22,17 +24,24 @@ from benchmarks.quality.selection import Case, normalize
 from ratchet.data.lexical_baselines import BM25
 from ratchet.data.retrieval import Query
 from ratchet.data.tables import read_shards
+from ratchet.models.search.nearest_queries import vote
+from ratchet.models.search.top_k import top_k
 
 VARIANTS = {
     "embedder": ("embedder",),
     "BM25": ("bm25",),
     "embedder and BM25, by scores": ("embedder", "bm25"),
     "embedder and BM25, by ranks": ("embedder", "bm25"),
+    "training queries": ("embedder_knn",),
+    "embedder and training queries, by scores": ("embedder", "embedder_knn"),
+    "embedder, BM25 and training queries, by scores": ("embedder", "bm25", "embedder_knn"),
     "base": ("base",),
     "base and BM25, by scores": ("base", "bm25"),
+    "base, training queries": ("base_knn",),
+    "base, BM25 and training queries, by scores": ("base", "bm25", "base_knn"),
 }
 METRICS = ("map@25", "seen", "unseen", "weight")
-DEPTH = 100
+DEPTH, NEIGHBORS = 100, 20
 
 
 def main() -> None:
@@ -58,8 +67,11 @@ class Rankings:
             own = read_shards(case.folder / split)
             scores = {"bm25": bm25.score(own["text"].to_pylist())}
             for name, model in (("base", base), ("embedder", best)):
-                query_QD, corpus_ND = (normalize(case.vectors[one] @ model.map_DD) for one in (split, "corpus"))
+                kinds = (split, "corpus", "train")
+                query_QD, corpus_ND, train_TD = (normalize(case.vectors[one] @ model.map_DD) for one in kinds)
                 scores[name] = query_QD @ corpus_ND.T
+                nearest = top_k(query_QD, [(0, train_TD)], NEIGHBORS + 1)
+                scores[f"{name}_knn"] = vote(*nearest, case.relevant["train"], len(corpus_ND)).toarray()
             rows = own.to_pylist()
             queries = [Query(row["id"], row["text"], tuple(row["positives"]), tuple(row["grades"])) for row in rows]
             for name, score_QN in scores.items():
@@ -78,7 +90,7 @@ class Rankings:
         context: Any = SimpleNamespace(out=out)
         result = run(context, config, Inputs(folder / "valid", tuple(valid), tuple(test)))
         weights = [float(result.metrics[f"weight/{one}"]) for one in systems]
-        return self.evaluate(out / "ranking") | {"weight": weights[1] / sum(weights)}
+        return self.evaluate(out / "ranking") | {"weight": 1 - weights[0] / sum(weights)}
 
     def evaluate(self, ranking: Path) -> dict[str, Any]:
         """Return MAP@25 of a ranking of the test queries, and of those with seen labels and without."""

@@ -11,7 +11,8 @@ there is kept. Ratchet runs as a user runs it: `ratchet run retriever`, two iter
 
 Each way is a process of its own. The models are evaluated by sentence-transformers' vectors and pytrec_eval. `seconds`
 is everything that a way does; without the search for a learning rate it is `seconds, one rate`. `GB` is the peak of the
-proportional set sizes of all its processes. `--set` are settings of Ratchet's run.
+proportional set sizes of all its processes. `--set` are settings of Ratchet's run. `fused` are the metrics that Ratchet
+reports for the last model beside BM25 and the nearest training queries; they are shown where all rows have them.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ WAYS = {
 RATES = (5e-5, 1e-4, 2e-4)
 BATCH, NEGATIVES, WINDOW = 64, 3, (2, 200)
 METRICS = ("map@25", "ndcg@10", "r@25", "seen", "unseen", "seconds", "seconds, one rate", "GB")
+FUSED = {"fused": "map@25", "fused r@25": "r@25", "fused seen": "seen/map@25", "fused unseen": "unseen/map@25"}
+"""Column -> metric of the last row of Ratchet's table, whose ranking is that of several systems."""
 
 Trainer = Callable[[Path, list[tuple[str, str, list[str]]], float, int, Path], Path]
 """Finetunes a model on (query, positive, negatives) at a learning rate for some epochs, and returns the folder of the
@@ -60,7 +63,7 @@ def main() -> None:
         print(json.dumps(run_way(given.way, given.work, given.epochs, given.set)))
     else:
         given.out = given.out.with_stem(f"{given.out.stem}-{given.epochs}-epochs")
-        repeat(given, METRICS, lambda source, way, seed: measure(given, source, way, seed))
+        repeat(given, (*METRICS, *FUSED), lambda source, way, seed: measure(given, source, way, seed))
 
 
 def measure(given: argparse.Namespace, source: str, way: str, seed: int) -> dict[str, Any]:
@@ -139,12 +142,13 @@ def run_way(way: str, folder: Path, epochs: int, settings: Sequence[str]) -> dic
     if way.startswith("ratchet"):
         own = [f"finetune_embedder.epochs={epochs}", *settings]
         own += ["method=full"] if way == "ratchet-full" else []
-        return {"model": str(run_ratchet(folder / "beir", folder / way / "store", own)), "searching": 0.0}
+        return {"searching": 0.0, **run_ratchet(folder / "beir", folder / way / "store", own)}
     trainers: dict[str, Trainer] = {"mnrl": train_peer, "gist": train_peer_guided, "flag": train_flag_embedding}
     return run_by_hand(folder / "beir", folder / way, trainers[way], epochs)
 
 
-def run_ratchet(beir: Path, store: Path, settings: Sequence[str]) -> Path:
+def run_ratchet(beir: Path, store: Path, settings: Sequence[str]) -> dict[str, Any]:
+    """Return the folder of the last embedder, and the metrics of the fused ranking."""
     from ratchet.orchestrator.store import Store
 
     values = [f"data={beir}", "iterations=2", *settings]
@@ -153,10 +157,13 @@ def run_ratchet(beir: Path, store: Path, settings: Sequence[str]) -> Path:
     environment = {**os.environ, "RAY_worker_niceness": "0"}
     command += [text for value in values for text in ("--set", value)]
     subprocess.run(command, check=True, stdout=sys.stderr, env=environment)
-    (plan,) = store.glob("runs/*/plan.json")
+    (plan,), (report,) = store.glob("runs/*/plan.json"), store.glob("runs/*/report.json")
     found = {one["name"]: one["object"] for one in json.loads(plan.read_text())["steps"]}
     last = found.get("iter1/merge_embedder") or found["iter1/finetune_embedder"]
-    return Store.open(store).path(last, "model")
+    metrics = {one["name"]: one["metrics"] for one in json.loads(report.read_text())["steps"]}
+    fused = metrics.get("iter1/evaluate_blended_all", {})  # none with bm25=false and knn=false
+    own = {name: fused[key] for name, key in FUSED.items() if key in fused}
+    return {"model": str(Store.open(store).path(last, "model")), **own}
 
 
 def run_by_hand(beir: Path, work: Path, train: Trainer, epochs: int) -> dict[str, Any]:

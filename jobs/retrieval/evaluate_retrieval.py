@@ -1,4 +1,5 @@
-"""evaluate_retrieval: exact metrics over the whole ranking (vectors, BM25 or a reranker), and the ranking itself."""
+"""evaluate_retrieval: exact metrics over the whole ranking (vectors, BM25, nearest training queries or a reranker), and
+the ranking itself."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Unit
 
 @dataclass(frozen=True)
 class Config:
-    system: Literal["dense", "bm25", "reranked"] = "dense"
-    """`dense`: ranked by inner product of the vectors. `bm25`: ranked by words. `reranked`: the best documents of
-    another evaluation in the order of a reranker's scores, then all other documents in their previous order."""
+    system: Literal["dense", "bm25", "knn", "reranked"] = "dense"
+    """`dense`: ranked by inner product of the vectors. `bm25`: ranked by words. `knn`: ranked by the nearest training
+    queries, each of which votes for its documents (see `neighbors`). `reranked`: the best documents of another
+    evaluation in the order of a reranker's scores, then all other documents in their previous order."""
     k: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (1, 5, 10, 25, 50, 75, 100)
     """Cut-offs of the metrics. Ranks are exact over the whole corpus."""
     top: Annotated[int, Ge(1), Unit("documents")] = 100
@@ -26,6 +28,9 @@ class Config:
     by the whole vectors among the `rescore` documents that these find. The table compares them."""
     rescore: Annotated[int, Ge(1), Unit("documents")] = 200
     """Documents of a search in few dimensions that are ordered again by the whole vectors."""
+    neighbors: Annotated[int, Ge(1), Unit("queries")] = 20
+    """For `knn`: the number of training queries that vote. Each has the weight by which its inner product is above that
+    of the first one that does not vote (after Dudani 1976, "The distance-weighted k-nearest-neighbor rule")."""
     num_cases: Annotated[int, Ge(0)] = 6
     """Queries shown in the report with the documents retrieved for them, if there is a `before`."""
     case_documents: Annotated[int, Ge(0)] = 5
@@ -47,9 +52,13 @@ class Inputs:
     corpus: Path
     """Shards of documents."""
     query_embeddings: Path | None = None
-    """Vectors of `queries`; not for BM25."""
+    """Vectors of `queries`, for `dense` and `knn`."""
     corpus_embeddings: Path | None = None
-    """Vectors of `corpus`; not for BM25."""
+    """Vectors of `corpus`, for `dense`."""
+    train: Path | None = None
+    """For `knn`: shards of training queries with their positives."""
+    train_embeddings: Path | None = None
+    """For `knn`: vectors of `train`."""
     before: Path | None = None
     """Another evaluation of the same queries to compare with."""
     scored: Path | None = None

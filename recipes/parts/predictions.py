@@ -13,6 +13,9 @@ from ratchet.orchestrator.step import Output, Row, Source, Step, step
 Systems = dict[str, tuple[Step | None, Step]]
 """What ranks documents, by name: its evaluations on the held-out queries, which weight it, and on those to rank."""
 
+TrainingQueries = tuple[Step | Output, Step]
+"""Training queries with their documents, and their vectors."""
+
 
 def prepare_new_queries(queries: str, parameter: str, readings: Sequence[str]) -> Step:
     """Read queries, which need no labels, as the data was read (`find_queries`)."""
@@ -43,26 +46,31 @@ def rank_queries(
     reranker: Source | Output | str | None = None,
     depth: int = 25,
     examples: Source | None = None,
-) -> list[Step]:
-    """Rank the corpus, whose vectors are given, by an embedder; with a reranker also order the first documents by it.
-    Return the evaluations. examples: few-shot examples of an embedder that does not bring them along."""
+    train: TrainingQueries | None = None,
+) -> dict[str, Step]:
+    """Rank the corpus, whose vectors are given, by an embedder; with a reranker also order the first documents by it,
+    and with training queries rank by those nearest. Return the evaluations, by the end of the system's name.
+
+    examples: few-shot examples of an embedder that does not bring them along. train: with vectors of the embedder."""
     inputs: dict[str, Any] = {"queries": queries, "corpus": corpus}
     asked: dict[str, Any] = {"model": embedder, "texts": queries, "examples": examples}
-    dense: dict[str, Any] = {
-        "query_embeddings": step(f"{name}/embed_queries", embed.JOB, **asked, role="query"),
-        "corpus_embeddings": vectors,
-    }
-    ranked = step(f"{name}/rank", evaluate_retrieval.JOB, **inputs, **dense, tag="embedder")
-    if reranker is None:
-        return [ranked]
-    inputs["scored"] = score_lists(f"{name}/rerank", reranker, ranked["ranking"], corpus, depth=depth)
-    return [ranked, step(f"{name}/rank_reranked", evaluate_retrieval.JOB, **inputs, system="reranked", tag="reranked")]
+    dense: dict[str, Any] = {"query_embeddings": step(f"{name}/embed_queries", embed.JOB, **asked, role="query")}
+    if train:
+        given: dict[str, Any] = {**inputs, **dense, "train": train[0], "train_embeddings": train[1]}
+    dense["corpus_embeddings"] = vectors
+    found = {"": step(f"{name}/rank", evaluate_retrieval.JOB, **inputs, **dense, tag="embedder")}
+    if reranker is not None:
+        inputs["scored"] = score_lists(f"{name}/rerank", reranker, found[""]["ranking"], corpus, depth=depth)
+        own = {**inputs, "system": "reranked", "tag": "reranked"}
+        found["_reranked"] = step(f"{name}/rank_reranked", evaluate_retrieval.JOB, **own)
+    if train:
+        found["_knn"] = step(f"{name}/rank_knn", evaluate_retrieval.JOB, **given, system="knn", tag="knn")
+    return found
 
 
-def list_systems(name: str, ranked: Sequence[Step | None], valid: Sequence[Step | None]) -> Systems:
-    """Return the systems of a loop, the embedder and the reranker, that have ranked the queries."""
-    found = zip((name, f"{name}_reranked"), valid, ranked, strict=False)
-    return {system: (held_out, evaluated) for system, held_out, evaluated in found if evaluated is not None}
+def list_systems(name: str, ranked: Mapping[str, Step | None], valid: Mapping[str, Step | None]) -> Systems:
+    """Return the systems of a loop that have ranked the queries. ranked, valid: by the end of the system's name."""
+    return {f"{name}{end}": (valid.get(end), evaluated) for end, evaluated in ranked.items() if evaluated is not None}
 
 
 def fuse_rankings(systems: Systems, valid: Output | None) -> tuple[Output, list[Row]]:

@@ -12,6 +12,7 @@ from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Job, Output, Row, Source, Step, Summary, step
 from ratchet.recipes.parts.predictions import (
     Systems,
+    TrainingQueries,
     fuse_evaluations,
     fuse_rankings,
     list_systems,
@@ -85,6 +86,8 @@ class RetrievalLoop:
     """Queries for which the last models rank the corpus."""
     bm25: bool = True
     """Whether BM25 ranks too, and is fused with the models by the weights that are best on the held-out queries."""
+    knn: bool = True
+    """Whether the documents of the nearest training queries are ranked too, and fused likewise."""
     shared_steps: dict[str, Step] = field(default_factory=dict)
     """Name -> step with vectors or an evaluation, which several steps and variants use."""
 
@@ -93,6 +96,8 @@ class RetrievalLoop:
 
         `bootstrap` mines first. It is also the zero-shot baseline.
         """
+        if self.knn and not iterations:  # which may be for data without training queries
+            return replace(self, knn=False).build_summary(bootstrap, iterations, ablations=ablations)
         if self.teacher and (self.distillation == "none" or self.mining == "given_scored"):
             unused = "distillation=none" if self.distillation == "none" else "mining=given_scored"
             raise InputError(
@@ -114,11 +119,16 @@ class RetrievalLoop:
             name, shown = f"{self.folder}zero_shot", self.splits[0]
             rows += [make_row("BM25", {shown: self.rank_by_words(shown)})] if self.bm25 else []
             zero_shot = {split: self.evaluate(name, bootstrap, split) for split in self.splits}
-            rows += [make_row("zero-shot", zero_shot), *self.add_bm25("zero-shot", name, {"embedder": zero_shot})]
+            rows.append(make_row("zero-shot", zero_shot))
+            if self.knn:
+                rows.append(make_row("nearest training queries", {shown: self.rank_by_knn(name, bootstrap, shown)}))
+            rows += self.fuse("zero-shot", name, bootstrap, {"embedder": zero_shot})
         own, best, systems = self._iterate(bootstrap, iterations)
         rows += own
         if ablations:
-            alone = replace(self, variant="no teacher", reranker=None, teacher=None, new_queries=None, bm25=False)
+            alone = replace(
+                self, variant="no teacher", reranker=None, teacher=None, new_queries=None, bm25=False, knn=False
+            )
             for variant in (alone, replace(alone, variant="no mining", mining="given")):
                 rows += variant._iterate(bootstrap, iterations)[0]
         if not self.new_queries:
@@ -223,13 +233,18 @@ class RetrievalLoop:
             )
         if evaluations:
             systems = {"embedder": evaluations, **({"reranker": reranked} if reranked else {})}
-            rows += self.add_bm25(f"iteration {iterations - 1}{suffix}", miner_name, systems)
+            rows += self.fuse(f"iteration {iterations - 1}{suffix}", miner_name, miner, systems)
         models = {n: m for n, m in (("embedder", miner), ("reranker", merged)) if isinstance(m, Output)}
         if not self.new_queries:
             return rows, models, {}
         vectors = self.embed(miner_name, miner, "corpus")
-        ranked = rank_queries("model", self.new_queries, corpus, miner, vectors, merged, self.depth)
-        asked = list_systems("model", ranked, [evaluations.get("valid"), reranked.get("valid")])
+        held_out = {"": evaluations.get("valid"), "_reranked": reranked.get("valid")}
+        train: TrainingQueries | None = None
+        if self.knn and valid:
+            held_out["_knn"] = self.rank_by_knn(miner_name, miner, "valid")
+            train = self._texts("train"), self.embed(miner_name, miner, "train")
+        ranked = rank_queries("model", self.new_queries, corpus, miner, vectors, merged, self.depth, train=train)
+        asked = list_systems("model", ranked, held_out)
         if self.bm25 and valid:
             asked["bm25"] = self.rank_by_words("valid"), rank_by_bm25(self.new_queries, corpus, "queries")
         return rows, models, asked
@@ -269,13 +284,20 @@ class RetrievalLoop:
         before = next(iter(systems.values()))[shown]
         return self.evaluate_order(name, f"blended{end}", shown, blended["ranking"], before=before)
 
-    def add_bm25(self, label: str, name: str, systems: Mapping[str, Mapping[str, Step]]) -> list[Row]:
-        """Return the row of systems that are fused with BM25; none without BM25 or held-out queries."""
-        if not (self.bm25 and self.valid):
+    def rank_by_knn(self, name: str, model: Model, split: str) -> Step:
+        """Rank the documents of the nearest training queries by the vectors of a model, and evaluate the ranking."""
+        queries, train = (self.embed(name, model, texts) for texts in (split, "train"))
+        inputs = {"query_embeddings": queries, "train": self._texts("train"), "train_embeddings": train}
+        return self._evaluate(name, "knn", split, system="knn", **inputs)
+
+    def fuse(self, label: str, name: str, model: Model, systems: Mapping[str, Mapping[str, Step]]) -> list[Row]:
+        """Return the row of the systems of a model that are fused with BM25 and the nearest training queries; none
+        without both of these, or without held-out queries."""
+        added = {"bm25": {split: self.rank_by_words(split) for split in self.splits}} if self.bm25 else {}
+        added |= {"knn": {split: self.rank_by_knn(name, model, split) for split in self.splits}} if self.knn else {}
+        if not (added and self.valid):
             return []
-        words = {split: self.rank_by_words(split) for split in self.splits}
-        fused = self.blend(name, "_with_bm25", {**systems, "bm25": words})
-        return [make_row(f"{label}, with BM25", {self.splits[0]: fused})]
+        return [make_row(f"{label}, fused", {self.splits[0]: self.blend(name, "_all", {**systems, **added})})]
 
     def mine(self, name: str, miner_name: str, miner: Model, window: tuple[int, int], i: int) -> Step | Output:
         """Return the training queries with negatives: mined from the ranking of `miner`, or those of the data."""

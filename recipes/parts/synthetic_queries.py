@@ -30,6 +30,6 @@ def add_synthetic_queries(loop: RetrievalLoop, embedder: Model, generator: Model
     vectors = loop.embed(f"{loop.folder}zero_shot", embedder, "corpus")
     reranker = loop.teacher.models[0] if loop.teacher else None
     ranked = rank_queries(name, queries, corpus, embedder, vectors, reranker, loop.depth, loop.examples)
-    rankings = zip(("ranking", "reranked"), (one["ranking"] for one in ranked), strict=False)
+    rankings = zip(("ranking", "reranked"), (one["ranking"] for one in ranked.values()), strict=False)
     inputs: dict[str, Any] = {"train": train, "corpus": corpus, "queries": queries, **dict(rankings)}
     return step(f"{name}/filter", filter_queries.JOB, **inputs)

@@ -41,7 +41,7 @@ def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path
     after = addresses(tmp_path)
     assert {"iter0/evaluate", "zero_shot/evaluate"} <= set(after)
     assert {name: after[name] for name in before} == before, "a finished step was done again"
-    for label in ("BM25", "zero-shot", "iteration 0", "iteration 0, with BM25"):
+    for label in ("BM25", "zero-shot", "nearest training queries", "iteration 0", "iteration 0, fused"):
         assert label in output
     newest = sorted(tmp_path.glob("runs/*"))[-1]
     page = (newest / "report.html").read_text()
@@ -58,7 +58,7 @@ def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path
     status, shown = run(tmp_path, "status")
     assert "finished" in shown
 
-    # The model of the run, fused with BM25 as in the run, ranks documents for new queries without labels.
+    # The model of the run, fused with BM25 and training queries as in the run, ranks for new queries without labels.
     (tmp_path / "new.txt").write_text("Simplify 2/4\n3 + 4 x 2 = 14\n")
     options = (
         "--set",
@@ -70,7 +70,7 @@ def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path
     )
     status, predicted = run(tmp_path, "run", "predict", *options, "--set", f"queries={tmp_path / 'new.txt'}")
     assert status == 0, predicted
-    assert {"bm25/rank_queries", "fuse"} <= set(addresses(tmp_path))
+    assert {"bm25/rank_queries", "model/rank_knn", "fuse"} <= set(addresses(tmp_path))
     assert not set(addresses(tmp_path)) & {"model/embed_corpus"}, "the corpus was embedded again"
     folder = next(tmp_path.glob("runs/*-predict-*"))
     header, *rows = (folder / "predictions.csv").read_text().splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -104,8 +105,9 @@ def test_folds_have_steps_of_their_own_and_one_row_per_system(data: str) -> None
     assert sorted(names) == sorted(f"fold{i}/{step.name}" for i in range(3) for step in plain)
     prepared = [step.config for step in steps if step.job.name == "prepare"]
     assert [(config.folds, config.fold) for config in prepared] == [(3, 0), (3, 1), (3, 2)]
-    models = ["zero-shot", "zero-shot, with BM25", "iteration 0", "iteration 0, reranked", "iteration 0, with BM25"]
-    assert [row.label for row in summary.rows] == ["BM25", *models]
+    zero_shot = ["zero-shot", "nearest training queries", "zero-shot, fused"]
+    trained = ["iteration 0", "iteration 0, reranked", "iteration 0, fused"]
+    assert [row.label for row in summary.rows] == ["BM25", *zero_shot, *trained]
     for row in summary.rows:
         for title in row.columns:
             found = [metric.step.name for name, metric in row.metrics if name == title]
@@ -278,7 +280,7 @@ def test_each_half_is_scored_by_the_reranker_of_the_other(data: str) -> None:
 
 
 def test_the_reranked_row_is_that_of_both_scores(data: str) -> None:
-    steps, summary = build_retriever(data, "reranker=embedder", "iterations=1", "bm25=false")
+    steps, summary = build_retriever(data, "reranker=embedder", "iterations=1", "bm25=false", "knn=false")
     by_name = {step.name: step for step in steps}
     shown = {title: metric.step.name for title, metric in summary.rows[-1].metrics}
     assert shown["MAP@25"] == "iter0/evaluate_blended"
@@ -292,26 +294,46 @@ def test_the_reranked_row_is_that_of_both_scores(data: str) -> None:
 
 
 @pytest.mark.parametrize("reranker", ["none", "embedder"])
-def test_bm25_is_fused_with_the_models_of_the_last_iteration(data: str, reranker: str) -> None:
+def test_bm25_and_training_queries_are_fused_with_the_models_of_the_last_iteration(data: str, reranker: str) -> None:
     steps, summary = build_retriever(data, f"reranker={reranker}", "iterations=2", f"predict={data[5:]}")
     by_name = {step.name: step for step in steps}
-    fused = by_name["iter1/blend_with_bm25"]
+    fused = by_name["iter1/blend_all"]
     models = ["iter1/evaluate", *(["iter1/evaluate_reranked"] if reranker == "embedder" else [])]
-    assert [str(one) for one in fused.inputs["rankings"]] == [f"{one}[ranking]" for one in (*models, "bm25/evaluate")]
-    assert [str(one) for one in fused.inputs["valid_rankings"]] == [
-        f"{one}_valid[ranking]" for one in (*models, "bm25/evaluate")
-    ]
-    assert summary.rows[-1].label == "iteration 1, with BM25"
-    assert by_name["fuse"].config.names[-1] == "bm25"
-    assert "iter0/blend_with_bm25" not in by_name
+    systems = [*models, "bm25/evaluate", "iter1/evaluate_knn"]
+    assert [str(one) for one in fused.inputs["rankings"]] == [f"{one}[ranking]" for one in systems]
+    assert [str(one) for one in fused.inputs["valid_rankings"]] == [f"{one}_valid[ranking]" for one in systems]
+    assert summary.rows[-1].label == "iteration 1, fused"
+    assert set(by_name["fuse"].config.names) >= {"model", "model_knn", "bm25"}
+    assert "iter0/blend_all" not in by_name
 
 
-@pytest.mark.parametrize("line", ["bm25=false", "validation_fraction=0"])
-def test_bm25_is_not_fused_without_held_out_queries_or_where_it_is_off(data: str, line: str) -> None:
-    steps, summary = build_retriever(data, "iterations=1", line)
+def test_training_queries_are_compared_with_by_the_vectors_of_the_same_model(data: str) -> None:
+    steps, _ = build_retriever(data, "iterations=2", f"predict={data[5:]}")
+    by_name = {step.name: step for step in steps}
+    for name, asked, model in (
+        ("zero_shot/evaluate_knn", "zero_shot/embed_test", "zero_shot"),
+        ("iter1/evaluate_knn", "iter1/embed_test", "iter1"),
+        ("iter1/evaluate_knn_valid", "iter1/embed_valid", "iter1"),
+        ("model/rank_knn", "model/embed_queries", "iter1"),
+    ):
+        inputs = {field: str(value) for field, value in by_name[name].inputs.items()}
+        assert inputs["query_embeddings"] == asked
+        assert (inputs["train_embeddings"], inputs["train"]) == (f"{model}/embed_train", "prepare[train]")
+
+
+@pytest.mark.parametrize("lines", [("bm25=false", "knn=false"), ("validation_fraction=0",)])
+def test_nothing_is_fused_without_held_out_queries_or_where_it_is_off(data: str, lines: Sequence[str]) -> None:
+    steps, summary = build_retriever(data, "iterations=1", *lines)
     assert not any("blend" in step.name for step in steps)
-    labels = [row.label for row in summary.rows]
-    assert labels == [*(["BM25"] if line != "bm25=false" else []), "zero-shot", "iteration 0"]
+    labels = {row.label for row in summary.rows}
+    assert labels - {"BM25", "nearest training queries"} == {"zero-shot", "iteration 0"}
+    assert ("BM25" in labels) == ("bm25=false" not in lines)
+
+
+def test_training_queries_are_not_needed_to_evaluate_only(data: str) -> None:
+    steps, summary = build_retriever(data, "iterations=0")
+    assert [row.label for row in summary.rows] == ["BM25", "zero-shot", "zero-shot, fused"]
+    assert not any("train" in step.name for step in steps)
 
 
 def test_a_sweep_cannot_use_a_metric_of_queries_that_are_not_held_out(data: str) -> None:
@@ -343,7 +365,7 @@ def test_generated_queries_are_trained_on_and_never_held_out(data: str, tmp_path
     union = by_name["synthetic/filter"]
     for step in steps:
         given = [reference for _, reference in step.references() if isinstance(reference, Output)]
-        if step.job.name == "mine" or step.name.endswith("/embed_train"):
+        if step.job.name == "mine" or step.name.endswith(("/embed_train", "/evaluate_knn", "/evaluate_knn_valid")):
             assert union in [output.step for output in given], step.name
         elif not step.name.startswith("synthetic/"):
             assert union not in [output.step for output in given], step.name

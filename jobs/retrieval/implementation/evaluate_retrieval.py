@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.retrieval.evaluate_retrieval import WITH_INTERVAL, Config, Inputs
 from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
+from ratchet.models.search.nearest_queries import vote
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
 from ratchet.models.search.ranks import RankCounter, Relevant, rank_in_blocks, score_relevant
 from ratchet.models.search.top_k import merge_top_k, top_k
@@ -38,8 +39,15 @@ from ratchet.models.search.truncated_search import rank_truncated
 from ratchet.orchestrator.job_interface import Context, Result
 
 BYTES_AT_ONCE = 1 << 30
-"""Bytes of corpus vectors that a worker holds at a time."""
+"""Bytes of vectors that a worker searches at a time."""
 
+
+NEEDED = {
+    "dense": ("query_embeddings", "corpus_embeddings"),
+    "knn": ("query_embeddings", "train", "train_embeddings"),
+    "reranked": ("scored",),
+}
+"""Inputs that a system needs."""
 
 TRUNCATED = ("map@25", "r@25", "ndcg@10")
 """Metrics of the table by dimensions."""
@@ -52,26 +60,27 @@ class Worker:
 
     def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
         self.config, self.inputs, self.device = config, inputs, device
-        dense = config.system == "dense"
-        table = read_shards(inputs.corpus, ["id"] if dense else ["id", "text"])
+        table = read_shards(inputs.corpus, ["id", "text"] if config.system == "bm25" else ["id"])
         self.corpus = DocumentRows(table["id"])
         self.ids: pa.Array = table["id"].combine_chunks()
-        self.bm25 = None if dense else BM25(table["text"].to_pylist())
+        self.bm25 = BM25(table["text"].to_pylist()) if config.system == "bm25" else None
+        if config.system == "knn" and inputs.train:
+            train = read_shards(inputs.train, ["id", "positives"])
+            self.train_ids: pa.Array = train["id"].combine_chunks()
+            self.labels = Relevant(*find_corpus_rows(train, "positives", self.corpus, "train", inputs.corpus))
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         shard = read_queries(source)
         queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.corpus)
         relevant = Relevant(*find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus))
         truncated: dict[str, np.ndarray] = {}
-        if self.bm25:
-            texts, score = shard["text"].to_pylist(), self.bm25.score
+        if self.config.system != "dense":
+            score = self._make_score(source, shard)
             ranks_R, scores_QK, rows_QK = rank_in_blocks(
-                lambda some: score(texts[some]), len(self.ids), relevant, own_Q, self.config.top + 1, report
+                score, len(self.ids), relevant, own_Q, self.config.top + 1, report
             )
         else:
-            assert self.inputs.query_embeddings is not None
-            vectors = self.inputs.query_embeddings / f"{source.stem}.arrow"
-            query_QD = read_vectors(vectors, shard["id"].combine_chunks())
+            query_QD = self._read_queries(source, shard)
             ranks_R, scores_QK, rows_QK = self._dense(query_QD, relevant, own_Q)
             truncated = self._rank_truncated(query_QD, relevant, own_Q)
         kept = [np.flatnonzero(rows != own)[: self.config.top] for rows, own in zip(rows_QK, own_Q, strict=True)]
@@ -86,16 +95,41 @@ class Worker:
         write_table(target, table)
         return {"rows": len(queries)}
 
+    def _read_queries(self, source: Path, shard: pa.Table) -> np.ndarray:
+        assert self.inputs.query_embeddings is not None
+        return read_vectors(self.inputs.query_embeddings / f"{source.stem}.arrow", shard["id"].combine_chunks())
+
+    def _make_score(self, source: Path, shard: pa.Table) -> Callable[[slice], np.ndarray]:
+        """Return what scores all documents for the queries in a slice, by words or by nearest training queries."""
+        if bm25 := self.bm25:
+            texts = shard["text"].to_pylist()
+            return lambda some: bm25.score(texts[some])
+        assert self.inputs.train_embeddings is not None
+        query_QD, most = self._read_queries(source, shard), self.config.neighbors + 1
+        nearest = self._search(query_QD, read_blocks(self.inputs.train_embeddings, self.train_ids), most)
+        votes = vote(*nearest, self.labels, len(self.ids))
+        return lambda some: votes[some].toarray()
+
+    def _search(
+        self,
+        query_QD: np.ndarray,
+        blocks: Iterator[tuple[int, np.ndarray]],
+        most: int,
+        also: Callable[..., None] | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores [Q, K] and rows [Q, K] of the best vectors. also: see `top_k`."""
+        groups = group_blocks(blocks, max(1, BYTES_AT_ONCE // (4 * query_QD.shape[1])))
+        return merge_top_k([top_k(query_QD, one, most, device=self.device, also=also) for one in groups], most)
+
     def _dense(
         self, query_QD: np.ndarray, relevant: Relevant, own_Q: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the ranks of the relevant documents [R], and scores [Q, K] and rows [Q, K] of the best documents."""
         scores_R = score_relevant(query_QD, relevant, self._read_blocks(mapped=True))
         counter = RankCounter(relevant, scores_R, query_QD=query_QD, exclude_Q=own_Q, device=self.device)
-        groups = group_blocks(self._read_blocks(), max(1, BYTES_AT_ONCE // (4 * query_QD.shape[1])))
         most = self.config.top + 1  # the query itself may be among them
-        best = [top_k(query_QD, group, most, device=self.device, also=counter.count) for group in groups]
-        return counter.before_R + 1, *merge_top_k(best, most)
+        best = self._search(query_QD, self._read_blocks(), most, counter.count)
+        return counter.before_R + 1, *best
 
     def _read_blocks(self, mapped: bool = False) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the vectors of the corpus."""
@@ -117,9 +151,10 @@ class Worker:
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    if config.system == "dense" and (inputs.query_embeddings is None or inputs.corpus_embeddings is None):
+    needed = NEEDED.get(config.system, ())
+    if any(getattr(inputs, name) is None for name in needed):
         raise InputError(
-            "evaluate_retrieval: no embeddings given; expected those of queries and corpus; give them, or system=bm25"
+            f"evaluate_retrieval: system={config.system} given; expected {', '.join(needed)} too; give them"
         )
     queries, ranking = read_shards(inputs.queries), context.out / "ranking"
     if config.system == "reranked":
@@ -166,8 +201,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 def _write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: Path) -> None:
-    if inputs.scored is None:
-        raise InputError("evaluate_retrieval.scored: nothing given; expected a scored ranking with system=reranked")
+    assert inputs.scored is not None
     schema = add_carried(RANKED, pq.read_schema(list_shards(inputs.scored)[0]).names)
     table = read_shards(inputs.scored, [*schema.names, "teacher_scores"])
     if table["id"].to_pylist() != queries["id"].to_pylist():

@@ -153,10 +153,14 @@ def test_queries_that_only_fell_are_not_called_risen(problem: Any, context: Make
 
 
 def test_what_does_not_fit_is_named(problem: Any, context: MakeContext, tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match="no embeddings given; expected those of queries and corpus; give them, or system=bm25"
+    for system, said in (
+        ("dense", "query_embeddings, corpus_embeddings"),
+        ("knn", "query_embeddings, train, train_embeddings"),
+        ("reranked", "scored"),
     ):
-        implementation.run(context(), Config(), Inputs(problem.queries, problem.corpus))
+        config = validate(Config, {"system": system}, "evaluate_retrieval")
+        with pytest.raises(InputError, match=f"system={system} given; expected {said} too; give them"):
+            implementation.run(context(), config, Inputs(problem.queries, problem.corpus))
     for config, said in (
         ({"k": (0,)}, r"evaluate_retrieval\.k: \(0,\) given; expected >= 1"),
         ({"tag": "two words"}, "expected one word"),

@@ -1,0 +1,21 @@
+"""Documents that are found through the training queries nearest to a query: distance-weighted kNN (Dudani 1976)."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from ratchet.models.search.ranks import Relevant
+
+
+def vote(scores_QK: np.ndarray, rows_QK: np.ndarray, relevant: Relevant, documents: int) -> csr_matrix:
+    """Return the votes for N documents, float32 [Q, N]: the sum over the training queries for which a document is
+    relevant, of the K - 1 nearest ones, of their scores above that of the last one, which does not vote.
+
+    scores_QK, rows_QK: the nearest of T training queries, as `top_k` finds them. relevant: their documents."""
+    queries, width = scores_QK.shape
+    weights_QK = np.maximum(scores_QK[:, :-1] - scores_QK[:, -1:], 0)
+    ends = np.arange(queries + 1) * (width - 1)
+    shape = len(relevant.indptr) - 1, documents
+    own_TN = csr_matrix((np.ones(len(relevant.indices), np.float32), relevant.indices, relevant.indptr), shape)
+    return csr_matrix((weights_QK.ravel(), rows_QK[:, :-1].ravel(), ends), (queries, shape[0])) @ own_TN
