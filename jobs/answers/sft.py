@@ -46,7 +46,7 @@ class Config(FinetuneConfig):
     lora_alpha: Annotated[float, Gt(0)] = 32.0
     """LoRA alpha. The update is scaled by lora_alpha / lora_r."""
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
-    """Maximum length of a sample. Longer ones are left out, not truncated, and counted. None: 2048."""
+    """Maximum length of a sample. Longer ones are left out, not truncated, and counted, also of `valid`. None: 2048."""
     packing: bool = False
     """Pack several samples into a row of `max_length` tokens without attention between them: no padding, same loss."""
     checkpoints: tuple[Annotated[int, Ge(1)], ...] = ()
@@ -114,7 +114,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 
 def list_metrics(config: Config) -> list[str]:
-    return [*list_training_metrics(config), "samples", "too_long", "longest"]
+    return [*list_training_metrics(config), "samples", "too_long", "valid/too_long", "longest"]
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:

@@ -48,14 +48,14 @@ class TrainTask(AnsweringTask):
         self.zero3_sync = Zero3Sync(self.decoder.causal.base_model, self.device, needed=config.zero_stage == 3)
         self.max_length = config.max_length or DEFAULT_MAX_LENGTH
         self.train, too_long = self._tokenize(inputs.train)
-        self.valid, _ = self._tokenize(inputs.valid)
+        self.valid, left_out = self._tokenize(inputs.valid)
         self.teacher = Teacher(inputs.teacher, self.train) if inputs.teacher is not None else None
         if worker.rank == 0:
             size_N, target_N = self.train.size_N, self.train.labels_N
-            found = {"samples": len(self.train), "too_long": too_long, "longest": int(size_N.max())}
+            found = {"samples": len(size_N), "too_long": too_long, "longest": int(size_N.max())}
             parts = {"prompt": size_N - target_N, "target": target_N, "sample": size_N}
             tokens = [summarize_tokens(name, length_N) for name, length_N in parts.items()]
-            lengths.write_text(json.dumps([found, tokens]))
+            lengths.write_text(json.dumps([{**found, "valid/too_long": left_out}, tokens]))
         per_epoch = -(-len(self.train) // config.batch_size)
         self.steps = steps_of_epochs("sft", len(self.train), per_epoch, config.epochs, worker)
 

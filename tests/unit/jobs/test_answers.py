@@ -174,14 +174,16 @@ def check_equal(one: tuple[float, dict[str, Any]], other: tuple[float, dict[str,
 
 def test_what_is_too_long_is_left_out_whole_and_counted(made: Path, tmp_path: Path) -> None:
     plain = TrainTask(WorkerInfo(0, 1, "cpu"), FAST, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
-    sizes = sorted(plain.train.size_N.tolist())
+    sizes, held_out = (sorted(table.size_N.tolist()) for table in (plain.train, plain.valid))
     limit = sizes[40]
+    assert held_out[0] <= limit < held_out[-1]
     config = dataclasses.replace(FAST, max_length=limit)
     TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
     fit = sum(size <= limit for size in sizes)
     assert json.loads((tmp_path / "lengths.json").read_text())[0] == {
         "samples": fit,
         "too_long": 97 - fit,
+        "valid/too_long": sum(size > limit for size in held_out),
         "longest": limit,
     }
     config = dataclasses.replace(FAST, max_length=4)
