@@ -105,7 +105,8 @@ def check(config: Config, inputs: Inputs) -> None:
     increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
     require("grpo", config, [("checkpoints", increasing, "increasing training steps")])
     check_steps(config, config.steps)
-    check_config("grpo", make_options(config, False), inputs.base)
+    adapter = inputs.current_best if config.method == "lora" else None
+    check_config("grpo", make_options(config, adapter is not None), inputs.base, adapter)
     if inputs.base is not None:
         from ratchet.models.decoder import decoder
 

@@ -88,7 +88,7 @@ def check(config: Config, inputs: Inputs) -> None:
         ("metric", config.metric == "eval_loss" or config.valid_samples > 0, "eval_loss where valid_samples is 0"),
     ]
     require("sft", config, rules)
-    check_config("sft", config, inputs.base)
+    check_config("sft", config, inputs.base, inputs.current_best if config.method == "lora" else None)
     if inputs.base is not None:
         from ratchet.models.decoder import decoder
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -11,7 +11,8 @@ from annotated_types import Ge, Gt, Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs.inference import check_quantization
-from ratchet.models.model_files import check_folder, read_weight_names
+from ratchet.models.model_files import check_folder, read_header, read_weight_names
+from ratchet.models.model_kind import read_object
 from ratchet.orchestrator.job_interface import Parents, Seed, Unit, WarmStart
 
 Distillation = Literal["none", "kl_div", "m3_kd_loss", "margin_mse"]
@@ -73,7 +74,8 @@ class FinetuneConfig(OptimizerConfig):
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
     """Longer texts are truncated. None: the limit of the encoding config. It is saved with the adapter."""
     start_from: Literal["base", "current_best"] = "base"
-    """Where training starts: the base, with a new adapter, or the current best adapter or model if there is one."""
+    """Where training starts: the base, with a new adapter, or the current best adapter or model if there is one. Such
+    an adapter keeps its lora_r, lora_alpha and target_modules: other ones are refused where they are set."""
     metric: str = "map@25"
     """Metric on `valid` that selects the model to keep: map@K, r@K, ndcg@K, p@K, hit@K, mrr or map."""
     keep: Literal["best", "all"] = "best"
@@ -193,9 +195,34 @@ def check_config(job: str, config: FinetuneConfig, base: Path | None, current_be
             f"{job}.current_best: {current_best} is {given}; expected {wanted} with method={config.method}; give one,"
             " or change the method"
         )
+    if current_best is not None and config.start_from == "current_best" and not full:
+        check_adapter(job, config, current_best)
     if base is not None:
         check_folder(base)
         check_target_modules(job, base, config.target_modules)
+
+
+def check_adapter(job: str, config: FinetuneConfig, adapter: Path | None) -> str:
+    """Return a note of the LoRA settings that an adapter, from which training starts, has instead of the defaults.
+    Raises InputError where a setting is neither the default nor the adapter's."""
+    if adapter is None:
+        return ""
+    about, notes = read_object(adapter / "adapter_config.json"), list[str]()
+    own = {"lora_r": about.get("r", config.lora_r), "lora_alpha": about.get("lora_alpha", config.lora_alpha)}
+    names, weights = {name.strip() for name in config.target_modules.split(",")}, adapter / "adapter_model.safetensors"
+    if names != {"all-linear"} and weights.is_file():
+        layers = [f".{name.partition('.lora_A')[0]}" for name in read_header(weights)[1] if ".lora_A" in name]
+        used = [{name for name in names if layer.endswith(f".{name}")} for layer in layers]
+        own |= {} if all(used) and names == set().union(*used) else {"target_modules": about["target_modules"]}
+    defaults = {one.name: one.default for one in fields(config)}
+    for name, stays in own.items():
+        if (given := getattr(config, name)) not in (stays, defaults[name]):
+            raise InputError(
+                f"{job}.{name}: {given} given, to continue {adapter}; expected its own, {stays}, which stays; leave it"
+                " out, or start from the base"
+            )
+        notes += [f"{name}={stays}"] * (given != stays)
+    return f"continued the adapter with its own {', '.join(notes)}" if notes else ""
 
 
 def check_target_modules(job: str, base: Path, target_modules: str) -> None:

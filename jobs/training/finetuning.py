@@ -19,7 +19,7 @@ from torch import Tensor
 from ratchet.errors import InputError
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.training.checkpoints import checkpoint_folder
-from ratchet.jobs.training.config import FinetuneConfig, find_start
+from ratchet.jobs.training.config import FinetuneConfig, check_adapter, find_start
 from ratchet.jobs.training.evaluation import Evaluation, decide
 from ratchet.jobs.training.ray_train import train
 from ratchet.jobs.training.schedule import TrainHistory
@@ -149,7 +149,7 @@ def steps_of_epochs(job: str, rows: int, steps: int, epochs: int, worker: Worker
 def run_finetuning(
     context: Context,
     config: FinetuneConfig,
-    task_class: type,
+    task_class: type[FinetuneTask],
     inputs: Any,
     *,
     base_is_usable: bool = True,
@@ -168,6 +168,7 @@ def run_finetuning(
     arguments |= {"config": config, "inputs": inputs, "resources": context.resources}
     arguments |= {} if pool_rows is None else {"pool_rows": pool_rows}
     best_folder = context.out / ("model" if config.method == "full" else "adapter")
+    continued = check_adapter(task_class.job, config, find_start(config, inputs)[1])  # it may have been made since
     history = train(context, config, task_class, arguments, best_folder)
     unit = "step" if config.eval_steps or config.kept_steps else "epoch"
     for number, step in enumerate(history.evaluated_at if config.keeps_all else [], 1):
@@ -206,7 +207,7 @@ def run_finetuning(
         },
         {f"{unit}s": _table(history, unit, kept)},
         _curves(history),
-        note=note,
+        note="; ".join(filter(None, (continued, note))),
     )
     return result, history
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from ratchet.data.tasks import get_task
 from ratchet.data.tasks.countdown import make_sample
 from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, Verification, sample_to_row, write_task_name
 from ratchet.errors import InputError
-from ratchet.jobs.answers import grpo
-from ratchet.jobs.answers.implementation.grpo import GrpoTask, compute_reward, draw_order
+from ratchet.jobs.answers import grpo, sft
+from ratchet.jobs.answers.implementation.grpo import GrpoTask, compute_reward, draw_order, run
+from ratchet.jobs.training.config import check_adapter
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models.adapters import lora
-from ratchet.orchestrator.job_interface import Resources, Result
+from ratchet.orchestrator.job_interface import Context, Resources, Result
 from ratchet.orchestrator.job_interface.settings import validate
 
 
@@ -122,6 +124,36 @@ def test_an_adapter_that_was_trained_with_dropout_is_trained_without(inputs: grp
     task.make_trainer(tmp_path / "made", (optimizer, schedule), TrainerCallback()).train()
     task.save(tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / lora.CONFIG).read_text())["lora_dropout"] == 0
+
+
+def test_an_adapter_keeps_its_settings_and_other_ones_are_refused(
+    inputs: grpo.Inputs, tmp_path: Path, context: Callable[..., Context]
+) -> None:
+    base = transformers.AutoModelForCausalLM.from_pretrained(inputs.base)
+    shape: dict[str, Any] = {"lora_r": 4, "lora_alpha": 8.0, "target_modules": ["q_proj", "v_proj"]}
+    lora.save(lora.attach(base, **shape, lora_dropout=0.0, seed=0, task="CAUSAL_LM"), tmp_path)
+    given = dataclasses.replace(inputs, current_best=tmp_path)
+    plain = dataclasses.replace(FAST, method="lora")
+    own = dataclasses.replace(plain, lora_r=4, lora_alpha=8.0, target_modules="v_proj, q_proj")
+    grpo.check(own, given)
+    assert check_adapter("grpo", grpo.make_options(own, True), tmp_path) == ""
+    grpo.check(plain, given)
+    said = check_adapter("grpo", grpo.make_options(plain, True), tmp_path)
+    assert said == "continued the adapter with its own lora_r=4, lora_alpha=8.0"
+    sft_inputs = sft.Inputs(inputs.base, inputs.train, inputs.valid, current_best=tmp_path)
+    for change, named in (
+        ({"lora_r": 8}, r"lora_r: 8 given, to continue .* expected its own, 4"),
+        ({"lora_alpha": 9.0}, r"lora_alpha: 9\.0 given, to continue .* expected its own, 8\.0"),
+        ({"target_modules": "q_proj"}, r"target_modules: q_proj given, to continue .*\['q_proj', 'v_proj'\]"),
+        ({"target_modules": "q_proj,v_proj,k_proj"}, r"target_modules: q_proj,v_proj,k_proj given"),
+    ):
+        with pytest.raises(InputError, match=r"grpo\." + named):
+            grpo.check(dataclasses.replace(plain, **change), given)
+        with pytest.raises(InputError, match=r"grpo\." + named):  # the adapter of a step exists only now
+            run(context(), dataclasses.replace(plain, **change), given)
+        sft.check(sft.Config(**change), sft_inputs)  # for a new adapter
+        with pytest.raises(InputError, match=r"sft\." + named):
+            sft.check(sft.Config(**change, start_from="current_best"), sft_inputs)
 
 
 @pytest.mark.parametrize(
