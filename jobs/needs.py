@@ -106,16 +106,17 @@ def train(
     *,
     length: int,
     tokens: int,
+    rows: int | None = None,
+    row_tokens: int = 0,
     passes: int = 1,
-    total: int | None = None,
     vectors: int = 0,
     labels: int = 0,
 ) -> Needs | None:
     """Return the needs of a finetuning job.
 
-    length: tokens of a text. tokens: those whose activations a worker keeps at a time. passes: forward passes per text.
-    total: tokens of the whole training, if known. vectors: texts of a step whose vectors are kept. labels: tokens whose
-    logits are kept."""
+    length: tokens of a text. tokens: those whose activations a worker keeps at a time. rows: those of an epoch, if
+    known. row_tokens: tokens of a row. passes: forward passes per text. vectors: texts of a step whose vectors are
+    kept. labels: tokens whose logits are kept."""
     if resources.gpus not in (None, 0, 1):
         raise InputError(
             f"gpus: {resources.gpus:g} per worker given; expected 0 or 1, since a training worker uses one GPU; set"
@@ -157,12 +158,18 @@ def train(
     held = weights + trained + gradients + working
     host = LIBRARIES
     operations = None
-    if total is not None:
+    if rows is not None:
         backward = 2 * one.multiplied + 2 * (one.multiplied if full else one.trained)
         forward = 2 * one.multiplied * (passes + config.gradient_checkpointing)
-        operations = float((forward + backward) * total)
-    # Three checkpoints, of which one is being written: moments and master weights, the weights, and the best ones.
-    disk = 3 * (12 * one.trained + 2 * (one.weights if full else 4 * one.trained))
+        operations = float((forward + backward) * config.epochs * rows * row_tokens)
+    evaluations = len(config.kept_steps) or config.epochs
+    if config.eval_steps and rows is not None:
+        smallest = min(config.batch_size) if isinstance(config.batch_size, tuple) else config.batch_size
+        evaluations = -(-config.epochs * -(-rows // smallest) // config.eval_steps)
+    # Three checkpoints, of which one is being written: moments and master weights, the weights, and the best ones. The
+    # models of all evaluations, where they are kept, are in the work folder and in the result.
+    model = one.weights if full else 4 * one.trained
+    disk = 3 * (12 * one.trained + 2 * model) + 2 * model * evaluations * config.keeps_all
     if not resources.gpus:
         return Needs(0.0, _gb(host + states + max(held, weights + saved)), _gb(disk), operations, LESS["training"])
     offloaded = states * (config.offload != "none") + weights * (config.offload == "parameters")

@@ -147,7 +147,8 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     tokens = needs.graph_tokens(options, resources, rows, length)
     # A generated token costs a forward pass too, and the divergence another one.
     counts = {
-        "total": config.steps * rows * length,
+        "rows": config.steps * rows,
+        "row_tokens": length,
         "passes": 2 + (config.kl_weight > 0),
         "labels": min(tokens, LABELS),  # whose logits take as much memory as TRL's tiles, or more
     }

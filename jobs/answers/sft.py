@@ -120,10 +120,9 @@ def list_metrics(config: Config) -> list[str]:
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     length = config.max_length or DEFAULT_MAX_LENGTH
     tokens = needs.graph_tokens(config, resources, config.batch_size, length)
-    samples = needs.count(parents, "train", "train")
-    total = None if samples is None else config.epochs * samples * length
+    rows = needs.count(parents, "train", "train")
     folder = needs.find_model("base", inputs, parents)
-    options: dict[str, Any] = {"tokens": tokens, "total": total, "labels": min(tokens, LABELS)}
+    options: dict[str, Any] = {"tokens": tokens, "rows": rows, "row_tokens": length, "labels": min(tokens, LABELS)}
     return needs.train(folder, "causal", config, resources, length=length, **options)
 
 

@@ -159,9 +159,9 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     kept = CPU_GRAPH // (shape.get("num_hidden_layers", 6) * shape.get("hidden_size", 384))
     tokens = needs.graph_tokens(config, resources, texts, length, on_cpu=kept)
     queries = needs.count(parents, "mined", "queries", "train/queries")
-    total = None if queries is None else config.epochs * queries * (2 + config.num_negatives) * length
     passes = 1 if texts * length <= tokens * (resources.workers or 1) else 2
-    options: dict[str, Any] = {"tokens": tokens, "passes": passes, "total": total, "vectors": texts}
+    own = (2 + config.num_negatives) * length
+    options: dict[str, Any] = {"tokens": tokens, "passes": passes, "rows": queries, "row_tokens": own, "vectors": texts}
     return needs.train(folder, "backbone", config, resources, length=length, **options)
 
 

@@ -68,13 +68,12 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
         return None
     given = resolve_reranker_config(config, folder)
     length = needs.bound_length(given.max_length, parents, "corpus", texts=2)
-    group = 1 + config.num_negatives
+    group = (1 + config.num_negatives) * length
     own = -(-config.batch_size // (resources.workers or 1))
-    tokens = min(own, resources.micro_batch_size or MICRO_BATCH_SIZE) * group * length
+    tokens = min(own, resources.micro_batch_size or MICRO_BATCH_SIZE) * group
     queries = needs.count(parents, "mined", "queries", "train/queries")
-    total = None if queries is None else config.epochs * queries * group * length
     kind = "causal" if given.kind == "yes_no" else "classifier"
-    return needs.train(folder, kind, config, resources, length=length, tokens=tokens, total=total)
+    return needs.train(folder, kind, config, resources, length=length, tokens=tokens, rows=queries, row_tokens=group)
 
 
 JOB = Job(

@@ -95,8 +95,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     texts = 2 * max(config.batch_size)
     tokens = needs.graph_tokens(config, resources, texts, length)
     pairs = needs.count(parents, "train", "train/pairs")
-    total = None if pairs is None else config.epochs * pairs * 2 * length
-    options: dict[str, Any] = {"tokens": tokens, "passes": 2, "total": total, "vectors": texts}
+    options: dict[str, Any] = {"tokens": tokens, "rows": pairs, "row_tokens": 2 * length, "passes": 2, "vectors": texts}
     return needs.train(folder, "backbone", config, resources, length=length, **options)
 
 

@@ -6,8 +6,10 @@ import json
 import re
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +24,7 @@ from ratchet.jobs import needs
 from ratchet.jobs.answers import sft
 from ratchet.jobs.inference import InferenceConfig
 from ratchet.orchestrator.cli.main import main
-from ratchet.orchestrator.job_interface import Needs, Resources
+from ratchet.orchestrator.job_interface import Needs, Resources, Result
 from ratchet.orchestrator.needs import parse_gpu
 
 
@@ -248,6 +250,30 @@ def test_a_training_writes_up_to_three_checkpoints(method: str, written: int, mo
     trained = {"full": 494_032_768, "lora": 8_798_208}[method]
     assert foreseen is not None
     assert foreseen.disk == pytest.approx(3 * written * trained / 1e9, rel=0.01)
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({"keep": "all"}, 3),
+        ({"keep": "all", "eval_steps": 4}, 8),  # of 3 epochs of 10 steps
+        ({"checkpoints": (5, 30)}, 2),
+        ({"eval_steps": 4}, 0),
+    ],
+)
+def test_the_models_of_evaluations_are_counted(
+    method: str, change: dict[str, Any], kept: int, models: dict[str, Path]
+) -> None:
+    """They are in the work folder, and copied into the result."""
+    plain = sft.Config(method=method, dtype="bfloat16", epochs=3, batch_size=8)  # type: ignore[arg-type]
+    inputs = sft.Inputs(models["0.5B"], models["0.5B"], models["0.5B"])
+    given = inputs, Resources(1, cpus=1.0, gpus=1.0), {"train": Result({"train": 77})}
+    one, other = (sft.estimate_needs(config, *given) for config in (plain, replace(plain, **change)))
+    assert one is not None
+    assert other is not None
+    size = {"full": 494_032_768 * 2, "lora": 8_798_208 * 4}[method]
+    assert other.disk - one.disk == pytest.approx(2 * kept * size / 1e9, rel=0.01, abs=0.002)
 
 
 def test_a_training_worker_has_one_gpu_when_planned(models: dict[str, Path]) -> None:
