@@ -12,7 +12,7 @@ from typing import Any
 
 from ratchet.errors import InputError
 from ratchet.orchestrator.atomic_file import make_folder, sync, write_atomically
-from ratchet.orchestrator.reporting.tables import infer_direction
+from ratchet.orchestrator.job_interface.job import infer_direction
 from ratchet.orchestrator.run_models import RunModel
 from ratchet.orchestrator.store import Commit, Store, audit_log
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import InputError
+from ratchet.orchestrator.job_interface.job import infer_direction
 from ratchet.orchestrator.job_interface.settings import expect_one_of
-from ratchet.orchestrator.reporting.tables import infer_direction
 from ratchet.orchestrator.run_log import RunLog, list_run_logs
 from ratchet.orchestrator.store import Commit, Store
 

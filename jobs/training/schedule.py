@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ratchet.errors import InputError
 from ratchet.jobs.training.config import FinetuneConfig, OptimizerConfig
+from ratchet.orchestrator.job_interface.job import infer_direction
 
 
 @dataclass
@@ -41,7 +42,7 @@ class TrainHistory:
 
 
 def is_better(metric: str, values: Mapping[str, float], than: Mapping[str, float]) -> bool:
-    """Return whether an evaluation is better than another one: losses should be low, all other metrics high.
+    """Return whether an evaluation is better than another one. The name of the metric tells whether it should be low.
 
     Ties, which are common with few held-out rows, are decided by `eval_loss` where it was measured. Without held-out
     rows there is no metric, and the later evaluation counts as the better one."""
@@ -49,7 +50,7 @@ def is_better(metric: str, values: Mapping[str, float], than: Mapping[str, float
         return True
     if values[metric] == than[metric] and "eval_loss" in values:
         metric = "eval_loss"
-    return values[metric] < than[metric] if metric.endswith("loss") else values[metric] > than[metric]
+    return values[metric] < than[metric] if infer_direction(metric) < 0 else values[metric] > than[metric]
 
 
 def check_steps(config: OptimizerConfig, steps: int) -> None:

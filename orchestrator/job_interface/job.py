@@ -13,6 +13,7 @@ fingerprint.
 from __future__ import annotations
 
 import pkgutil
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,13 @@ from annotated_types import Ge, Gt, Interval
 from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface.declaration import check_job, require
 from ratchet.orchestrator.job_interface.settings import Unit
+
+_TIMES = re.compile(r"(^|[_ ])(time|duration|seconds|secs?)$|(?<!per)[_ ]s$", re.IGNORECASE)
+_LOWER = re.compile(r"loss|error|perplexity|\bppl\b|latency|\brank\b|missing|\bm[as]e\b|\brmse\b|difference")
+_HIGHER = re.compile(
+    r"^[rp]@\d|\bm?ap\b|\bmap@|\bmrr|\bndcg|recall|precision|accuracy|\bacc\b|\bem\b|\bf1\b|exact|\bhits?\b|pass@|\bauc\b"
+    r"|bleu|rouge|lenient|success|solved|correct|per_s\b|/s\b"
+)
 
 
 @dataclass(frozen=True)
@@ -170,6 +178,19 @@ class Result:
     """Title -> cards: {"title": str, "columns": {heading: [{"text": str, "good": bool}, ...]}}."""
     note: str = ""
     """What a reader of the step's numbers must know, such as `kept the base: no epoch was better`. Tables show it."""
+
+
+def is_time(column: str) -> bool:
+    """Return whether a column of this name holds seconds (`time`, `seconds`, `train_s`; not `tokens_per_s`)."""
+    return bool(_TIMES.search(column))
+
+
+def infer_direction(column: str) -> int:
+    """Return 1 if higher is better, -1 if lower is better, 0 if the name does not tell or the column is a time."""
+    name = column.lower().replace("_", " ").replace(" per s", " per_s")
+    if is_time(column):
+        return 0
+    return -1 if _LOWER.search(name) else int(bool(_HIGHER.search(name)))
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import statistics
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from ratchet.orchestrator.job_interface.job import is_time
 from ratchet.orchestrator.job_interface.terminal import clean
 
 NOTHING = "–"
 """Stands for a missing value."""
-
-_TIMES = re.compile(r"(^|[_ ])(time|duration|seconds|secs?)$|(?<!per)[_ ]s$", re.IGNORECASE)
 
 
 class Estimate(float):
@@ -83,11 +81,6 @@ def format_duration(seconds: float | None) -> str:
 def format_timestamp(timestamp: float | None) -> str:
     """Format seconds since 1970: `2025-03-01 14:02 UTC`; a dash for None."""
     return NOTHING if timestamp is None else datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def is_time(column: str) -> bool:
-    """Return whether a column of this name holds seconds (`time`, `seconds`, `train_s`; not `tokens_per_s`)."""
-    return bool(_TIMES.search(column))
 
 
 def is_number(value: Any) -> bool:

@@ -21,6 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from ratchet.orchestrator.atomic_file import write_atomically
+from ratchet.orchestrator.job_interface.job import is_time
 from ratchet.orchestrator.job_interface.terminal import clean
 from ratchet.orchestrator.reporting import charts, formatting, report_json, run_data, sweep_data
 from ratchet.orchestrator.reporting.run_data import RunReport
@@ -82,7 +83,7 @@ _ENVIRONMENT.filters |= {
     "code_block": _quote_code,
     "inline": lambda text: " ".join(_escape_markdown(text).split()),
 }
-_ENVIRONMENT.tests["time"] = formatting.is_time
+_ENVIRONMENT.tests["time"] = is_time
 _SCRIPT = (_FOLDER / "page.js").read_text(encoding="utf-8")
 _ENVIRONMENT.globals |= {
     "style": Markup((_FOLDER / "page.css").read_text(encoding="utf-8")),

@@ -7,14 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ratchet.orchestrator.reporting.formatting import (
-    format_duration,
-    format_timestamp,
-    is_time,
-    judge_difference,
-    pluralize,
-)
-from ratchet.orchestrator.reporting.tables import Table, build_table, collect_columns, infer_direction, is_finite
+from ratchet.orchestrator.job_interface.job import infer_direction, is_time
+from ratchet.orchestrator.reporting.formatting import format_duration, format_timestamp, judge_difference, pluralize
+from ratchet.orchestrator.reporting.tables import Table, build_table, collect_columns, is_finite
 
 Rows = Mapping[str, Mapping[str, float | None]]
 """Summary: label -> column -> value."""

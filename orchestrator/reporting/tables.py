@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ratchet.orchestrator.reporting.formatting import NOTHING, format_cells, is_number, is_time
-
-_LOWER = re.compile(r"loss|error|perplexity|\bppl\b|latency|\brank\b|missing|\bm[as]e\b|\brmse\b|difference")
-_HIGHER = re.compile(
-    r"^[rp]@\d|\bm?ap\b|\bmap@|\bmrr|\bndcg|recall|precision|accuracy|\bacc\b|\bem\b|\bf1\b|exact|\bhits?\b|pass@|\bauc\b"
-    r"|bleu|rouge|lenient|success|solved|correct|per_s\b|/s\b"
-)
-
-
-def infer_direction(column: str) -> int:
-    """Return 1 if higher is better, -1 if lower is better, 0 if the name does not tell or the column is a time."""
-    name = column.lower().replace("_", " ").replace(" per s", " per_s")
-    if is_time(column):
-        return 0
-    return -1 if _LOWER.search(name) else int(bool(_HIGHER.search(name)))
+from ratchet.orchestrator.job_interface.job import infer_direction
+from ratchet.orchestrator.reporting.formatting import NOTHING, format_cells, is_number
 
 
 def find_best(

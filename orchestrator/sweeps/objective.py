@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ratchet.errors import RecipeError
+from ratchet.orchestrator.job_interface.job import infer_direction
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.plan import describe_inputs
 from ratchet.orchestrator.recipe import match_steps
-from ratchet.orchestrator.reporting.tables import infer_direction
 from ratchet.orchestrator.step import Step, Summary, check_metric
 
 

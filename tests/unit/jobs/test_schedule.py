@@ -14,6 +14,7 @@ from ratchet.errors import InputError
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.loop import TrainingLoop
 from ratchet.jobs.training.schedule import TrainHistory, is_better, learning_rate_at
+from ratchet.orchestrator.sweeps.objective import Objective
 
 
 def test_a_warm_up_longer_than_the_run_is_refused() -> None:
@@ -37,6 +38,13 @@ def test_the_rate_rises_then_never_rises_again(steps: int, warmup: float, schedu
 def test_without_a_metric_the_later_evaluation_is_the_better_one() -> None:
     assert is_better("map@25", {"loss": 2.0}, {"loss": 1.0})
     assert not is_better("map@25", {"map@25": 0.5}, {"map@25": 0.5})
+
+
+@pytest.mark.parametrize("metric", ["eval_loss", "perplexity", "mean_rank", "accuracy", "map@25", "hit@10", "p@5"])
+def test_training_and_sweeps_prefer_the_same_values(metric: str) -> None:
+    sweeps_maximize = Objective("train", f"valid/{metric}", metric, trained=True).maximize
+    assert is_better(metric, {metric: 2.0}, {metric: 1.0}) == sweeps_maximize
+    assert is_better(metric, {metric: 1.0}, {metric: 2.0}) != sweeps_maximize
 
 
 def test_checkpoints_are_as_many_steps_apart_however_short_epochs_are() -> None:

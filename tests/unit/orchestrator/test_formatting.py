@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from ratchet.orchestrator.job_interface.job import is_time
 from ratchet.orchestrator.job_interface.terminal import clean
-from ratchet.orchestrator.reporting.formatting import format_cells, format_compact, format_duration, is_time, shorten
+from ratchet.orchestrator.reporting.formatting import format_cells, format_compact, format_duration, shorten
 
 
 def test_texts_for_people():

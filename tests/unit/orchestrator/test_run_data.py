@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from ratchet.orchestrator.job_interface.job import infer_direction
 from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.run_data import (
     StepReport,
@@ -14,7 +15,7 @@ from ratchet.orchestrator.reporting.run_data import (
     group_curves,
     shorten_names,
 )
-from ratchet.orchestrator.reporting.tables import find_best, infer_direction
+from ratchet.orchestrator.reporting.tables import find_best
 
 
 @pytest.mark.parametrize(
