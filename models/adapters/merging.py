@@ -142,5 +142,7 @@ def _write_config(base: Path, target: Path, reranker_config: RerankerConfig) -> 
     classes: Any = (
         transformers.MODEL_FOR_CAUSAL_LM_MAPPING if decoder else transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
     )
+    if not decoder:
+        reranker.set_filler(config, transformers.AutoTokenizer.from_pretrained(base))
     config.architectures = [classes[type(config)].__name__]
     config.save_pretrained(target)

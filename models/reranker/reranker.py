@@ -46,12 +46,8 @@ class Reranker:
         self.tokens = PairTokenizer(tokenizer, reranker_config)
         self.reranker_config = reranker_config
         self.device = next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
-        self.filler: int = tokenizer.pad_token_id
-        if reranker_config.kind == "cross_encoder":
-            own = model.config.get_text_config()
-            if own.pad_token_id not in range(own.vocab_size):
-                own.pad_token_id = self.filler
-            self.filler = own.pad_token_id  # a decoder is scored at the last token that is not this one
+        classifies = reranker_config.kind == "cross_encoder"
+        self.filler: int = set_filler(model.config, tokenizer) if classifies else tokenizer.pad_token_id
         self.shares_prefixes = reranker_config.kind == "yes_no" and can_share_prefix(model, reranker_config.max_length)
         """Whether pairs of a query share a row."""
         self.head = _rows_of_head(model, self.tokens.answers) if reranker_config.kind == "yes_no" else None
@@ -186,6 +182,15 @@ def load(
     if decoder and not streamed and not any(map(is_partitioned, model.parameters())):
         _check_head(reranker)
     return reranker
+
+
+def set_filler(config: Any, tokenizer: Any) -> int:
+    """Return the token of a classifier's padding; of the tokenizer where the config has none, which is then set. A
+    decoder is scored at the last other token."""
+    own = config.get_text_config()
+    if own.pad_token_id not in range(own.vocab_size):
+        own.pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    return own.pad_token_id
 
 
 def can_score(base: Path) -> bool:

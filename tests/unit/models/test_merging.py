@@ -20,6 +20,7 @@ from tokenizers import processors
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora, merging
 from ratchet.models.adapters.shard_merge import merge_shards, read_main_dtype
+from ratchet.models.decoder.tiny_decoder import save_decoder
 from ratchet.models.embedder import encoder, projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.embedder.sentence_transformers_layout import write_layout
@@ -229,6 +230,28 @@ def test_adapters_of_other_libraries_merge_as_their_base_is_used(tiny: dict[str,
     shutil.copytree(tiny["qwen2"], named)
     assert find_usage(named) == "reranker"
     assert find_usage(named, embedder_adapter(named, tmp_path / "embedder")) == "embedder"
+
+
+@pytest.mark.parametrize("filler", [None, -1, 2])
+def test_a_merged_decoder_with_a_classifier_scores_batches_in_transformers(tmp_path: Path, filler: int | None) -> None:
+    base = tmp_path / "base"
+    sizes = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    save_decoder(base, ["w1 w2 w3"], **sizes, max_position_embeddings=64, seed=0)
+    config = transformers.AutoConfig.from_pretrained(base, num_labels=1, pad_token_id=None)
+    model = transformers.Qwen2ForSequenceClassification(config)
+    model.config.pad_token_id = filler
+    model.save_pretrained(base)
+    adapter = reranker_adapter(base, tmp_path / "adapter", RerankerConfig("cross_encoder", 64))
+    assert merged(base, adapter, tmp_path / "merged").drift < 1e-4
+    ours = reranker.load(tmp_path / "merged", dtype="float32", device="cpu")
+    assert ours.filler == (ours.tokens.tokenizer.pad_token_id if filler in (None, -1) else filler)
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged").eval()
+    rows = [[5, 6, 7], [8, 9]]
+    padded = torch.tensor([rows[0], [*rows[1], ours.filler]])
+    with torch.no_grad():
+        together = theirs(padded, attention_mask=torch.tensor([[1, 1, 1], [1, 1, 0]])).logits[:, 0]
+        alone = torch.cat([theirs(torch.tensor([row])).logits[:, 0] for row in rows])
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
