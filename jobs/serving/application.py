@@ -6,6 +6,8 @@ import asyncio
 import base64
 import secrets
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -83,8 +85,9 @@ class ModelServer:
             {name: load(Path(folders[name]), device=device) for name, usage in usages.items() if usage == wanted}
             for wanted, load in (("embedder", encoder.load), ("reranker", reranker.load))
         )
-        # One batch at a time: concurrent ones would share the same processor, and keep their activations meanwhile.
-        self.lock = asyncio.Lock()
+        # One request at a time: concurrent ones would share the same processor, and keep their activations meanwhile.
+        # A thread also ends the request of a client that is gone before it begins the next one.
+        self.thread = ThreadPoolExecutor(1)
 
     @application.get("/health")
     async def health(self) -> dict[str, str]:
@@ -110,8 +113,8 @@ class ModelServer:
             nonlocal tokens
             tokens += int(tokens_B.sum())
 
-        async with self.lock:
-            vectors_ND = await asyncio.to_thread(model.encode, texts, role, progress=count)
+        encode = partial(model.encode, texts, role, progress=count)
+        vectors_ND = await asyncio.get_running_loop().run_in_executor(self.thread, encode)
         if request.dimensions:
             vectors_ND = vectors_ND[:, : request.dimensions]
             vectors_ND = vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-12)
@@ -128,8 +131,8 @@ class ModelServer:
         self._check_token(authorization)
         name = request.model or next(iter(self.rerankers), "")
         model = self._find(self.rerankers, name, "reranker")
-        async with self.lock:
-            (scores,) = await asyncio.to_thread(model.score, [request.query], [request.documents])
+        score = partial(model.score, [request.query], [request.documents])
+        (scores,) = await asyncio.get_running_loop().run_in_executor(self.thread, score)
         probabilities = 1 / (1 + np.exp(-scores.astype(np.float64)))
         order = np.argsort(-scores, kind="stable")[: request.top_n].tolist()
         results = [
