@@ -68,10 +68,7 @@ class Conversations:
 
     def tokenize_prompt(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> list[int]:
         """Return the token ids up to the answer to the last question. answers: to all questions but the last."""
-        ids = list(self.start)
-        for segment, _ in self._split_segments(system, questions, answers):
-            ids += self._tokenize(segment)
-        return ids
+        return self.tokenize_sample(system, questions, answers).ids
 
     def tokenize_sample(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> Tokens:
         """Tokenize a whole conversation. Labels are the answers, including the token that ends each."""

@@ -118,7 +118,11 @@ def test_a_template_that_ends_answers_with_nothing_gets_the_end_of_sequence() ->
     fast = tokenizer()
     fast.chat_template = "{% for m in messages %}{{ m.content }}|{% endfor %}"
     talks = Conversations(fast)
-    assert shown(talks, talks.tokenize_sample("", ["Q"], ["A"])) == "Q|[A|<end>]"
+    found = talks.tokenize_sample("", ["Q", "R"], ["A", "B"])
+    assert shown(talks, found) == "Q|[A|<end>]R|[B|<end>]"
+    asked = talks.tokenize_prompt("", ["Q", "R"], ["A"])
+    assert found.ids[: len(asked)] == asked
+    assert talks.tokenizer.decode(asked) == "Q|A|<end>R|"
 
 
 def test_what_cannot_be_rendered_is_named() -> None:
