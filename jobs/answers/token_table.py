@@ -3,6 +3,7 @@ memory."""
 
 from __future__ import annotations
 
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from ratchet.errors import InputError
 from ratchet.models.decoder.conversation import Tokens
 from ratchet.models.losses.causal_lm_loss import TeacherLogprobs
 
+TALK = itemgetter("system", "questions", "targets")
+"""What `Conversations.tokenize_samples` takes, from a row of SAMPLES."""
 TOKENS = pa.schema(
     {"id": pa.string(), "labels": pa.int32(), "ids": pa.list_(pa.int32()), "trained": pa.list_(pa.bool_())}
 )

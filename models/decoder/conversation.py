@@ -10,7 +10,7 @@ a label never begins inside a token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, zip_longest
 from typing import Any
@@ -72,11 +72,21 @@ class Conversations:
 
     def tokenize_sample(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> Tokens:
         """Tokenize a whole conversation. Labels are the answers, including the token that ends each."""
-        ids = list(self.start)
-        trained = [False] * len(ids)
-        for segment, own in self._split_segments(system, questions, answers):
-            found, labels = self._tokenize(segment), 0
-            if own:
+        return self.tokenize_samples([(system, questions, answers)])[0]
+
+    def tokenize_samples(self, talks: Iterable[tuple[str, Sequence[str], Sequence[str]]]) -> list[Tokens]:
+        """Tokenize conversations (system, questions, answers) as `tokenize_sample` and, with one answer fewer than
+        questions, `tokenize_prompt` do. Fast tokenizers use all processors."""
+        split = [self._split_segments(*talk) for talk in talks]
+        texts = [text for segments in split for text, _ in segments]
+        ids = iter(self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else ())
+        return [self._join_segments((next(ids), is_answer) for _, is_answer in segments) for segments in split]
+
+    def _join_segments(self, segments: Iterable[tuple[list[int], bool]]) -> Tokens:
+        ids, trained = list(self.start), [False] * len(self.start)
+        for found, is_answer in segments:
+            labels = 0
+            if is_answer:
                 if not self.ends.intersection(found):
                     found = [*found, self.tokenizer.eos_token_id]
                 labels = next(number for number, token in enumerate(found, 1) if token in self.ends)
@@ -105,11 +115,8 @@ class Conversations:
         answers."""
         (_, _), (answer, _) = self._split_segments("", ["a"], ["b"])
         special = set(self.tokenizer.all_special_ids)
-        closing = next((token for token in self._tokenize(answer) if token in special), None)
-        return frozenset({self.tokenizer.eos_token_id} | ({closing} if closing is not None else set()))
-
-    def _tokenize(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        closing = [token for token in self.tokenizer(answer, add_special_tokens=False)["input_ids"] if token in special]
+        return frozenset([self.tokenizer.eos_token_id, *closing[:1]])
 
     def _split_segments(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> list[tuple[str, bool]]:
         """Return the segments (text, whether it is an answer), alternating."""

@@ -35,18 +35,6 @@ class ConversationState:
         """The name from which the next answer's seed is derived."""
         return f"{self.name}/{len(self.answers)}"
 
-    def tokenize_prompt(self, conversations: Conversations, max_prompt_length: int | None = None) -> list[int]:
-        """Return the token ids up to the next answer. Raises ModelError for more than `max_prompt_length`: prompts are
-        not truncated."""
-        asked = self.questions[: len(self.answers) + 1]
-        ids = conversations.tokenize_prompt(self.system, asked, self.answers)
-        if max_prompt_length is not None and len(ids) > max_prompt_length:
-            raise ModelError(
-                f"prompt of {self.name}: {len(ids)} tokens; expected at most {max_prompt_length}; raise"
-                " max_prompt_length, or leave it out"
-            )
-        return ids
-
     def add(self, prompt: Sequence[int], ids: Sequence[int], conversations: Conversations, sampling: Sampling) -> None:
         """Add the generated tokens of the next answer."""
         answer = conversations.decode(ids)
@@ -57,6 +45,22 @@ class ConversationState:
         self.length = len(prompt) + len(ids)
         self.answers.append(answer)
         self.truncated.append(len(ids) >= sampling.max_new_tokens and not ended)
+
+
+def tokenize_prompts(
+    talks: Sequence[ConversationState], conversations: Conversations, max_prompt_length: int | None = None
+) -> list[list[int]]:
+    """Return the token ids of each conversation up to its next answer. Raises ModelError for more than
+    `max_prompt_length`: prompts are not truncated."""
+    asked = [(talk.system, talk.questions[: len(talk.answers) + 1], talk.answers) for talk in talks]
+    prompts = [tokens.ids for tokens in conversations.tokenize_samples(asked)]
+    for talk, ids in zip(talks, prompts, strict=True):
+        if max_prompt_length is not None and len(ids) > max_prompt_length:
+            raise ModelError(
+                f"prompt of {talk.name}: {len(ids)} tokens; expected at most {max_prompt_length}; raise"
+                " max_prompt_length, or leave it out"
+            )
+    return prompts
 
 
 def converse(
@@ -73,7 +77,7 @@ def converse(
     progress(answers, generated tokens) of each batch is called after it.
     """
     while going := [talk for talk in talks if len(talk.answers) < len(talk.questions)]:
-        prompts = [talk.tokenize_prompt(decoder.conversations, max_prompt_length) for talk in going]
+        prompts = tokenize_prompts(going, decoder.conversations, max_prompt_length)
         names = [talk.next_name for talk in going]
         found = generate(decoder, prompts, names, sampling, batch_tokens=batch_tokens, progress=progress)
         for talk, prompt, ids in zip(going, prompts, found, strict=True):

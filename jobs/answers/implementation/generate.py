@@ -31,7 +31,7 @@ from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows
 from ratchet.jobs.distributed.vllm_shards import Request, Task, run_engine
 from ratchet.models.decoder import decoder
-from ratchet.models.decoder.multi_turn import ConversationState, converse
+from ratchet.models.decoder.multi_turn import ConversationState, converse, tokenize_prompts
 from ratchet.models.decoder.sampling import Sampling
 from ratchet.models.vllm import make_sampling_params
 from ratchet.orchestrator.job_interface import Context, Result
@@ -73,12 +73,11 @@ class Worker:
     def _complete(self, samples: Sequence[Sample], progress: Callable[[int, int], None]) -> list[dict[str, Any]]:
         """Return rows of COMPLETIONS. All conversations finish a turn before the next begins."""
         start = time.perf_counter()
-        conversations = _start_conversations(samples, self.config.num_completions)
-        flat = [conversation for own in conversations for conversation in own]
+        talks = _start_conversations(samples, self.config.num_completions)
         limits = {"batch_tokens": self.batch_tokens, "max_prompt_length": self.config.max_prompt_length}
-        converse(self.decoder, flat, self.sampling, progress=progress, **limits)
+        converse(self.decoder, talks, self.sampling, progress=progress, **limits)
         seconds = (time.perf_counter() - start) / len(samples) if self.config.measure_latency else None
-        return _make_rows(samples, conversations, self.decoder.tokenizer, seconds)
+        return _make_rows(samples, talks, self.decoder.tokenizer, seconds)
 
 
 class ShardClient:
@@ -92,21 +91,19 @@ class ShardClient:
         self.sampling = _make_sampling(config, inputs)
 
     def requests(self, source: Path) -> list[Request]:
+        talks = _start_conversations(_read_samples(source), self.config.num_completions)
+        prompts = tokenize_prompts(talks, self.conversations, self.config.max_prompt_length)
         return [
-            (
-                np.array(conversation.tokenize_prompt(self.conversations, self.config.max_prompt_length), np.int32),
-                make_sampling_params(self.sampling, self.conversations.ends, conversation.next_name),
-            )
-            for own in _start_conversations(_read_samples(source), self.config.num_completions)
-            for conversation in own
+            (np.array(ids, np.int32), make_sampling_params(self.sampling, self.conversations.ends, talk.next_name))
+            for talk, ids in zip(talks, prompts, strict=True)
         ]
 
     def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
         samples = _read_samples(source)
-        conversations = _start_conversations(samples, self.config.num_completions)
-        for one, answer in zip((one for own in conversations for one in own), answers, strict=True):
-            one.add(one.tokenize_prompt(self.conversations), answer.tolist(), self.conversations, self.sampling)
-        rows = _make_rows(samples, conversations, self.conversations.tokenizer, None)
+        talks = _start_conversations(samples, self.config.num_completions)
+        for talk, prompt, ids in zip(talks, tokenize_prompts(talks, self.conversations), answers, strict=True):
+            talk.add(prompt, ids.tolist(), self.conversations, self.sampling)
+        rows = _make_rows(samples, talks, self.conversations.tokenizer, None)
         write_table(target, pa.Table.from_pylist(rows, COMPLETIONS))
         return {"rows": len(rows), "tokens": tokens}
 
@@ -126,21 +123,20 @@ def _read_samples(shard: Path) -> list[Sample]:
     return [row_to_sample(row) for row in pq.read_table(shard).to_pylist()]
 
 
-def _start_conversations(samples: Sequence[Sample], num_completions: int) -> list[list[ConversationState]]:
+def _start_conversations(samples: Sequence[Sample], num_completions: int) -> list[ConversationState]:
     """Return the conversations of each sample, one per completion, without answers."""
     return [
-        [
-            ConversationState(f"{sample.id}/{number}", sample.system, [question for question, _ in sample.turns])
-            for number in range(num_completions)
-        ]
+        ConversationState(f"{sample.id}/{number}", sample.system, [question for question, _ in sample.turns])
         for sample in samples
+        for number in range(num_completions)
     ]
 
 
 def _make_rows(
-    samples: Sequence[Sample], talks: Sequence[Sequence[ConversationState]], tokenizer: Any, seconds: float | None
+    samples: Sequence[Sample], talks: Sequence[ConversationState], tokenizer: Any, seconds: float | None
 ) -> list[dict[str, Any]]:
     """Return rows of COMPLETIONS. talks: the conversations of each sample. seconds: the time that a sample took."""
+    each = len(talks) // max(1, len(samples))
     return [
         {
             **{name: value for name, value in sample_to_row(sample).items() if name in COMPLETIONS.names},
@@ -152,7 +148,8 @@ def _make_rows(
             "generated_tokens": [one.generated_tokens for one in own],
             "seconds": seconds,
         }
-        for sample, own in zip(samples, talks, strict=True)
+        for number, sample in enumerate(samples)
+        for own in [talks[number * each : (number + 1) * each]]
     ]
 
 
@@ -168,8 +165,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     total = count_rows(shards, SAMPLES.names)
     conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
     for path in shards:  # before a model is loaded: with another limit this is another step, without its answers
-        for (talk,) in _start_conversations(_read_samples(path), 1):
-            talk.tokenize_prompt(conversations, config.max_prompt_length)
+        tokenize_prompts(_start_conversations(_read_samples(path), 1), conversations, config.max_prompt_length)
     config = resolve_dtype(context, config)
     check_vllm(config, inputs)  # at plan time the samples may not have existed
     counts = run_engine(context, shards, config, inputs, Worker, ShardClient, total)

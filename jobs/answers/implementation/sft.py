@@ -21,7 +21,7 @@ from ratchet.data.triplets import distribute, split_epoch
 from ratchet.errors import InputError
 from ratchet.jobs.answers.answering_task import AnsweringTask
 from ratchet.jobs.answers.sft import DEFAULT_MAX_LENGTH, LEARNING_RATES, Config, Inputs
-from ratchet.jobs.answers.token_table import TOKENS, Teacher, TokenTable
+from ratchet.jobs.answers.token_table import TALK, TOKENS, Teacher, TokenTable
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.finetuning import run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
@@ -66,8 +66,8 @@ class TrainTask(AnsweringTask):
         def tokenize(path: Path) -> pa.Table:
             nonlocal too_long
             kept = []
-            for row in pq.read_table(path, columns=SAMPLES.names).to_pylist():
-                tokens = self.decoder.conversations.tokenize_sample(row["system"], row["questions"], row["targets"])
+            rows = pq.read_table(path, columns=SAMPLES.names).to_pylist()
+            for row, tokens in zip(rows, self.decoder.conversations.tokenize_samples(map(TALK, rows)), strict=True):
                 if len(tokens.ids) > self.max_length:
                     too_long += 1
                 else:

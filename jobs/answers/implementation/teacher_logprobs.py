@@ -15,6 +15,7 @@ from ratchet.data.tasks.task import SAMPLES, read_task_file, write_task_name
 from ratchet.errors import InputError
 from ratchet.jobs.answers.chat_options import read_chat
 from ratchet.jobs.answers.teacher_logprobs import Config, Inputs
+from ratchet.jobs.answers.token_table import TALK
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.models.batching import batch_by_tokens
@@ -36,8 +37,7 @@ class Worker:
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         samples = pq.read_table(source).to_pylist()
-        tokenize = self.decoder.conversations.tokenize_sample
-        tokens = [tokenize(own["system"], own["questions"], own["targets"]) for own in samples]
+        tokens = self.decoder.conversations.tokenize_samples(map(TALK, samples))
         rows: list[dict[str, Any]] = [{} for _ in samples]
         done = 0
         for batch in batch_by_tokens([len(one.ids) for one in tokens], self.batch_tokens) if tokens else []:
@@ -58,18 +58,19 @@ class Worker:
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
-    tokenize = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0]).tokenize_sample
+    conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
     # Before the model is loaded: with another limit this is another step, and what was computed would be lost.
-    for row in (row for path in shards for row in pq.read_table(path).to_pylist()):
-        if (size := len(tokenize(row["system"], row["questions"], row["targets"]).ids)) > config.max_length:
-            raise InputError(
-                f"teacher_logprobs.max_length: sample {row['id']} has {size} tokens; expected at most"
-                f" {config.max_length}; raise it, or remove the sample"
-            )
+    for rows in (pq.read_table(path).to_pylist() for path in shards):
+        for row, tokens in zip(rows, conversations.tokenize_samples(map(TALK, rows)), strict=True):
+            if len(tokens.ids) > config.max_length:
+                raise InputError(
+                    f"teacher_logprobs.max_length: sample {row['id']} has {len(tokens.ids)} tokens; expected at most"
+                    f" {config.max_length}; raise it, or remove the sample"
+                )
     device = name_device(context.resources.gpus)
     config = resolve_dtype(context, config)
     arguments = {"config": config, "inputs": inputs, "batch_tokens": context.resources.batch_tokens, "device": device}
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
     write_task_name(context.out, **read_task_file(inputs.samples))
-    tokens = counts.get("tokens", 0)
-    return Result({"samples": counts["rows"], "tokens": tokens, "top_k": config.top_k, "dtype": config.dtype})
+    numbers = {"samples": counts["rows"], "tokens": counts.get("tokens", 0)}
+    return Result({**numbers, "top_k": config.top_k, "dtype": config.dtype})

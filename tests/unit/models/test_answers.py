@@ -20,7 +20,7 @@ from ratchet.errors import ModelError
 from ratchet.models.batching import batch_by_tokens
 from ratchet.models.decoder import decoder
 from ratchet.models.decoder.conversation import Conversations, Tokens
-from ratchet.models.decoder.multi_turn import ConversationState, converse
+from ratchet.models.decoder.multi_turn import ConversationState, converse, tokenize_prompts
 from ratchet.models.decoder.sampling import InverseTransformSampler, Sampling, draw_uniforms, generate
 from ratchet.models.losses import causal_lm_loss
 
@@ -82,6 +82,33 @@ def test_labels_are_the_answers_and_what_ends_them(tiny: decoder.Decoder) -> Non
         assert found.ids[: len(asked)] == asked
         assert found.trained[len(asked)]
     assert talks.decode([*talks.tokenizer("4")["input_ids"], 3, 5, 6]) == "4"
+
+
+class Counting:
+    """A tokenizer that counts its calls."""
+
+    def __init__(self, own: Any) -> None:
+        self.own, self.calls = own, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.own, name)
+
+    def __call__(self, *given: Any, **options: Any) -> Any:
+        self.calls += 1
+        return self.own(*given, **options)
+
+
+def test_many_conversations_are_tokenized_in_one_call_as_each_by_itself(folder: Path, tiny: decoder.Decoder) -> None:
+    talks, alone = decoder.load_conversations(folder), tiny.conversations
+    questions, systems = ["1+1?", "and 2+2?"], ["Be brief.", ""] * 3
+    samples = [(system, questions, [f"{n}", "It is 4"]) for n, system in enumerate(systems)]
+    states = [ConversationState("a", system, questions, [f"{n}"] * (n % 2)) for n, system in enumerate(systems)]
+    asked = [(one.system, questions[: len(one.answers) + 1], one.answers) for one in states]
+    counting = talks.tokenizer = Counting(talks.tokenizer)
+    assert talks.tokenize_samples(samples) == [alone.tokenize_sample(*one) for one in samples]
+    assert tokenize_prompts(states, talks) == [alone.tokenize_prompt(*one) for one in asked]
+    assert counting.calls == 2
+    assert talks.tokenize_samples([]) == tokenize_prompts([], talks) == []
 
 
 def test_a_tokenizer_without_template_gets_a_plain_one() -> None:
