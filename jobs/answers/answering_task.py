@@ -7,7 +7,7 @@ from typing import Any
 
 from ratchet.data.tables import read_shards
 from ratchet.data.tasks import read_task
-from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, read_task_name, row_to_sample, write_task_name
+from ratchet.data.tasks.task import CORRECT, SAMPLES, read_task_name, row_to_sample, write_task_name
 from ratchet.errors import InputError
 from ratchet.jobs.answers.chat_options import read_chat
 from ratchet.jobs.training.finetuning import FinetuneTask
@@ -39,7 +39,8 @@ class AnsweringTask(FinetuneTask):
         options: dict[str, Any] = {"dtype": dtype or config.dtype, "template_arguments": arguments}
         self.decoder = self.load(decoder.load, inputs.base, **options)
         self.model = self.decoder.model = self.make_trainable(self.decoder.model, task="CAUSAL_LM")
-        self.valid_samples = read_samples(inputs.valid)[: config.valid_samples]
+        held_out = read_shards(inputs.valid, SAMPLES.names).slice(0, config.valid_samples)
+        self.valid_samples = [row_to_sample(row) for row in held_out.to_pylist()]
 
     def save(self, folder: Path) -> None:
         super().save(folder)
@@ -57,8 +58,3 @@ class AnsweringTask(FinetuneTask):
             for verification in self.task.verify(sample.gold, conversation.answers)
         ]
         return labels.count(CORRECT), len(labels)
-
-
-def read_samples(folder: Path) -> list[Sample]:
-    """Read all samples of a folder that `prepare_tasks` wrote."""
-    return [row_to_sample(row) for row in read_shards(folder, SAMPLES.names).to_pylist()]

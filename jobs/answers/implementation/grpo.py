@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from transformers import TrainerCallback
 
-from ratchet.data.tasks.task import CORRECT, Sample, Task
+from ratchet.data.tables import read_shards
+from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, Task, row_to_sample
 from ratchet.errors import InputError
-from ratchet.jobs.answers.answering_task import AnsweringTask, read_samples
+from ratchet.jobs.answers.answering_task import AnsweringTask
 from ratchet.jobs.answers.grpo import Config, Inputs, Options, check_samples, make_options
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.finetuning import run_finetuning
@@ -34,17 +35,26 @@ class GrpoTask(AnsweringTask, TrainerTask):
         # Where all weights are trained, bfloat16 is a cast of float32 ones.
         super().__init__(worker, config, inputs, resources, dtype="float32" if config.method == "full" else None)
         self.steps = [config.steps]
-        tokenize = self.decoder.conversations.tokenize_prompt
-        found = [(sample, tokenize(sample.system, [sample.turns[0][0]], [])) for sample in read_samples(inputs.train)]
-        if not (kept := [(sample, ids) for sample, ids in found if len(ids) <= config.max_prompt_length]):
+        self.table = read_shards(inputs.train, SAMPLES.names)
+        parts = (map(row_to_sample, part.to_pylist()) for part in self.table.to_batches(1024))
+        size_N = np.array([len(ids) for part in parts for ids in self._tokenize(part)])
+        if not len(kept_N := np.flatnonzero(size_N <= config.max_prompt_length)):
             raise InputError(
-                f"grpo.max_prompt_length: {config.max_prompt_length} given, and all {len(found)} prompts of"
+                f"grpo.max_prompt_length: {config.max_prompt_length} given, and all {len(size_N)} prompts of"
                 f" {inputs.train} are longer; expected some that fit; raise it"
             )
-        counts.write_text(json.dumps({"samples": len(kept), "too_long": len(found) - len(kept)}))
-        order = draw_order(len(kept), config.steps * config.batch_size, config.seed)
-        self.questions = [kept[i] for i in order]
-        """The question of each draw, and its prompt as token ids; `batch_size` of them per training step."""
+        counts.write_text(json.dumps({"samples": len(kept_N), "too_long": len(size_N) - len(kept_N)}))
+        self.row_D = kept_N[draw_order(len(kept_N), config.steps * config.batch_size, config.seed)]
+        """The sample of each draw; `batch_size` of them per training step."""
+        self.longest = int(size_N[self.row_D].max())
+
+    def _find_sample(self, draw: str) -> Sample:
+        return row_to_sample(self.table.slice(int(self.row_D[int(draw)]), 1).to_pylist()[0])
+
+    def _tokenize(self, samples: Iterable[Sample]) -> list[list[int]]:
+        """Return the prompts of samples as token ids."""
+        tokenize = self.decoder.conversations.tokenize_samples
+        return [tokens.ids for tokens in tokenize((one.system, [one.turns[0][0]], []) for one in samples)]
 
     def evaluate(self) -> Evaluation:
         correct, questions = self.verify_answers()
@@ -83,7 +93,7 @@ class GrpoTask(AnsweringTask, TrainerTask):
                 self.model,
                 reward_funcs=self._score,
                 args=settings,
-                train_dataset=Dataset.from_dict({"prompt": [str(draw) for draw in range(len(self.questions))]}),
+                train_dataset=Dataset.from_dict({"prompt": [str(draw) for draw in range(len(self.row_D))]}),
                 processing_class=self.decoder.tokenizer,
                 callbacks=[callback],
                 optimizers=optimizers,
@@ -102,8 +112,8 @@ class GrpoTask(AnsweringTask, TrainerTask):
 
     def _rows_per_pass(self, rows: int) -> int:
         """Return the largest number of completions that fit into a forward pass and divide those of a training step."""
-        longest = max(len(ids) for _, ids in self.questions) + self.config.max_new_tokens
-        most = self.resources.micro_batch_size or max(1, self.pass_tokens // longest)
+        length = self.longest + self.config.max_new_tokens
+        most = self.resources.micro_batch_size or max(1, self.pass_tokens // length)
         return next(count for count in range(min(rows, most), 0, -1) if rows % count == 0)
 
     def _answer(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
@@ -112,7 +122,7 @@ class GrpoTask(AnsweringTask, TrainerTask):
         A draw stands there once per completion. What is sampled depends on (seed, draw, completion, position)."""
         config = self.config
         sampling = Sampling(config.temperature, max_new_tokens=config.max_new_tokens, stop=self.stop, seed=config.seed)
-        ids = [self.questions[int(draw)][1] for draw in prompts]
+        ids = self._tokenize(map(self._find_sample, prompts))
         names = [f"{draw}/{number % config.num_completions}" for number, draw in enumerate(prompts)]
         with trainer.accelerator.autocast():
             answers = generate(self.decoder, ids, names, sampling, batch_tokens=self.resources.batch_tokens)
@@ -124,7 +134,7 @@ class GrpoTask(AnsweringTask, TrainerTask):
         """Return the reward of each completion: TRL's reward function."""
         decode = self.decoder.conversations.decode
         return [
-            compute_reward(self.task, self.questions[int(draw)][0], decode(ids))
+            compute_reward(self.task, self._find_sample(draw), decode(ids))
             for draw, ids in zip(prompts, completion_ids, strict=True)
         ]
 

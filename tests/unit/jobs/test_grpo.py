@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,18 @@ import transformers
 from grpo_files import FAST, make_grpo_files
 from transformers import TrainerCallback
 
-from ratchet.data.tables import write_shards
+from ratchet.data.tables import read_shards, write_shards
 from ratchet.data.tasks import get_task
 from ratchet.data.tasks.countdown import make_sample
-from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, Verification, sample_to_row, write_task_name
+from ratchet.data.tasks.task import (
+    CORRECT,
+    SAMPLES,
+    Sample,
+    Verification,
+    row_to_sample,
+    sample_to_row,
+    write_task_name,
+)
 from ratchet.errors import InputError
 from ratchet.jobs.answers import grpo, sft
 from ratchet.jobs.answers.implementation.grpo import GrpoTask, compute_reward, draw_order, run
@@ -56,6 +65,23 @@ def test_all_questions_are_drawn_before_one_is_drawn_again() -> None:
         assert sorted(order[first : first + 7]) == list(range(7))
     assert len(order) == 17
     assert (draw_order(7, 9, seed=3) == order[:9]).all(), "a longer run begins alike"
+
+
+def test_samples_are_read_as_they_are_drawn(inputs: grpo.Inputs, tmp_path: Path) -> None:
+    def count() -> int:
+        gc.collect()
+        return sum(type(one) is Sample for one in gc.get_objects())
+
+    before, config = count(), dataclasses.replace(FAST, valid_samples=1)
+    task = make_task(config, inputs, tmp_path)
+    assert count() - before == 1, "only held-out samples are kept in memory"
+    rows = read_shards(inputs.train).to_pylist()
+    order = draw_order(len(rows), config.steps * config.batch_size, config.seed)
+    drawn = [row_to_sample(rows[row]) for row in order]
+    assert [task._find_sample(str(draw)) for draw in range(len(order))] == drawn
+    tokenize = task.decoder.conversations.tokenize_prompt
+    assert task._tokenize(drawn) == [tokenize(one.system, [one.turns[0][0]], []) for one in drawn]
+    assert task.longest == max(map(len, task._tokenize(drawn)))
 
 
 @pytest.mark.slow
