@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tiny_models import save_chat_model
+
 from ratchet.data.tables import write_shards
 from ratchet.data.tasks.task import SAMPLES, Sample, sample_to_row, write_task_name
 from ratchet.jobs.answers import grpo
-from ratchet.models.decoder.tiny_decoder import save_decoder
 
 VERIFIER = "def verify(gold, answers):\n    return '' < answers[0][:1] <= '~'\n"
 FAST = grpo.Config(
@@ -32,14 +33,5 @@ def make_grpo_files(folder: Path) -> grpo.Inputs:
         write_shards(folder / name, rows, SAMPLES, 10)
         write_task_name(folder / name, "chat", verifier="verify", code=VERIFIER, file="mine.py")
         texts += [question for question, _ in turns]
-    save_decoder(
-        folder / "base",
-        texts,
-        vocab_size=300,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=256,
-        seed=0,
-    )
+    save_chat_model(folder / "base", texts)
     return grpo.Inputs(folder / "base", folder / "train", folder / "valid")

@@ -15,12 +15,12 @@ import torch
 from ray import cloudpickle
 from safetensors.torch import load_file
 from step_process import run_step
+from tiny_models import save_chat_model
 
 from ratchet.data.tables import write_shards
 from ratchet.data.tasks.task import SAMPLES, Sample, sample_to_row, write_task_name
 from ratchet.jobs.answers import sft
 from ratchet.jobs.answers.implementation import sft as implementation
-from ratchet.models.decoder.tiny_decoder import save_decoder
 from ratchet.models.losses import causal_lm_loss
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 
@@ -84,16 +84,7 @@ def make_inputs(folder: Path) -> sft.Inputs:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     texts = write_samples(folder / "train", 20, 0)
     write_samples(folder / "valid", 9, 1)
-    save_decoder(
-        folder / "fresh",
-        texts,
-        vocab_size=300,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=256,
-        seed=0,
-    )
+    save_chat_model(folder / "fresh", texts)
     fresh = sft.Inputs(folder / "fresh", folder / "train", folder / "valid")
     config = dataclasses.replace(CONFIG, method="full", epochs=15, learning_rate=1e-2, eval_steps=45)
     train(folder / "base", config, fresh)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
+
+from ratchet.models.decoder.tiny_decoder import save_decoder
 
 WORDS = [f"w{i}" for i in range(40)]
 
@@ -41,4 +44,11 @@ def save_model(folder: Path, kind: str) -> Path:
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=splits, pad_token="[PAD]", eos_token="[END]", unk_token="[UNK]", model_max_length=64
     ).save_pretrained(folder)
+    return folder
+
+
+def save_chat_model(folder: Path, texts: Iterable[str], **sizes: int) -> Path:
+    """A random Qwen2 model with a chat tokenizer trained on the texts. sizes: those that are not as here."""
+    usual = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 256}
+    save_decoder(folder, texts, vocab_size=300, seed=0, **usual | sizes)
     return folder

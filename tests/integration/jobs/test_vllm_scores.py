@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
+from tiny_models import save_chat_model
 from torch.nn import functional
 
 from ratchet.data.tables import CORPUS, MINED, RANKED, open_mapped, read_shards, write_shards
@@ -29,7 +30,6 @@ from ratchet.jobs.retrieval import embed, rerank
 from ratchet.jobs.retrieval.implementation import embed as embed_work
 from ratchet.jobs.retrieval.implementation import rerank as rerank_work
 from ratchet.models.adapters import lora
-from ratchet.models.decoder.tiny_decoder import save_decoder
 from ratchet.models.embedder.encoding_config import EncodingConfig
 from ratchet.models.model_files import MINILM, resolve
 from ratchet.models.reranker.reranker_config import YES_NO, RerankerConfig
@@ -72,16 +72,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for row in mined
     ]
     write_shards(folder / "ranked", ranked, RANKED, 3)
-    save_decoder(
-        folder / "base",
-        TEXTS,
-        vocab_size=300,
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=256,
-        seed=0,
-    )
+    save_chat_model(folder / "base", TEXTS, hidden_size=64)
     kinds = {"causal": transformers.AutoModelForCausalLM, "plain": transformers.AutoModel}
     model = kinds["causal"].from_pretrained(folder / "base")
     with torch.no_grad():

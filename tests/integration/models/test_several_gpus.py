@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tiny_models import save_chat_model
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
-from ratchet.models.decoder.tiny_decoder import save_decoder
 from ratchet.models.devices import name_device
 from ratchet.models.embedder import projection
 from ratchet.models.embedder.encoding_config import read_encoding_config
@@ -51,16 +51,7 @@ def make_adapter(kind: Any, base: Path, folder: Path, task: str) -> Path:
 def found(tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("spread")
     texts = ["Yes, one and two are three words.", "No: a passage of some more words", "user system assistant"]
-    save_decoder(
-        folder / "base",
-        texts,
-        vocab_size=300,
-        hidden_size=32,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        max_position_embeddings=512,
-        seed=0,
-    )
+    save_chat_model(folder / "base", texts, num_hidden_layers=4, num_attention_heads=4, max_position_embeddings=512)
     tied = transformers.AutoModelForCausalLM.from_pretrained(folder / "base")
     with torch.no_grad():
         for parameter in tied.parameters():

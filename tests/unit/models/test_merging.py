@@ -15,12 +15,12 @@ import torch
 import transformers
 from architectures import make, trained
 from safetensors.torch import load_file, save_file
+from tiny_models import save_chat_model
 from tokenizers import processors
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora, merging
 from ratchet.models.adapters.shard_merge import merge_shards, read_main_dtype
-from ratchet.models.decoder.tiny_decoder import save_decoder
 from ratchet.models.embedder import encoder, projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.embedder.sentence_transformers_layout import write_layout
@@ -235,8 +235,7 @@ def test_adapters_of_other_libraries_merge_as_their_base_is_used(tiny: dict[str,
 @pytest.mark.parametrize("filler", [None, -1, 2])
 def test_a_merged_decoder_with_a_classifier_scores_batches_in_transformers(tmp_path: Path, filler: int | None) -> None:
     base = tmp_path / "base"
-    sizes = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    save_decoder(base, ["w1 w2 w3"], **sizes, max_position_embeddings=64, seed=0)
+    save_chat_model(base, ["w1 w2 w3"], max_position_embeddings=64)
     config = transformers.AutoConfig.from_pretrained(base, num_labels=1, pad_token_id=None)
     model = transformers.Qwen2ForSequenceClassification(config)
     model.config.pad_token_id = filler

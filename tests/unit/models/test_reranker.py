@@ -11,9 +11,9 @@ import tokenizers
 import torch
 import transformers
 from architectures import make
+from tiny_models import save_chat_model
 
 from ratchet.errors import ModelError
-from ratchet.models.decoder.tiny_decoder import save_decoder
 from ratchet.models.loading import save_weights
 from ratchet.models.model_files import RERANKER_CONFIG_FILE
 from ratchet.models.reranker import prefix_sharing, reranker
@@ -112,8 +112,7 @@ def test_a_tokenizer_without_letters_is_refused() -> None:
 @pytest.mark.parametrize("filler", [None, -1, 0, 2])
 def test_a_decoder_with_a_classifier_scores_alone_as_in_a_batch(tmp_path: Path, filler: int | None) -> None:
     """Whatever its config says of padding, for which the tokenizer has a token of its own."""
-    sizes = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    save_decoder(tmp_path, ["w1 w2 w3"], **sizes, max_position_embeddings=64, seed=0)
+    save_chat_model(tmp_path, ["w1 w2 w3"], max_position_embeddings=64)
     config = transformers.AutoConfig.from_pretrained(tmp_path, num_labels=1, pad_token_id=None)
     torch.manual_seed(0)
     model = transformers.Qwen2ForSequenceClassification(config).eval()
