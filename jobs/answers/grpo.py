@@ -20,14 +20,7 @@ from ratchet.extras import require_extra
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.answers.sft import LABELS
-from ratchet.jobs.training.config import (
-    FinetuneConfig,
-    OptimizerConfig,
-    check_config,
-    check_no_adapter,
-    list_training_metrics,
-    require,
-)
+from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Seed, Unit
 
@@ -36,7 +29,7 @@ LEARNING_RATES = {"lora": 1e-5, "full": 1e-6}
 
 
 @dataclass(frozen=True)
-class Config(OptimizerConfig):
+class Config(training.OptimizerConfig):
     steps: Annotated[int, Ge(1), Unit("training steps")] = 200
     """Training steps. Questions are drawn without replacement, and again when all were drawn."""
     checkpoints: tuple[Annotated[int, Ge(1)], ...] = ()
@@ -71,7 +64,7 @@ class Config(OptimizerConfig):
 
 
 @dataclass(frozen=True)
-class Options(Config, FinetuneConfig):
+class Options(Config, training.FinetuneConfig):
     """The settings as all finetuning jobs have them: one epoch, of `steps` training steps."""
 
     epochs: int = 1
@@ -103,10 +96,10 @@ def make_options(config: Config, start_from_adapter: bool) -> Options:
 def check(config: Config, inputs: Inputs) -> None:
     require_extra("grpo: given", "grpo", "trl")
     increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
-    require("grpo", config, [("checkpoints", increasing, "increasing training steps")])
+    training.require("grpo", config, [("checkpoints", increasing, "increasing training steps")])
     check_steps(config, config.steps)
     adapter = inputs.current_best if config.method == "lora" else None
-    check_config("grpo", make_options(config, adapter is not None), inputs.base, adapter)
+    training.check_config("grpo", make_options(config, adapter is not None), inputs.base, adapter)
     if inputs.base is not None:
         from ratchet.models.decoder import decoder
 
@@ -136,7 +129,7 @@ def check_samples(train: Path) -> None:
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Refuse an adapter to start from where all weights are trained."""
-    check_no_adapter("grpo", config.method, inputs, parents)
+    training.check_no_adapter("grpo", config.method, inputs, parents)
     return check_chat(config, inputs, parents)
 
 
@@ -169,5 +162,5 @@ JOB = Job(
     max_workers=lambda config: 1,
     is_worker=lambda config: True,
     outputs=("adapter", "model", "checkpoint-*", "history.json", "selection.json"),
-    metrics=lambda config: [*list_training_metrics(make_options(config, False)), "samples", "too_long", "reward"],
+    metrics=lambda own: [*training.list_training_metrics(make_options(own, False)), "samples", "too_long", "reward"],
 )

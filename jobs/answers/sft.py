@@ -15,15 +15,7 @@ from annotated_types import Ge, Gt, Interval
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
-from ratchet.jobs.training.config import (
-    WARM_START,
-    FinetuneConfig,
-    check_config,
-    check_no_adapter,
-    count_feedable_workers,
-    list_training_metrics,
-    require,
-)
+from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
 
@@ -36,7 +28,7 @@ LEARNING_RATES = {"lora": 2e-4, "full": 2e-5}
 
 
 @dataclass(frozen=True)
-class Config(FinetuneConfig):
+class Config(training.FinetuneConfig):
     batch_size: Annotated[int, Ge(1), Unit("samples")] = 16
     """Samples per training step, over all workers."""
     learning_rate: Annotated[float, Gt(0)] | None = None  # type: ignore[assignment]
@@ -87,8 +79,8 @@ def check(config: Config, inputs: Inputs) -> None:
         ("checkpoints", not config.checkpoints or config.eval_steps is None, "none together with eval_steps"),
         ("metric", config.metric == "eval_loss" or config.valid_samples > 0, "eval_loss where valid_samples is 0"),
     ]
-    require("sft", config, rules)
-    check_config("sft", config, inputs.base, inputs.current_best if config.method == "lora" else None)
+    training.require("sft", config, rules)
+    training.check_config("sft", config, inputs.base, inputs.current_best if config.method == "lora" else None)
     if inputs.base is not None:
         from ratchet.models.decoder import decoder
 
@@ -106,7 +98,7 @@ def check(config: Config, inputs: Inputs) -> None:
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Refuse an adapter to improve on by a model of all weights, and checkpoints and a warm-up after the last training
     step, as if no sample were too long."""
-    check_no_adapter("sft", config.method, inputs, parents)
+    training.check_no_adapter("sft", config.method, inputs, parents)
     check_chat(config, inputs, parents)
     if (samples := needs.count(parents, "train", "train")) is not None:
         check_steps(config, -(-samples // config.batch_size) * config.epochs)
@@ -114,7 +106,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 
 def list_metrics(config: Config) -> list[str]:
-    return [*list_training_metrics(config), "samples", "too_long", "valid/too_long", "longest"]
+    return [*training.list_training_metrics(config), "samples", "too_long", "valid/too_long", "longest"]
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
@@ -133,9 +125,9 @@ JOB = Job(
     check=check,
     predict=predict,
     needs=estimate_needs,
-    warm_start=WARM_START,
+    warm_start=training.WARM_START,
     is_worker=lambda config: True,
-    max_workers=lambda config: count_feedable_workers(config.batch_size),
+    max_workers=lambda config: training.count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "history.json", "selection.json"),
     metrics=list_metrics,
 )

@@ -13,18 +13,7 @@ from ratchet.data.formats.examples import read_examples
 from ratchet.errors import DataError, InputError
 from ratchet.jobs import needs
 from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
-from ratchet.jobs.training.config import (
-    WARM_START,
-    RetrievalFinetuneConfig,
-    RetrievalFinetuneInputs,
-    check_config,
-    check_retrieval_metric,
-    count_feedable_workers,
-    drop_refused_teacher,
-    find_start,
-    list_training_metrics,
-    require,
-)
+from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import Example, read_encoding_config
 from ratchet.models.model_kind import check_embedder, read_config
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
@@ -36,7 +25,7 @@ TEMPLATE_TOKENS = 32
 
 
 @dataclass(frozen=True)
-class Config(EncodingSettings, RetrievalFinetuneConfig):
+class Config(EncodingSettings, training.RetrievalFinetuneConfig):
     batch_size: Annotated[int, Ge(2), Unit("queries")] = 64
     """Largest number of queries per training step, over all workers. The steps of an epoch are of nearly equal size."""
     temperature: Annotated[float, Gt(0)] = 0.02
@@ -65,7 +54,7 @@ class Config(EncodingSettings, RetrievalFinetuneConfig):
 
 
 @dataclass(frozen=True)
-class Inputs(RetrievalFinetuneInputs):
+class Inputs(training.RetrievalFinetuneInputs):
     guide_queries: Path | None = None
     """Embeddings of the training queries by a guide, a model that tells which passages of a batch are probably
     unlabelled positives (Solatorio 2024, "GISTEmbed"), such as the model that mined. None: no guide."""
@@ -78,8 +67,8 @@ class Inputs(RetrievalFinetuneInputs):
 
 def check(config: Config, inputs: Inputs) -> None:
     job = "finetune_embedder"
-    check_config(job, config, inputs.base, inputs.current_best)
-    check_retrieval_metric(job, config.metric)
+    training.check_config(job, config, inputs.base, inputs.current_best)
+    training.check_retrieval_metric(job, config.metric)
     has_negatives = config.num_negatives > 0 or config.in_batch_negatives
     are_trained = config.num_fixed_examples <= config.num_examples
     rules = [
@@ -87,13 +76,13 @@ def check(config: Config, inputs: Inputs) -> None:
         ("distillation", has_negatives or config.distillation == "none", "none where there are no negatives"),
         ("num_fixed_examples", are_trained, "0 up to num_examples, so that training uses as many"),
     ]
-    require(job, config, rules)
+    training.require(job, config, rules)
     if inputs.base is None:
         return
     check_embedder(inputs.base)
     check_dims(job, config, inputs.base)
     fixed = read_examples(inputs.examples)
-    start, adapter = find_start(config, inputs)
+    start, adapter = training.find_start(config, inputs)
     known = config.start_from == "base" or inputs.current_best is not None  # else it may yet bring a template along
     examples = list_examples(config, fixed)
     found = resolve_encoding_config(job, config, start, adapter, examples, uses_task=known)
@@ -171,11 +160,11 @@ JOB = Job(
     inputs=Inputs,
     check=check,
     predict=predict,
-    effective=drop_refused_teacher,
+    effective=training.drop_refused_teacher,
     needs=estimate_needs,
-    warm_start=WARM_START,
+    warm_start=training.WARM_START,
     is_worker=lambda config: True,
-    max_workers=lambda config: count_feedable_workers(config.batch_size),
+    max_workers=lambda config: training.count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "selection.json"),
-    metrics=lambda config: [*list_training_metrics(config), "valid/documents"],
+    metrics=lambda config: [*training.list_training_metrics(config), "valid/documents"],
 )

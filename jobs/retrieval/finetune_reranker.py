@@ -12,17 +12,7 @@ from annotated_types import Ge
 
 from ratchet.jobs import needs
 from ratchet.jobs.model_settings import RerankerSettings, predict_prompts, resolve_reranker_config
-from ratchet.jobs.training.config import (
-    WARM_START,
-    RetrievalFinetuneConfig,
-    RetrievalFinetuneInputs,
-    check_config,
-    check_retrieval_metric,
-    count_feedable_workers,
-    drop_refused_teacher,
-    list_training_metrics,
-    require,
-)
+from ratchet.jobs.training import config as training
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
 
 MICRO_BATCH_SIZE = 8
@@ -30,7 +20,7 @@ MICRO_BATCH_SIZE = 8
 
 
 @dataclass(frozen=True)
-class Config(RerankerSettings, RetrievalFinetuneConfig):
+class Config(RerankerSettings, training.RetrievalFinetuneConfig):
     num_negatives: Annotated[int, Ge(1)] = 15
     """Mined negatives per query and training step, sampled anew in each epoch."""
     half: Literal["both", "first", "second"] = "both"
@@ -42,18 +32,18 @@ class Config(RerankerSettings, RetrievalFinetuneConfig):
     """Number of documents of each held-out list that are reranked."""
 
 
-Inputs = RetrievalFinetuneInputs
+Inputs = training.RetrievalFinetuneInputs
 
 
 def check(config: Config, inputs: Inputs) -> None:
-    check_config("finetune_reranker", config, inputs.base, inputs.current_best)
-    check_retrieval_metric("finetune_reranker", config.metric)
+    training.check_config("finetune_reranker", config, inputs.base, inputs.current_best)
+    training.check_retrieval_metric("finetune_reranker", config.metric)
     softmax = config.loss == "softmax"
     rules = [
         ("loss", softmax or config.distillation != "m3_kd_loss", "softmax with m3_kd_loss, which replaces it"),
         ("label_smoothing", softmax or not config.label_smoothing, "0 with loss=lambdarank"),
     ]
-    require("finetune_reranker", config, rules)
+    training.require("finetune_reranker", config, rules)
     if inputs.base is not None:
         resolve_reranker_config(config, inputs.base)
 
@@ -83,11 +73,11 @@ JOB = Job(
     inputs=Inputs,
     check=check,
     predict=predict,
-    effective=drop_refused_teacher,
+    effective=training.drop_refused_teacher,
     needs=estimate_needs,
-    warm_start=WARM_START,
+    warm_start=training.WARM_START,
     is_worker=lambda config: True,
-    max_workers=lambda config: count_feedable_workers(config.batch_size),
+    max_workers=lambda config: training.count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "selection.json", "teacher_gate"),
-    metrics=list_training_metrics,
+    metrics=training.list_training_metrics,
 )

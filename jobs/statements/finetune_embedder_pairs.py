@@ -11,23 +11,14 @@ from annotated_types import Ge, Gt, MinLen
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
-from ratchet.jobs.training.config import (
-    WARM_START,
-    RankFinetuneConfig,
-    check_config,
-    check_retrieval_metric,
-    count_feedable_workers,
-    find_start,
-    list_training_metrics,
-    require,
-)
+from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_kind import check_embedder
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
 
 
 @dataclass(frozen=True)
-class Config(EncodingSettings, RankFinetuneConfig):
+class Config(EncodingSettings, training.RankFinetuneConfig):
     batch_size: Annotated[tuple[Annotated[int, Ge(2)], ...], MinLen(1), Unit("pairs")] = (1024,)
     """Pairs per training step, over all workers: one number per epoch, the last one for all epochs that follow."""
     drop_last: bool = True
@@ -58,14 +49,15 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs) -> None:
     job = "finetune_embedder_pairs"
-    require(job, config, [("method", config.method == "lora", "lora, since the theorem recipe merges an adapter")])
-    check_config(job, config, inputs.base, inputs.current_best)
-    check_retrieval_metric(job, config.metric)
+    adapts = config.method == "lora"
+    training.require(job, config, [("method", adapts, "lora, since the theorem recipe merges an adapter")])
+    training.check_config(job, config, inputs.base, inputs.current_best)
+    training.check_retrieval_metric(job, config.metric)
     if inputs.base is None:
         return
     check_embedder(inputs.base)
     if config.start_from == "base" or inputs.current_best is not None:
-        resolve_encoding_config(job, config, *find_start(config, inputs))
+        resolve_encoding_config(job, config, *training.find_start(config, inputs))
     if config.projection is None:
         return
     from ratchet.models.embedder.projection import read_dim
@@ -106,9 +98,9 @@ JOB = Job(
     check=check,
     predict=predict,
     needs=estimate_needs,
-    warm_start=WARM_START,
+    warm_start=training.WARM_START,
     is_worker=lambda config: True,
-    max_workers=lambda config: count_feedable_workers(min(config.batch_size)),
+    max_workers=lambda config: training.count_feedable_workers(min(config.batch_size)),
     outputs=("adapter", "checkpoint-*", "selection.json"),
-    metrics=list_training_metrics,
+    metrics=training.list_training_metrics,
 )

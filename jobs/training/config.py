@@ -195,17 +195,16 @@ def check_config(job: str, config: FinetuneConfig, base: Path | None, current_be
             f"{job}.current_best: {current_best} is {given}; expected {wanted} with method={config.method}; give one,"
             " or change the method"
         )
-    if current_best is not None and config.start_from == "current_best" and not full:
-        check_adapter(job, config, current_best)
+    check_adapter(job, config, current_best)
     if base is not None:
         check_folder(base)
         check_target_modules(job, base, config.target_modules)
 
 
 def check_adapter(job: str, config: FinetuneConfig, adapter: Path | None) -> str:
-    """Return a note of the LoRA settings that an adapter, from which training starts, has instead of the defaults.
-    Raises InputError where a setting is neither the default nor the adapter's."""
-    if adapter is None:
+    """Return a note of the LoRA settings that the current best adapter, where training starts from it, has instead of
+    the defaults. Raises InputError where a setting is neither the default nor the adapter's."""
+    if adapter is None or config.method == "full" or config.start_from == "base":
         return ""
     about, notes = read_object(adapter / "adapter_config.json"), list[str]()
     own = {"lora_r": about.get("r", config.lora_r), "lora_alpha": about.get("lora_alpha", config.lora_alpha)}

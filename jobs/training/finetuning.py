@@ -168,7 +168,7 @@ def run_finetuning(
     arguments |= {"config": config, "inputs": inputs, "resources": context.resources}
     arguments |= {} if pool_rows is None else {"pool_rows": pool_rows}
     best_folder = context.out / ("model" if config.method == "full" else "adapter")
-    continued = check_adapter(task_class.job, config, find_start(config, inputs)[1])  # it may have been made since
+    continued = check_adapter(task_class.job, config, current_best)  # a step may have made it since the plan
     history = train(context, config, task_class, arguments, best_folder)
     unit = "step" if config.eval_steps or config.kept_steps else "epoch"
     for number, step in enumerate(history.evaluated_at if config.keeps_all else [], 1):
