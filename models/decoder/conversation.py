@@ -66,17 +66,13 @@ class Conversations:
         # What follows an ended answer in a batch: a token that ends none, so that it is told from an answer's.
         self.filler = next((token for token in (pad, *special) if token not in self.ends), pad)
 
-    def tokenize_prompt(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> list[int]:
-        """Return the token ids up to the answer to the last question. answers: to all questions but the last."""
-        return self.tokenize_sample(system, questions, answers).ids
-
     def tokenize_sample(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> Tokens:
-        """Tokenize a whole conversation. Labels are the answers, including the token that ends each."""
+        """Tokenize a conversation; with one answer fewer than questions, up to the next answer. Labels are the answers,
+        including the token that ends each."""
         return self.tokenize_samples([(system, questions, answers)])[0]
 
     def tokenize_samples(self, talks: Iterable[tuple[str, Sequence[str], Sequence[str]]]) -> list[Tokens]:
-        """Tokenize conversations (system, questions, answers) as `tokenize_sample` and, with one answer fewer than
-        questions, `tokenize_prompt` do. Fast tokenizers use all processors."""
+        """Tokenize many (system, questions, answers) as `tokenize_sample` does. Fast tokenizers use all processors."""
         split = [self._split_segments(*talk) for talk in talks]
         texts = [text for segments in split for text, _ in segments]
         ids = iter(self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else ())

@@ -22,6 +22,7 @@ from ratchet.errors import InputError
 from ratchet.jobs.answers.answering_task import AnsweringTask
 from ratchet.jobs.answers.sft import DEFAULT_MAX_LENGTH, LEARNING_RATES, Config, Inputs
 from ratchet.jobs.answers.token_table import TALK, TOKENS, Teacher, TokenTable
+from ratchet.jobs.distributed.shard_map import count_rows
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.finetuning import run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
@@ -61,20 +62,17 @@ class TrainTask(AnsweringTask):
 
     def _tokenize(self, folder: Path) -> tuple[TokenTable, int]:
         """Return the tokens of the samples, and the number of samples that are too long and left out."""
-        too_long = 0
 
         def tokenize(path: Path) -> pa.Table:
-            nonlocal too_long
-            kept = []
             rows = pq.read_table(path, columns=SAMPLES.names).to_pylist()
-            for row, tokens in zip(rows, self.decoder.conversations.tokenize_samples(map(TALK, rows)), strict=True):
-                if len(tokens.ids) > self.max_length:
-                    too_long += 1
-                else:
-                    kept.append({"id": row["id"], "labels": tokens.labels, **vars(tokens)})
-            return pa.Table.from_pylist(kept, TOKENS)
+            found = zip(rows, self.decoder.conversations.tokenize_samples(map(TALK, rows)), strict=True)
+            fitting = [(row["id"], tokens) for row, tokens in found if len(tokens.ids) <= self.max_length]
+            made = [{"id": name, "labels": tokens.labels, **vars(tokens)} for name, tokens in fitting]
+            return pa.Table.from_pylist(made, TOKENS)
 
-        table = join_tables(map(tokenize, list_shards(folder)))
+        shards = list_shards(folder)
+        table = join_tables(map(tokenize, shards))
+        too_long = count_rows(shards, SAMPLES.names) - len(table)
         if not len(table):
             raise InputError(
                 f"sft.max_length: {self.max_length} given, and all {too_long} samples of {folder} are longer; expected"

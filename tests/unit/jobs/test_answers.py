@@ -322,7 +322,7 @@ def test_a_passages_questions_and_their_tokens(made: Path, tmp_path: Path, conte
     assert found["latency"] > 0
     assert found["em"] == 0 <= found["f1"] <= 1
     talks = worker.decoder.conversations
-    whole = [len(talks.tokenize_prompt(row["system"], row["questions"][:1], [])) for row in rows]
+    whole = [len(talks.tokenize_sample(row["system"], row["questions"][:1], []).ids) for row in rows]
     if strategy == "batch":
         # A service counts each prompt whole; the passage itself is read once.
         assert found["prompt_tokens_api"] == pytest.approx(sum(whole) / 2)

@@ -86,7 +86,7 @@ def test_all_jobs_ask_with_the_same_tokens(made: Path, tmp_path: Path) -> None:
 
     given = generate.Inputs(model, samples)
     worker = generating.Worker(generate.Config(dtype="float32"), given, 4096, "cpu")
-    assert worker.decoder.conversations.tokenize_prompt(sample.system, [sample.turns[0][0]], []) == expected
+    assert worker.decoder.conversations.tokenize_sample(sample.system, [sample.turns[0][0]], []).ids == expected
     assert worker.sampling.stop == ("</answer>", "\n\n\n")
     ids, parameters = generating.ShardClient(generate.Config(), given).requests(shard)[0]
     assert (ids.tolist(), parameters["stop"]) == (expected, ["</answer>", "\n\n\n"]), "of vLLM"

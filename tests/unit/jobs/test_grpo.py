@@ -79,8 +79,8 @@ def test_samples_are_read_as_they_are_drawn(inputs: grpo.Inputs, tmp_path: Path)
     order = draw_order(len(rows), config.steps * config.batch_size, config.seed)
     drawn = [row_to_sample(rows[row]) for row in order]
     assert [task._find_sample(str(draw)) for draw in range(len(order))] == drawn
-    tokenize = task.decoder.conversations.tokenize_prompt
-    assert task._tokenize(drawn) == [tokenize(one.system, [one.turns[0][0]], []) for one in drawn]
+    tokenize = task.decoder.conversations.tokenize_sample
+    assert task._tokenize(drawn) == [tokenize(one.system, [one.turns[0][0]], []).ids for one in drawn]
     assert task.longest == max(map(len, task._tokenize(drawn)))
 
 

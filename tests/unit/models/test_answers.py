@@ -78,7 +78,7 @@ def test_labels_are_the_answers_and_what_ends_them(tiny: decoder.Decoder) -> Non
     assert found.labels == 2 + 8
     # What stands before an answer in generation stands there in training.
     for turn in (1, 2):
-        asked = talks.tokenize_prompt("Be brief.", ["1+1?", "and 2+2?"][:turn], ["2", "It is 4"][: turn - 1])
+        asked = talks.tokenize_sample("Be brief.", ["1+1?", "and 2+2?"][:turn], ["2", "It is 4"][: turn - 1]).ids
         assert found.ids[: len(asked)] == asked
         assert found.trained[len(asked)]
     assert talks.decode([*talks.tokenizer("4")["input_ids"], 3, 5, 6]) == "4"
@@ -106,7 +106,7 @@ def test_many_conversations_are_tokenized_in_one_call_as_each_by_itself(folder: 
     asked = [(one.system, questions[: len(one.answers) + 1], one.answers) for one in states]
     counting = talks.tokenizer = Counting(talks.tokenizer)
     assert talks.tokenize_samples(samples) == [alone.tokenize_sample(*one) for one in samples]
-    assert tokenize_prompts(states, talks) == [alone.tokenize_prompt(*one) for one in asked]
+    assert tokenize_prompts(states, talks) == [alone.tokenize_sample(*one).ids for one in asked]
     assert counting.calls == 2
     assert talks.tokenize_samples([]) == tokenize_prompts([], talks) == []
 
@@ -125,7 +125,7 @@ def test_a_tokenizer_without_template_keeps_its_own_first_token() -> None:
     talks = Conversations(fast)
     found = talks.tokenize_sample("Sys", ["Q", "R"], ["A", "B"])
     assert shown(talks, found) == "<s>Sys\n\nQ\n\n[A<end>]R\n\n[B<end>]"
-    assert talks.tokenize_prompt("Sys", ["Q"], []) == fast("Sys\n\nQ\n\n")["input_ids"]
+    assert talks.tokenize_sample("Sys", ["Q"], []).ids == fast("Sys\n\nQ\n\n")["input_ids"]
     # A chat template writes the token itself, if the model wants it.
     fast.chat_template = CHAT
     again = Conversations(fast)
@@ -147,7 +147,7 @@ def test_a_template_that_ends_answers_with_nothing_gets_the_end_of_sequence() ->
     talks = Conversations(fast)
     found = talks.tokenize_sample("", ["Q", "R"], ["A", "B"])
     assert shown(talks, found) == "Q|[A|<end>]R|[B|<end>]"
-    asked = talks.tokenize_prompt("", ["Q", "R"], ["A"])
+    asked = talks.tokenize_sample("", ["Q", "R"], ["A"]).ids
     assert found.ids[: len(asked)] == asked
     assert talks.tokenizer.decode(asked) == "Q|A|<end>R|"
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_rendered_is_named() -> None:
         Conversations(fast).tokenize_sample("", ["Q", "R"], ["A", "B"])
     fast.chat_template = "{{ raise_exception('no system') if messages[0].role == 'system' }}{{ messages[0].content }}"
     with pytest.raises(ModelError, match=r"cannot render roles \['system', 'user'\]"):
-        Conversations(fast).tokenize_prompt("Sys", ["Q"], [])
+        Conversations(fast).tokenize_sample("Sys", ["Q"], [])
 
 
 TEXTS = [("2+2?", "4"), ("Name three of them, please.", "a, b and c"), ("x", "y" * 40), ("Why?", "Because it is so.")]
@@ -277,7 +277,7 @@ def test_uniform_numbers_follow_from_their_name() -> None:
 
 
 def prompts(tiny: decoder.Decoder, count: int = 7) -> list[list[int]]:
-    return [tiny.conversations.tokenize_prompt("", ["q" * (1 + 5 * i % 17)], []) for i in range(count)]
+    return [tiny.conversations.tokenize_sample("", ["q" * (1 + 5 * i % 17)], []).ids for i in range(count)]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
@@ -324,7 +324,7 @@ def test_the_prompt_is_the_same_every_day() -> None:
     fast.chat_template = known + CHAT
     assert re.search(r"\d\d \w+ (?!2024)", fast.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False))
     talks = Conversations(fast)
-    assert fast.decode(talks.tokenize_prompt("", ["a"], [])).startswith("26 Jul 2024")
+    assert fast.decode(talks.tokenize_sample("", ["a"], []).ids).startswith("26 Jul 2024")
 
 
 def test_an_answer_ends_where_its_stop_stands(tiny: decoder.Decoder) -> None:
@@ -349,7 +349,8 @@ def test_a_conversation_asks_one_after_the_other_and_counts_its_tokens(tiny: dec
     converse(tiny, talks, Sampling(temperature=1.0, max_new_tokens=5, seed=2))
     assert [len(talk.answers) for talk in talks] == [2, 1]
     prompts_ = [
-        tiny.conversations.tokenize_prompt("Be brief.", ["one?", "two?"][:n], talks[0].answers[: n - 1]) for n in (1, 2)
+        tiny.conversations.tokenize_sample("Be brief.", ["one?", "two?"][:n], talks[0].answers[: n - 1]).ids
+        for n in (1, 2)
     ]
     assert talks[0].prompt_tokens == sum(map(len, prompts_))
     assert talks[0].new_prompt_tokens < talks[0].prompt_tokens
