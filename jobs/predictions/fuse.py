@@ -22,7 +22,7 @@ class Config:
     """Names of the systems, for the report."""
     weights: tuple[Annotated[float, Ge(0)], ...] = ()
     """Weight of each system. Empty: chosen on the held-out queries, on 10,000 if there are more; where they are not
-    better than the best system alone by more than the standard error, it is kept alone."""
+    better than the best system alone by more than the standard error over groups of queries, it is kept alone."""
     k: Annotated[int, Ge(1)] = 25
     """The weights are chosen by MAP at this cut-off."""
 

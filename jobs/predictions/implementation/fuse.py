@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ratchet.data.fusion import choose_weights, compute_points, compute_spread, fuse
-from ratchet.data.significance import loses
+from ratchet.data.significance import loses, number_groups, sum_by_group
 from ratchet.data.tables import RANKED, SCORES, TEACHER_SCORES, read_shards, write_shards
 from ratchet.errors import InputError
 from ratchet.jobs.predictions.fuse import Config, Inputs
@@ -30,11 +30,12 @@ Fused = list[list[tuple[str, float]]]
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     held_out = _read(inputs.valid_rankings)
-    positives = read_shards(inputs.valid, ["id", "positives"])
-    if positives["id"].to_pylist() != held_out[0]["id"].to_pylist():
+    queries = read_shards(inputs.valid)
+    if queries["id"].to_pylist() != held_out[0]["id"].to_pylist():
         raise InputError(f"{inputs.valid_rankings[0]}: ranks other queries; expected those of {inputs.valid}, in order")
-    rows = np.unique(np.linspace(0, len(positives) - 1, MOST).astype(int))
-    held_out, labels = [table.take(rows) for table in held_out], positives["positives"].take(rows).to_pylist()
+    rows = np.unique(np.linspace(0, len(queries) - 1, MOST).astype(int))
+    queries, *held_out = (table.take(rows) for table in (queries, *held_out))
+    labels, group_Q = queries["positives"].to_pylist(), number_groups(queries)
     spreads = [compute_spread(table) for table in held_out]
 
     def score(systems: Sequence[pa.Table]) -> list[list[dict[str, float]]]:
@@ -54,7 +55,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     names, eye = config.names, np.eye(len(config.names)).tolist()
     weights, best = list(config.weights) or choose_weights(len(names), average), max(eye, key=average)
-    if not config.weights and not loses(measure(tuple(weights)), measure(tuple(best))):
+    sums = (sum_by_group(measure(tuple(one)), group_Q) for one in (weights, best))
+    if not config.weights and not loses(*sums):
         weights = best  # what the others add may be chance
     fused = _fuse(_read(inputs.rankings), lambda systems: fuse(score(systems), weights))
     schema = RANKED.append(pa.field(TEACHER_SCORES["documents"], SCORES))

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ratchet.data import tables
 from ratchet.jobs.predictions.fuse import Config, Inputs
@@ -30,8 +31,11 @@ def write(folder: Path, places: Sequence[int], *, step: int) -> Path:
     return folder
 
 
-def fuse(tmp_path: Path, first: Sequence[int], second: Sequence[int], **values: Any) -> dict[str, float]:
-    rows = [{"id": f"q{q}", "text": "?", "positives": ["d0"], "grades": [1], "group": f"q{q}"} for q in range(QUERIES)]
+def fuse(
+    tmp_path: Path, first: Sequence[int], second: Sequence[int], group_size: int = 1, **values: Any
+) -> dict[str, float]:
+    common: dict[str, Any] = {"text": "?", "positives": ["d0"], "grades": [1]}
+    rows = [{"id": f"q{q}", "group": f"g{q // group_size}", **common} for q in range(QUERIES)]
     tables.write_shards(tmp_path / "valid", rows, tables.GROUPED, 50)
     rankings = write(tmp_path / "first", first, step=1), write(tmp_path / "second", second, step=-1)
     context: Any = SimpleNamespace(out=tmp_path / "out")
@@ -56,6 +60,13 @@ def test_what_one_query_gains_fuses_nothing(tmp_path: Path) -> None:
     assert (found["weight/first"], found["weight/second"]) == (1, 0)
     given = fuse(tmp_path, first, second, weights=(1.0, 1.0))
     assert given["valid/map@25"] == 1 > found["valid/map@25"]
+
+
+@pytest.mark.parametrize(("group_size", "weight"), [(1, 1), (10, 0)])
+def test_what_one_group_of_queries_gains_fuses_nothing(tmp_path: Path, group_size: int, weight: int) -> None:
+    first, second = [5] * 10 + [0] * (QUERIES - 10), [0] * 10 + [5] * (QUERIES - 10)
+    found = fuse(tmp_path, first, second, group_size)
+    assert (found["weight/first"], found["weight/second"]) == (1, weight)
 
 
 def test_given_weights_are_used_as_they_are(tmp_path: Path) -> None:
