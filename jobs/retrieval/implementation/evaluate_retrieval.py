@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from scipy.sparse import csr_matrix
 
 from ratchet.data.formats.trec import write_qrels, write_run
 from ratchet.data.lexical_baselines import BM25
@@ -31,7 +32,7 @@ from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
 from ratchet.jobs.retrieval.evaluate_retrieval import WITH_INTERVAL, Config, Inputs
 from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
-from ratchet.models.search.nearest_queries import vote
+from ratchet.models.search.nearest_queries import rank_by_votes, vote
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
 from ratchet.models.search.ranks import RankCounter, Relevant, rank_in_blocks, score_relevant
 from ratchet.models.search.top_k import merge_top_k, top_k
@@ -74,14 +75,20 @@ class Worker:
         queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.corpus)
         relevant = Relevant(*find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus))
         truncated: dict[str, np.ndarray] = {}
-        if self.config.system != "dense":
-            score = self._make_score(source, shard)
+        most = self.config.top + 1  # the query itself may be among them
+        if self.bm25:
+            texts, score = shard["text"].to_pylist(), self.bm25.score
             ranks_R, scores_QK, rows_QK = rank_in_blocks(
-                score, len(self.ids), relevant, own_Q, self.config.top + 1, report
+                lambda some: score(texts[some]), len(self.ids), relevant, own_Q, most, report
             )
         else:
-            query_QD = self._read_queries(source, shard)
-            ranks_R, scores_QK, rows_QK = self._dense(query_QD, relevant, own_Q)
+            assert self.inputs.query_embeddings is not None
+            vectors = self.inputs.query_embeddings / f"{source.stem}.arrow"
+            query_QD = read_vectors(vectors, shard["id"].combine_chunks())
+            if self.config.system == "knn":
+                ranks_R, scores_QK, rows_QK = rank_by_votes(self._vote(query_QD), relevant, own_Q, most)
+            else:
+                ranks_R, scores_QK, rows_QK = self._dense(query_QD, relevant, own_Q, most)
             truncated = self._rank_truncated(query_QD, relevant, own_Q)
         kept = [np.flatnonzero(rows != own)[: self.config.top] for rows, own in zip(rows_QK, own_Q, strict=True)]
         ranks_of = np.split(ranks_R, relevant.indptr[1:-1])[: len(queries)]
@@ -95,20 +102,11 @@ class Worker:
         write_table(target, table)
         return {"rows": len(queries)}
 
-    def _read_queries(self, source: Path, shard: pa.Table) -> np.ndarray:
-        assert self.inputs.query_embeddings is not None
-        return read_vectors(self.inputs.query_embeddings / f"{source.stem}.arrow", shard["id"].combine_chunks())
-
-    def _make_score(self, source: Path, shard: pa.Table) -> Callable[[slice], np.ndarray]:
-        """Return what scores all documents for the queries in a slice, by words or by nearest training queries."""
-        if bm25 := self.bm25:
-            texts = shard["text"].to_pylist()
-            return lambda some: bm25.score(texts[some])
+    def _vote(self, query_QD: np.ndarray) -> csr_matrix:
+        """Return the votes of the nearest training queries for all documents [Q, N]."""
         assert self.inputs.train_embeddings is not None
-        query_QD, most = self._read_queries(source, shard), self.config.neighbors + 1
-        nearest = self._search(query_QD, read_blocks(self.inputs.train_embeddings, self.train_ids), most)
-        votes = vote(*nearest, self.labels, len(self.ids))
-        return lambda some: votes[some].toarray()
+        blocks = read_blocks(self.inputs.train_embeddings, self.train_ids)
+        return vote(*self._search(query_QD, blocks, self.config.neighbors + 1), self.labels, len(self.ids))
 
     def _search(
         self,
@@ -122,12 +120,11 @@ class Worker:
         return merge_top_k([top_k(query_QD, one, most, device=self.device, also=also) for one in groups], most)
 
     def _dense(
-        self, query_QD: np.ndarray, relevant: Relevant, own_Q: np.ndarray
+        self, query_QD: np.ndarray, relevant: Relevant, own_Q: np.ndarray, most: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the ranks of the relevant documents [R], and scores [Q, K] and rows [Q, K] of the best documents."""
         scores_R = score_relevant(query_QD, relevant, self._read_blocks(mapped=True))
         counter = RankCounter(relevant, scores_R, query_QD=query_QD, exclude_Q=own_Q, device=self.device)
-        most = self.config.top + 1  # the query itself may be among them
         best = self._search(query_QD, self._read_blocks(), most, counter.count)
         return counter.before_R + 1, *best
 
