@@ -24,6 +24,7 @@ from benchmarks.quality.selection import Case, normalize
 from ratchet.data.lexical_baselines import BM25
 from ratchet.data.retrieval import Query
 from ratchet.data.tables import read_shards
+from ratchet.jobs.retrieval import evaluate_retrieval
 from ratchet.models.search.nearest_queries import vote
 from ratchet.models.search.top_k import top_k
 
@@ -41,7 +42,7 @@ VARIANTS = {
     "base, BM25 and training queries, by scores": ("base", "bm25", "base_knn"),
 }
 METRICS = ("map@25", "seen", "unseen", "weight")
-DEPTH, NEIGHBORS = 100, 20
+DEPTH = 100
 
 
 def main() -> None:
@@ -70,7 +71,7 @@ class Rankings:
                 kinds = (split, "corpus", "train")
                 query_QD, corpus_ND, train_TD = (normalize(case.vectors[one] @ model.map_DD) for one in kinds)
                 scores[name] = query_QD @ corpus_ND.T
-                nearest = top_k(query_QD, [(0, train_TD)], NEIGHBORS + 1)
+                nearest = top_k(query_QD, [(0, train_TD)], evaluate_retrieval.Config().neighbors + 1)
                 scores[f"{name}_knn"] = vote(*nearest, case.relevant["train"], len(corpus_ND)).toarray()
             rows = own.to_pylist()
             queries = [Query(row["id"], row["text"], tuple(row["positives"]), tuple(row["grades"])) for row in rows]

@@ -26,9 +26,9 @@ def rank_by_votes(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rank N documents by votes, equal ones by row. Return the same as `rank_in_blocks`, in the time of the documents
     that have votes."""
-    documents = votes_QN.shape[1]
+    documents, width = votes_QN.shape[1], min(top, votes_QN.shape[1])
     ranks_R = np.zeros(len(relevant.indices), np.int64)
-    scores_QK, rows_QK = (np.zeros((len(exclude_Q), min(top, documents)), kind) for kind in (np.float32, np.int64))
+    scores_QK, rows_QK = (np.zeros((len(exclude_Q), width), kind) for kind in (np.float32, np.int64))
     for q, excluded in enumerate(exclude_Q.tolist()):
         row_V, vote_V = (
             part[votes_QN.indptr[q] : votes_QN.indptr[q + 1]] for part in (votes_QN.indices, votes_QN.data)
@@ -36,9 +36,9 @@ def rank_by_votes(
         order = np.lexsort((row_V, -vote_V))
         order = order[vote_V[order] > 0]
         row_V, vote_V = row_V[order], vote_V[order]
-        others = np.setdiff1d(np.arange(min(documents, rows_QK.shape[1] + len(row_V))), row_V)
-        rows_QK[q] = np.concatenate([row_V, others])[: rows_QK.shape[1]]
-        scores_QK[q] = np.pad(vote_V, (0, len(others)))[: rows_QK.shape[1]]
+        others = np.setdiff1d(np.arange(min(documents, width + len(row_V))), row_V)
+        rows_QK[q] = np.concatenate([row_V, others])[:width]
+        scores_QK[q] = np.pad(vote_V, (0, len(others)))[:width]
         row_V = row_V[row_V != excluded]
         for r in range(relevant.indptr[q], relevant.indptr[q + 1]):
             row = relevant.indices[r]

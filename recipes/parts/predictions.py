@@ -54,17 +54,16 @@ def rank_queries(
     examples: few-shot examples of an embedder that does not bring them along. train: with vectors of the embedder."""
     inputs: dict[str, Any] = {"queries": queries, "corpus": corpus}
     asked: dict[str, Any] = {"model": embedder, "texts": queries, "examples": examples}
-    dense: dict[str, Any] = {"query_embeddings": step(f"{name}/embed_queries", embed.JOB, **asked, role="query")}
-    if train:
-        given: dict[str, Any] = {**inputs, **dense, "train": train[0], "train_embeddings": train[1]}
-    dense["corpus_embeddings"] = vectors
-    found = {"": step(f"{name}/rank", evaluate_retrieval.JOB, **inputs, **dense, tag="embedder")}
+    own: dict[str, Any] = {"query_embeddings": step(f"{name}/embed_queries", embed.JOB, **asked, role="query")}
+    dense: dict[str, Any] = {**inputs, **own, "corpus_embeddings": vectors}
+    found = {"": step(f"{name}/rank", evaluate_retrieval.JOB, **dense, tag="embedder")}
     if reranker is not None:
-        inputs["scored"] = score_lists(f"{name}/rerank", reranker, found[""]["ranking"], corpus, depth=depth)
-        own = {**inputs, "system": "reranked", "tag": "reranked"}
-        found["_reranked"] = step(f"{name}/rank_reranked", evaluate_retrieval.JOB, **own)
+        scored = score_lists(f"{name}/rerank", reranker, found[""]["ranking"], corpus, depth=depth)
+        reranked: dict[str, Any] = {**inputs, "scored": scored, "system": "reranked", "tag": "reranked"}
+        found["_reranked"] = step(f"{name}/rank_reranked", evaluate_retrieval.JOB, **reranked)
     if train:
-        found["_knn"] = step(f"{name}/rank_knn", evaluate_retrieval.JOB, **given, system="knn", tag="knn")
+        nearest: dict[str, Any] = {**inputs, **own, "train": train[0], "train_embeddings": train[1]}
+        found["_knn"] = step(f"{name}/rank_knn", evaluate_retrieval.JOB, **nearest, system="knn", tag="knn")
     return found
 
 
