@@ -38,7 +38,7 @@ def retriever(
     generator: str = "",
     queries_per_document: Annotated[int, Interval(ge=1, le=1000)] = 4,
     bm25: bool = True,
-    knn: bool = True,
+    knn: bool | None = None,
     ablations: bool = False,
     predict: str = "",
     split_by: prepare.SplitBy = "question",
@@ -78,7 +78,7 @@ def retriever(
     bm25        whether BM25 ranks too, and is fused with the models by the weights that are best on the held-out
                 queries, in rows of their own; it holds all documents in memory, about 3 KB each
     knn         whether the documents of the nearest training queries are ranked too, and fused likewise; it gains most
-                where the same documents are wanted again, as labels are
+                where the same documents are wanted again, as labels are; none: where there are iterations
     ablations   also iterate without a teacher and without mining, in the same table
     predict     new queries without labels, for which the last models rank documents; the best are written as
                 predictions.csv, .jsonl and .trec (settings: write_predictions.top and .columns)
@@ -116,7 +116,7 @@ def retriever(
             examples=Source.find(examples, "examples") if examples else None,
             new_queries=prepare_new_queries(predict, "predict", datasets["reading"]) if predict else None,
             bm25=bm25,
-            knn=knn,
+            knn=iterations > 0 if knn is None else knn,
             seed=seed,
             folder=folder,
         )

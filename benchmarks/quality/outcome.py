@@ -11,8 +11,9 @@ there is kept. Ratchet runs as a user runs it: `ratchet run retriever`, two iter
 
 Each way is a process of its own. The models are evaluated by sentence-transformers' vectors and pytrec_eval. `seconds`
 is everything that a way does; without the search for a learning rate it is `seconds, one rate`. `GB` is the peak of the
-proportional set sizes of all its processes. `--set` are settings of Ratchet's run. `fused` are the metrics that Ratchet
-reports for the last model beside BM25 and the nearest training queries; they are shown where all rows have them.
+proportional set sizes of all its processes. `--set` are settings of Ratchet's run. `fused` are the metrics of the
+model beside BM25 and the nearest training queries, for all ways by `ratchet run retriever` with the model as base and
+no iteration.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from benchmarks.quality.repeat import make_parser, name_source, repeat
 from benchmarks.quality.retrieval_sets import load, split, write_beir
 from ratchet.data.retrieval import Query
 from ratchet.data.retrieval.splits import find_seen
+from ratchet.orchestrator.store import Store
 
 WAYS = {
     "ratchet": "Ratchet",
@@ -46,7 +48,7 @@ RATES = (5e-5, 1e-4, 2e-4)
 BATCH, NEGATIVES, WINDOW = 64, 3, (2, 200)
 METRICS = ("map@25", "ndcg@10", "r@25", "seen", "unseen", "seconds", "seconds, one rate", "GB")
 FUSED = {"fused": "map@25", "fused r@25": "r@25", "fused seen": "seen/map@25", "fused unseen": "unseen/map@25"}
-"""Column -> metric of the last row of Ratchet's table, whose ranking is that of several systems."""
+"""Column -> metric of the row of Ratchet's table whose ranking is that of several systems."""
 
 Trainer = Callable[[Path, list[tuple[str, str, list[str]]], float, int, Path], Path]
 """Finetunes a model on (query, positive, negatives) at a learning rate for some epochs, and returns the folder of the
@@ -86,7 +88,8 @@ def measure(given: argparse.Namespace, source: str, way: str, seed: int) -> dict
         sys.exit(f"{WAYS[way]}: failed; see {folder / way / 'stderr.txt'}")
     answer = json.loads(child.stdout.read().splitlines()[-1])
     row = {"seconds": seconds, "seconds, one rate": seconds - answer["searching"], "GB": peak / 1e9, **answer}
-    return row | evaluate(Path(answer["model"]), folder / "beir", splits["train"], splits["test"])
+    row |= evaluate(Path(answer["model"]), folder / "beir", splits["train"], splits["test"])
+    return row | evaluate_fused(answer["model"], folder / "beir", folder / way / "fused")
 
 
 def watch_memory(child: subprocess.Popen[str]) -> int:
@@ -124,6 +127,13 @@ def evaluate(model: Path, beir: Path, train: Sequence[Query], test: Sequence[Que
     return values | {"seen": rows["map@25"][seen_Q].mean(), "unseen": rows["map@25"][~seen_Q].mean()}
 
 
+def evaluate_fused(model: str, beir: Path, store: Path) -> dict[str, float]:
+    """Return the metrics of a model beside BM25 and the nearest training queries."""
+    _, metrics = run_ratchet(beir, store, [f"base={model}", "iterations=0", "knn=true"])
+    fused = metrics["zero_shot/evaluate_blended_all"]
+    return {name: fused[key] for name, key in FUSED.items() if key in fused}  # all test queries may be unseen
+
+
 def read_corpus(beir: Path) -> tuple[list[str], list[str]]:
     """Return texts and ids."""
     rows = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
@@ -140,30 +150,28 @@ def encode(model: Path, texts: Sequence[str]) -> np.ndarray:
 def run_way(way: str, folder: Path, epochs: int, settings: Sequence[str]) -> dict[str, Any]:
     """Return the folder of the final model, and the seconds of the search for a learning rate."""
     if way.startswith("ratchet"):
-        own = [f"finetune_embedder.epochs={epochs}", *settings]
+        own = ["iterations=2", f"finetune_embedder.epochs={epochs}", *settings]
         own += ["method=full"] if way == "ratchet-full" else []
-        return {"searching": 0.0, **run_ratchet(folder / "beir", folder / way / "store", own)}
+        store = folder / way / "store"
+        found, _ = run_ratchet(folder / "beir", store, own)
+        last = found.get("iter1/merge_embedder") or found["iter1/finetune_embedder"]
+        return {"model": str(Store.open(store).path(last, "model")), "searching": 0.0}
     trainers: dict[str, Trainer] = {"mnrl": train_peer, "gist": train_peer_guided, "flag": train_flag_embedding}
     return run_by_hand(folder / "beir", folder / way, trainers[way], epochs)
 
 
-def run_ratchet(beir: Path, store: Path, settings: Sequence[str]) -> dict[str, Any]:
-    """Return the folder of the last embedder, and the metrics of the fused ranking."""
-    from ratchet.orchestrator.store import Store
-
-    values = [f"data={beir}", "iterations=2", *settings]
+def run_ratchet(
+    beir: Path, store: Path, settings: Sequence[str]
+) -> tuple[dict[str, str], dict[str, Mapping[str, float]]]:
+    """Run `retriever`. Return the fingerprints and the metrics of its steps."""
     command = [sys.executable, "-m", "ratchet.orchestrator", "run", "retriever", "--store", str(store)]
     # Ray's workers have a low priority, which would tell where others use the machine too.
     environment = {**os.environ, "RAY_worker_niceness": "0"}
-    command += [text for value in values for text in ("--set", value)]
+    command += [text for value in (f"data={beir}", *settings) for text in ("--set", value)]
     subprocess.run(command, check=True, stdout=sys.stderr, env=environment)
     (plan,), (report,) = store.glob("runs/*/plan.json"), store.glob("runs/*/report.json")
     found = {one["name"]: one["object"] for one in json.loads(plan.read_text())["steps"]}
-    last = found.get("iter1/merge_embedder") or found["iter1/finetune_embedder"]
-    metrics = {one["name"]: one["metrics"] for one in json.loads(report.read_text())["steps"]}
-    fused = metrics.get("iter1/evaluate_blended_all", {})  # none with bm25=false and knn=false
-    own = {name: fused[key] for name, key in FUSED.items() if key in fused}
-    return {"model": str(Store.open(store).path(last, "model")), **own}
+    return found, {one["name"]: one["metrics"] for one in json.loads(report.read_text())["steps"]}
 
 
 def run_by_hand(beir: Path, work: Path, train: Trainer, epochs: int) -> dict[str, Any]:

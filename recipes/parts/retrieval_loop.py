@@ -96,8 +96,6 @@ class RetrievalLoop:
 
         `bootstrap` mines first. It is also the zero-shot baseline.
         """
-        if self.knn and not iterations:  # which may be for data without training queries
-            return replace(self, knn=False).build_summary(bootstrap, iterations, ablations=ablations)
         if self.teacher and (self.distillation == "none" or self.mining == "given_scored"):
             unused = "distillation=none" if self.distillation == "none" else "mining=given_scored"
             raise InputError(

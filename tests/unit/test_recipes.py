@@ -334,6 +334,11 @@ def test_training_queries_are_not_needed_to_evaluate_only(data: str) -> None:
     steps, summary = build_retriever(data, "iterations=0")
     assert [row.label for row in summary.rows] == ["BM25", "zero-shot", "zero-shot, fused"]
     assert not any("train" in step.name for step in steps)
+    steps, summary = build_retriever(data, "iterations=0", "knn=true")
+    labels = ["BM25", "zero-shot", "nearest training queries", "zero-shot, fused"]
+    assert [row.label for row in summary.rows] == labels
+    fused = next(step for step in steps if step.name == "zero_shot/blend_all")
+    assert "zero_shot/evaluate_knn[ranking]" in [str(one) for one in fused.inputs["rankings"]]
 
 
 def test_a_sweep_cannot_use_a_metric_of_queries_that_are_not_held_out(data: str) -> None:
