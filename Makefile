@@ -59,7 +59,7 @@ types: $(READY) ## mypy
 
 bench: $(READY) ## the benchmarks, side by side with what one would use instead
 	@$(INSTALL) -e '.[dev,bench]'
-	@for file in embedding mining scoring roofline finetune finetune_reranker evaluation contrastive metrics sft answers countdown overhead sweep; do echo "== $$file"; $(BIN)/python -m benchmarks.$$file || exit 1; done
+	@for file in inference.embedding inference.mining inference.scoring limits.roofline training.finetune training.finetune_reranker training.evaluation training.contrastive inference.metrics training.sft inference.answers quality.countdown orchestrator.overhead orchestrator.sweep; do echo "== $$file"; $(BIN)/python -m benchmarks.$$file || exit 1; done
 
 # torch first, as in the set-up.
 lock: ## renew requirements.lock from the ranges in setup.cfg, in a fresh environment

@@ -2,7 +2,7 @@
 
 Lengths are the largest ones that the settings allow, so memory and operations are upper bounds where texts are shorter.
 The memory of a pass is counted by `ratchet.models.footprint`. What is added to it, such as the size of the libraries,
-was measured (`benchmarks/memory.py`).
+was measured (`benchmarks/limits/memory.py`).
 """
 
 from __future__ import annotations

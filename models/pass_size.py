@@ -6,7 +6,7 @@ MULTIPLE = 8
 """Padded lengths on GPUs are multiples of this, for faster kernels and fewer distinct shapes."""
 CPU_TOKENS = 2048
 """Padded tokens of a forward pass on CPUs. Larger ones leave the caches, and are not faster
-(benchmarks/embedding.py)."""
+(benchmarks/inference/embedding.py)."""
 
 
 def size_passes(device: str, batch_tokens: int, *, training: bool = False) -> tuple[int, int]:

@@ -28,7 +28,7 @@ def plan(folder: Path, endpoint: str, data: str) -> subprocess.CompletedProcess[
     """Plan in a process of its own: the libraries read their environment once."""
     env = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": "0"}
     code = (
-        "import sys; sys.path.insert(0, 'tests/support'); import read_data;"
+        "import sys; sys.path.insert(0, 'tests/support/commands'); import read_data;"
         "from ratchet.orchestrator.cli.main import main; import shlex;"
         f"sys.exit(main([*shlex.split(read_data.COMMAND + 'retrieval'), '--set', 'data={data}',"
         f" '--store', {str(folder / 'store')!r}]))"

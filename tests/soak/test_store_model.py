@@ -1,4 +1,4 @@
-"""The model of the store (tests/support/store_model.py), 10,000 runs."""
+"""The model of the store (tests/support/stores/store_model.py), 10,000 runs."""
 
 from __future__ import annotations
 

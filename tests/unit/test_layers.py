@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -48,7 +49,7 @@ LONGEST_FILE = 400
 """Lines."""
 
 MOST_FILES = 15
-"""Side by side in a folder, beside its `__init__.py`."""
+"""Side by side in a folder, beside `__init__.py` and `conftest.py`."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -98,12 +99,17 @@ def test_implementations_are_imported_by_name_only(module: str) -> None:
     assert not [other for other, path in MODULES.items() if module in imports(path)]
 
 
-def test_files_and_folders_stay_small() -> None:
+def test_files_stay_small() -> None:
     sizes = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
     assert not {name: lines for name, lines in sizes.items() if lines > LONGEST_FILE}
-    folders = {path.parent for path in MODULES.values()}
-    counts = {folder: len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) for folder in folders}
-    assert not {str(folder.relative_to(ROOT)): n for folder, n in counts.items() if n > MOST_FILES}
+
+
+@pytest.mark.parametrize("top", [*(folder.removeprefix("ratchet.") for folder in MAY_IMPORT), "benchmarks", "tests"])
+def test_folders_stay_small(top: str) -> None:
+    files = [path for path in (ROOT / top).rglob("*.py") if path.name not in ("__init__.py", "conftest.py")]
+    counts = Counter(str(path.parent.relative_to(ROOT)) for path in files)
+    assert counts
+    assert not {folder: number for folder, number in counts.items() if number > MOST_FILES}
 
 
 def test_every_package_is_listed_for_installation() -> None:

@@ -24,7 +24,7 @@ from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.loading import spread_model
 from ratchet.models.reranker.reranker_config import YES_NO
 
-PROGRAM = Path(__file__).parents[2] / "support/spread_models.py"
+PROGRAM = Path(__file__).parents[2] / "support/models/spread_models.py"
 CASES = ["bert", "qwen2", "qwen2 bfloat16", "qwen2 adapter", "projection", "answers", "answers adapter", "yes_no"]
 CASES += ["yes_no adapter", "cross_encoder"]
 
