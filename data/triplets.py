@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ratchet.data.tables import TEACHER_SCORES, DocumentRows, hash_queries, hash_texts
+from ratchet.data.tables import TEACHER_SCORES, DocumentRows, hash_queries, hash_texts, list_shards, read_queries
 from ratchet.errors import DataError
 
 
@@ -55,7 +55,7 @@ class Triplets:
         self._positive_ends, self._positive_rows = find_corpus_rows(mined, "positives", rows, "mined")
         self._negative_ends, self._negative_rows = find_corpus_rows(mined, "negatives", rows, "mined")
         self._hash_Q = hash_queries(mined)
-        self._known = KnownPositives(self._hash_Q, self._positive_ends, self._positive_rows)
+        self._known = KnownPositives(np.repeat(self._hash_Q, np.diff(self._positive_ends)), self._positive_rows)
         # `mine` writes them; tables of given negatives have none.
         listed = "suspects" in mined.column_names
         self._suspects = find_corpus_rows(mined, "suspects", rows, "mined") if listed else None
@@ -189,11 +189,25 @@ class KnownPositives:
 
     Memory holds 16 bytes for each positive of a query."""
 
-    def __init__(self, hash_Q: np.ndarray, ends: np.ndarray, rows: np.ndarray) -> None:
-        """hash_Q: of `hash_queries`. ends, rows: of `find_corpus_rows` for their positives."""
-        hash_P = np.repeat(hash_Q, np.diff(ends))
+    def __init__(self, hash_P: np.ndarray, row_P: np.ndarray) -> None:
+        """For each positive, the hash of its query (`hash_queries`) and its corpus row."""
         order = np.argsort(hash_P, kind="stable")
-        self._hash_P, self._row_P = hash_P[order], rows[order]
+        self._hash_P, self._row_P = hash_P[order], row_P[order]
+
+    @classmethod
+    def read(cls, queries: Path, corpus: DocumentRows, corpus_name: Path) -> KnownPositives:
+        """Read shards of queries, one at a time. Raises DataError as `find_corpus_rows` does."""
+        hashes, rows = list[np.ndarray](), list[np.ndarray]()
+        for path in list_shards(queries):
+            shard = read_queries(path)
+            ends, own = find_corpus_rows(shard, "positives", corpus, str(path), corpus_name)
+            hashes.append(np.repeat(hash_queries(shard), np.diff(ends)))
+            rows.append(own)
+        return cls(np.concatenate(hashes), np.concatenate(rows))
+
+    def list_rows(self) -> np.ndarray:
+        """Return the corpus rows of all positives, int64, rising."""
+        return np.unique(self._row_P)
 
     def find(self, query: int) -> np.ndarray:
         """Return the corpus rows of the positives of the queries with this hash."""

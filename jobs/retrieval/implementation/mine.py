@@ -6,6 +6,7 @@ import heapq
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +42,25 @@ NUM_CASES = 3
 class Candidates:
     """Vectors of the documents that may be negatives. They are in memory only if they are not large."""
 
-    def __init__(self, config: Config, inputs: Inputs, corpus: tables.DocumentRows | None = None) -> None:
-        """corpus: as for `find_candidates`."""
-        self.folder = inputs.corpus_embeddings
+    def __init__(self, config: Config, inputs: Inputs) -> None:
+        self.inputs, self.folder = inputs, inputs.corpus_embeddings
         self.ids = tables.read_shards(inputs.corpus, ["id"])["id"].combine_chunks()
-        self.rows = find_candidates(config, inputs, corpus)
+        whole = config.candidates == "corpus"
+        self.rows = None if whole else choose_candidates(config, self.known.list_rows(), len(self.ids))
         """Corpus rows of the candidates, int64, rising. None: all."""
         self.rows_at_once = max(1, BYTES_AT_ONCE // (4 * read_dim(self.folder)))
         self.held: list[list[tuple[int, np.ndarray]]] = []
 
     def __len__(self) -> int:
         return len(self.ids if self.rows is None else self.rows)
+
+    @cached_property
+    def corpus(self) -> tables.DocumentRows:
+        return tables.DocumentRows(pa.chunked_array([self.ids]))
+
+    @cached_property
+    def known(self) -> KnownPositives:
+        return KnownPositives.read(self.inputs.queries, self.corpus, self.inputs.corpus)
 
     def search(self, query_QD: np.ndarray, k: int, device: str) -> tuple[np.ndarray, np.ndarray]:
         """Return scores [Q, K] and numbers [Q, K] of the best candidates, by exact search."""
@@ -126,12 +135,8 @@ class Worker:
         self.config, self.inputs, self.device = config, inputs, device
         names = [field.name for field in fields(Window)[2:]]
         self.window = Window(*config.window, **{name: getattr(config, name) for name in names})
-        self.corpus = tables.DocumentRows(tables.read_shards(inputs.corpus, ["id"])["id"])
-        self.candidates = Candidates(config, inputs, self.corpus)
-        self.ids = self.candidates.ids
-        queries = tables.join_tables(map(tables.read_queries, tables.list_shards(inputs.queries)))
-        found = find_corpus_rows(queries, "positives", self.corpus, str(inputs.queries), inputs.corpus)
-        self.known = KnownPositives(tables.hash_queries(queries), *found)
+        self.candidates = Candidates(config, inputs)
+        self.ids, self.corpus = self.candidates.ids, self.candidates.corpus
         self.index = None if index is None else faiss.read_index(str(index))
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
@@ -149,7 +154,7 @@ class Worker:
         scores_QK, rows_QK, positive_scores = self._ranked(query_QD, positives)
         chosen = []
         for q, query in enumerate(queries):
-            relevant = self.known.find(hash_Q[q])
+            relevant = self.candidates.known.find(hash_Q[q])
             own = own_Q[q : q + 1][own_Q[q : q + 1] >= 0]
             forbidden = {*self.text_N[relevant].tolist(), *self.text_N[own].tolist(), int(text_Q[q])}
             best = float(positive_scores[q].max())
@@ -211,13 +216,9 @@ class Worker:
         return [[known[q][row] for row in rows.tolist()] for q, rows in enumerate(wanted)]
 
 
-def find_candidates(config: Config, inputs: Inputs, corpus: tables.DocumentRows | None = None) -> np.ndarray | None:
-    """Return the corpus rows that may be negatives, int64, rising. None: all. corpus: where the caller has it."""
-    if config.candidates == "corpus":
-        return None
-    corpus = tables.DocumentRows(tables.read_shards(inputs.corpus, ["id"])["id"]) if corpus is None else corpus
-    labelled = np.unique(find_corpus_rows(tables.read_shards(inputs.queries), "positives", corpus)[1])
-    return labelled if config.candidates == "labelled" or len(labelled) >= len(corpus) / 4 else None
+def choose_candidates(config: Config, labelled: np.ndarray, documents: int) -> np.ndarray | None:
+    """Return the corpus rows that may be negatives, int64, rising. None: all. labelled: those of all positives."""
+    return labelled if config.candidates == "labelled" or len(labelled) >= documents / 4 else None
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -232,11 +233,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         arguments["index"] = folder / f"{source[0].stem}.faiss"
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
     positive, negative, hardest = write_jsonl(context.out, inputs.corpus)
-    rows = find_candidates(config, inputs)
     return Result(
         {
             "queries": total,
-            "candidates": count_rows(tables.list_shards(inputs.corpus), ["id"]) if rows is None else len(rows),
+            "candidates": len(Candidates(config, inputs)),
             "negatives": counts["negatives"],
             "random_fill": counts["random_fill"],
             "suspected_false_negatives": counts["suspects"],

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from ratchet.data.tables import QUERIES, DocumentRows, read_shards, write_shards
+from ratchet.data.tables import QUERIES, read_shards, write_shards
 from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval.implementation import mine as implementation
 from ratchet.jobs.retrieval.mine import Config, Inputs
@@ -187,13 +186,6 @@ def test_labelled_documents_alone_are_candidates(problem: Any, context: MakeCont
         assert row["negatives"][:chosen] == names(problem, expected)
         assert {*row["negatives"]} <= {*names(problem, labelled)}
         assert row["random_fill"] > 0
-    inputs = Inputs(problem.queries, problem.corpus, problem.query_embeddings, problem.corpus_embeddings)
-    ids = read_shards(problem.corpus, ["id"])["id"]
-    found = implementation.find_candidates(Config(candidates="auto"), inputs, DocumentRows(ids))
-    assert found is not None
-    assert found.tolist() == labelled
-    larger = pa.chunked_array([*ids.chunks, pa.array([f"e{n}" for n in range(4 * len(labelled))])])
-    assert implementation.find_candidates(Config(candidates="auto"), inputs, DocumentRows(larger)) is None
 
 
 @pytest.mark.parametrize("candidates", ["corpus", "labelled"])

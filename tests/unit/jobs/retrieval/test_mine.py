@@ -13,7 +13,7 @@ from ratchet.data import tables
 from ratchet.data.tables import Texts
 from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval import mine
-from ratchet.jobs.retrieval.implementation.mine import IndexBuilder, _suspects_line
+from ratchet.jobs.retrieval.implementation.mine import IndexBuilder, _suspects_line, choose_candidates
 from ratchet.jobs.retrieval.mine import Config, Inputs
 from ratchet.orchestrator.job_interface.settings import validate
 
@@ -56,3 +56,13 @@ def test_an_index_of_the_whole_corpus_needs_no_ids_sorted(tmp_path: Path, monkey
     tables.write_mapped(tmp_path / "shard-00000.arrow", pa.Table.from_pylist(rows, schema=schema))
     monkeypatch.setattr(tables, "DocumentRows", None)
     assert len(IndexBuilder(Config(min_recall=0.9), Inputs(*[tmp_path] * 4), "cpu").candidates) == 3
+
+
+@pytest.mark.parametrize(
+    ("candidates", "documents", "chosen"), [("labelled", 100, True), ("auto", 8, True), ("auto", 9, False)]
+)
+def test_labelled_documents_alone_are_candidates_where_they_are_a_quarter(
+    candidates: Any, documents: int, chosen: bool
+) -> None:
+    found = choose_candidates(Config(candidates=candidates), np.array([3, 7]), documents)
+    assert (None if found is None else found.tolist()) == ([3, 7] if chosen else None)
