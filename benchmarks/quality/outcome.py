@@ -6,8 +6,8 @@
 All ways start from MiniLM and get the same training, selection and test queries as a BEIR folder, which for each seed
 is split anew. By hand means, with sentence-transformers or FlagEmbedding: mine 3 negatives per query, finetune all
 weights for `--epochs` in batches of 64, mine again with the result, finetune that for as many. The learning rate of the
-first round is chosen of three by MAP@25 on the selection queries, and of the base and both rounds' models the best one
-there is kept. Ratchet runs as a user runs it: `ratchet run retriever`, two iterations.
+first round is chosen of `--rates` by MAP@25 on the selection queries, and of the base and both rounds' models the best
+one there is kept. Ratchet runs as a user runs it: `ratchet run retriever`, two iterations.
 
 Each way is a process of its own. The models are evaluated by sentence-transformers' vectors and pytrec_eval. `seconds`
 is everything that a way does; without the search for a learning rate it is `seconds, one rate`. `GB` is the peak of the
@@ -59,12 +59,14 @@ def main() -> None:
     parser = make_parser(__doc__, list(WAYS), "outcome.jsonl")
     parser.add_argument("--work", type=Path, default=Path("outcome-work"), help="folder for data and models")
     parser.add_argument("--epochs", type=int, default=4, help="epochs of each finetune, by all ways")
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="learning rates tried by hand")
     parser.add_argument("--way", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.way:
-        print(json.dumps(run_way(given.way, given.work, given.epochs, given.set)))
+        print(json.dumps(run_way(given.way, given.work, given.epochs, given.rates, given.set)))
     else:
-        given.out = given.out.with_stem(f"{given.out.stem}-{given.epochs}-epochs")
+        # Part of the name, since rows of other epochs and rates are others.
+        given.out = given.out.with_stem("-".join([f"{given.out.stem}-{given.epochs}-epochs", *map(str, given.rates)]))
         repeat(given, (*METRICS, *FUSED), lambda source, way, seed: measure(given, source, way, seed))
 
 
@@ -78,7 +80,7 @@ def measure(given: argparse.Namespace, source: str, way: str, seed: int) -> dict
     shutil.rmtree(folder / way, ignore_errors=True)
     (folder / way).mkdir()
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.quality.outcome", "--way", way, "--work", str(folder)]
-    command += ["--epochs", str(given.epochs)]
+    command += ["--epochs", str(given.epochs), "--rates", *map(str, given.rates)]
     started = time.perf_counter()
     with (folder / way / "stderr.txt").open("w") as errors:
         child = subprocess.Popen([*command, "--set", *given.set], stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -147,7 +149,7 @@ def encode(model: Path, texts: Sequence[str]) -> np.ndarray:
     return found
 
 
-def run_way(way: str, folder: Path, epochs: int, settings: Sequence[str]) -> dict[str, Any]:
+def run_way(way: str, folder: Path, epochs: int, rates: Sequence[float], settings: Sequence[str]) -> dict[str, Any]:
     """Return the folder of the final model, and the seconds of the search for a learning rate."""
     if way.startswith("ratchet"):
         own = ["iterations=2", f"finetune_embedder.epochs={epochs}", *settings]
@@ -157,7 +159,7 @@ def run_way(way: str, folder: Path, epochs: int, settings: Sequence[str]) -> dic
         last = found.get("iter1/merge_embedder") or found["iter1/finetune_embedder"]
         return {"model": str(Store.open(store).path(last, "model")), "searching": 0.0}
     trainers: dict[str, Trainer] = {"mnrl": train_peer, "gist": train_peer_guided, "flag": train_flag_embedding}
-    return run_by_hand(folder / "beir", folder / way, trainers[way], epochs)
+    return run_by_hand(folder / "beir", folder / way, trainers[way], epochs, rates)
 
 
 def run_ratchet(
@@ -174,7 +176,7 @@ def run_ratchet(
     return found, {one["name"]: one["metrics"] for one in json.loads(report.read_text())["steps"]}
 
 
-def run_by_hand(beir: Path, work: Path, train: Trainer, epochs: int) -> dict[str, Any]:
+def run_by_hand(beir: Path, work: Path, train: Trainer, epochs: int, rates: Sequence[float]) -> dict[str, Any]:
     from ratchet.data.formats import beir as beir_files
     from ratchet.models.model_files import MINILM, resolve
 
@@ -187,7 +189,7 @@ def run_by_hand(beir: Path, work: Path, train: Trainer, epochs: int) -> dict[str
     for number in range(2):
         start = max(found, key=lambda model: found[model])
         mined = mine(start, pairs, list(text_of.values()))
-        for tried in (rate,) if rate else RATES:
+        for tried in (rate,) if rate else rates:
             began = time.perf_counter()
             model = train(start, mined, tried, epochs, work / f"round{number}-{tried:g}")
             found[model] = judge(model, splits["valid"], text_of)
@@ -196,8 +198,8 @@ def run_by_hand(beir: Path, work: Path, train: Trainer, epochs: int) -> dict[str
         best = max(found, key=lambda model: found[model])
         print(f"round {number}: {best} is best, {found[best]:.4f}", file=sys.stderr)
         if not rate:
-            rate = float(best.name.partition("-")[2]) if best != base else min(RATES)
-            searching *= 1 - 1 / len(RATES)
+            rate = float(best.name.partition("-")[2]) if best != base else min(rates)
+            searching *= 1 - 1 / len(rates)
     return {"model": str(max(found, key=lambda model: found[model])), "searching": searching}
 
 
