@@ -17,7 +17,7 @@ WORDS = {"done": "run", "hit": "reused", "failed": "failed", "pending": "not run
 SIGNS = {"done": "✓", "hit": "●", "failed": "✗", "pending": "○"}
 
 _ROUND = re.compile(r"^(?:iter(?:ation)?|round|cycle|generation)\W*\d+", re.IGNORECASE)
-_BASELINE = re.compile(r"bm25|zero.?shot|baseline|random|lexical|tf.?idf|pretrained|^base\b", re.IGNORECASE)
+_BASELINE = re.compile(r"bm25|zero.?shot|^nearest|baseline|random|lexical|tf.?idf|pretrained|^base\b", re.IGNORECASE)
 _KEPT = ("kept", "best", "chosen")
 
 RunStatus = Literal["finished", "failed", "interrupted"]

@@ -60,6 +60,8 @@ def test_best_marks_only_what_stands_out():
 def test_headline_compares_with_the_best_baseline():
     rows = {"BM25": {"MAP@25": 0.128}, "zero-shot": {"MAP@25": 0.176}, "iteration 0": {"MAP@25": 0.358}}
     assert format_headline(rows, "MAP@25") == "0.358 at iteration 0: +0.182 against zero-shot"
+    without_training = rows | {"nearest training queries": {"MAP@25": 0.4}}
+    assert format_headline(without_training, "MAP@25").endswith("-0.042 against nearest training queries")
     worse = {"base": {"loss": 1.0}, "iteration 0": {"loss": 2.0}, "iteration 1": {"loss": 1.5}}
     assert format_headline(worse, "loss") == "1.500 at iteration 1: +0.500 against base"
     intervals = {"zero-shot": {"MAP@25": Estimate(0.2, 0.03)}, "iteration 0": {"MAP@25": Estimate(0.5, 0.04)}}
