@@ -2,5 +2,5 @@
 
 import logging
 
-# It warns at its import of kernels for CPUs that it would fetch from the hub, in every command.
+# On import, in every command, bitsandbytes warns about CPU kernels that it would fetch from the hub.
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

@@ -1,5 +1,5 @@
-"""Batches of rows of similar length: token-budget batches for inference, with bounded memory, and groups for training,
-with the least cost of padding plus forward passes. And the check of what a model made of them."""
+"""Batches of rows of similar length, padding, and a check that outputs are finite. Batches for inference have a token
+budget, which bounds memory. Groups for training have the least total cost of padding and forward passes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ratchet.errors import ModelError
 from ratchet.models.pass_size import MULTIPLE
 
 OVERHEAD_TOKENS = 64
-"""Fixed cost of a forward and backward pass, in tokens of padding; on GPUs at least."""
+"""Fixed cost of a forward and backward pass, in tokens of padding: on CPUs, and the minimum on GPUs."""
 GPU_OVERHEAD = 1e9
-"""Fixed cost on GPUs, in tokens of padding times the square of the hidden size: a layer launches as many kernels in a
-small model as in a large one (5 ms beside an H200), and a token's work grows with the square."""
+"""Fixed cost on GPUs, in tokens of padding times the square of the hidden size. A layer launches as many kernels in a
+small model as in a large one (5 ms beside an H200), while the work per token grows with that square."""
 
 
 def batch_by_tokens(
@@ -84,6 +84,6 @@ def pad(
 
 
 def check_finite(name: str, values: np.ndarray) -> None:
-    """Raise ModelError for a row of values [N] or [N, D] that are not finite. name: that of a row, for the error."""
+    """Raise ModelError for a row of values [N] or [N, D] that are not finite. name: what a row is, for the message."""
     if len(bad := np.nonzero(~np.isfinite(values))[0]):
         raise ModelError(f"{name} {bad[0]}: not finite; expected numbers; try dtype=float32")

@@ -9,7 +9,7 @@ import torch
 from ratchet.errors import ModelError
 
 BALANCED = "balanced"
-"""The device of a model whose layers are spread over all GPUs that the process sees."""
+"""Device setting: the layers of the model are spread over all GPUs that the process sees."""
 
 
 def name_device(gpus: float | None) -> str:
@@ -18,14 +18,14 @@ def name_device(gpus: float | None) -> str:
 
 
 def resolve_device(device: str) -> torch.device:
-    """Return the device for `cpu`, `cuda`, `auto` (CUDA if available) or `balanced`, where inputs go to the first."""
+    """Return the device of inputs for `cpu`, `cuda`, `auto` (CUDA if available) or `balanced` (the first GPU)."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device("cuda" if device == BALANCED else device)
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Return the dtype for `float32`, `bfloat16` or `auto`: bfloat16 where the device multiplies it natively."""
+    """Return the dtype for `float32`, `bfloat16` or `auto` (bfloat16 if native). Raises ModelError for another name."""
     if name == "auto":
         return torch.bfloat16 if multiplies_bfloat16(device) else torch.float32
     if name not in ("float32", "bfloat16"):

@@ -1,7 +1,7 @@
 """Dropout that does not depend on how a batch is divided among workers and micro-batches.
 
 torch draws masks one after the other from the generator of the process, so the mask of a token depends on everything
-that this process computed before. Here it is a function of (seed, training step, row, position, layer):
+that this process computed before. Here it depends on (seed, epoch, training step, row, position, layer) only:
 
     key of a token              hash(seed, epoch, step, row id, position)
     its mask in a layer         pattern number  hash(key, layer) mod PATTERNS  of a table of random masks
@@ -29,7 +29,7 @@ PATTERNS = 4096
 
 
 class DropoutMasks:
-    """The dropout masks of a model. `start_step` and `tokens` say what its next forward pass computes."""
+    """Dropout masks of a model. They depend on the training step (`start_step`), row ids and positions (`tokens`)."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -40,7 +40,7 @@ class DropoutMasks:
         self._tables: dict[tuple[int, float], Tensor] = {}
 
     def install(self, model: nn.Module) -> None:
-        """Replace the dropout layers of a model (LoRA's) by layers with these masks. The model stays on its device."""
+        """Replace a model's dropout layers (LoRA's) by layers with these masks. The model must stay on its device."""
         self.device = next(model.parameters()).device
         layers = 0
         for parent in list(model.modules()):
@@ -51,15 +51,15 @@ class DropoutMasks:
         self._layer_M = _mix(torch.arange(layers, device=self.device) + 1)
 
     def start_step(self, epoch: int, step: int) -> None:
-        """Draw other masks from now on."""
+        """Use the masks of this training step from now on."""
         self._step_key = int(np.random.SeedSequence([self.seed, epoch, step]).generate_state(1, np.uint64)[0] >> 1)
 
     @contextmanager
     def tokens(self, row_BL: Tensor, position_BL: Tensor) -> Iterator[None]:
         """Context manager around a forward pass over tokens [B, L].
 
-        row_BL, position_BL: int64, broadcast to [B, L]. A row id names a text within the training step, whichever
-        worker computes it; positions count from the start of the text. Padding tokens may have any.
+        row_BL, position_BL: int64, broadcast to [B, L]. A row id identifies a text within the training step, on
+        whichever worker; positions count from the start of the text. Padding tokens may have any row id and position.
         """
         if not len(self._layer_M):
             yield
@@ -73,7 +73,7 @@ class DropoutMasks:
         return nullcontext(), self._use(self._pattern_MBL)
 
     def apply(self, x: Tensor, p: float, layer: int) -> Tensor:
-        """Return x [B, L, D], [B * L, D] or, for the first tokens of the rows, [B, D] with dropout."""
+        """Apply dropout to x [B, L, D], [B * L, D] or, for each row's first token, [B, D]. Else raise ModelError."""
         if self._pattern_MBL is None:
             raise ModelError("dropout: a forward pass in training mode without `DropoutMasks.tokens` around it")
         pattern_BL = self._pattern_MBL[layer]
@@ -98,7 +98,7 @@ class DropoutMasks:
             self._pattern_MBL = before
 
     def _get_table(self, features: int, p: float) -> Tensor:
-        """Return masks, bool [P, D]: what is kept. They are drawn on the CPU, so they are the same on every device."""
+        """Return masks, bool [P, D], True for kept features. The CPU draws them: they are the same on every device."""
         key = features, p
         if key not in self._tables:
             drawn_PD = np.random.default_rng([self.seed, features]).random((PATTERNS, features), np.float32)
@@ -118,8 +118,8 @@ class Dropout(nn.Module):
 
 
 class _ApplyMask(torch.autograd.Function):
-    """x * mask * scale. The mask is looked up again in the backward pass, so it occupies no memory in between. A table
-    of bool is a quarter of one of float32: 78 MB for the 18,944 features of a 7B model's MLP."""
+    """x * mask * scale. The mask is looked up again in the backward pass, so it occupies no memory in between. A bool
+    table takes a quarter of a float32 one: 78 MB for the 18,944 features of a 7B model's MLP."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, table_PD: Tensor, pattern: Tensor, scale: float) -> Tensor:

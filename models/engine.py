@@ -21,7 +21,7 @@ import torch
 from ratchet.extras import hide_package
 
 EMBEDDINGS = re.compile(r"embed|\bwte\b|\bwpe\b")
-"""In the names of embeddings' weights."""
+"""Pattern in the names of embedding weights."""
 
 
 def start_engine(
@@ -63,7 +63,7 @@ def start_engine(
             # Stage 0 cannot add bfloat16 gradients up in float32. Stage 1 does the same with sharded moments.
             "zero_optimization": {
                 "stage": max(zero_stage, int(is_half)),
-                # By default 2 GB of float32, however few weights are trained.
+                # The default takes 2 GB of float32, however few weights are trained.
                 "reduce_bucket_size": min(500_000_000, sum(getattr(one, "ds_numel", one.numel()) for one in trained)),
                 **_configure_offload(offload),
             },
@@ -82,8 +82,8 @@ def group_by_layer(model: Any, layer_decay: float) -> list[dict[str, Any]]:
     factor `lr_scale` on its learning rate: layer_decay to the power of the number of layers above it (Clark et al.
     2020, "ELECTRA: Pre-training text encoders as discriminators rather than generators").
 
-    A weight is of the layer whose number its name has first. What has none is of the embeddings where its name says
-    so, else on top of all layers (a head)."""
+    The first number in a weight's name is the number of its layer. Weights without one belong to the embeddings if
+    their name matches EMBEDDINGS, else to a head above all layers."""
     depths: dict[float, list[Any]] = {}
     for name, weight in model.named_parameters():
         if weight.requires_grad:
@@ -96,9 +96,9 @@ def group_by_layer(model: Any, layer_decay: float) -> list[dict[str, Any]]:
 
 
 def start_part(engine: Any) -> None:
-    """Prepare the engine for the forward and backward pass of one part of a training step, as its own `forward` does.
-    Otherwise the gradients of several parts do not add up."""
-    if hasattr(engine.optimizer, "clear_backward_seen_flag"):  # it has not with stage 0, where PyTorch adds them up
+    """Prepare the engine for the forward and backward pass of one part of a training step, as the engine's own
+    `forward` does. Otherwise the gradients of several parts do not add up."""
+    if hasattr(engine.optimizer, "clear_backward_seen_flag"):  # not with stage 0, where PyTorch adds them up
         engine.optimizer.clear_backward_seen_flag()
         engine.optimizer.backward_prologue()
 
@@ -106,7 +106,7 @@ def start_part(engine: Any) -> None:
 @contextmanager
 def load_partitioned(dtype: str, device: str, *, zero_stage: int, offload: str = "none") -> Iterator[None]:
     """Context manager in which transformers loads a model layer by layer, with its weights partitioned over workers, so
-    that none ever holds all of them. Does nothing below ZeRO stage 3. Collective, as `start_engine`."""
+    that no worker ever holds all of them. Does nothing below ZeRO stage 3. Collective, like `start_engine`."""
     if zero_stage < 3:
         yield
         return
@@ -182,14 +182,14 @@ def _import_deepspeed(device: str) -> Any:
 MALLOC = (-1, -2, -3)
 """Numbers of glibc's M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD."""
 KEEP_FREED_BYTES = 5e8
-"""Bytes of a small model's weights, see `configure_malloc`."""
+"""Largest size of the weights of a small model, in bytes; see `configure_malloc`."""
 
 
 def configure_malloc(model: Any) -> None:
     """Tell glibc what to do with the freed memory of large temporaries in training on CPUs.
 
-    It is kept for small models, so that it is not faulted in again at each step. It is returned at once for large ones:
-    kept memory is in pieces that fit nothing else, which doubles the memory of the process.
+    It is kept for small models, so that it is not faulted in again at each training step. It is returned at once for
+    large models: kept memory is in pieces that fit nothing else, which doubles the memory of the process.
     """
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is None:
         return
@@ -209,7 +209,7 @@ def release_memory() -> None:
         torch.cuda.empty_cache()
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        for number, value in zip(MALLOC, (2**26, 2**17, 2**25), strict=True):  # as glibc raises them by itself
+        for number, value in zip(MALLOC, (2**26, 2**17, 2**25), strict=True):  # the values that glibc reaches by itself
             libc.mallopt(number, value)
         libc.malloc_trim(0)
 

@@ -1,8 +1,8 @@
 """The memory and the arithmetic of a model, counted before it is loaded.
 
-The model is built from its config.json on PyTorch's meta device, where tensors have a shape and a dtype but no numbers.
-The same forward and backward passes run there as in the job, and `_LiveBytes` follows which tensors are alive. So the
-count knows the architecture (grouped queries, tied heads, windows) as the code does. A 7B model takes a few seconds.
+The model is built from its config.json on PyTorch's meta device, where tensors have a shape and a dtype but no data.
+The same forward and backward passes run there as in the job, and `_LiveBytes` follows which tensors are alive. The
+count therefore follows the model's code (grouped queries, tied heads, windows). A 7B model takes a few seconds.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Footprint:
     trained: int
     """Number of weights that are trained."""
     multiplied: int
-    """Number of weights that a token is multiplied by, without the head."""
+    """Number of weights of linear layers, without the head: the multiplications per token."""
     head: int
     """Number of weights of the head of a causal language model; 0 for others."""
     largest: int
@@ -139,7 +139,7 @@ def _run(model: Any, rows: int, length: int, *, training: bool) -> int:
 
 
 class _LiveBytes(TorchDispatchMode):
-    """Follows the bytes of the tensors that operations make, while they are alive. `peak`: the most at a time."""
+    """Counter of the bytes of live tensors that operations make. `peak`: the largest count."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -45,14 +45,14 @@ def open_model(
 ) -> tuple[Any, list[str]]:
     """Load a model folder as the auto class `kind`. Returns the model on its device, and the names of missing weights.
 
-    For inference an adapter is merged, in float32, before the cast. Over a model in 4 bits it stays beside: merged
-    weights would be rounded to 4 bits again. training: no adapter, no dropout, and eager attention on CPUs, whose
-    backward is faster there. dtype, device: see `ratchet.models.embedder.encoder.load`. quantization: `nf4` keeps
-    linear layers in 4 bits with double quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA"); they are
-    on their devices. streamed: weights stay in their files, and a layer has them while it runs. packed: for inference
-    only; see `pack_linear_layers`, which does nothing for other devices and dtypes. may_lack(name): whether a missing
-    weight is accepted, besides an embedder's pooler; it is initialised at random. settings: overrides of the config.
-    Raises ModelError for an unusable folder.
+    For inference an adapter is merged, in float32, before the cast. It is not merged into a model in 4 bits, where
+    merged weights would be rounded to 4 bits again. training: no adapter, no dropout, and eager attention on CPUs,
+    whose backward pass is faster there. dtype, device: see `ratchet.models.embedder.encoder.load`. quantization: `nf4`
+    keeps linear layers in 4 bits with double quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA").
+    streamed: weights stay in their files, and a layer's are in memory while it runs. packed: for inference only; see
+    `pack_linear_layers`, which does nothing for other devices and dtypes. may_lack(name): whether a missing weight is
+    accepted, besides an embedder's pooler; it is initialised at random. settings: overrides of the config. Raises
+    ModelError for an unusable folder.
     """
     check_folder(base)
     config = transformers.AutoConfig.from_pretrained(base, **(settings or {}))
@@ -69,7 +69,7 @@ def open_model(
         options["device_map"] = device if device == BALANCED else {"": resolve_device(device)}
     if streamed:
         spare = tempfile.TemporaryDirectory(prefix="ratchet-")  # for weights that transformers stores in another layout
-        logging.getLogger("accelerate.big_modeling").setLevel("ERROR")  # it warns of what is asked for
+        logging.getLogger("accelerate.big_modeling").setLevel("ERROR")  # it warns that weights are on disk
         # In the stored dtype, since conversion would read everything now.
         options |= {"dtype": read_main_dtype(base), "device_map": {"": "disk"}, "offload_folder": spare.name}
     embeds = kind is transformers.AutoModel  # then the output of a pooler is not used
@@ -106,8 +106,8 @@ def open_model(
 def turn_off_dropout(config: Any) -> None:
     """Set every dropout rate of a model's config to 0, also in the configs of its parts.
 
-    LoRA has its own dropout, whose masks do not depend on the batch (`ratchet.models.dropout`). Those inside fused
-    attention kernels would, and dropout on CPUs is single-threaded.
+    LoRA has its own dropout, whose masks do not depend on the batch (`ratchet.models.dropout`). Masks inside fused
+    attention kernels would depend on it, and torch's dropout on CPUs is single-threaded.
     """
     for name, value in list(vars(config).items()):
         if isinstance(value, transformers.PretrainedConfig):
@@ -222,7 +222,7 @@ class _Linear(torch.nn.Linear):
 
 
 class _LayerNorm(torch.nn.LayerNorm):
-    """As `_Linear`."""
+    """Float32 weights, cast as in `_Linear`."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         weight, bias = (None if own is None else own.to(input.dtype) for own in (self.weight, self.bias))
@@ -251,8 +251,8 @@ def silence_transformers() -> Iterator[None]:
 def make_attention_options(
     model: Any, positions_BL: np.ndarray, seen_B1LL: np.ndarray, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """Return the arguments of a forward pass with these positions and this mask, bool: whether a token attends to
-    another."""
+    """Return `position_ids` [B, L] and `attention_mask` [B, 1, L, L] for a forward pass. seen_B1LL: bool, whether a
+    token (third axis) attends to another. Eager attention gets the mask as a term of the logits."""
     seen = torch.from_numpy(seen_B1LL).to(device)
     by_hand = model.config._attn_implementation == "eager"  # which adds the mask to the logits
     mask = torch.where(seen, 0.0, -1e9) if by_hand else seen
@@ -261,8 +261,8 @@ def make_attention_options(
 
 @contextmanager
 def eval_mode(model: Any) -> Iterator[None]:
-    """Context manager that puts the model into eval mode and restores its mode afterwards. Attention that `open_model`
-    made eager for training is that of inference meanwhile, which needs a quarter less time on CPUs."""
+    """Context manager that puts the model into eval mode and restores its mode afterwards. Where `open_model` chose
+    eager attention for training, SDPA is used meanwhile, which needs a quarter less time on CPUs."""
     before, attention = model.training, model.config._attn_implementation
     switches = attention == "eager" and getattr(model, "eager_for_training", False)
     model.eval()

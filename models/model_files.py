@@ -40,7 +40,7 @@ OTHER_FORMATS = (
     *("pytorch_model*", "tf_model*", "flax_model*", "rust_model*", "*.msgpack", "*.h5", "*.onnx", "*.gguf", "*.nemo"),
     *("onnx/*", "openvino/*", "coreml/*", "original/*", "consolidated*"),
 )
-"""The same weights in formats that are never loaded here. Files of modules, as `2_Dense/pytorch_model.bin`, count."""
+"""The same weights in formats that are never loaded. Modules' files, as `2_Dense/pytorch_model.bin`, do not match."""
 
 TRAINING_STATE = (
     *("optimizer*", "scheduler.pt", "scaler.pt", "rng_state*.pth", "trainer_state.json", "training_args.bin"),
@@ -101,8 +101,8 @@ def copy_tokenizer(base: Path, target: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises ModelError for a folder that lacks a configuration, a tokenizer or any of its weights, whose weights were
-    cut short, or whose tokenizer knows more tokens than the model. Reads the weights' headers only."""
+    """Raise ModelError for a folder that lacks a config, a tokenizer or weights, needs custom code, has truncated
+    weights, or more tokens in the tokenizer than in the model. Reads only the headers of the weights."""
     check_no_custom_code(folder)
     check_type(folder)
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "tokenizer.model", "vocab.json")):
@@ -133,8 +133,8 @@ def list_weight_files(folder: Path) -> list[str]:
 
 
 def read_header(path: Path) -> tuple[int, dict[str, Any]]:
-    """Return where the tensors of a safetensors file begin, and what its header says of each. A file has 8 bytes of
-    header length, the header and the tensors. Raises ValueError for another file."""
+    """Return (offset of the first tensor in bytes, tensor name -> its header entry) of a safetensors file. A file has 8
+    bytes of header length, the header and the tensors. Raises ValueError for another file."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(min(length, path.stat().st_size)))
@@ -148,7 +148,7 @@ def read_weight_names(folder: Path) -> list[str]:
 
 
 def _check_vocabulary(folder: Path) -> None:
-    """Raise ModelError if the tokenizer has ids beyond the embedding: it is that of another model."""
+    """Raise ModelError if the tokenizer has ids beyond the embedding: then it belongs to another model."""
     rows = read_config(folder).get("vocab_size")
     file = folder / "tokenizer.json"
     if not file.is_file():
@@ -198,7 +198,7 @@ def _from_hub(name: str, *, local: bool) -> Path | None:
 
 
 def is_hub_reachable() -> bool:
-    """Whether the hub can be reached: its client would retry for minutes without a network."""
+    """Whether the hub can be reached within CONNECT_SECONDS: its client would retry for minutes without a network."""
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         return False
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"

@@ -1,4 +1,4 @@
-"""What a model's path is, by its files and its config.json: an encoder, a decoder, an adapter, weights alone.
+"""Detection of what a model's path holds, by its files and config.json: an encoder, a decoder, an adapter, weights.
 
 Imports nothing heavy, since plans check models.
 """
@@ -60,7 +60,7 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def read_optional(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a file of a model folder, empty if there is no file. Raises ModelError for another."""
+    """Return the JSON object in a file, empty if there is no file. Raises ModelError for any other content."""
     return read_object(file) if file.is_file() else {}
 
 
@@ -101,7 +101,7 @@ def check_type(folder: Path) -> None:
 
 @cache
 def _read_known_types() -> str:
-    """Return the source of the tables of model types, which takes seconds to import."""
+    """Return the source of transformers' tables of model types: to import them takes seconds."""
     package = importlib.util.find_spec("transformers")
     assert package is not None
     assert package.origin is not None
@@ -137,7 +137,7 @@ def count_positions(config: dict[str, Any]) -> int | None:
 
 
 def describe_kind(config: dict[str, Any]) -> str:
-    """Return what a config.json describes, with its article."""
+    """Return the kind of model that a config.json describes, with its article, such as `a decoder`."""
     names, kind = " ".join(config.get("architectures") or []), str(config.get("model_type", "")).lower()
     if "SequenceClassification" in names:
         return "a reranker"

@@ -19,7 +19,7 @@ FUSED = (("dense", "intermediate_act_fn"), ("gate_proj", "act_fn"))
 """The attributes of transformers' modules for a linear layer, and for the activation of its output."""
 
 ACTIVATIONS: dict[type, str] = {GELUActivation: "gelu", SiLUActivation: "swish", nn.SiLU: "swish"}
-"""oneDNN's names."""
+"""Activation module -> its name in oneDNN."""
 
 
 class PackedLinear(nn.Module):

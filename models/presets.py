@@ -22,7 +22,7 @@ class Preset:
 
     family: str
     names: str
-    """Regular expression of the models' names on the hub, without the owner. Upper case does not count."""
+    """Regular expression of the models' names on the hub, without the owner; case-insensitive."""
     values: Mapping[str, Any]
     """Fields of the encoding config or the reranker config."""
 

@@ -23,10 +23,10 @@ CPU_CACHE = 2**30
 def make_engine_args(base: Path, *, dtype: str, longest: int, gpus: float | None) -> dict[str, Any]:
     """Return the engine arguments for a model folder.
 
-    dtype: `float32` or `bfloat16`. longest: tokens of the longest text plus max_new_tokens. gpus: those of an engine,
-    over which layers are divided (tensor parallelism).
+    dtype: `float32` or `bfloat16`. longest: tokens of the longest text plus max_new_tokens. gpus: number of GPUs of an
+    engine, over which each layer is divided (tensor parallelism).
 
-    Raises ModelError if the model has fewer positions: vLLM would truncate the answer.
+    Raises ModelError if the model has fewer positions than `longest`: vLLM would truncate the answer.
     """
     positions = getattr(transformers.AutoConfig.from_pretrained(base), "max_position_embeddings", None)
     if positions is not None and longest > positions:
@@ -56,8 +56,8 @@ def make_pooler_args(pooling: str) -> dict[str, Any]:
 
 
 def make_scorer_args(answers: Sequence[str]) -> dict[str, Any]:
-    """Return the engine arguments for the score of a decoder: the logit of the first token after the prompt, minus that
-    of the second if there are two."""
+    """Return the engine arguments for the score of a decoder: the logit of the first answer as the next token, minus
+    that of the second answer if there are two."""
     method = "from_2_way_softmax" if len(answers) == 2 else "no_post_processing"
     return make_pooler_args("last_token") | {
         "hf_overrides": {"classifier_from_token": list(reversed(answers)), "method": method}
@@ -65,7 +65,7 @@ def make_scorer_args(answers: Sequence[str]) -> dict[str, Any]:
 
 
 def make_sampling_params(sampling: Sampling, ends: frozenset[int], name: str) -> dict[str, Any]:
-    """Return the sampling parameters of one answer. ends: tokens that end it. name: the seed is derived from it."""
+    """Return the sampling parameters of one answer. ends: tokens that end it. name: determines the seed."""
     found: dict[str, Any] = {
         "temperature": sampling.temperature,
         "max_tokens": sampling.max_new_tokens,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 
 class Zero3Sync:
-    """Counts the forward passes of `module`: the outermost module that is called, before DeepSpeed wraps it.
+    """Counter of the forward passes of `module`: the outermost module that is called, before DeepSpeed wraps it.
 
     needed: whether workers wait for each other in a pass (ZeRO-3). If not, all methods do nothing.
     """

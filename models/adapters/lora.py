@@ -32,11 +32,11 @@ def attach(
     modules_to_save: Sequence[str] = (),
     task: str = "FEATURE_EXTRACTION",
 ) -> PeftModel:
-    """Add a new adapter, the only trainable weights. The model's output is unchanged until it is trained (B = 0).
+    """Add a new adapter and freeze the other weights. The model's output is unchanged until it is trained (B = 0).
 
-    target_modules: `all-linear`, or names of layers. modules_to_save: layers that are trained and saved whole, such as
-    a fresh head. task: PEFT's name for what the model is for, so that `AutoPeftModel...` finds the class. Raises
-    ModelError for names that the model does not have.
+    target_modules: `all-linear`, or names of layers. modules_to_save: layers whose full weights are trained and saved,
+    such as a new head. task: PEFT's `task_type`, by which `AutoPeftModel...` finds the class. Raises ModelError for
+    target_modules that the model does not have.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -59,15 +59,15 @@ def attach(
 
 
 def save(model: PeftModel, folder: Path) -> None:
-    """Write adapter_config.json and adapter_model.safetensors. Raises ModelError for an empty or infinite adapter."""
+    """Write adapter_config.json and adapter_model.safetensors. Raises ModelError for weights that are not finite."""
     for name, parameter in model.named_parameters():
         if "lora_" in name and (parameter.numel() == 0 or not bool(torch.isfinite(parameter).all())):
             raise ModelError(f"adapter: {name} is empty or not finite; nothing was saved; lower the learning rate")
-    # Alone: others may lie beside it for comparison.
+    # Only the trained adapter: another one may be loaded beside it for comparison.
     model.save_pretrained(str(folder), safe_serialization=True, selected_adapters=["default"])
     (folder / "README.md").unlink(missing_ok=True)
-    # PEFT writes sets of names in an order that depends on the process, and the path of the base: neither is part of
-    # the adapter, and the same adapter must be the same bytes.
+    # PEFT writes sets of names in an order that depends on the process, and the path of the base. Both are normalized,
+    # so that equal adapters are equal bytes.
     config = json.loads((folder / CONFIG).read_text())
     config["base_model_name_or_path"] = None
     for name in ("target_modules", "modules_to_save"):
@@ -77,8 +77,8 @@ def save(model: PeftModel, folder: Path) -> None:
 
 
 def load(model: Any, folder: Path, *, trainable: bool = False, lora_dropout: float = 0.0) -> PeftModel:
-    """Add a saved adapter to a plain model. lora_dropout: that of now, not that of its training. Raises ModelError for
-    a folder without one, or one for another model."""
+    """Add a saved adapter to a plain model. lora_dropout: replaces the rate of the saved config. Raises ModelError for
+    a folder without an adapter, or with an adapter of another model."""
     from peft import PeftConfig, PeftModel
 
     with fitting(folder):
@@ -89,12 +89,12 @@ def load(model: Any, folder: Path, *, trainable: bool = False, lora_dropout: flo
 
 @contextmanager
 def fitting(folder: Path) -> Iterator[None]:
-    """Context manager that raises ModelError for a folder without an adapter, or one for another model."""
+    """Context manager that raises ModelError for a folder without an adapter, or with an adapter of another model."""
     if not (folder / CONFIG).is_file() or not (folder / WEIGHTS).is_file():
         raise ModelError(f"adapter {folder}: no {CONFIG} and {WEIGHTS}; expected a PEFT folder; check the path")
     try:
         with warnings.catch_warnings():
-            # PEFT keeps the initial weights of layers that the file lacks, such as all of another kind of model.
+            # PEFT would only warn, and keep the initial weights of layers that the file lacks (another architecture).
             warnings.filterwarnings("error", message="Found missing adapter keys")
             yield
     except (AttributeError, KeyError, RuntimeError, SafetensorError, ValueError, UserWarning) as error:

@@ -31,7 +31,7 @@ from ratchet.models.usage import find_usage
 
 @dataclass(frozen=True)
 class MergeCheck:
-    """Differences on probe texts. Embedders: 1 - cosine similarity; rerankers: scores in standard deviations."""
+    """Differences of outputs on probe texts: 1 - cosine similarity, or standard deviations of a reranker's scores."""
 
     drift: float
     """Largest difference between the merged folder, loaded again, and the base with its adapter not merged."""
@@ -49,8 +49,8 @@ def check_inputs(base: Path, adapter: Path, projection_file: Path | None) -> Non
 def _read_config(base: Path, adapter: Path, projection_file: Path | None) -> EncodingConfig:
     """Return the encoding config of a merged embedder.
 
-    A projection in a file is one of the theorem scripts of https://github.com/ajoudaki/CITER. Their encoders take the
-    plain text; decoders are pooled at its last token, encoders at the first one, and vectors are normalized."""
+    A projection file comes from the theorem scripts of https://github.com/ajoudaki/CITER. Their encoders have no prompt
+    templates, pool decoders at the last token and encoders at the first one, and normalize vectors."""
     if projection_file is None:
         return read_encoding_config(find_config_folder(base, adapter))
     pooling: Any = "cls" if describe_kind(read_config(base)) == "an encoder" else "last_token"
@@ -61,8 +61,8 @@ def merge(base: Path, adapter: Path, target: Path, projection_file: Path | None 
     """Write base plus adapter into the empty folder `target`: weights in the dtypes and shards of the base,
     tokenizer, config file, and for embedders the layout of sentence-transformers. projection_file: see `_read_config`.
 
-    Return why the layout is missing, if sentence-transformers would embed differently with it, else an empty string.
-    Raises ModelError for an adapter that does not fit.
+    Return an empty string, or why the layout is missing: sentence-transformers would embed differently with it. Raises
+    ModelError for an adapter that does not fit.
     """
     if reranks := find_usage(base, adapter) == "reranker":
         reranker_config = read_reranker_config(find_config_folder(base, adapter))
@@ -83,8 +83,8 @@ def merge(base: Path, adapter: Path, target: Path, projection_file: Path | None 
 
 
 def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> MergeCheck:
-    """Compare, in the dtype of the base, the outputs for `texts` of the base, the base with adapter (not merged) and
-    the merged folder. Only the first 256 characters of a text are used. One layer is in memory at a time."""
+    """Compare outputs of the base, the base with the unmerged adapter and the merged folder, in bfloat16 for a bfloat16
+    base, else in float32. texts: 2 or more, cut to 256 characters. One layer is in memory at a time."""
     if len(texts) < 2:
         raise ModelError(f"merge: {len(texts)} probe texts; expected 2 or more; give some of the corpus")
     texts = [text[:256] for text in texts]  # each batch of tokens reads all weights
@@ -118,15 +118,15 @@ def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> Merg
 
 
 def add_adapter(model: Any, adapter: Path) -> None:
-    """Add a LoRA adapter, not merged, to a streamed model. PEFT would move its weights to where those of the model are,
-    and copy the model's files. The arithmetic is that of PEFT: float32, then the dtype of the layer."""
+    """Add an unmerged LoRA adapter to a streamed model. PEFT would offload the adapter like the model's weights, and
+    copy the model's files. As in PEFT, the update is computed in float32, then cast to the layer's dtype."""
     config = json.loads((adapter / lora.CONFIG).read_text())
     scaling = config["lora_alpha"] / config["r"]
     for name, parts in read_changes(adapter).items():
         with lora.fitting(adapter):
             layer = model.get_submodule(name.rpartition(".")[0])
         if "whole" in parts:
-            layer._hf_hook.weights_map.dataset.state_dict[name] = parts["whole"]  # before those of the files
+            layer._hf_hook.weights_map.dataset.state_dict[name] = parts["whole"]  # overrides the files
         else:
             layer.register_forward_hook(partial(_add_update, parts["A"].float(), parts["B"].float(), scaling))
 

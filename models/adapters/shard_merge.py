@@ -22,7 +22,7 @@ DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 Changes = dict[str, dict[str, Tensor]]
 PLAIN = "base_model.model."
 PIECE = 16 * 2**20
-"""Bytes that are copied at once."""
+"""Bytes per copy."""
 TIED = ("lm_head", "embed_tokens", "embed_out", "wte", "word_embeddings")
 """Names of modules that may share their weight with another one."""
 REFUSED = {
@@ -30,9 +30,9 @@ REFUSED = {
     "trainable_token_indices": None, "target_parameters": None, "peft_type": "LORA", "init_lora_weights": True,
     "use_qalora": False, "alora_invocation_tokens": None, "use_bdlora": None, "kasa_config": None,
 }  # fmt: skip
-"""Settings of PEFT whose other values are not supported."""
+"""Setting of an adapter config -> its supported value. A missing or empty setting is supported, too."""
 SAME_BASE = ("gaussian", "orthogonal", "eva", "lora_ga")
-"""Further `init_lora_weights` that are. Others, such as PiSSA, change the base when the adapter is loaded."""
+"""Further supported values of `init_lora_weights`. Others, such as PiSSA, change the base on loading."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class StoredTensor:
     dtype: str
     shape: list[int]
     start: int
-    """Byte of the file at which it begins."""
+    """Offset of its first byte in the file."""
     size: int
     """Bytes."""
 
 
 def list_tensors(folder: Path) -> list[StoredTensor]:
-    """Return the tensors of a model folder, by file and place."""
+    """Return the tensors of a model folder, by file and offset."""
     found = []
     for file in list_weight_files(folder):
         first, header = read_header(folder / file)
@@ -70,10 +70,10 @@ def read_main_dtype(folder: Path) -> str:
 
 def merge_shards(base: Path, adapter: Path, target: Path) -> None:
     """Write the weights of base plus adapter into the folder `target`, in the base's files and dtypes. The sums are
-    computed in float32. At most one tensor is in memory. Each file is renamed into place when it is complete.
+    computed in float32. The adapter and one tensor are in memory. Each file is renamed into place when it is complete.
 
     Layers that only the adapter has, such as a new head, are added to the last file. Raises ModelError for an adapter
-    that does not fit, and for variants of LoRA other than the plain one.
+    that does not fit, and for variants of LoRA such as DoRA.
     """
     scaling, transposed, changes, stored, prefix, changed = match_adapter(base, adapter)
     main = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}[read_main_dtype(base)]
@@ -115,8 +115,8 @@ def merge_shards(base: Path, adapter: Path, target: Path) -> None:
 
 
 def match_adapter(base: Path, adapter: Path) -> tuple[float, bool, Changes, list[StoredTensor], str, dict[str, str]]:
-    """Return an adapter's scaling, whether its changes are transposed, these, the tensors of its base, and the result
-    of `_match`. Reads no weights of the base. Raises ModelError as `merge_shards` does."""
+    """Return (scaling, whether the adapter's changes are transposed, `read_changes`, `list_tensors` of the base, and
+    both results of `_match`). Reads no weights of the base. Raises ModelError as `merge_shards` does."""
     with lora.fitting(adapter):
         config = json.loads((adapter / lora.CONFIG).read_text())
         _check_variant(adapter, config)
@@ -144,7 +144,7 @@ def _check_variant(adapter: Path, config: Mapping[str, Any]) -> None:
 
 
 def read_changes(adapter: Path) -> Changes:
-    """Return, by the name of a weight in PEFT's plain model, its parts `A` and `B`, or `whole`."""
+    """Return weight name (without PEFT's prefix) -> LoRA's `A` [r, in] and `B` [out, r], or a `whole` weight."""
     changes: Changes = {}
     for name, value in load_file(adapter / lora.WEIGHTS).items():
         module, _, part = name.removeprefix(PLAIN).partition(".lora_")
@@ -155,10 +155,10 @@ def read_changes(adapter: Path) -> Changes:
 
 
 def _match(adapter: Path, changes: Mapping[str, Any], stored: list[str]) -> tuple[str, dict[str, str]]:
-    """Return the prefix that the stored names lack, and the change of each stored name.
+    """Return the prefix that the stored names lack, and stored name -> name in `changes`.
 
-    A checkpoint of a causal language model, loaded as its backbone, has a prefix that the adapter lacks. One of a
-    backbone, loaded as a classifier, lacks a prefix that the adapter has.
+    A checkpoint of a causal language model, loaded as its backbone, has a prefix that the adapter lacks. A checkpoint
+    of a backbone, loaded as a classifier, lacks a prefix that the adapter has.
     """
     found: dict[str, str] = {}
     prefixes = set()

@@ -41,8 +41,8 @@ class Tokens:
 
 
 class Conversations:
-    """Renders and tokenizes conversations. Raises ModelError for a tokenizer without an end-of-sequence token, and for
-    template arguments that change nothing."""
+    """Renderer and tokenizer of conversations. Raises ModelError for a tokenizer without an end-of-sequence token, and
+    for template arguments that change nothing."""
 
     def __init__(self, tokenizer: Any, template_arguments: Mapping[str, Any] | None = None) -> None:
         if tokenizer.eos_token_id is None:
@@ -63,12 +63,12 @@ class Conversations:
             self._check_used(name)
         self.ends = self._find_end_tokens()
         pad, special = tokenizer.pad_token_id, tokenizer.all_special_ids
-        # What follows an ended answer in a batch: a token that ends none, so that it is told from an answer's.
+        # Padding after an answer's end. If possible it ends no answer, so that it differs from the answer's last token.
         self.filler = next((token for token in (pad, *special) if token not in self.ends), pad)
 
     def tokenize_sample(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> Tokens:
-        """Tokenize a conversation; with one answer fewer than questions, up to the next answer. Labels are the answers,
-        including the token that ends each."""
+        """Tokenize a conversation. Labels are the answers, each with the token that ends it. With one answer fewer than
+        questions, the conversation stops where the next answer begins."""
         return self.tokenize_samples([(system, questions, answers)])[0]
 
     def tokenize_samples(self, talks: Iterable[tuple[str, Sequence[str], Sequence[str]]]) -> list[Tokens]:

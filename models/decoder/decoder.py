@@ -48,8 +48,8 @@ class Decoder:
         return self.causal.get_output_embeddings()(hidden_TD)
 
     def call_head(self, compute: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor], hidden_TD: Tensor) -> Tensor:
-        """Return compute(logits of some states, hidden_TD), in one call of the head's module. Under ZeRO-3 its weights
-        are gathered once per call, and once more in the backward pass, on all workers together."""
+        """Return compute(head, hidden_TD), where `head` maps states to logits, in one call of the head's module. Under
+        ZeRO-3 a call gathers the head's weights once, and once more in the backward pass, on all workers together."""
         head = self.causal.get_output_embeddings()
         head.forward = partial(compute, head.forward)
         try:
@@ -61,7 +61,7 @@ class Decoder:
 def load(
     base: Path, adapter: Path | None = None, *, template_arguments: Mapping[str, Any] | None = None, **options: Any
 ) -> Decoder:
-    """Load a model folder. A LoRA adapter is merged in float32, before the cast, unless training.
+    """Load a model folder. A LoRA adapter is merged in float32, before the cast; when training, it is not loaded.
 
     options: `dtype`, `device`, `training` and `quantization`, see `open_model`. Raises ModelError for an unusable
     folder or a tokenizer without an end-of-sequence token.
@@ -77,8 +77,7 @@ def load_conversations(base: Path, template_arguments: Mapping[str, Any] | None 
 
 def merge(base: Path, adapter: Path, target: Path) -> None:
     """Write base plus adapter, merged by `merge_shards`, as a model folder for other libraries. Does nothing if
-    `target` exists: it is renamed into place when it is complete.
-    """
+    `target` exists: the folder is renamed into place when it is complete."""
     if target.exists():
         return
     unfinished = target.with_name(f"{target.name}.unfinished")
@@ -115,8 +114,7 @@ def check_head(base: Path) -> None:
 
 
 def get_sliding_window(base: Path) -> int | None:
-    """Return how many tokens back the layers of a model attend that attend to a window only; None without such layers.
-    Reads no weights."""
+    """Return the window of a model's sliding attention, in tokens; None if no layer has one. Reads no weights."""
     config = transformers.AutoConfig.from_pretrained(base).get_text_config()
     layers = getattr(config, "layer_types", None) or ["sliding_attention"]
     window: int | None = getattr(config, "sliding_window", None)
@@ -124,8 +122,8 @@ def get_sliding_window(base: Path) -> int | None:
 
 
 def check_same_tokens(one: Path, other: Path) -> None:
-    """Raise ModelError if the two tokenizers differ: in the id of a token, or in the tokens of a conversation, their
-    chat templates and the token that ends an answer included."""
+    """Raise ModelError if two tokenizers differ in the id of a shared token, or in the tokens and labels of a
+    conversation. The latter include the chat template and the token that ends an answer."""
     first, second = load_conversations(one), load_conversations(other)
     mine, theirs = first.tokenizer.get_vocab(), second.tokenizer.get_vocab()
     # Tokens that only one vocabulary has are harmless; a token with two ids is not.

@@ -16,12 +16,12 @@ class ConversationState:
     """A conversation so far, and its token counts as an API would bill them."""
 
     name: str
-    """The seed of its answers is derived from it and the turn."""
+    """The seed of each answer is derived from this name and the number of the turn."""
     system: str
     questions: Sequence[str]
     answers: list[str] = field(default_factory=list)
     truncated: list[bool] = field(default_factory=list)
-    """Whether the answer of each turn reached the limit of tokens without an end."""
+    """Whether the answer of each turn reached `max_new_tokens` without an end token or a stop string."""
     prompt_tokens: int = 0
     """Prompt tokens of all requests, each of which holds the whole conversation so far."""
     new_prompt_tokens: int = 0
@@ -50,8 +50,8 @@ class ConversationState:
 def tokenize_prompts(
     talks: Sequence[ConversationState], conversations: Conversations, max_prompt_length: int | None = None
 ) -> list[list[int]]:
-    """Return the token ids of each conversation up to its next answer. Raises ModelError for more than
-    `max_prompt_length`: prompts are not truncated."""
+    """Return the token ids of each conversation up to its next answer. Raises ModelError for a prompt of more than
+    `max_prompt_length` tokens: prompts are not truncated."""
     asked = [(talk.system, talk.questions[: len(talk.answers) + 1], talk.answers) for talk in talks]
     prompts = [tokens.ids for tokens in conversations.tokenize_samples(asked)]
     for talk, ids in zip(talks, prompts, strict=True):
@@ -72,9 +72,9 @@ def converse(
     max_prompt_length: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Fills each talk's answers. Raises ModelError for a prompt of more than `max_prompt_length` tokens: none is cut.
+    """Add all answers to `talks`. Raises ModelError for a prompt of more than `max_prompt_length` tokens.
 
-    progress(answers, generated tokens) of each batch is called after it.
+    progress(answers, generated tokens) is called after each batch, with the counts of that batch.
     """
     while going := [talk for talk in talks if len(talk.answers) < len(talk.questions)]:
         prompts = tokenize_prompts(going, decoder.conversations, max_prompt_length)

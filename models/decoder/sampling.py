@@ -1,8 +1,8 @@
 """Generation with Hugging Face `generate`, batched by length, with one seed per answer.
 
 The tokens of an answer are drawn by inverse transform sampling: a uniform number, derived from (seed, name of the
-answer, position) alone, is looked up in the cumulative probabilities. So batches and the number of workers do not
-change what is drawn, except where a number falls within rounding of a border.
+answer, position) alone, is looked up in the cumulative probabilities. The drawn tokens therefore do not depend on
+batches or on the number of workers, except where a number is within rounding error of a boundary.
 
 Legend: B rows, L tokens (padded), V vocabulary, S steps.
 """
@@ -42,7 +42,7 @@ class Sampling:
 
 
 class InverseTransformSampler(LogitsProcessor):
-    """Masks all tokens of a row but the one that its uniform number for this position selects."""
+    """Mask of all tokens of a row but the one that the row's uniform number for this position selects."""
 
     def __init__(self, uniform_BS: np.ndarray, sampling: Sampling, start: int) -> None:
         self.uniform_BS, self.start = uniform_BS, start
@@ -66,12 +66,12 @@ class InverseTransformSampler(LogitsProcessor):
 
 
 def draw_uniforms(seed: int, name: str, steps: int) -> np.ndarray:
-    """Return uniform numbers in [0, 1), float64 [steps], determined by seed and name. More steps extend them."""
+    """Return uniform numbers in [0, 1), float64 [steps], fixed by seed and name. More steps append numbers."""
     return np.random.Generator(np.random.Philox(key=derive_key(seed, name))).random(steps)
 
 
 def derive_key(seed: int, name: str) -> int:
-    """Return the 128-bit seed of an answer."""
+    """Return the 128-bit seed of an answer with this name."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=16).digest(), "little")
 
 
@@ -86,8 +86,8 @@ def generate(
 ) -> list[list[int]]:
     """Return the generated token ids of each prompt, including the token that ended it, in the order of the prompts.
 
-    names: names of the answers, from which their seeds are derived. batch_tokens: padded tokens of prompts and longest
-    answers per batch. progress(prompts, generated tokens) of each batch is called after it.
+    names: names of the answers, from which their seeds are derived. batch_tokens: padded tokens per batch, with
+    max_new_tokens per answer. progress(prompts, generated tokens) is called after each batch, with its counts.
     """
     answers: list[list[int]] = [[] for _ in prompts]
     lengths = [len(prompt) + sampling.max_new_tokens for prompt in prompts]

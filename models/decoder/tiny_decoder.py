@@ -43,7 +43,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
 def save_decoder(folder: Path, texts: Iterable[str], *, vocab_size: int, seed: int, **sizes: Any) -> int:
     """Write model and tokenizer as a Hugging Face folder. Return the number of parameters.
 
-    vocab_size: at most. sizes: hidden_size, num_hidden_layers, num_attention_heads, max_position_embeddings."""
+    vocab_size: upper bound. sizes: hidden_size, num_hidden_layers, num_attention_heads, max_position_embeddings."""
     words = train_tokenizer(texts, vocab_size)
     words.save_pretrained(str(folder))
     with torch.random.fork_rng(devices=[]):

@@ -33,7 +33,7 @@ OWN_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "distilbert", "
 """Model types that derive positions from the padding tokens, or take no `position_ids`."""
 
 WINDOW = 2048
-"""Texts per tokenization call, sorted by characters. The next window is tokenized while one is embedded."""
+"""Texts per tokenization call, sorted by their characters. One window is tokenized while another one is embedded."""
 
 
 class Encoder:
@@ -44,7 +44,7 @@ class Encoder:
     ) -> None:
         self.model = model
         if hasattr(model.config, "use_cache"):
-            model.config.use_cache = False  # of keys and values, for generation
+            model.config.use_cache = False  # the KV cache, for generation
         self.projection = projection
         self.tokenizer = tokenizer
         self.tokenize = TextTokenizer(tokenizer, encoding_config)
@@ -58,12 +58,12 @@ class Encoder:
         return self.projection.out_features if self.projection is not None else self.model.config.hidden_size
 
     def with_config(self, encoding_config: EncodingConfig, base: Path, folder: Path) -> Encoder:
-        """Return an encoder of the same model with another encoding config, which lies in `folder`."""
+        """Return an encoder of the same model with another encoding config, whose projection is in `folder`."""
         return _assemble(self.model, base, encoding_config, folder, self.device, self.dtype)
 
     def save(self, base: Path, folder: Path) -> None:
-        """Write a model folder, with the tokenizer of its base, and with the layout of sentence-transformers where that
-        embeds the same."""
+        """Write a model folder, with the tokenizer of its base, and with the layout of sentence-transformers if that
+        library embeds the same with it. Raises ModelError for weights that are not finite."""
         save_weights(self.model, base, folder)
         encoding_config = self.encoding_config
         if self.projection is not None:
@@ -73,8 +73,8 @@ class Encoder:
         write_layout(encoding_config, self.model.config.hidden_size, folder)
 
     def embed(self, input_ids_BL: Tensor, attention_mask_BL: Tensor) -> Tensor:
-        """Return pooled (and normalised) vectors [B, D], float32, with gradients for weights that require them.
-        Padding may be on either side."""
+        """Return pooled (and normalised) vectors [B, D], float32, with gradients for weights that require them. Both
+        arguments are int64. Padding may be on either side."""
         options: dict[str, Tensor] = {}
         # Attention without a mask is faster.
         if not bool(attention_mask_BL.all()):
@@ -100,9 +100,9 @@ class Encoder:
     ) -> np.ndarray:
         """Return vectors [N, D], float32, in the order of `texts`. Deterministic on the same machine.
 
-        tasks: those of queries; None, or an empty one: the encoding config's. batch_tokens: padded tokens per forward
-        pass, at most CPU_TOKENS on CPUs. progress(tokens of each text) is called after each batch. Raises
-        ModelError for a vector that is not finite.
+        tasks: the instruction of each query; None, or an empty one: that of the encoding config. batch_tokens: padded
+        tokens per forward pass, at most CPU_TOKENS on CPUs. progress(token counts of the batch's texts) is called after
+        each batch. Raises ModelError for a vector that is not finite.
         """
         multiple, batch_tokens = size_passes(self.device.type, batch_tokens)
         out_ND = np.empty((len(texts), self.dim), dtype=np.float32)

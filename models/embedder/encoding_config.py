@@ -19,7 +19,7 @@ Example = tuple[str, str]
 """(query, answer): a few-shot example in front of a query."""
 
 MAX_LENGTH = 8192
-"""Largest limit, in tokens, that is taken from a model folder: longer texts fill a machine's memory."""
+"""Upper bound, in tokens, of a max_length that is read from a model folder: longer texts fill a machine's memory."""
 
 POOLINGS: dict[str, Literal["cls", "mean", "last_token"]] = {
     "cls": "cls",
@@ -28,7 +28,7 @@ POOLINGS: dict[str, Literal["cls", "mean", "last_token"]] = {
     "mean_tokens": "mean",
     "lasttoken": "last_token",
 }
-"""Names of sentence-transformers, current and older, to ours."""
+"""Pooling modes of sentence-transformers, by current and older names -> `EncodingConfig.pooling`."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class EncodingConfig:
     max_length: int = 512
     """Tokens, including special tokens. Longer texts are truncated at the end."""
     query_template: str = "{text}"
-    """Has `{text}`, and `{task}` if wanted. bge-en-icl uses `<instruct>{task}\\n<query>{text}\\n<response>`."""
+    """Contains `{text}`, optionally `{task}`. bge-en-icl: `<instruct>{task}\\n<query>{text}\\n<response>`."""
     passage_template: str = "{text}"
     padding_side: Literal["left", "right"] = "right"
     add_eos: bool = False
@@ -49,15 +49,15 @@ class EncodingConfig:
     task: str = ""
     """The instruction that replaces `{task}` in the templates."""
     query_max_length: int | None = None
-    """Tokens of a query's own text. None: limited by max_length only."""
+    """Largest number of tokens of a query's own text. None: limited by max_length only."""
     examples: tuple[Example, ...] = ()
-    """Few-shot examples in front of every query. Training draws its own for each query."""
+    """Few-shot examples (query, answer) in front of every query. Training draws other ones for each query."""
     example_template: str = ""
-    """Has `{text}` and `{answer}`, such as `<instruct>{task}\\n<query>{text}\\n<response>{answer}`."""
+    """Contains `{text}` and `{answer}`, such as `<instruct>{task}\\n<query>{text}\\n<response>{answer}`."""
     example_query_max_length: int = 128
-    """Tokens of an example's query."""
+    """Largest number of tokens of an example's query."""
     example_answer_max_length: int = 128
-    """Tokens of an example's answer."""
+    """Largest number of tokens of an example's answer."""
     projection: str = ""
     """Folder, beside this file, of a linear layer after the pooling (`embedder.projection`). Empty: none."""
 
@@ -90,7 +90,7 @@ class EncodingConfig:
         return "".join(f"{before}{text}{between}{answer}{after}\n\n" for text, answer in examples)
 
     def format_prompt(self, role: Role) -> str:
-        """Return what stands before `{text}` in the role's template, for queries after the few-shot examples."""
+        """Return the text in front of `{text}` in the role's template. For queries, few-shot examples come first."""
         shown = self.format_examples(self.examples) if role == "query" else ""
         return shown + self.split_template(role)[0]
 
@@ -113,9 +113,9 @@ def check_template(where: str, template: str, needed: Sequence[str], known: Sequ
 def read_encoding_config(folder: Path) -> EncodingConfig:
     """Read the encoding config of a model folder.
 
-    It is taken from `encoding_config.json`, else from the sentence-transformers layout as far as that says it, then
-    from the preset of the model's family, and last from the architecture: decoders pool the last token, encoders the
-    mean. Raises ModelError for an invalid file and unsupported layers.
+    Each field is taken from the first source that has it: `encoding_config.json` (all fields), the
+    sentence-transformers layout, the preset of the model's family, the architecture (decoders pool the last token,
+    encoders the mean). Raises ModelError for an invalid file, a reranker and unsupported layers.
     """
     own = folder / ENCODING_CONFIG_FILE
     if own.is_file():
@@ -151,7 +151,7 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
         "projection": paths.get("Dense", ""),
     }
     if query:
-        # The preset's template with the task of the prompt, if they have one form: then the task can be replaced.
+        # A prompt of the preset's form is read as the preset's template with another task, which can be replaced.
         form = re.escape(about.get("query_template", "")).replace(r"\{task\}", "(.*)").replace(r"\{text\}", "")
         found = re.fullmatch(form, query, re.DOTALL)
         about |= {"task": found[1]} if found and found.lastindex else {"query_template": query + "{text}"}

@@ -1,4 +1,4 @@
-"""Embedders as ONNX: the transformer alone, as `onnx/model.onnx` of the hub's models, and its form in 8 bits.
+"""Embedders as ONNX: the transformer without pooling, like `onnx/model.onnx` of models on the hub, and its 8-bit form.
 
 The inputs are `input_ids`, `attention_mask` and, where the tokenizer makes them, `token_type_ids`: int64 [B, L], padded
 at the right. The output is `last_hidden_state`, float32 [B, L, D]. Pooling, projection and normalisation come after it,
@@ -80,14 +80,14 @@ def write_onnx(folder: Path) -> None:
             f"{folder}: torch cannot export {model.config.model_type} as ONNX ({error}); expected another architecture;"
             " leave onnx out"
         ) from None
-    assert program is not None  # of dynamo=True
+    assert program is not None  # with dynamo=True
     (folder / MODEL).parent.mkdir(exist_ok=True)
     program.save(str(folder / MODEL))
 
 
 def quantize(folder: Path) -> None:
-    """Write `onnx/model_int8.onnx` of `onnx/model.onnx`: weights in 8 bits with a scale per channel, activations in 8
-    bits with scales that follow the batch. Weights keep to 7 bits, so that no sum overflows on CPUs without VNNI."""
+    """Write `onnx/model_int8.onnx` from `onnx/model.onnx`: weights in 8 bits with a scale per channel, activations in 8
+    bits with scales that follow the batch. Weights use only 7 bits, so that no sum overflows on CPUs without VNNI."""
     from onnxruntime.quantization import quantize_dynamic
 
     quantize_dynamic(folder / MODEL, folder / INT8, per_channel=True, reduce_range=True)

@@ -1,4 +1,4 @@
-"""The files that `SentenceTransformer(folder)` reads, for a folder that it must embed with as Ratchet does."""
+"""The files with which `SentenceTransformer(folder)` computes the same embeddings as Ratchet."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ratchet.models.embedder.encoding_config import EncodingConfig, Role
 from ratchet.models.embedder.tokenization import TextTokenizer
 
 ROLES: dict[Role, str] = {"query": "query", "passage": "document"}
-"""What sentence-transformers calls them."""
+"""Role -> its name in sentence-transformers."""
 
 
 def write_layout(encoding_config: EncodingConfig, dim: int, folder: Path) -> str:
-    """Write the layout beside the weights and the tokenizer, which is changed to pad at the right and to append the
-    end-of-sequence token if the encoding config does. Return why not, if sentence-transformers cannot embed the same:
-    then the folder stays as it was."""
+    """Write the layout beside the weights and the tokenizer. The tokenizer is changed: it pads at the right, and
+    appends the end-of-sequence token if the encoding config does. Return an empty string, or why sentence-transformers
+    cannot embed the same: then the folder stays as it was. dim: the model's hidden size."""
     if any(encoding_config.split_template(role)[1] for role in ROLES):
         return "sentence-transformers has no templates with text behind {text}"
     if encoding_config.query_max_length is not None:

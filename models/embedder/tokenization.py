@@ -27,7 +27,7 @@ Examples = Sequence[Sequence[Example]]
 
 
 class TextTokenizer:
-    """Tokenizes texts by an encoding config. Raises ModelError if template and examples leave a query no room."""
+    """Tokenizer of texts by an encoding config. Raises ModelError if template and examples leave a query no room."""
 
     def __init__(self, tokenizer: Any, encoding_config: EncodingConfig) -> None:
         self.tokenizer, self.encoding_config = tokenizer, encoding_config
@@ -46,7 +46,7 @@ class TextTokenizer:
     ) -> list[list[int]]:
         """Return the token ids of each text with special tokens: at least one, at most `max_length`.
 
-        examples, tasks: those of each query. None, or an empty task: the encoding config's, for all queries.
+        examples, tasks: one entry per query. None, or an empty task: those of the encoding config.
         """
         if not texts:
             return []
@@ -101,7 +101,7 @@ class TextTokenizer:
                         " both; raise max_length, or give fewer or shorter examples"
                     )
                 (shorter,) = self.truncate([kept[i]], room)
-                # A cut inside of a character of several tokens keeps all of it.
+                # A cut inside a character of several tokens keeps the whole character.
                 kept[i] = shorter if len(shorter) < len(kept[i]) else kept[i][:-1]
             again = self._tokenize([heads[i] + kept[i] + tails[i] for i in long], None)
             for i, row in zip(long, again, strict=True):

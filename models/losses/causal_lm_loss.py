@@ -1,8 +1,8 @@
 """Causal language modelling loss that computes logits for labels only, chunk by chunk.
 
 A decoder's head returns [B, L, V] logits, of which training on answers needs only the rows that predict a label. Only
-those states are multiplied by the head, CHUNK at a time, and again in the backward pass (checkpointing). Memory is
-that of one chunk.
+those states are multiplied by the head, CHUNK at a time, and again in the backward pass (checkpointing). Memory holds
+the logits of one chunk.
 
 Legend: B rows, L tokens (padded), D dimensions, V vocabulary, T labels, K tokens per label of the teacher.
 """
@@ -90,7 +90,7 @@ def compute_loss(
 @torch.no_grad()
 def top_logprobs(decoder: Decoder, examples: Sequence[Tokens], top: int, rows: int) -> list[TeacherLogprobs]:
     """Return the top `top` tokens at each label of each conversation, with log-probabilities over the vocabulary. rows:
-    those of the student's head; the teacher's may have more, which stand for no token."""
+    number of rows of the student's head. The teacher's head may have more, which belong to no token."""
     hidden_TD, label_T = _states_at_labels(decoder, [[one] for one in examples], 8)
     ids, logs = [], []
     for start in range(0, len(label_T), CHUNK):

@@ -8,8 +8,8 @@ So the averaged gradient is that of the whole batch exactly if (1/W) sum_w loss_
 
     loss_w = (sum over worker w's queries) * W / (queries of all workers)                  (`scale_for_workers`)
 
-Where every worker has equally many queries that is its own mean; otherwise the own mean is wrong. The gradient does not
-depend on W; a loss that is to be logged is the mean of loss_w over workers.
+If all workers have equally many queries, loss_w is the mean over the worker's own queries; otherwise that mean is
+wrong. The gradient does not depend on W. To log the loss, take the mean of loss_w over workers.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def cross_entropy(
         loss_q = - log softmax(logits_q)[positive_q]
 
     positive_Q: int64, the column of each query's positive. mask_QP: bool, True where a passage does not take part
-    (`false_negative_mask`); never the positive. label_smoothing moves that share of the target evenly over all
-    passages that take part (the positive among them).
+    (`false_negative_mask`); never the positive. label_smoothing: fraction of the target that is spread evenly over all
+    passages that take part, including the positive.
     """
     if mask_QP is not None:
         logits_QP = logits_QP.masked_fill(mask_QP, -torch.inf)
@@ -60,9 +60,9 @@ def false_negative_mask(
 ) -> Tensor:
     """Return the mask bool [Q, P] for `cross_entropy`: True where a passage must not count as a negative of the query.
 
-    Masked are passages with the text of the positive, or one of known_text_Q[q], such as those of other positives and
-    of the query itself; never the positive, whose row is positive_Q[q]. Texts are int64 ids, equal exactly if the texts
-    are. Those that are not among the passages do no harm.
+    Masked are the passages with the text of the positive or a text of known_text_Q[q], such as other positives and the
+    query itself. The positive itself, at row positive_Q[q], is never masked. Texts are int64 ids, equal if and only if
+    the texts are. Ids that no passage has are ignored.
     """
     rows_of: dict[int, list[int]] = {}
     for row, text in enumerate(passage_text_P.tolist()):
@@ -76,7 +76,7 @@ def false_negative_mask(
 
 
 def row_offsets(rows: int, device: torch.device | str = "cpu") -> list[int]:
-    """Return the first row of each worker in `gather_with_gradient`, then the total: W + 1 entries. Collective."""
+    """Return the first row of each worker after `gather_with_gradient`, and the total: W + 1 entries. Collective."""
     if not _distributed():
         return [0, rows]
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size())]
@@ -88,8 +88,8 @@ def gather_with_gradient(tensor: Tensor, *, offsets: list[int]) -> Tensor:
     """Gather the rows of all workers by worker rank: [sum of rows, ...]. Workers may hold different numbers of rows.
 
     The gradient of a worker's rows is the sum over all workers (in float32 for half precision): every worker must call
-    backward. Without torch.distributed, or with one worker, `tensor` itself is returned. offsets: see
-    `row_offsets`. Collective: all workers call it in the same order.
+    backward. Without torch.distributed, or with one worker, `tensor` itself is returned. offsets: see `row_offsets`.
+    Collective: all workers call it in the same order.
     """
     return _Gather.apply(tensor, offsets) if _distributed() else tensor
 

@@ -1,4 +1,4 @@
-"""Losses on groups, which are a query's positive and its negatives: LambdaRank, and distillation of a teacher's scores.
+"""Losses on groups (a query's positive and negatives): LambdaRank, and distillation of a teacher's scores.
 
 Legend: Q queries, G members of a group (the positive first), P passages of all groups.
 
@@ -27,8 +27,8 @@ def distillation_loss(
     weight: float = 1.0,
     label_loss: str = "softmax",
 ) -> Tensor:
-    """Return the training loss, summed over queries, in float32: that on the labels (`none`), plus `weight` times
-    `kl_div` or `margin_mse` over the group, or `m3_kd_loss` alone.
+    """Return the training loss, summed over queries, in float32: the loss on the labels alone (`none`), or plus
+    `weight` times `kl_div` or `margin_mse` over the group; or `m3_kd_loss` alone.
 
     label_loss: `softmax`, the cross-entropy over all passages, or `lambdarank`, over the group. member_QG: int64, index
     of each member in P, the positive first; -1 where a group has fewer. Other arguments: see the functions below.
@@ -49,14 +49,14 @@ def distillation_loss(
 
 
 def lambdarank(score_QG: Tensor, gap_QG: Tensor) -> Tensor:
-    """Return the LambdaRank loss, float32 [Q]: pairs with the positive, weighted by what their exchange would change in
-    NDCG (Burges 2010, "From RankNet to LambdaRank to LambdaMART"; as a loss: Wang et al. 2018, "The LambdaLoss
+    """Return the LambdaRank loss, float32 [Q]: pairs with the positive, each weighted by the change of NDCG if the two
+    are swapped (Burges 2010, "From RankNet to LambdaRank to LambdaMART"; as a loss: Wang et al. 2018, "The LambdaLoss
     framework").
 
         loss_q = sum_g |1 / log2(1 + rank_q0) - 1 / log2(1 + rank_qg)| log(1 + exp(score_qg - score_q0))
 
-    Ranks in the group, from 1, are those of the scores as they are, and have no gradient. With one positive the ideal
-    DCG is 1, so the weight is the change of NDCG. gap_QG: True where a group has no member; never member 0.
+    rank_qg is the rank in the group by the current scores, from 1, and has no gradient. With one positive the ideal DCG
+    is 1, so the weight is the change of NDCG. gap_QG: True where a group has no member; never member 0.
     """
     logits_QG = score_QG.float()
     order_QG = logits_QG.detach().masked_fill(gap_QG, -torch.inf).argsort(dim=1, descending=True, stable=True)
@@ -72,7 +72,7 @@ def kl_div(score_QG: Tensor, teacher_QG: Tensor) -> Tensor:
 
         loss_q = - sum_g softmax(teacher_q)_g log softmax(score_q)_g
 
-    The student's scores are used as given: divide them by its temperature before.
+    The student's scores are used as given: the caller divides them by the student's temperature.
     """
     gap_QG = teacher_QG.isneginf()
     log_QG = torch.log_softmax(score_QG.float().masked_fill(gap_QG, -torch.inf), dim=1)

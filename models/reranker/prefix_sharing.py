@@ -6,8 +6,8 @@ then the continuation of each pair, if continuations do not attend to each other
     ids        query query query | passage prompt | passage passage prompt
     positions    0     1     2   |    3      4    |    3       4      5
 
-Scores and gradients equal those of separate pairs (the tree attention of SpecInfer, Miao et al. 2024,
-with a tree of depth one). With queries of 150 tokens and passages of 20 that is a quarter of the work.
+Scores and gradients equal those of separate pairs (the tree attention of SpecInfer, Miao et al. 2024, with a tree of
+depth one). With queries of 150 tokens and passages of 20, this is a quarter of the work.
 
 Legend: B rows, L tokens (padded).
 """
@@ -34,7 +34,7 @@ class PrefixRow:
     prefix_length: int
     """Tokens of the prefix."""
     ends: tuple[int, ...]
-    """End (exclusive) of each pair's own tokens, which begin where those of the pair before end."""
+    """End (exclusive) of each pair's own tokens, which begin at the end of the previous pair."""
 
 
 def make_pair_row(first: Sequence[int], second: Sequence[int], token_types: tuple[int, int] | None) -> PrefixRow:

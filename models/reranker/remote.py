@@ -16,12 +16,12 @@ CONNECTIONS = 3
 
 
 class RemoteReranker:
-    """Asks a server for the scores of passages. The statuses `RETRIED` and interrupted answers are tried again up to
-    `RETRIES` times, after waiting longer each time, or as long as the server says (`Retry-After`). A server that cannot
-    be connected to is tried `CONNECTIONS` times again, within seconds.
+    """Client of a reranker's HTTP API. Requests are retried up to `RETRIES` times after the statuses `RETRIED` and
+    interrupted answers, with exponential backoff or after the server's `Retry-After`. Connections that fail are retried
+    `CONNECTIONS` times, within seconds.
 
-    url: the address that requests are posted to. model: its name, where the server has several. key: sent as a bearer
-    token. timeout: seconds that the server may be silent.
+    url: address to which requests are posted. model: name of the model, for servers with several; may be empty. key:
+    sent as a bearer token. timeout: seconds that the server may be silent.
     """
 
     def __init__(self, url: str, model: str, api: Api, key: str = "", timeout: float = 60.0) -> None:
@@ -38,8 +38,8 @@ class RemoteReranker:
             self.session.headers["Authorization"] = f"Bearer {key}"
 
     def score(self, query: str, passages: Sequence[str]) -> list[float]:
-        """Return the server's scores of the passages, in their order. Raises ModelError where it cannot be
-        reached, refuses the request, or does not answer with one number per passage."""
+        """Return the server's scores of the passages, in their order. Raises ModelError if the server cannot be
+        reached, refuses the request, or does not answer with one finite number per passage."""
         import requests
 
         if not passages:

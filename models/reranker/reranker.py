@@ -185,8 +185,8 @@ def load(
 
 
 def set_filler(config: Any, tokenizer: Any) -> int:
-    """Return the token of a classifier's padding; of the tokenizer where the config has none, which is then set. A
-    decoder is scored at the last other token."""
+    """Return the padding token of a classifier. If the config has none, it is set to the tokenizer's. Decoders with a
+    classification head are scored at the last token that is not padding."""
     own = config.get_text_config()
     if own.pad_token_id not in range(own.vocab_size):
         own.pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
@@ -209,7 +209,7 @@ def _rows_of_head(model: Any, answers: Sequence[int]) -> tuple[Tensor, Tensor | 
     head = model.get_output_embeddings()
     if not isinstance(head, torch.nn.Linear):
         raise ModelError(f"model: its head is a {type(head).__name__}; expected nn.Linear; use another model")
-    head.requires_grad_(False)  # of a tied one the embedding would be trained, and its rows left behind
+    head.requires_grad_(False)  # else a tied embedding would be trained, but not these rows
     with gather_weights(list(head.parameters())), align_module_device(head):
         bias = None if head.bias is None else head.bias.detach()[answers].clone()
         return head.weight.detach()[answers].clone(), bias

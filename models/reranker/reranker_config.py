@@ -26,21 +26,21 @@ class RerankerConfig:
     """Prompt and truncation of a reranker."""
 
     kind: Literal["yes_no", "cross_encoder"]
-    """The score is a decoder's logit of the answer, or the output of a sequence classifier."""
+    """`yes_no`: the score is a decoder's logit of the answer; `cross_encoder`: the output of a sequence classifier."""
     max_length: int = 512
-    """Tokens of a pair in all. The passage is truncated at its end."""
+    """Tokens of a pair, with prompt and special tokens. The passage is truncated at its end."""
     query_max_length: int | None = None
-    """Tokens of the query, truncated at its end. None: half of max_length, but a quarter is left to the passage."""
+    """Tokens of the query, truncated at its end. None: half of max_length, at most 3/4 of the room for both texts."""
     query_template: str = "{text}"
-    """Has `{text}`, and `{prompt}` if the prompt stands there instead of behind the passage."""
+    """Contains `{text}`, and `{prompt}` if the prompt belongs there instead of after the passage."""
     passage_template: str = "{text}"
     separator: str = ""
     prompt: str = ""
-    """The question or the instruction behind a pair, for decoders."""
+    """The question or the instruction after a pair, for decoders."""
     answer: str = "Yes"
     """One token, whose logit is the score."""
     against: str = ""
-    """Its logit, such as that of `No`, is subtracted. Empty: nothing is."""
+    """One token, such as `No`, whose logit is subtracted. Empty: none."""
     prefix: str = ""
     """Text in front of the query, for decoders."""
     suffix: str = ""
@@ -95,8 +95,8 @@ def read_reranker_config(folder: Path) -> RerankerConfig:
 
 
 class PairTokenizer:
-    """Tokenizes pairs by a reranker config. Raises ModelError if the prompt leaves a passage no room, or the answer is
-    not one token."""
+    """Tokenizer of pairs by a reranker config. Raises ModelError if the prompt leaves a passage no room, or the answer
+    is not one token."""
 
     def __init__(self, tokenizer: Any, reranker_config: RerankerConfig) -> None:
         self.tokenizer, self.reranker_config = tokenizer, reranker_config
@@ -142,7 +142,7 @@ class PairTokenizer:
         return [list(row) if len(row) <= limit else [*row[: limit - len(end)], *end] for row in ids]
 
     def with_prompt(self, prompt: str) -> PairTokenizer:
-        """Return the tokenizer of pairs with another prompt. An empty one, or that of a cross-encoder, changes
+        """Return the tokenizer of pairs with another prompt. An empty prompt, and any prompt of a cross-encoder, change
         nothing."""
         if not prompt or prompt == self.reranker_config.prompt or self.reranker_config.kind == "cross_encoder":
             return self
@@ -155,7 +155,7 @@ class PairTokenizer:
     ) -> Iterator[list[tuple[list[int], list[int]]]]:
         """Yield the pairs of each query, as `split_pair` returns them. Each distinct passage is tokenized once.
 
-        prompts: those of the queries, see `with_prompt`. None: that of the reranker config."""
+        prompts: one per query, see `with_prompt`. None: that of the reranker config."""
         distinct = list(dict.fromkeys(text for own in passages for text in own))
         ids_of = dict(zip(distinct, self.tokenize(distinct, "passage"), strict=True))
         for query, own, prompt in zip(queries, passages, prompts or [""] * len(queries), strict=True):

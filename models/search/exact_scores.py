@@ -40,7 +40,7 @@ LONGEST = 3e18
 def compute_exact_scores(
     query_QD: torch.Tensor, query_P: np.ndarray, corpus_ND: torch.Tensor, row_P: np.ndarray
 ) -> np.ndarray:
-    """Return the scores of P pairs that define the order, float32 [P]. They do not depend on the other pairs."""
+    """Return the exact scores of P pairs, float32 [P]. Each depends on its own pair only."""
     out = np.empty(len(query_P), np.float32)
     dot_pairs(query_QD.numpy(), query_P, corpus_ND.numpy(), row_P, out)
     return out + np.float32(0)  # -0 becomes 0: they are equal, and must be equal as bits too
@@ -49,10 +49,10 @@ def compute_exact_scores(
 def bound_rounding(dim: int) -> float:
     """Return a bound on |multiplied - exact| / (|q||c|) for an inner product of `dim` terms summed in float32.
 
-    Summation: min(d, 5 sqrt(d)) units of 2**-24; the root is Higham & Mary (2019), "A new approach to probabilistic
-    rounding error analysis". This allows 98 units at d = 384; seen over 11 million products of random terms: 2; of
-    equal terms, which all round to the same side: d/4 up to d = 384 and 50 units beyond. TF32 and bfloat16 round the
-    operands too, where torch or CUDA's own variable NVIDIA_TF32_OVERRIDE says so.
+    Summation: min(d, 5 sqrt(d)) + 4 units of 2**-24; the root is Higham & Mary (2019), "A new approach to probabilistic
+    rounding error analysis". At d = 384 that is 102 units. Observed over 11 million products of random terms: 2 units;
+    of equal terms, which all round to the same side: d/4 up to d = 384, and 50 units beyond. TF32 and bfloat16 round
+    the operands too, if torch or CUDA's variable NVIDIA_TF32_OVERRIDE enables them.
     """
     terms = min(float(dim), 5.0 * dim**0.5) + 4.0
     backends: tuple[Any, Any] = torch.backends.cuda, torch.backends.mkldnn
@@ -76,7 +76,7 @@ def check_finite(vectors: Array, where: str) -> tuple[torch.Tensor, torch.Tensor
 
 
 class Corpus:
-    """The corpus blocks so far: computes exact scores, and the error bound of a multiplication."""
+    """The corpus blocks that were added so far: their exact scores, and the error bound of a multiplication."""
 
     def __init__(self, query_QD: torch.Tensor, query_norm_Q: torch.Tensor) -> None:
         """query_QD, query_norm_Q: the queries and their norms, as `check_finite` returns them."""
@@ -108,8 +108,8 @@ class Corpus:
                 yield offset + start, block_ND[start : start + block_rows]
 
     def bound_error(self, queries: slice | np.ndarray) -> np.ndarray:
-        """Bound on a multiplied score's error, float32 [queries]. Scores closer than twice the bound may be in either
-        order."""
+        """Return a bound on the error of multiplied scores, float32 [queries]. Scores that differ by less than twice
+        the bound may be in either order."""
         unit = bound_rounding(self.query_QD.shape[1])
         return (unit * self.longest * self.query_norm_Q[queries] + 5e-31).astype(np.float32)
 
@@ -138,8 +138,8 @@ def single_threaded_pool(device: str | torch.device = "cpu") -> Iterator[ThreadP
     For a GPU the pool has two threads: one waits for the GPU, which both share, while the other one counts on the host.
     More would only hold more buffers in its memory.
 
-    Whole chunks per thread instead of all threads on each multiplication: no barrier per call to wait at (a factor of
-    two where other processes want the cores too), and a chunk's scores stay in the cache of the core that selects."""
+    Each thread multiplies whole chunks. If all threads shared each multiplication, they would wait at a barrier per
+    call (a factor of two if other processes use the cores too), and a chunk's scores would leave the core's cache."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -159,7 +159,7 @@ def multiply_all(
     use: Callable[[int, int, torch.Tensor], None],
 ) -> None:
     """Multiply each chunk of the queries by each piece of a corpus, and call use(number of the chunk, row of the piece,
-    product [q, n]), which may change the product. Chunks are in parallel, pieces one after the other."""
+    product [q, n]), which may change the product. Chunks are processed in parallel, pieces one after the other."""
     there_QD, kept = query_QD.to(device), threading.local()
     with single_threaded_pool(device) as executor:
         for offset, piece in pieces:

@@ -1,11 +1,11 @@
-"""Approximate nearest neighbours by inner product, for corpora that are too large to compare each query with all of.
+"""Approximate nearest neighbours by inner product, for corpora that are too large for an exhaustive search.
 
 An inverted file (IndexIVFFlat of FAISS; Jégou, Douze and Schmid 2011, "Product quantization for nearest neighbor
 search"): k-means splits the corpus into lists, and a query is compared with the vectors of the lists whose centres are
 nearest. The vectors stay on disk, ordered by list, and are mapped into memory.
 
-FAISS searches query by query, and reads a list again for each of them. `search_lists` goes list by list, and multiplies
-each by all queries that need it: 7 times as fast for 4,096 queries and a million vectors.
+FAISS searches query by query, and reads a list again for each query. `search_lists` goes list by list, and multiplies
+each list by all queries that need it: 7 times as fast for 4,096 queries and a million vectors.
 
 Shapes: Q queries, N corpus rows, D dimensions, K neighbours, L lists, S vectors of a sample; q queries and n vectors of
 a list.
@@ -25,15 +25,15 @@ from faiss.contrib.inspect_tools import get_invlist
 from ratchet.models.search.top_k import EMPTY, decode_rows, decode_scores, encode_keys, estimate_kth, select_reaching
 
 VECTORS_PER_LIST = 64
-"""Vectors per list that k-means sees; FAISS warns below 39."""
+"""Sampled vectors per list for k-means; FAISS warns below 39."""
 ROW_BYTES = 8
-"""Bytes of the number of a row in a list."""
+"""Bytes of a row number in a list."""
 ROWS_AT_ONCE = 4096
 """Vectors of a list that are multiplied at a time."""
 
 
 def count_lists(rows: int) -> int:
-    """Return the number of lists for so many rows: the root, so that a query compares with as many centres as with
+    """Return the number of lists for so many rows: the square root, so that a query is compared with as many centres as
     vectors of a list."""
     return max(1, round(rows**0.5))
 
@@ -41,13 +41,13 @@ def count_lists(rows: int) -> int:
 def build_lists(
     vectors: Path, sample_SD: np.ndarray, read: Callable[[], Iterable[np.ndarray]], lists: int, seed: int
 ) -> Any:
-    """Return an index of the rows of all blocks, numbered from 0 in their order, whose vectors are in the new file
+    """Build an index of the rows of all blocks, numbered from 0 in their order. Its vectors are in the new file
     `vectors`; `faiss.write_index` writes the rest of it.
 
     sample_SD: float32, rows of the corpus for k-means. read: returns the blocks [n, D] float32, one of which is in
-    memory at a time, besides 4 bytes per row. It is called twice: the first pass finds the list of each row, and the
-    second one writes the row to its place. FAISS's `merge_ondisk` maps a file per block and copies small pieces of all:
-    with little memory, what the kernel reads ahead is dropped before it is used, and read again and again."""
+    memory at a time, besides 4 bytes per row. It is called twice: the first pass finds the list of each row, the second
+    one writes each row to its place. FAISS's `merge_ondisk` maps a file per block and copies small pieces of all: with
+    little memory, the kernel drops what it read ahead before it is used, and reads it again and again."""
     faiss.omp_set_num_threads(torch.get_num_threads())
     index: Any = faiss.index_factory(sample_SD.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT)
     index.cp.seed = seed
@@ -78,11 +78,11 @@ def build_lists(
 
 
 def choose_probes(index: Any, query_QD: np.ndarray, nearest_QKD: np.ndarray, min_recall: float) -> tuple[int, int]:
-    """Set the number of lists that are searched per query: the fewest that hold a share of `min_recall` of the nearest
-    neighbours of every other query of a sample. Return how many neighbours of the remaining queries they hold, and how
-    many there are.
+    """Set `index.nprobe`, the number of lists searched per query, to the smallest with which they hold a fraction of
+    `min_recall` of the nearest neighbours of every second query. Return (neighbours of the remaining queries that the
+    searched lists hold, all neighbours of the remaining queries).
 
-    nearest_QKD: the vectors of the exact neighbours, float32."""
+    query_QD: a sample, float32. nearest_QKD: the vectors of its exact nearest neighbours, float32."""
     order_QL = index.quantizer.search(query_QD, index.nlist)[1]
     place_QL = np.argsort(order_QL, axis=1)
     list_QK = index.quantizer.search(nearest_QKD.reshape(-1, query_QD.shape[1]), 1)[1].reshape(len(query_QD), -1)
@@ -95,7 +95,7 @@ def choose_probes(index: Any, query_QD: np.ndarray, nearest_QKD: np.ndarray, min
 
 def search_lists(index: Any, query_QD: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return scores float32 and rows int64, both [Q, min(k, N)], in the order of `top_k`. The scores are those of a
-    multiplication in float32. A query whose lists hold fewer rows is compared with all."""
+    multiplication in float32. A query whose lists hold fewer than k rows is compared with all rows."""
     k = min(k, index.ntotal)
     keys_QK = _search(index, query_QD, k, index.nprobe)
     short_q = np.flatnonzero(keys_QK[:, -1] == EMPTY)
@@ -129,7 +129,7 @@ class _Best:
         self.keys_QW = np.full((queries, 4 * k), EMPTY)
         self.count_Q = np.zeros(queries, np.int64)
         self.floor_Q = np.full(queries, -np.inf, np.float32)
-        """At least k documents of a query score so high."""
+        """At least k documents of a query have this score or a higher one."""
 
     def add(self, query_q: np.ndarray, scores_qn: torch.Tensor, row_n: np.ndarray) -> None:
         """Add documents for some queries."""

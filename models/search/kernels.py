@@ -17,7 +17,7 @@ def count_above(
     """Count, for each of P pairs (count_Q consecutive pairs per query), the query's scores above high_P and those from
     low_P to high_P.
 
-    float32 [Q, N] with N below 2**31, int64 [Q], float32 [P] twice; int64 [P] both.
+    Arguments: float32 [Q, N] with N below 2**31, int64 [Q], float32 [P] twice. Returns int64 [P] twice.
     """
     above_P, near_P = np.empty(len(low_P), np.int64), np.empty(len(low_P), np.int64)
     p = 0

@@ -9,10 +9,10 @@ from ratchet.models.search.ranks import Relevant
 
 
 def vote(scores_QK: np.ndarray, rows_QK: np.ndarray, relevant: Relevant, documents: int) -> csr_matrix:
-    """Return the votes for N documents, float32 [Q, N]: the sum over the training queries for which a document is
-    relevant, of the K - 1 nearest ones, of their scores above that of the last one, which does not vote.
+    """Return the votes for N documents, sparse float32 [Q, N]. Each of the K - 1 nearest training queries votes for its
+    relevant documents. The weight of the vote is its score minus that of the K-th nearest query.
 
-    scores_QK, rows_QK: the nearest of T training queries, as `top_k` finds them. relevant: their documents."""
+    scores_QK, rows_QK: the K nearest of T training queries, from `top_k`. relevant: the documents of all T queries."""
     queries, width = scores_QK.shape
     weights_QK = np.maximum(scores_QK[:, :-1] - scores_QK[:, -1:], 0)
     ends = np.arange(queries + 1) * (width - 1)
@@ -24,8 +24,8 @@ def vote(scores_QK: np.ndarray, rows_QK: np.ndarray, relevant: Relevant, documen
 def rank_by_votes(
     votes_QN: csr_matrix, relevant: Relevant, exclude_Q: np.ndarray, top: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rank N documents by votes, equal ones by row. Return the same as `rank_in_blocks`, in the time of the documents
-    that have votes."""
+    """Rank N documents by votes, documents with equal votes by row. Return what `rank_in_blocks` returns. The time
+    grows with the documents that have votes, not with N."""
     documents, width = votes_QN.shape[1], min(top, votes_QN.shape[1])
     ranks_R = np.zeros(len(relevant.indices), np.int64)
     scores_QK, rows_QK = (np.zeros((len(exclude_Q), width), kind) for kind in (np.float32, np.int64))

@@ -18,9 +18,9 @@ class RankMetrics:
     """Ranking metrics per query and their means."""
 
     values: dict[str, float]
-    """`mrr`, `map`, and per k `map@k`, `p@k`, `r@k`, `ndcg@k`, `hit@k`, each in [0, 1]."""
+    """`mrr`, `map`, and per k `map@k`, `p@k`, `r@k`, `ndcg@k`, `hit@k`: means over queries, each in [0, 1]."""
     per_query: dict[str, np.ndarray]
-    """The same by name, float64 [Q]; NaN for a query that was skipped."""
+    """The same metrics by name, per query, float64 [Q]; NaN for a query without a relevant document."""
     queries: int
     """All queries, those without a relevant document among them."""
     empty: int
@@ -29,7 +29,7 @@ class RankMetrics:
     """Rank of each query's first relevant document, over queries that have one: mean, p10, p50, p90, p99, max."""
 
     def list_by_cutoff(self, kinds: Sequence[str], ks: Sequence[int]) -> list[dict[str, float]]:
-        """Return the rows of a table of means: `k`, and `P` for the kind `p`."""
+        """Return the rows of a table of means: column `k`, and a column per kind in upper case, such as `P` for `p`."""
         return [{"k": k} | {kind.upper(): round(self.values[f"{kind}@{k}"], 6) for kind in kinds} for k in ks]
 
 
@@ -40,7 +40,7 @@ def compute_rank_metrics(
 
     p@k divides by k even if the corpus is smaller; ndcg@k has gain grade / log2(rank + 1) (linear, not 2**grade - 1)
     and the ideal order of all grades cut at k. map@k sums precision at the relevant documents within k and divides by
-    R, all that are relevant (trec_eval's map_cut_k); with one relevant document it is the reciprocal rank, 0 beyond k,
+    the number of all relevant ones (trec_eval's map_cut_k); with one it is the reciprocal rank, 0 beyond k,
     as in the MAP@25 of Kaggle. Queries without relevant documents are left out of the means, as in trec_eval.
     """
     queries, query_R, count_Q = len(relevant.indptr) - 1, relevant.query_R, np.diff(relevant.indptr)

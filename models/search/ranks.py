@@ -28,10 +28,10 @@ ONE_SIDE = np.float32(1.04)
 """Factor on the error bound of a multiplied score: the exact score it is compared with is rounded in its last bit."""
 
 SCORES_AT_ONCE = 1 << 25
-"""Given scores that are ranked at a time, with copies and keys some 24 bytes each."""
+"""Scores that `rank_in_blocks` ranks at a time. Copies and keys take some 24 bytes per score."""
 
 PAIRS_AT_ONCE = 4096
-"""Rows of scores that are counted at a time on a GPU."""
+"""(query, relevant document) pairs whose rows of scores are counted at a time on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class Relevant:
 
     @classmethod
     def from_lists(cls, lists: Sequence[Sequence[int]], grades: Sequence[Sequence[float]] | None = None) -> Relevant:
-        """Make it from one list of corpus rows per query, and their grades in the same order."""
+        """Make an instance from one list of corpus rows per query, and their grades in the same order."""
         indptr = np.cumsum([0, *(len(rows) for rows in lists)])
         flat = np.fromiter((row for rows in lists for row in rows), np.int64, int(indptr[-1]))
         return cls(indptr, flat, None if grades is None else np.array([grade for part in grades for grade in part]))
 
     def select(self, start: int, stop: int) -> Relevant:
-        """Return those of the queries from `start` up to `stop`, without grades."""
+        """Return the relevant rows of the queries from `start` up to `stop` (exclusive), without grades."""
         indptr = self.indptr[start : stop + 1]
         return Relevant(indptr - indptr[0], self.indices[indptr[0] : indptr[-1]])
 
@@ -77,8 +77,8 @@ class Relevant:
 
 
 def score_relevant(query_QD: Array, relevant: Relevant, corpus: Blocks) -> np.ndarray:
-    """The relevant documents' scores, float32 [R], as `compute_exact_scores` computes them; NaN where `corpus` does not
-    hold the row (a shard: the shards' results are put together with np.fmax). One block is held at a time."""
+    """Return the relevant documents' scores, float32 [R], as `compute_exact_scores` computes them. They are NaN for
+    rows that `corpus` lacks: for one shard each, combine the results with np.fmax. One block is held at a time."""
     queries = check_finite(query_QD, "score_relevant: query_QD")
     scores_R = np.full(len(relevant.indices), np.nan, np.float32)
     query_R = relevant.query_R
@@ -93,8 +93,8 @@ def score_relevant(query_QD: Array, relevant: Relevant, corpus: Blocks) -> np.nd
 
 
 def rank_by_scores(scores_QN: np.ndarray, relevant: Relevant, exclude_Q: np.ndarray | None = None) -> np.ndarray:
-    """Return the ranks of the relevant documents by given scores (BM25), float32 [Q, N] and never NaN: int64 [R]. Equal
-    scores are ties. exclude_Q: see `RankCounter`."""
+    """Return the ranks of the relevant documents by given scores (BM25), int64 [R] from 1. scores_QN: float32, never
+    NaN; equal scores are ordered by row. exclude_Q: see `RankCounter`."""
     if exclude_Q is not None:
         scores_QN = scores_QN.copy()
         scores_QN[exclude_Q >= 0, exclude_Q[exclude_Q >= 0]] = -np.inf
@@ -113,10 +113,10 @@ def rank_in_blocks(
     top: int,
     report: Callable[[int], None],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rank N documents by given scores, a block of queries at a time. Return the ranks of `rank_by_scores` [R], and the
-    scores and rows of the best documents, with those in `exclude_Q`, [Q, min(top, N)].
+    """Rank N documents by given scores, a block of queries at a time. Return the ranks of `rank_by_scores` [R], and
+    float32 scores and int64 rows of the best documents [Q, min(top, N)], with those of `exclude_Q`.
 
-    score: returns the scores of the queries in a slice, float32 [q, N]. report: is told how many queries are done."""
+    score: returns float32 scores [q, N] of the queries in a slice. report: called with the number of queries done."""
     width, row_N, queries = min(top, documents), np.arange(documents), len(relevant.indptr) - 1
     ranks, best = [np.zeros(0, np.int64)], [np.zeros((0, width), np.uint64)]
     block = max(1, min(256, SCORES_AT_ONCE // documents))
@@ -131,7 +131,7 @@ def rank_in_blocks(
 
 
 class RankCounter:
-    """Counts, block by block, the documents ranked before each relevant one.
+    """Counter, block by block, of the documents ranked before each relevant one.
 
     scores_R: float32 [R], `score_relevant` of the whole corpus. query_QD: a row for each query. exclude_Q: a corpus row
     per query that is not ranked (the query itself), -1 for none; never a relevant one. Every corpus row must be added
@@ -173,8 +173,8 @@ class RankCounter:
         multiply_all(self._there_QD, chunks, pieces, self.device, count)
 
     def count(self, query_q: np.ndarray, scores: torch.Tensor, offset: int, corpus: Corpus) -> None:
-        """Add the documents of a block from their multiplied scores [q, N], on any device, which are changed. corpus:
-        holds the block."""
+        """Count the documents of a block by their multiplied scores [q, N], on any device; the scores are changed.
+        corpus: holds the block."""
         away = self.exclude_Q[query_q] - offset
         inside = np.flatnonzero((away >= 0) & (away < scores.shape[1]))
         scores[torch.from_numpy(inside), torch.from_numpy(away[inside])] = -torch.inf
@@ -211,7 +211,7 @@ def count_above_on_device(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute `kernels.count_above` on the device of the scores. Only counts are copied to the host.
 
-    For P pairs, of row at_P: how many scores are above high_P, and how many from low_P to high_P. int64 [P] both.
+    Return, for P pairs with row at_P, the number of scores above high_P and from low_P to high_P: int64 [P] both.
     """
     found = np.zeros((2, len(at_P)), np.int64)
     at, bounds = torch.from_numpy(at_P), torch.from_numpy(np.stack([high_P, low_P]))

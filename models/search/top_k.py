@@ -4,8 +4,8 @@ The order does not depend on device, block size or machine: a document is ranked
 (`exact_scores.py`) is higher, or if the scores are equal and its row is lower.
 
 A matrix multiplication only proposes candidates: every document whose position is uncertain by twice the error bound is
-scored exactly. In float32 these are a few per cent of the candidates; in bfloat16 nearly all, and so many more of them
-that its faster multiplication does not pay (measured). `ranks.py` counts in the same order.
+scored exactly. In float32 these are a few per cent of the candidates. In bfloat16 they are nearly all of many more
+candidates, so that its faster multiplication does not pay (measured). `ranks.py` counts in the same order.
 
 Shapes: Q queries, N corpus rows, D dimensions, K neighbours, W candidates kept (K and those that may still tie).
 """

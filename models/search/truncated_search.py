@@ -1,6 +1,6 @@
-"""Search by the first dimensions of vectors, alone and with its best documents ordered again by the whole vectors.
+"""Search by the first dimensions of vectors, alone and with its best documents reordered by all dimensions.
 
-Shapes: Q queries, R relevant documents of all queries, N documents, D dimensions, K documents that are ordered again.
+Shapes: Q queries, R relevant documents of all queries, N documents, D dimensions, K reordered documents.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def rank_truncated(
     own_Q: np.ndarray,
     device: str,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact ranks of the relevant documents by the first `dim` dimensions, and those where the best `depth`
-    of that search are ordered again by all dimensions; int64 [R] both.
+    """Return the exact ranks of the relevant documents by the first `dim` dimensions, and their ranks after the best
+    `depth` documents of that search are reordered by all dimensions; int64 [R] both.
 
-    Vectors of length 1 are scaled to length 1 again. own_Q: see `RankCounter.exclude_Q`.
+    Vectors of length 1 are scaled to length 1 after truncation. own_Q: see `RankCounter.exclude_Q`.
     """
     unit = bool(np.allclose(np.linalg.norm(query_QD, axis=1), 1, atol=1e-3))
 
