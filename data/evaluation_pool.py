@@ -1,4 +1,4 @@
-"""The documents that held-out queries are ranked against while a model is trained, where the corpus is large."""
+"""Choice of the documents against which held-out queries are ranked while a model is trained on a large corpus."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ratchet.data.triplets import find_corpus_rows, pad_rows
 def choose_pool(
     valid: pa.Table, corpus: pa.Table, ranked: pa.Table | None, size: int | None, seed: int
 ) -> np.ndarray | None:
-    """Return the rows of the documents, int64, ascending: all positives; for half of what `size` leaves, the first
-    documents of the queries' rankings, one of each query in turn; and random ones.
+    """Return the corpus rows of the pool, int64, ascending: all positives; for up to half of the places left, the
+    top documents of the queries' rankings, one of each query in turn; and random documents.
 
-    ranked: a ranking of the queries, such as that of the model before training. None: only random ones. Returns None
-    for the whole corpus, where `size` is None or at least as large. Positives beyond `size` are in the pool too."""
+    ranked: a ranking of the queries (RANKED), such as that of the model before training. None: random documents only.
+    Returns None, for the whole corpus, if `size` is None or at least as large. All positives are in the pool."""
     if size is None or len(corpus) <= size:
         return None
     rows_of = DocumentRows(corpus["id"])

@@ -1,4 +1,4 @@
-"""Fusion of rankings: reciprocal ranks (Cormack, Clarke and Büttcher, 2009) or scores, with a weight each."""
+"""Fusion of rankings by reciprocal ranks (Cormack, Clarke and Büttcher, 2009) or scores, with a weight per system."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 GRID = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
-"""Weights that are tried for a system, relative to the others."""
+"""Weights that are tried for a system, relative to those of the other systems."""
 
 
 def compute_spread(ranking: pa.Table) -> float:
@@ -18,10 +18,10 @@ def compute_spread(ranking: pa.Table) -> float:
 
 
 def compute_points(ranking: pa.Table, method: str, spread: float = 1.0) -> list[dict[str, float]]:
-    """Return what each document of each query's list gets from one system, before its weight.
+    """Return, per query, document -> points from one system before weighting: for `rrf` those of `score_ranks`, else
+    (score - lowest score of the list) / spread.
 
-    spread: that of the system's scores (`compute_spread`). It is the same for all queries, so that lists whose scores
-    hardly differ weigh less."""
+    spread: from `compute_spread`, the same for all queries, so that lists whose scores hardly differ weigh less."""
     points = []
     for names, scores in zip(ranking["documents"].to_pylist(), ranking["scores"].to_pylist(), strict=True):
         if method == "rrf":
@@ -38,7 +38,7 @@ def score_ranks(names: Sequence[str]) -> dict[str, float]:
 
 
 def fuse(points: Sequence[Sequence[dict[str, float]]], weights: Sequence[float]) -> list[list[tuple[str, float]]]:
-    """Return (document, points) of each query, best first; equal points in the order of the first list that has them.
+    """Return (document, points) of each query, best first. Equal points keep the order in which lists name documents.
 
     points: per system, what `compute_points` returns. Systems with weight 0 contribute no documents.
     """

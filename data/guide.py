@@ -19,8 +19,8 @@ class Guide:
     """Vectors of the training queries and of the passages that they train on, in float16: 2 bytes per dimension of each
     text.
 
-    queries, passages: embeddings of these texts, as `embed` writes them. Raises DataError if one is missing,
-    and for those of two models."""
+    queries, passages: folders with embeddings of these texts, as `embed` writes them. Raises DataError for a text
+    without an embedding, and if the dimensions of queries and passages differ."""
 
     def __init__(self, triplets: Triplets, corpus: pa.Table, queries: Path, passages: Path) -> None:
         self._rows = triplets.list_passages()
@@ -34,8 +34,8 @@ class Guide:
             )
 
     def find_suspects(self, batch: TripletBatch, margin: float) -> np.ndarray:
-        """Return the mask bool [Q, P] of a batch: True where the cosine of a passage to the query is above that of the
-        query's positive, less the margin. The positive itself is never masked."""
+        """Return the mask bool [Q, P] of a batch: True where the cosine similarity of a passage and the query is above
+        that of the positive and the query, minus the margin. The positive itself is never masked."""
         query_QD = self._query_QD[batch.query_Q].astype(np.float32)
         passage_PD = self._passage_PD[np.searchsorted(self._rows, batch.passage_P)].astype(np.float32)
         score_QP = query_QD @ passage_PD.T

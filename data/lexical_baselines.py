@@ -21,7 +21,7 @@ _tokenize = partial(bm25s.tokenize, stopwords=None, show_progress=False)
 
 
 class Jaccard:
-    """Scores N documents by |A ∩ B| / |A ∪ B| of word sets, which is 0 if both are empty."""
+    """Jaccard similarity |A ∩ B| / |A ∪ B| of word sets, to each of N documents. It is 0 if both sets are empty."""
 
     def __init__(self, corpus: Sequence[str]) -> None:
         tokens = _tokenize(list(corpus))
@@ -44,7 +44,7 @@ class Jaccard:
 
 
 class BM25:
-    """Scores N documents by Lucene's BM25 with k1 = 1.5 and b = 0.75. Raises DataError for a corpus without a word."""
+    """Lucene's BM25 over N documents, with k1 = 1.5 and b = 0.75. Raises DataError for a corpus without a word."""
 
     def __init__(self, corpus: Sequence[str]) -> None:
         tokens = _tokenize(list(corpus))

@@ -35,7 +35,7 @@ class Window:
     min_score: float | None = None
 
     def ceiling(self, positive: float) -> float:
-        """Return the highest similarity that a negative may have, given that of the best positive."""
+        """Return the highest similarity that a negative may have, given the similarity of the best positive."""
         limits = [np.inf if self.max_score is None else self.max_score]
         if self.absolute_margin is not None:
             limits.append(positive - self.absolute_margin)
@@ -54,7 +54,7 @@ class ChosenNegatives:
     random_fill: int
     """Number of negatives, at the end of `rows`, that were drawn from the whole corpus."""
     suspects: np.ndarray
-    """Suspected false negatives: rows that are above the ceiling and are not labelled as positive."""
+    """Suspected false negatives: corpus rows in the window, above the ceiling and not labelled as positive."""
 
 
 def choose_negatives(
@@ -70,10 +70,10 @@ def choose_negatives(
 ) -> ChosenNegatives:
     """Choose the negatives of one query.
 
-    candidates: [K] corpus rows, best first. scores: [K] their similarities. positive: the similarity of the best
-    positive. forbidden: hashes of the texts of the query itself, its positives and those of equal queries. texts: [N]
-    hash of the text of each corpus row. among: corpus rows from which missing negatives are drawn; None: all. The draw
-    depends on seed and query id only, not on the shard or its other queries."""
+    candidates: int64 [K], corpus rows, best first. scores: [K], their similarities. positive: similarity of the best
+    positive. forbidden: text hashes of the query itself, its positives and the positives of equal queries. texts: [N],
+    text hash of each corpus row. among: corpus rows from which missing negatives are drawn; None: all. The draw depends
+    on seed and query id only, not on the shard or its other queries."""
     random = np.random.default_rng(int.from_bytes(hashlib.sha256(f"{seed}\n{query_id}".encode()).digest()[:8], "big"))
     rows, values = candidates[window.lo : window.hi], scores[window.lo : window.hi]
     allowed = ~np.isin(texts[rows], np.fromiter(forbidden, dtype=texts.dtype, count=len(forbidden)))
@@ -103,8 +103,8 @@ def choose_negatives(
 def _fill(
     count: int, taken: set[int], texts: np.ndarray, among: np.ndarray | None, random: np.random.Generator
 ) -> np.ndarray:
-    """Draw up to `count` of the corpus rows `among` (None: of all), with distinct texts that are not in `taken`; fewer
-    if there are no more."""
+    """Draw up to `count` of the corpus rows `among` (None: all rows), with distinct texts that are not in `taken`.
+    Return fewer if there are no more."""
     found, total = list[int](), len(texts) if among is None else len(among)
 
     def take(drawn: np.ndarray) -> None:

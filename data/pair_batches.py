@@ -37,7 +37,7 @@ def count_pairs(count_P: np.ndarray) -> int:
 
 
 def check_pairs(pairs: int, batch_size: Sequence[int], *, drop_last: bool) -> None:
-    """Raise DataError if an epoch of that many pairs has not a single batch."""
+    """Raise DataError if an epoch of `pairs` pairs has no batch."""
     if not pairs:
         raise DataError("statements: no paper has two; expected some, to form pairs; give other papers")
     if drop_last and pairs < max(batch_size):
@@ -48,7 +48,7 @@ def check_pairs(pairs: int, batch_size: Sequence[int], *, drop_last: bool) -> No
 
 
 class PairSampler:
-    """Pairs of the statements in a table (`ratchet.data.formats.papers.STATEMENTS`). Papers with one are dropped.
+    """Pairs of statements from a table (`ratchet.data.formats.papers.STATEMENTS`). Papers with one are dropped.
 
     batch_size: pairs per batch in each epoch; the last value holds for all later epochs. drop_last: drop the last,
     incomplete batch of an epoch. Raises DataError if there is not a single batch."""

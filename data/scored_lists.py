@@ -16,7 +16,7 @@ from ratchet.data.tables import SCORES, TEACHER_SCORES, find_half, list_shards, 
 from ratchet.errors import DataError
 
 LEAST_ACCURACY = 0.6
-"""The accuracy of a teacher below which labels alone were better: see docs/results.md."""
+"""Accuracy of a teacher below which training on labels alone was better: see docs/results.md."""
 
 
 def check_lists(folder: Path) -> None:
@@ -26,16 +26,16 @@ def check_lists(folder: Path) -> None:
 
 
 class Lists:
-    """Reads shards of lists, and the texts of their documents. depth: documents of each ranking; None: all. half: the
-    queries whose lists are scored; the others keep the scores that they have."""
+    """Reader of shards of lists, and of the texts of their documents. depth: documents of each ranking; None: all.
+    half: the half of the queries (`find_half`) whose lists are scored; other queries keep their scores."""
 
     def __init__(self, lists: Path, corpus: Path, depth: int | None, half: str = "both") -> None:
         self.text_of = read_texts(corpus, read_listed(lists))
         self.corpus, self.depth, self.half = corpus, depth, half
 
     def read(self, source: Path) -> tuple[pa.Table, list[list[str]]]:
-        """Return the table of a shard, and the texts of each row, column by column. A row that is not scored has none,
-        and a shard of which all rows are scored has no columns of scores."""
+        """Return the table of a shard, and the texts of each row, column by column. A row that is not scored has no
+        texts. If all rows are scored, the table has no columns of scores."""
         table = pq.read_table(source)
         if self.half == "both":
             table = table.drop_columns([name for name in TEACHER_SCORES.values() if name in table.column_names])
@@ -62,9 +62,9 @@ def _list_columns(table: pa.Table) -> list[str]:
 
 
 def write_scores(target: Path, table: pa.Table, scores: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
-    """Write a shard with the scores of each row, in the order of the texts of `Lists.read`. A row without scores keeps
-    those that it has. Return the counts, among them of lists with a positive and a negative (`compared`), and of those
-    where a positive has the highest score (`positive_first`)."""
+    """Write a shard with the scores of each row, in the order of the texts of `Lists.read`. A row without new scores
+    keeps its old ones. Return the counts of rows, pairs, tokens, lists with a positive and a negative (`compared`), and
+    lists where a positive has the highest score (`positive_first`)."""
     start = [0] * len(table)
     for name in _list_columns(table):
         column, parts = TEACHER_SCORES[name], list[Any]()
@@ -93,7 +93,7 @@ def _compare(table: pa.Table) -> tuple[int, int]:
 
 def describe_teacher(counts: Mapping[str, int]) -> tuple[dict[str, float], str]:
     """Return the metric `teacher_accuracy`, the fraction of lists where a positive has the highest score, and a note if
-    it is low. counts: sums of those of `write_scores`. Rankings have no such metric."""
+    it is low. counts: sums of the counts of `write_scores`. Rankings have no such metric."""
     if not counts.get("compared"):
         return {}, ""
     accuracy = counts["positive_first"] / counts["compared"]
@@ -102,7 +102,7 @@ def describe_teacher(counts: Mapping[str, int]) -> tuple[dict[str, float], str]:
 
 
 def write_flag_embedding(folder: Path, corpus: Path) -> None:
-    """Write positives and negatives as FlagEmbedding JSONL too, unless a query is not scored yet. Rankings are not
+    """Write positives and negatives also as FlagEmbedding JSONL, unless a query is not scored yet. Rankings are not
     written."""
     shards, column = list_shards(folder), TEACHER_SCORES["positives"]
     names = pq.read_schema(shards[0]).names

@@ -53,7 +53,7 @@ def compute_half_width(value_Q: np.ndarray, group_Q: np.ndarray) -> float:
 def list_half_widths(
     per_query: Mapping[str, np.ndarray], names: Sequence[str], group_Q: np.ndarray, prefix: str = ""
 ) -> dict[str, float]:
-    """Return the half widths of these metrics as metrics, `NAME/interval`; those that are not known are left out."""
+    """Return `{prefix}NAME/interval` -> half width, to 6 places, for the metrics that exist. NaN is left out."""
     widths = {name: compute_half_width(per_query[name], group_Q) for name in names if name in per_query}
     return {f"{prefix}{name}/interval": round(width, 6) for name, width in widths.items() if not np.isnan(width)}
 
@@ -62,7 +62,7 @@ def compute_p_value(before_C: np.ndarray, after_EC: np.ndarray, seed: int = 0) -
     """Return the p-value of the best of several evaluations against the one before: a one-sided randomization test
     (Smucker, Allan and Carterette, CIKM 2007) whose statistic is the largest mean difference of all evaluations.
 
-    That the best one was chosen on the same rows is corrected for: under the null hypothesis a group's differences have
+    The choice of the best on the same rows is corrected for: under the null hypothesis a group's differences have
     either sign with equal probability, in all evaluations at once, and the largest difference of each draw is compared
     with the observed one (max-T; Westfall and Young 1993). before_C, after_EC: sums over groups, higher is better."""
     difference_EC = np.atleast_2d(after_EC) - before_C

@@ -25,7 +25,7 @@ from ratchet.errors import DataError
 from ratchet.files import open_regular
 
 HELD_BYTES = 1 << 30
-"""Bytes of a table that are held in memory."""
+"""Largest table that is held in memory, in bytes; see `join_tables`."""
 
 IDS, SCORES = pa.list_(pa.string()), pa.list_(pa.float32())
 
@@ -36,7 +36,7 @@ QUERIES = pa.schema([*CORPUS, ("positives", IDS), ("grades", pa.list_(pa.int32()
 """Queries. positives, negatives: ids in the corpus; grades: the relevance of each positive, 1 or more."""
 
 GROUPED = pa.schema([*QUERIES, ("group", pa.string())])
-"""Queries with a group: those of a group are not independent of each other. New queries have none."""
+"""Queries with a group: queries of one group are not independent of each other. New queries have none."""
 
 HELD_OUT = pa.schema([*GROUPED, ("seen", pa.bool_())])
 """Queries that are held out. seen: whether a positive of the query is a positive of a training query."""
@@ -57,12 +57,12 @@ TEACHER_SCORES = {
 """Column of ids -> column of the teacher scores of these ids (a reranker's scores), list<float32>."""
 
 INSTRUCTIONS = ("task", "prompt")
-"""Columns of the instructions of queries, string: for the embedder, and for the reranker. Empty: that of the model.
+"""Columns of the instructions of queries, string: for the embedder, and for the reranker. Empty: the model's own.
 Tables have them only if the data has them."""
 
 
 CARRIED = (*INSTRUCTIONS, "group")
-"""Columns of queries that steps copy, where a table has them."""
+"""Columns of queries that steps copy, if a table has them."""
 
 
 def add_carried(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
@@ -77,8 +77,8 @@ def read_queries(path: Path, columns: Sequence[str] = ("id", "text", "positives"
 
 
 def find_half(queries: pa.Table, half: str) -> np.ndarray:
-    """Return which queries are in a half of the data (first, second or both), bool [Q]. All queries of a group are in
-    one half, by a hash of its name; a query without a group is one of its own."""
+    """Return which queries are in a half of the data (`first`, `second` or `both`), bool [Q]. All queries of a group
+    are in one half, chosen by a hash of the group's name; a query without a group is its own group."""
     if half == "both":
         return np.ones(len(queries), bool)
     names = pc.coalesce(queries["group"], queries["id"]) if "group" in queries.column_names else queries["id"]
@@ -87,8 +87,8 @@ def find_half(queries: pa.Table, half: str) -> np.ndarray:
 
 
 class DocumentRows:
-    """Finds the rows of a corpus by id. It holds 16 bytes per document, and the ids. Arrow's `index_in` would hash all
-    ids of the corpus at every call."""
+    """Index from the ids of a corpus to its rows. It holds 16 bytes per document, and the ids. Arrow's `index_in` would
+    hash all ids of the corpus at every call."""
 
     def __init__(self, ids: pa.ChunkedArray) -> None:
         hash_N = hash_texts(ids)
@@ -125,7 +125,7 @@ class Texts(Mapping[str, str]):
         return self.find([name])[0]
 
     def find(self, names: Sequence[str]) -> list[str]:
-        """Return the texts of documents, in the order of their ids: of many, 17 times as fast as one by one. Raises
+        """Return the texts of documents, in the order of `names`: 17 times as fast for many as one by one. Raises
         KeyError for an id that the table lacks."""
         row_M = self._rows.find(pa.chunked_array([names], pa.string()))
         if (row_M < 0).any():
@@ -140,8 +140,8 @@ class Texts(Mapping[str, str]):
 
 
 def hash_texts(texts: pa.ChunkedArray) -> np.ndarray:
-    """Return a hash of each text, int64 [N]: the same on every machine, and of 64 bits, so that among ten million texts
-    two different ones have the same with a probability of 3 in a million."""
+    """Return a 64-bit hash of each text, int64 [N], the same on every machine. Among ten million different texts, two
+    have the same hash with a probability of 3 in a million."""
     import pandas as pd  # a third of a second, which plans would take too
 
     parts = [pd.util.hash_array(part.to_numpy(zero_copy_only=False), categorize=False) for part in texts.chunks]
@@ -155,13 +155,13 @@ def hash_queries(queries: pa.Table) -> np.ndarray:
 
 
 def take_texts(texts: pa.ChunkedArray, rows: Sequence[int] | np.ndarray) -> list[str]:
-    """Return the texts of rows, one by one: Arrow's `take` first copies all into one array, and fails above 2 GB."""
+    """Return the texts of rows, one by one: Arrow's `take` would copy all into one array, and fails above 2 GB."""
     return [texts[row].as_py() for row in np.asarray(rows, np.int64).tolist()]
 
 
 def embeddings_schema(dim: int, dtype: str = "float32") -> pa.Schema:
-    """Return the schema of embeddings, whose shards are Arrow files: Parquet would encode every number of a list by
-    itself, at a tenth of the speed. Rows are in the order of the texts."""
+    """Return the schema of embeddings, whose shards are Arrow files: Parquet would encode each number of a list
+    separately, at a tenth of the speed. Rows are in the order of the texts."""
     return pa.schema([("id", pa.string()), ("embedding", pa.list_(pa.type_for_alias(dtype), dim))])
 
 
@@ -243,7 +243,7 @@ def read_texts(corpus: Path, ids: pa.ChunkedArray) -> Texts:
 
 
 def read_listed(lists: Path) -> pa.ChunkedArray:
-    """Read the ids of the documents in the lists of shards (those of MINED or RANKED), with repetitions."""
+    """Read the ids of the documents in the lists of shards (MINED or RANKED), with repetitions."""
     known = pq.read_schema(list_shards(lists)[0]).names
     listed = read_shards(lists, [name for name in (*TEACHER_SCORES, "suspects") if name in known])
     return pa.chunked_array([part.flatten() for column in listed.columns for part in column.chunks], pa.string())
@@ -255,8 +255,8 @@ def hash_shards(folder: Path) -> np.ndarray:
 
 
 def join_tables(tables: Iterable[pa.Table]) -> pa.Table:
-    """Join tables of one schema. Of more than HELD_BYTES, the result is in a temporary file (in TMPDIR), which the
-    kernel maps into memory as it is used, and removes with the process."""
+    """Join tables of one schema. A result of more than HELD_BYTES is in a temporary file (in TMPDIR), which the kernel
+    maps into memory as it is used, and removes with the process."""
     rest, held, size = iter(tables), list[pa.Table](), 0
     for table in rest:
         held.append(table)

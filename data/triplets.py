@@ -73,7 +73,7 @@ class Triplets:
 
     @property
     def num_negatives(self) -> int:
-        """Number of negatives of all queries together."""
+        """Total number of negatives, over all queries."""
         return len(self._negative_rows)
 
     @property
@@ -107,8 +107,8 @@ class Triplets:
         return np.unique(np.concatenate([self._positive_rows, self._negative_rows]))
 
     def list_no_negatives(self, query: int) -> np.ndarray:
-        """Return the corpus rows that are no negatives of a query: its positives and those of equal queries, what
-        mining suspects to be unlabelled positives, and the query itself where it is a document."""
+        """Return the corpus rows that must not be negatives of a query: its positives and those of equal queries, the
+        suspected false negatives of `mine`, and the query itself if it is a document."""
         found = [self._known.find(self._hash_Q[query])]
         if self._suspects is not None:
             ends, rows = self._suspects
@@ -148,7 +148,7 @@ class Triplets:
         return found
 
     def _draw_positions(self, seed: int, epoch: int, query: int, num_negatives: int) -> tuple[int, np.ndarray]:
-        """The draw of `draw`, as positions in the flat arrays."""
+        """Draw as `draw` does, and return positions in the flat arrays."""
         random = np.random.default_rng([seed, epoch, query + 1])
         (first, last), (start, stop) = (ends[query : query + 2] for ends in (self._positive_ends, self._negative_ends))
         wrong, known = np.arange(start, stop), self._known.find(self._hash_Q[query])
@@ -185,12 +185,12 @@ class Triplets:
 
 
 class KnownPositives:
-    """The positives of all queries with the same text and instructions: one must not be a negative of the others.
+    """The positives of all queries with the same text and instructions: none may be a negative of these queries.
 
     Memory holds 16 bytes for each positive of a query."""
 
     def __init__(self, hash_P: np.ndarray, row_P: np.ndarray) -> None:
-        """For each positive, the hash of its query (`hash_queries`) and its corpus row."""
+        """hash_P, row_P: for each positive, the hash of its query (`hash_queries`) and its corpus row, int64."""
         order = np.argsort(hash_P, kind="stable")
         self._hash_P, self._row_P = hash_P[order], row_P[order]
 
@@ -210,7 +210,7 @@ class KnownPositives:
         return np.unique(self._row_P)
 
     def find(self, query: int) -> np.ndarray:
-        """Return the corpus rows of the positives of the queries with this hash."""
+        """Return the corpus rows of the positives of all queries with the hash `query`."""
         first, last = (np.searchsorted(self._hash_P, query, side) for side in ("left", "right"))
         return self._row_P[first:last]
 
@@ -222,7 +222,7 @@ def split_epoch(rows: int, batches: int, seed: int, epoch: int) -> list[np.ndarr
 
 
 def distribute(lengths: Sequence[int] | np.ndarray, workers: int) -> list[np.ndarray]:
-    """Distribute rows over workers, the longest first, so that all get about as many of each length."""
+    """Distribute rows over workers in turn, longest first: all get about as many rows of each length."""
     order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
     return [order[worker::workers] for worker in range(workers)]
 
@@ -245,9 +245,9 @@ def find_corpus_rows(
 
 
 def find_own_rows(queries: pa.Table, corpus: DocumentRows) -> np.ndarray:
-    """Return the corpus row with the id of each query, int64 [Q]; -1 where there is none, or where it is a positive.
+    """Return the corpus row with the id of each query, int64 [Q]; -1 if there is none, or if it is a positive.
 
-    Where queries are documents (ArguAna, Quora) that row is the query itself. As in BEIR, it is neither ranked nor a
+    If queries are documents (ArguAna, Quora), the row is the query itself. As in BEIR, it is neither ranked nor a
     negative."""
     own_Q = corpus.find(queries["id"])
     for q in np.flatnonzero(own_Q >= 0).tolist():

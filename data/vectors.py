@@ -21,12 +21,12 @@ def write_vectors(path: Path, ids: pa.ChunkedArray, vectors_ND: np.ndarray) -> N
 
 
 def read_dim(folder: Path) -> int:
-    """Return the dimensions of the embeddings in a folder."""
+    """Return the dimension of the embeddings in a folder."""
     return open_mapped_shard(list_shards(folder, "arrow")[0]).schema.field("embedding").type.list_size
 
 
 def read_vectors(path: Path, ids: pa.Array) -> np.ndarray:
-    """Return the [N, D] float32 embeddings of one shard. Raises DataError if its ids are not `ids`, in order."""
+    """Return the [N, D] float32 embeddings of one shard. Raises DataError unless its ids are `ids`, in this order."""
     if not path.exists():
         raise DataError(f"{path}: missing; expected the embeddings of the shard of that name; embed the texts again")
     table = open_mapped_shard(path)
@@ -35,8 +35,8 @@ def read_vectors(path: Path, ids: pa.Array) -> np.ndarray:
 
 
 def read_blocks(folder: Path, ids: pa.Array, *, mapped: bool = False) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (first row, [n, D] float32) of each shard of a corpus, in order. mapped: views of the files in their dtype,
-    of which the kernel reads what is used. Raises DataError like `read_vectors`."""
+    """Yield (first row, [n, D] float32) of each shard of a corpus, in order. mapped: memory-mapped views in the stored
+    dtype, instead of float32 copies. Raises DataError like `read_vectors`."""
     start = 0
     for path in list_shards(folder, "arrow"):
         table = open_mapped_shard(path)
@@ -84,7 +84,7 @@ def read_selected(folder: Path, ids: pa.ChunkedArray) -> np.ndarray:
 
 
 def take_rows(blocks: Iterable[tuple[int, np.ndarray]], rows: np.ndarray) -> np.ndarray:
-    """Return rows of a corpus, given rising, from its blocks: [n, D] float32."""
+    """Return rows of a corpus from its blocks: [n, D] float32. rows: int64, ascending."""
     parts = []
     for first, block_ND in blocks:
         start, stop = np.searchsorted(rows, [first, first + len(block_ND)])

@@ -23,11 +23,11 @@ SCORE = re.compile(r"-?[0-9]{1,9}")
 
 
 def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
-    """Read a folder; without `labelled` the queries only. Documents are title and text; grades above 0 are relevant.
-    Queries of a `group` belong together; without one each is its own. Raises DataError naming file and line.
+    """Read a folder; without `labelled`, only the queries. A document is its title and text. Grades above 0 are
+    relevant. The group of a query is its field `group`, else its id. Raises DataError naming file and line.
 
-    The name of a qrels file is the split (dev is valid), without the hub's `-00000-of-00001`. The queries of all.tsv,
-    of train.tsv alone, and of Parquet files with other names have no split."""
+    The name of a qrels file, without a suffix such as `-00000-of-00001`, is the split (dev is valid). The queries of
+    all.tsv, of train.tsv alone, and of Parquet files with other names have no split."""
     unlabelled: list[Query] = []
     places: dict[str, str] = {}
     for where, row in _read_rows(folder, "queries"):
@@ -60,7 +60,7 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
 
 
 def _read_corpus(folder: Path) -> Corpus:
-    """Read the documents; of more than LARGE bytes only a sample."""
+    """Read the documents. If the files have more than LARGE bytes, read only a sample."""
 
     def read() -> Iterator[Document]:
         for where, row in _read_rows(folder, "corpus"):
@@ -88,8 +88,8 @@ def _read_rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _find_qrels(folder: Path) -> dict[str, list[Path]]:
-    """Return name of a split -> its qrels files. Raises DataError for names that are no splits. Those of Parquet files
-    may be any, alone: on the hub each of the three folders has to have one."""
+    """Return split -> its qrels files. Raises DataError for a name that is no split. Parquet files with
+    other names are read as `all`, since each folder on the hub must have a split name."""
     if not (files := sorted(folder.glob("[!.]*.parquet")) or sorted(folder.glob("[!.]*.tsv"))):
         raise DataError(
             f"{folder}: no .tsv file in it; expected train.tsv, and dev.tsv and test.tsv if there are; add them"
@@ -111,7 +111,7 @@ def _find_qrels(folder: Path) -> dict[str, list[Path]]:
 def _read_qrels(
     paths: Sequence[Path], known: Container[str], documents: Container[str] | None
 ) -> dict[str, tuple[str, dict[str, int]]]:
-    """Return query -> (`file:line` of its first row, document -> grade). documents: None where they are not known."""
+    """Return query -> (`file:line` of its first row, document -> grade). documents: known ids; None: not checked."""
     found: dict[str, tuple[str, dict[str, int]]] = {}
     lines: dict[tuple[str, str], str] = {}
     for where, row, grade in chain.from_iterable(map(_read_labels, paths)):

@@ -15,8 +15,8 @@ from ratchet.files import open_regular
 
 
 def load_retrieval(path: Path, options: str = "", least: int = 2, *, sampled: bool = False) -> RetrievalData:
-    """Load and check data of any known format. options: as behind a path, such as `query=title&positive=body`. sampled:
-    only the first rows of large files. Raises DataError naming file and line, also for less than `least` documents."""
+    """Load and check data of any known format. options: as after a path, such as `query=title&positive=body`. sampled:
+    only the first rows of large files. Raises DataError naming file and line, also for fewer than `least` documents."""
     found = _read(path, pairs.parse_options(options, str(path)), labelled=True, sampled=sampled)
     return check_data(found, str(path), least)
 

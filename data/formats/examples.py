@@ -9,7 +9,7 @@ from ratchet.errors import DataError
 
 
 def read_examples(path: Path | None) -> tuple[tuple[str, str], ...]:
-    """Return (query, answer) of each line; nothing without a file. Raises DataError naming file and line."""
+    """Return (query, answer) of each line; without a file, nothing. Raises DataError naming file and line."""
     found = []
     for where, row in [] if path is None else read_json_objects(path):
         answer = "response" if "response" in row and "answer" not in row else "answer"

@@ -25,8 +25,8 @@ def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
 
 
 def make_line(mined: Mapping[str, Any], find: Callable[[Sequence[str]], list[str]]) -> dict[str, Any]:
-    """Convert a row of a mined table (ids of positives and negatives) to a line, with its teacher scores and its
-    instructions if any. find: returns the texts of ids."""
+    """Convert a row of a mined table (ids of positives and negatives) to a line, with its teacher scores and
+    instructions if it has any. find: ids -> their texts."""
     texts, positives = find([*mined["positives"], *mined["negatives"]]), len(mined["positives"])
     line = {"query": mined["text"], "pos": texts[:positives], "neg": texts[positives:]}
     optional = {

@@ -39,10 +39,10 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     "group": ("group",),
     "id": ("id", "_id"),
 }
-"""Option -> the names of the column without it; the first that exists. Negatives also have `negative_1`, ..."""
+"""Option -> default names of its column, of which the first that exists is read. Negatives also: `negative_1`, ..."""
 OTHERS = ("instruction", "name", "split", "template", "weight")
-"""Options of any format: the task of all queries; what stands in front of ids; which files of a folder; the text of
-queries, made of several columns; how many of the training queries are drawn."""
+"""Options of any format. instruction: task of all queries; name: prefix of ids; split: which files of a folder;
+template: query text from several columns; weight: factor on the number of training queries."""
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 
 Options = Mapping[str, Sequence[str]]
@@ -65,7 +65,7 @@ def parse_options(text: str, where: str) -> Options:
 
 
 def list_tables(path: Path, options: Options) -> list[Path]:
-    """List the Parquet or Arrow files of a path, of the split that is given, by name; also linked ones, none hidden."""
+    """List the Parquet or Arrow files of a path and a split, by name: linked ones too, but no hidden ones."""
     name = "".join(rf"(.*-)?{re.escape(split)}(-\d+-of-\d+)?" for split in options.get("split", ())) or ".*"
     found = [path] if path.is_file() else sorted(path / name for name in glob("**/*.*", root_dir=path, recursive=True))
     return [file for file in found if file.suffix in (".parquet", ".arrow") and re.fullmatch(name, file.stem)]
@@ -97,7 +97,7 @@ def _read_rows(path: Path, options: Options, labelled: bool) -> Iterator[Row]:
 
 
 def take_sample(rows: Iterator[Row], files: Sequence[Path], sampled: bool) -> tuple[Iterator[Row], float]:
-    """Return the first rows of large files if only a sample is wanted, else all, and which fraction of all they are."""
+    """Return (rows, fraction of all rows that they are): only the first rows of large files if `sampled`, else all."""
     if not sampled or sum(file.stat().st_size for file in files) <= retrieval.LARGE:
         return rows, 1.0
     first = list(islice(rows, retrieval.SAMPLE))
@@ -105,7 +105,7 @@ def take_sample(rows: Iterator[Row], files: Sequence[Path], sampled: bool) -> tu
 
 
 def estimate_rows(files: Sequence[Path], first: Sequence[Row | Document]) -> int:
-    """Return the number of rows of tables; of a text file an estimate from its first ones, at least their number."""
+    """Return the number of rows of tables; for a text file an estimate from its first rows, at least their number."""
     if files[0].suffix in (".parquet", ".arrow"):
         return sum(map(_count_rows, files))
     with files[0].open("rb") as opened:
@@ -136,7 +136,7 @@ def _read_objects(path: Path, options: Options, labelled: bool) -> Iterator[tupl
 
 def read_table(path: Path, choose: Callable[[list[str]], Iterable[str]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (`file: row N`, row) of a Parquet file, or of an Arrow stream (`.arrow`) as `datasets` writes it. choose:
-    the names of all columns -> those that are read. Raises DataError for a damaged file and one without rows."""
+    names of all columns -> names to read. Raises DataError for a damaged file and a file without rows."""
     number, parquet = 0, path.suffix != ".arrow"
     with open_regular(path) as opened:
         try:
@@ -147,7 +147,7 @@ def read_table(path: Path, choose: Callable[[list[str]], Iterable[str]]) -> Iter
                 for row in batch.select(columns).to_pylist():
                     number += 1
                     yield f"{path}: row {number}", row
-        # A damaged page may be found at any row, as one of Arrow's errors, of the system's or of the decoder's.
+        # A damaged page may be found at any row, as an error of Arrow, of the system or of the decoder.
         except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
             said, kind = " ".join(str(error).split())[:200], "Parquet" if parquet else "Arrow"
             raise DataError(
@@ -189,7 +189,7 @@ def _read_texts(where: str, row: Mapping[str, Any], columns: Sequence[str], role
 
 
 def read_name(where: str, row: Mapping[str, Any], columns: Sequence[str], role: str) -> str:
-    """Read the field of the first of `columns`, if there is one, as a text. Raises DataError for another type."""
+    """Read the field of the first of `columns` as a text; empty without one. Raises DataError for another type."""
     value = row.get(columns[0]) if columns else None
     if isinstance(value, bool) or not isinstance(value, str | int | None):
         raise DataError(f"{where}: {role} {show(value)} given; expected a text or a whole number; correct the row")

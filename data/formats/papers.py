@@ -37,7 +37,7 @@ class Paper:
     repeated: int
     """Number of repeated statements."""
     split: int
-    """An index into SPLITS: that of the path that it was read from."""
+    """Index into SPLITS of the path that the paper was read from."""
 
 
 def find_files(path: Path) -> list[Path]:
@@ -86,17 +86,17 @@ def _parse_paper(row: Any, where: str, split: int, seen: dict[str, str]) -> Pape
 
 @dataclass(frozen=True)
 class Selection:
-    """Which statements of P papers are used. S statements in all, those of a paper one after the other."""
+    """The statements of P papers that are used. S: all statements; those of a paper are consecutive."""
 
     split_P: np.ndarray
     """int8, an index into SPLITS; -1 for papers that are not used."""
     kept_S: np.ndarray
-    """bool. Of statements with the same text in several papers only one is kept, since the others would be negatives of
-    it, or test statements that were trained on."""
+    """bool. Of statements with the same text in several papers only one is kept: the others would be negatives of it,
+    or test statements that are also in training."""
     ends_P: np.ndarray
     """int64 [P + 1]: the statements of a paper are ends_P[p] to ends_P[p + 1]."""
     count_P: np.ndarray
-    """int64: kept statements."""
+    """int64: number of kept statements."""
 
     @property
     def dropped(self) -> int:
@@ -104,18 +104,18 @@ class Selection:
         return int(np.diff(self.ends_P)[self.split_P >= 0].sum() - self.count_P[self.split_P >= 0].sum())
 
     def describe(self) -> str:
-        """Return what a reader of the numbers must know, or an empty string."""
+        """Return a note on the statements that are not kept, or an empty string."""
         return f"{self.dropped:,} statements are left out: their text stands in another paper" if self.dropped else ""
 
 
 def select_statements(
     paths: Sequence[Path | None], max_papers: int | None, test_fraction: float, validation_fraction: float, seed: int
 ) -> Selection:
-    """Read all papers, draw at most `max_papers` of the first path, and assign a split to each of these as
-    `assign_splits` does. `valid` and `test` are the papers of the other paths, where these are given.
+    """Read all papers, draw at most `max_papers` of the first path, and split these as `assign_splits` does. The papers
+    of the second and third path, where given, are `valid` and `test`.
 
-    A text of several papers is kept in `test` if one of them is there, else in `valid`, else in the first paper. Holds
-    8 bytes per statement. Raises DataError, naming the file, for a bad row and for a split without a pair."""
+    A text of several papers is kept in `test` if one of them is there, else in `valid`, else in the first paper. Memory
+    holds 8 bytes per statement. Raises DataError, naming the file, for a bad row and for a split without a pair."""
     papers, hashes = [], bytearray()
     for paper in read_papers(*paths):
         count = len(paper.statements)
@@ -141,14 +141,14 @@ def select_statements(
 def assign_splits(
     given_P: np.ndarray, test_fraction: float, validation_fraction: float, seed: int, source: str = "papers"
 ) -> np.ndarray:
-    """Assign a split to each paper, as an index into SPLITS, int8 [P]. given_P: its statements, as they stand.
+    """Assign a split to each paper, as an index into SPLITS, int8 [P]. given_P: statements, with blank and repeats.
 
-    The papers with two or more statements are shuffled by numpy's generator of `seed`, and the first
-    int((1 - test_fraction) * papers) are not for test: so `theorem_contrastive_training.py` of
-    https://github.com/ajoudaki/CITER splits, by the seed 42 and with a fraction of 0.2. The last of these are for
-    validation, by `validation_fraction`. The other papers, whose statement is a document without a query, are split in
-    the same way by themselves. A fraction of 0: no such paper; else at least one, if there are three with two
-    statements. Raises DataError, naming `source`, for fewer papers than splits."""
+    The papers with two or more statements are shuffled by numpy's generator of `seed`. All but the first
+    int((1 - test_fraction) * papers) are for test, as in `theorem_contrastive_training.py` of
+    https://github.com/ajoudaki/CITER (seed 42, fraction 0.2). `validation_fraction` of the rest, the last ones, are for
+    validation. Papers with one statement, which is a document without a query, are split likewise among themselves. A
+    fraction of 0 gives no papers; otherwise a split gets one or more, if three have two statements. Raises DataError,
+    naming `source`, for fewer papers than splits."""
     names = ["train", *["valid"] * (validation_fraction > 0), *["test"] * (test_fraction > 0)]
     if len(given_P) < len(names):
         raise DataError(
@@ -178,7 +178,7 @@ def _check_pairs(count_P: np.ndarray, split_P: np.ndarray, paths: Sequence[Path 
 
 
 def number_papers(statements: pa.Table) -> np.ndarray:
-    """Number the paper of each statement, int64 [S], ascending from 0. Raises DataError if a paper's are apart."""
+    """Number the paper of each statement, int64 [S], from 0. Raises DataError if a paper's are not consecutive."""
     paper_S = statements["paper"].combine_chunks().dictionary_encode().indices
     found = paper_S.to_numpy(zero_copy_only=False).astype(np.int64)
     if np.any(np.diff(found) < 0):

@@ -17,7 +17,7 @@ SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 BLANK = " \t\r\n"
 """White space of JSON. Other characters that Python strips are errors."""
 MAX_SCORE = 3e38
-"""Scores are stored as float32."""
+"""Bound on the absolute value of scores, which are stored as float32."""
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 60
@@ -28,7 +28,7 @@ FIELD = re.compile(r"\{([^{}]+)\}")
 
 
 def fill_template(where: str, template: str, row: Mapping[str, Any]) -> str:
-    """Return a template with the columns of a row in place of their names in braces. `\\n` is a line break. Raises
+    """Return a template with the values of a row in place of the column names in braces. `\\n` is a line break. Raises
     DataError for a column that the row does not have."""
     names = FIELD.findall(template)
     missing = [name for name in names if name not in row]
@@ -47,8 +47,8 @@ def show(value: Any) -> str:
 
 
 def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield (`file:line`, row) of each record. columns: those that have to be there; none: any. Raises DataError for a
-    missing column, one that is given twice, a row of another length, and a file without rows."""
+    """Yield (`file:line`, row) of each record. columns: required columns; empty: none. Raises DataError for a missing
+    column, a column that is given twice, a row of another length, and a file without rows."""
     # The default limit of a field is 131,072 characters. It is the module's, not the reader's.
     csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader((line for _, line in iterate_lines(path)), strict=True)
@@ -79,7 +79,7 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
 
 
 def refuse_twice(where: str, columns: Iterable[str], header: Sequence[str]) -> None:
-    """Raise DataError for the first of the columns that a header has twice. Columns without a name may be several."""
+    """Raise DataError for the first of the columns that a header has twice. Columns without a name may repeat."""
     for column in columns:
         if column and header.count(column) > 1:
             raise DataError(f"{where}: column {column} given twice; expected it once; remove or rename one")
@@ -157,7 +157,7 @@ def read_filled(where: str, row: dict[str, Any], name: str) -> str:
 
 
 def read_texts(where: str, row: dict[str, Any], name: str, default: Any = ...) -> list[str]:
-    """Read a field that is a list of non-empty texts."""
+    """Read a field that is a list of texts. Raises DataError if one is blank or no text."""
     values = read_field(where, row, name, list, default) or []
     for value in values:
         if not isinstance(value, str) or not value.strip():
@@ -168,7 +168,7 @@ def read_texts(where: str, row: dict[str, Any], name: str, default: Any = ...) -
 
 
 def read_scores(where: str, row: dict[str, Any], name: str, texts: Sequence[str]) -> list[float] | None:
-    """Read a field that is a list of finite numbers, one for each of `texts`. None if it is missing."""
+    """Read a field with one finite number per text; None if it is missing. Raises DataError for other values."""
     if (values := read_field(where, row, name, list, None)) is None:
         return None
     if len(values) != len(texts):

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 
 def escape(name: str) -> str:
-    """Return an id without white space, which separates fields and ids: as in a URL, with `%20` for a space."""
+    """Return an id with percent-encoded white space (`%20`), since white space separates the fields of a line."""
     return name if name.split() == [name] else re.sub(r"\s", lambda found: quote(found[0]), name)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 LARGE = 256 << 20
 """Bytes of files above which documents are not held in memory, and pairs are planned from a sample."""
 SAMPLE = 10_000
-"""Documents or rows of these that are read while planning."""
+"""Documents, or rows of such files, that are read while planning."""
 
 Teacher = tuple[tuple[float, ...], tuple[float, ...]] | None
 
@@ -48,8 +48,8 @@ class Query(NamedTuple):
 
     group: queries of a group stay in the same split (a question with several wrong answers). split: the split that the
     source assigns. where: `file:line`, for errors. teacher: the teacher scores of the positives and of the negatives,
-    if the source has them. task, prompt: the query's instruction for the embedder and for the reranker; empty: that of
-    the model. source: the number of its data set, of several."""
+    if the source has them. task, prompt: the query's instruction for the embedder and for the reranker; empty: the
+    model's own. source: the index of its data set, if there are several."""
 
     id: str
     text: str
@@ -72,11 +72,11 @@ class RetrievalData:
     corpus: Corpus
     queries: Sequence[Query]
     notes: dict[str, int] = field(default_factory=dict)
-    """Counts of what was dropped or merged while reading, by a sentence that says it."""
+    """Description of what was dropped or merged while reading -> its count."""
     numbered: bool = False
-    """Whether the ids of the queries are numbers that the reader gave them."""
+    """Whether the reader numbered the queries, since the data has no ids of them."""
     weights: Sequence[float] = ()
-    """The fraction of the training queries that is drawn of each data set, by `Query.source`."""
+    """By `Query.source`: the fraction of the data set's training queries that is drawn."""
     share: float = 1.0
     """The fraction of the rows that was read: below 1 for a sample."""
 

@@ -1,5 +1,5 @@
-"""What holds in all retrieval data: ids are unique and known, texts are not empty. Readers see to it that each query
-has a positive, and that none is a negative too."""
+"""Checks of all retrieval data: ids are unique and known, texts are not empty. Readers check that each query has a
+positive, and that no positive is a negative too."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ T = TypeVar("T", Document, Query)
 
 
 def check_data(data: RetrievalData, source: str, least: int = 2) -> RetrievalData:
-    """Return the data unchanged. Raises DataError for the first error in it, and for less than `least` documents. Of a
-    large corpus the sample is checked."""
+    """Return the data unchanged. Raises DataError for the first error in it, and for fewer than `least` documents. Of a
+    large corpus only the sample is checked."""
     is_large = isinstance(data.corpus, LargeCorpus)
     documents = check_documents(sample(data.corpus), () if is_large else data.queries, source, least)
     for _ in chain(documents, check_queries(data.queries, source)):
@@ -30,10 +30,10 @@ def check_data(data: RetrievalData, source: str, least: int = 2) -> RetrievalDat
 def check_documents(
     corpus: Corpus, queries: Sequence[Query], source: str = "the corpus", least: int = 2
 ) -> Iterator[Document]:
-    """Yield the documents unchanged. 8 bytes per document are held in memory, and per id that queries name.
+    """Yield the documents unchanged. Memory holds 8 bytes per document, and per id that queries name.
 
-    Raises DataError for a document without text, and at the end for less than `least` documents, an id that is not
-    unique, and a document that a query names and that is not there."""
+    Raises DataError for a document without text, and at the end for fewer than `least` documents, an id that is not
+    unique, and a positive or negative of a query that is not in the corpus."""
     named = np.unique(hash_names((*query.positives, *query.negatives) for query in queries)[0])
     found = array("q")
     yield from _check_unique(corpus, found, source, "document")
@@ -76,7 +76,7 @@ def _check_unique(items: Iterable[T], found: array[int], source: str, kind: str)
 
 
 def refuse_repeated(places: dict[str, str], name: str, where: str, what: str) -> None:
-    """Remember where a name stands. Raises DataError, with both places, if it stands somewhere else already."""
+    """Record the place of a name. Raises DataError, with both places, if it already has another place."""
     if (first := places.setdefault(name, where)) == where:
         return
     hint = ", or give one of the data sets a name, which then stands in front of its ids: '?name=NAME' behind it"

@@ -1,4 +1,4 @@
-"""Several data sets as one."""
+"""Union of several data sets."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ Part = tuple[str, RetrievalData, str, Mapping[str, Sequence[str]]]
 
 
 def unite(parts: Sequence[Part], *, sampled: bool = False) -> RetrievalData:
-    """Put data sets together: a text is one document. Ids that a reader gave get the number of the data set in front.
+    """Unite data sets. Equal texts are one document. Ids that a reader assigned are prefixed by the data set's number.
 
-    A part for a split has its queries of that split, or all if it has none; it replaces this split of the other parts.
-    sampled: of large corpora only the samples. Raises DataError for an id that stands for two texts or two queries."""
+    A part for a split contributes its queries of that split, or all if it has none. Queries of that split in other
+    parts are left out. sampled: of large corpora only the samples. Raises DataError for an id that two texts or two
+    queries have."""
     if len(parts) == 1 and not any(parts[0][2:]):
         return parts[0][1]
     corpus = _UnitedCorpus(parts, sampled)
@@ -55,7 +56,7 @@ def unite(parts: Sequence[Part], *, sampled: bool = False) -> RetrievalData:
 
 
 class _UnitedCorpus:
-    """The documents of several data sets, without those whose text an earlier set has."""
+    """The documents of several data sets, each text only from the first set that has it."""
 
     def __init__(self, parts: Sequence[Part], sampled: bool) -> None:
         self._parts = [(place, sample(data.corpus) if sampled else data.corpus) for place, data, *_ in parts]
@@ -77,11 +78,11 @@ class _UnitedCorpus:
                 self._renamed[number, document.id] = kept[int(first_N[row])]
 
     def rename(self, number: int, name: str) -> str:
-        """Return the id here of the document that data set `number` calls `name`."""
+        """Return the id in the united corpus of the document that data set `number` calls `name`."""
         return self._renamed.get((number, name)) or self.prefix(number, self._is_numbered[number]) + name
 
     def prefix(self, number: int, is_numbered: bool) -> str:
-        """Return what stands in front of the ids of a data set. is_numbered: whether its reader gave them."""
+        """Return the prefix of the ids of a data set. is_numbered: whether its reader assigned them."""
         name = self._names[number] or (str(number) if is_numbered and len(self._parts) > 1 else "")
         return f"{name}/" if name else ""
 
@@ -97,7 +98,7 @@ class _UnitedCorpus:
 
 
 def _rename(query: Query, rename: Callable[[str], str]) -> Query:
-    """Return the query with new ids of documents, each once, and with what belongs to them."""
+    """Return the query with new document ids, each once, and with the grades and scores that belong to them."""
     positives, negatives = (list(map(rename, names)) for names in (query.positives, query.negatives))
     kept = [i for i, name in enumerate(positives) if name not in positives[:i]]
     others = [i for i, name in enumerate(negatives) if name not in negatives[:i] and name not in positives]
@@ -108,7 +109,7 @@ def _rename(query: Query, rename: Callable[[str], str]) -> Query:
 
 
 def weigh(queries: Sequence[Query], weights: Sequence[float], seed: int) -> Sequence[Query]:
-    """Draw weight x N of the N queries of each data set, rounded; above 1 each is repeated. The order is kept."""
+    """Draw weight x N of the N queries of each data set, rounded. Above 1, queries are repeated. The order is kept."""
     source_Q = np.fromiter((query.source for query in queries), np.int64, len(queries))
     times_Q = np.ones(len(queries), np.int64)
     for source, weight in enumerate(weights):

@@ -17,8 +17,8 @@ from ratchet.data.retrieval.spilled import Spilled, number_by_appearance
 
 
 class Row(NamedTuple):
-    """A query and texts of documents. key: equal in rows of the same query, None for documents without a query. The
-    rest is as in `Query`."""
+    """A query and texts of documents. key: equal in rows of the same query, None for documents without a query. Other
+    fields: see `Query`."""
 
     key: Any
     text: str
@@ -33,12 +33,12 @@ class Row(NamedTuple):
 
 
 def number_rows(rows: Iterable[Row], others: Iterable[str] = (), share: float = 1.0) -> RetrievalData:
-    """Return the queries of rows, and their distinct texts as documents, with those of `others` last.
+    """Return the queries of rows, and their distinct texts as documents; those of `others` come last.
 
-    Ids are `d0`, ... and, where a row has none, `q0`, ..., in the order of appearance. A repeated query has the
-    positives of all its rows, and those of their negatives that are no positive, each with its first score: otherwise
-    a positive of one row would be mined as a negative of another. All rows or none have a teacher, with a score for
-    each text. share: of `RetrievalData`."""
+    Ids are `d0`, ... and, for rows without one, `q0`, ..., in the order of appearance. A repeated query has the
+    positives of all its rows, and the negatives of all its rows that are no positives, each with its first score:
+    otherwise a positive of one row would be mined as a negative of another. Either all rows or none have a teacher,
+    with a score for each text. share: see `RetrievalData`."""
     keys, texts, sizes, named, scores = array("q"), array("q"), array("q", [0]), False, array("d")
 
     def count(row: Row) -> Row:

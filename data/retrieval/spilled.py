@@ -1,7 +1,7 @@
 """Sequences that are larger than memory, and hashes in place of the texts that would be compared.
 
-A hash is Python's own of 64 bits: it differs from process to process, and among ten million texts two different ones
-have the same with a probability of 3 in a million.
+A hash is Python's own 64-bit hash, which differs between processes. Among ten million different texts, two have the
+same hash with a probability of 3 in a million.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class Spilled(Sequence[T]):
-    """Tuples in the order of an iterable: of more than HELD_BYTES / 8 in a temporary file (in TMPDIR), which is removed
-    with the process. 8 bytes per 1,000 items are held in memory. Fast if used in order; for one thread."""
+    """The tuples of an iterable, in order: beyond HELD_BYTES / 8 in a temporary file (in TMPDIR), which is removed with
+    the process. Memory holds 8 bytes per 1,000 items. Fast if read in order; for one thread."""
 
     def __init__(self, items: Iterable[T], make: Callable[[Any], T]) -> None:
-        """make: makes an item of a tuple of texts, numbers, tuples and lists of these: several times as fast as objects
-        that are read whole."""
+        """make: makes an item from a stored tuple of texts, numbers, and tuples and lists of these. To read these is
+        several times as fast as to read whole objects."""
         self._make = make
         # Open as long as this object is used. Several may be, so that each holds little in memory.
         self._file = tempfile.SpooledTemporaryFile(HELD_BYTES // 8, prefix="ratchet-")  # noqa: SIM115
@@ -65,7 +65,7 @@ class Selection(Sequence[T]):
     """Some items of a sequence, by their places in it."""
 
     def __init__(self, items: Sequence[T], places: np.ndarray) -> None:
-        """places: int64, not falling."""
+        """places: int64, not decreasing."""
         self.items, self.places = items, places
 
     def __len__(self) -> int:
@@ -81,8 +81,8 @@ def hash_each(texts: Iterable[str]) -> np.ndarray:
 
 
 def hash_names(names: Iterable[Collection[str]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the hashes of the P names that stand in several collections, int64 [P], and the number of the collection
-    of each, int64 [P]."""
+    """Return the hashes of the P names in all collections, int64 [P], and for each name the index of its collection,
+    int64 [P]."""
     hashes, sizes = array("q"), array("q")
     for own in names:
         hashes.extend(map(hash, own))
@@ -91,8 +91,8 @@ def hash_names(names: Iterable[Collection[str]]) -> tuple[np.ndarray, np.ndarray
 
 
 def number_by_appearance(values_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Number the U distinct values in the order in which they appear. Return the number of each, int64 [N], and where
-    each distinct one appears first, int64 [U], rising."""
+    """Number the U distinct values in the order in which they appear. Return the number of each value, int64 [N], and
+    the index at which each distinct value appears first, int64 [U], ascending."""
     _, first_U, value_N = np.unique(values_N, return_index=True, return_inverse=True)
     number_U = np.argsort(np.argsort(first_U))
     return number_U[value_N], np.sort(first_U)

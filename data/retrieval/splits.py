@@ -32,16 +32,16 @@ def split_queries(
 
     Splits that the source assigns are kept. The others are drawn by group: `test_fraction` of all groups, then
     `validation_fraction` of the remaining ones. split_by: a group is a `question` (`Query.group`), a `query`, or with
-    `document` all queries that are connected by shared positives. Then, and with several `folds`, fractions are of the
-    queries, and a group is drawn if the split comes nearer to its fraction. With several folds, test is one of so many
-    parts of about the same size, which together hold every query once. Raises DataError, naming `source`, if a split
-    would be empty, a group is too large, or the source assigns a split that the settings exclude."""
+    `document` all queries that share positives, also indirectly. With `document` or several folds, fractions are of the
+    queries, and a group is drawn if it brings the split nearer to its fraction. With several folds, test is part `fold`
+    of `folds` parts of about the same size, which together hold each query once. Raises DataError, naming `source`, if
+    a split would be empty, a group is too large, or the source assigns a split that the settings exclude."""
     side_Q = np.fromiter((NAMES.index(query.split or "train") for query in queries), np.int8, len(queries))
 
     def select(names: Sequence[str]) -> Splits:
         return {name: Selection(queries, np.flatnonzero(side_Q == NAMES.index(name))) for name in names}
 
-    if not (side_Q == 0).any():  # evaluated whole
+    if not (side_Q == 0).any():  # all queries are for evaluation
         if not (side_Q == 2).any():
             raise DataError(f"{source}: only queries for valid; expected some to train on or for test; add them")
         return select(NAMES)
@@ -102,8 +102,8 @@ def split_queries(
 
 
 def leave_out_labels(train: Sequence[Query], held_out: Sequence[Query], fraction: float) -> Sequence[Query]:
-    """Return the training queries without those of some labels, so that at least this fraction of the held-out queries
-    has no positive of a training query. Labels of few training queries are left out first: they cost the least."""
+    """Return the training queries without those that have certain positives, so that at least this fraction of the
+    held-out queries is unseen. Held-out queries that cost the fewest training queries are chosen first."""
     name_P, query_P = _hash_positives(train)
     held_P, held_of_P = _hash_positives(held_out)
     label_P = np.unique(np.concatenate([name_P, held_P]), return_inverse=True)[1]
@@ -117,7 +117,7 @@ def leave_out_labels(train: Sequence[Query], held_out: Sequence[Query], fraction
 
 
 def find_seen(train: Sequence[Query], held_out: Sequence[Query]) -> np.ndarray:
-    """Return whether a positive of each held-out query is one of a training query, bool [held_out]."""
+    """Return whether a positive of each held-out query is a positive of a training query, bool [held_out]."""
     held_P, held_of_P = _hash_positives(held_out)
     return np.bincount(held_of_P, np.isin(held_P, _hash_positives(train)[0]), len(held_out)) > 0
 
@@ -127,7 +127,7 @@ def _hash_positives(queries: Sequence[Query]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _connect(queries: Sequence[Query]) -> np.ndarray:
-    """Return the component of each query, int64 [Q], where those that share positives are connected."""
+    """Return the component of each query, int [Q]: queries that share positives are connected."""
     from scipy.sparse import csr_matrix  # plans that do not need them start earlier
     from scipy.sparse.csgraph import connected_components
 
@@ -139,7 +139,7 @@ def _connect(queries: Sequence[Query]) -> np.ndarray:
 
 
 def _draw(groups: Sequence[int], weights: Sequence[int], size: int) -> list[int]:
-    """Return the first groups each of which brings a split nearer to that size."""
+    """Return groups for a split of `size`, in order: each one that brings the split nearer to that size."""
     drawn = []
     for group in groups:
         if weights[group] <= 2 * size:
@@ -149,7 +149,7 @@ def _draw(groups: Sequence[int], weights: Sequence[int], size: int) -> list[int]
 
 
 def _draw_fold(groups: Sequence[int], weights: Sequence[int], folds: int, fold: int) -> list[int]:
-    """Return the groups of a fold: the largest groups come first, each goes to the fold that is smallest by then."""
+    """Return the groups of a fold. Groups are assigned by decreasing size, each to the fold that is smallest so far."""
     parts: list[list[int]] = [[] for _ in range(folds)]
     sizes = [0] * folds
     for group in sorted(groups, key=lambda group: -weights[group]):

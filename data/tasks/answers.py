@@ -47,7 +47,7 @@ VERIFICATIONS = pa.schema(
 
 
 TRUNCATED = "truncated"
-"""The label of a wrong answer at the limit of tokens, instead of the verifier's."""
+"""The label of a wrong answer at the limit of tokens, in place of the verifier's label."""
 
 
 def pass_at_k(num_completions: int, correct: int, k: int) -> float:
@@ -63,8 +63,8 @@ def count_failures(labels: Sequence[Sequence[str]]) -> Counter[str]:
 
 
 def find_collapses(accuracy_C: Sequence[float], rows: int) -> list[int]:
-    """Return the indices of checkpoints that are clearly worse than the one before: accuracy over `rows` rows fell by
-    more than two standard errors of the difference of two proportions, and by more than a tenth."""
+    """Return the indices of checkpoints that are clearly worse than the previous one: accuracy over `rows` rows fell by
+    more than two standard errors of the difference of two proportions, and by more than a tenth of its value."""
     found = []
     for number in range(1, len(accuracy_C)):
         before, after = accuracy_C[number - 1], accuracy_C[number]

@@ -29,7 +29,7 @@ from ratchet.extras import require_extra
 
 Verify = Callable[[Any, Sequence[str]], list[Verification]]
 SECONDS = 20.0
-"""Limit of a comparison by `math`. Math-verify's own limits, of 5 seconds each, do not interrupt all of them."""
+"""Seconds for a comparison by `math`. Math-verify's own limits, of 5 seconds each, do not interrupt every one."""
 
 
 def read(path: Path) -> Iterator[Sample]:
@@ -48,7 +48,7 @@ def read(path: Path) -> Iterator[Sample]:
 
 
 def _read_messages(where: str, messages: list[Any]) -> list[str]:
-    """Return the texts of a chat: of the system, if it has a message, then of user and assistant by turns."""
+    """Return the texts of a chat: the system message, if there is one, then user and assistant in turn."""
     expected, texts = ["system", "user"], []
     for number, message in enumerate([*messages, {"role": "(end)", "content": "(end)"}]):
         place, last = f"{where}: messages[{number}]", number == len(messages)
@@ -96,8 +96,8 @@ def verify_exact(gold: Any, answers: Sequence[str]) -> list[Verification]:
 
 
 def verify_math(gold: Any, answers: Sequence[str]) -> list[Verification]:
-    """Compare the last answer with the gold one as mathematics. This is done in another process: math-verify limits
-    the time by signals, which only a main thread receives, and a training runs in another one."""
+    """Compare the last answer with the gold one as mathematics, in another process: math-verify limits the time by
+    signals, which only a main thread receives, and training runs in another thread."""
     pool = _start_pool()
     try:
         return [Verification(pool.submit(_compare, str(gold), answers[-1]).result(SECONDS))]

@@ -23,7 +23,7 @@ PROMPT = (
     " <answer> and </answer>, as in <answer>(1 + 2) * 3 = 9</answer>."
 )
 MAX_SOLVED = 6
-"""Numbers of a task that is solved here. The time grows by about 40 with each."""
+"""Most numbers for which a missing solution is computed. Each further number takes about 40 times as long."""
 FAILURES = (
     "missing_answer_tags",
     "lhs_parse_or_eval_error",

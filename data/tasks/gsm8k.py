@@ -24,7 +24,7 @@ SIGN, BOX = "####", r"\boxed{"
 
 
 def parse_number(text: str) -> Fraction | None:
-    r"""Return the first number without currency signs and thousands separators, or None, as for a \frac of LaTeX."""
+    r"""Return the first number, without currency signs and thousands separators; None without one or for a \frac."""
     found = None if "frac{" in text else NUMBER.search(text.replace("$", ""))
     return Fraction(found.group().replace(",", "")) if found else None
 
@@ -57,7 +57,7 @@ def classify(gold: str, text: str, extract: Callable[[str], str | None]) -> str:
 
 
 def _make_task(name: str, ending: str, target: str, extract: Callable[[str], str | None]) -> Task:
-    """Make a task whose answers end in `ending`, as in a target (format strings over reasoning and value)."""
+    """Make a task. ending: the form of the answer, for the prompt. target: format string of reasoning and value."""
 
     def read(path: Path) -> Iterator[Sample]:
         for number, (where, row) in enumerate(read_json_objects(path)):

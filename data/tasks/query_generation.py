@@ -1,8 +1,7 @@
 """Query generation: a search query that a document answers, for documents without training queries.
 
 A prompt may begin with pairs of a document and a real query, as in InPars (Bonifacio et al. 2022) and Promptagator (Dai
-et al. 2023). Queries of documents that the task reads from a file, JSON Lines with `document` and `query`, train a
-generator.
+et al. 2023). To train a generator, the task reads JSON Lines with `document` and `query`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Solver and generator for Countdown: all values reachable from a few numbers, with one expression for each.
 
-Values are combined in pairs until one is left. Negative intermediate results reach nothing further (c + (a - b) is
-c - (b - a)). Fractions do (8 / (3 - 8 / 3)) and are searched only on request.
+Values are combined in pairs until one is left. Negative intermediate results reach no further values: c + (a - b)
+is c - (b - a). Fractions do (8 / (3 - 8 / 3)), and are searched only on request.
 """
 
 from __future__ import annotations

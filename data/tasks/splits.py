@@ -25,7 +25,7 @@ class Splits:
 
 
 def group_samples(task: Task, samples: Iterable[Sample]) -> list[list[Sample]]:
-    """Return the samples by group, each question once (where it may have repeats: with each target once)."""
+    """Return the samples by group, each question once (if the task has repeats: once with each target)."""
     groups: dict[str, list[Sample]] = {}
     seen: set[Any] = set()
     for sample in samples:
@@ -47,8 +47,8 @@ def split_groups(
     max_test: int | None = None,
     source: Path,
 ) -> Splits:
-    """Split the documents at random, and their groups with them. held_out: the groups of an official test file, instead
-    of a fraction. max_train: questions, in whole groups. max_test: groups.
+    """Split the documents at random, and their groups with them. held_out: the groups of an official test file, in
+    place of test_fraction. max_train: limit of questions, in whole groups. max_test: limit of groups.
 
     Raises DataError, naming `source`, if no group is left to train on."""
     random = np.random.default_rng(seed)
@@ -93,7 +93,7 @@ def _shuffle_documents(groups: list[list[Sample]], random: np.random.Generator) 
 
 
 def _cut(order: list[list[Sample]], fraction: float) -> tuple[list[list[Sample]], list[list[Sample]]]:
-    """Split off that fraction of the groups, one at least, and the other groups of the last document with it."""
+    """Split off that fraction of the groups, at least one, together with the other groups of the last document."""
     cut = max(1, round(fraction * len(order)))
     while 0 < cut < len(order) and _document(order[cut - 1]) == _document(order[cut]):
         cut += 1

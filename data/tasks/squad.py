@@ -6,7 +6,7 @@ Two prompting strategies, each a task of its own:
     squad-sequential   one conversation, each question after the answers to the previous ones
 
 EM and F1 follow the official script: lower case, no punctuation, no articles, single spaces, the best of several gold
-answers. Lenient: one of the two contains the other and neither is empty.
+answers. Lenient: EM, or one of the two contains the other and neither is empty.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
 
 
 def read_passages(path: Path) -> Iterator[tuple[dict[str, str], str, list[tuple[str, str, list[str]]]]]:
-    """Yield (place, passage, [(id, question, golds)]) of an official v1.1 file, with the fields `where` and `document`
-    (the article) of a Sample as the place. Raises DataError with the place."""
+    """Yield (place, passage, [(id, question, golds)]) of an official v1.1 file. The place holds the fields `where` and
+    `document` (the article) of a Sample. Raises DataError with the place."""
     document = parse_json(str(path), read_text(path), "the official JSON of SQuAD; give that file")
     places: dict[str, str] = {}
     for a, article in enumerate(_read_objects(f"{path}", document, "data")):
