@@ -1,1 +1,1 @@
-"""What the quickstart runs on: questions that are generated on any machine, without a download."""
+"""Data of the quickstart: questions that are generated on any machine, without a download."""

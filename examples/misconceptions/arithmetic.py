@@ -43,7 +43,7 @@ def _cut(p: Params, up: int) -> Answer:
 
 
 def _keep_significant(p: Params) -> Fraction | None:
-    """`places` significant figures of a number with a whole part; those are its leading digits."""
+    """`places` significant figures of a number that is 1 or more; None below 1."""
     if p.n < 10_000:
         return None
     return round_half_up(p.n / 10_000, int(p.places) - len(str(p.n // 10_000)))

@@ -3,7 +3,7 @@
 Guaranteed by construction:
 - Each wrong option is the answer of exactly one procedure of its problem. Numbers for which two procedures agree, or
   one gives the correct answer, are drawn again.
-- No question is repeated, neither its text nor its numbers in other words. A split by question shares none.
+- No question is repeated, neither its text nor its numbers with other words. Splits share no question.
 - Every procedure is used about equally often.
 """
 
@@ -52,7 +52,7 @@ class Question:
     correct: int
     """Index into `options`."""
     rules: tuple[str | None, ...]
-    """For each option the id of the mal-rule that computes it; None for the correct one."""
+    """For each option, the id of the mal-rule that computes it; None for the correct option."""
 
 
 def generate_questions(count: int, seed: int) -> list[Question]:
@@ -95,8 +95,8 @@ def find_distinct_answers(problem: Problem, params: Params) -> dict[str, Answer]
 
 
 def generate_worked(seed: int) -> Iterator[tuple[Question, Problem, Params]]:
-    """Yield questions, each for the least used rule, until a problem has no new ones; with the problem and the numbers
-    from which every option can be computed again."""
+    """Yield (question, problem, numbers), each for the least used rule, until a problem has no new question. Every
+    option can be computed again from problem and numbers."""
     random = Random(f"mistakes {seed}")
     problems_of: dict[str, list[Problem]] = {}
     for problem in PROBLEMS:

@@ -16,7 +16,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 DRAWN = range | tuple[int, ...] | tuple[str, ...]
-"""The values among which one is drawn."""
+"""Values from which one is drawn."""
 
 
 class Params(SimpleNamespace):
@@ -35,8 +35,8 @@ class Answer:
 
 
 Formula = Callable[[Params], Any]
-"""Computes an answer from the numbers of a problem, in which whole numbers are Fractions: an Answer, a value that the
-problem's `write` makes one of, or None if it has none."""
+"""Computes an answer from the numbers of a problem, in which whole numbers are Fractions. Returns an Answer, a value
+that the problem's `write` converts to one, or None if there is no answer."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Problem:
     rules: tuple[MalRule, ...]
     write: Callable[[Any, Params], Answer | None] = lambda value, p: num(value)
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Slots that change the story but not the problem: slot -> what may stand there."""
+    """Slots that change the story but not the problem: slot -> possible texts."""
 
     def answer(self, formula: Formula, params: Params) -> Answer | None:
         """Return the answer of the correct procedure, or of a wrong one."""
@@ -88,8 +88,8 @@ def make_draw(
     then: Mapping[str, DRAWN] = MappingProxyType({}),
     derive: Callable[[Params], dict[str, Any]] = lambda p: {},
 ) -> Callable[[Random], Params | None]:
-    """Return a `Problem.draw`: values drawn by name, refused where `unless` holds, `then` others; and what is derived
-    from them."""
+    """Return a `Problem.draw`. It draws `numbers`, returns None if `unless` holds for them, then draws `then` and adds
+    the values of `derive`."""
 
     def draw(random: Random) -> Params | None:
         params = Params(**{name: random.choice(values) for name, values in numbers.items()})
