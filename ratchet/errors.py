@@ -93,7 +93,7 @@ class Interrupted(TransientError):
 
 
 def describe(error: BaseException) -> str:
-    """The error as one message: the message of a RatchetError as it is, else the class's name and the message."""
+    """Return the error as one message: that of a RatchetError as it is, else the name of the class and its message."""
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         where = f"{error.filename}: " if error.filename else ""
         return (

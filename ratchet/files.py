@@ -1,7 +1,7 @@
 """Reading of text files that users give, whatever is found at their path.
 
-Every reader of user files passes through here. None waits for a pipe, and none holds more than one line that is longer
-than `MAX_LINE_BYTES`. Errors have the class that the caller names, and name file and line.
+Every reader of user files passes through here. None waits for a pipe, and none reads more than `MAX_LINE_BYTES` of a
+line or `MAX_FILE_BYTES` of a whole file. Errors have the class that the caller names, and name file and line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SIGNATURES = {
     b"PK\x03\x04": ("a ZIP archive", "unpack it; export a spreadsheet as CSV"),
     b"PAR1\x15": ("Parquet", "convert the file to text"),
 }
-"""First bytes -> what the file is, and what to do. UTF-32 is before UTF-16, which begins alike."""
+"""First bytes -> what the file is, and what to do. UTF-32 comes before UTF-16, whose first bytes are the same."""
 
 
 def open_regular(path: Path, error: type[InputError] = DataError) -> BufferedReader:

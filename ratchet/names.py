@@ -1,4 +1,4 @@
-"""The names that `import ratchet` offers: the use from Python, and what recipes and jobs need."""
+"""The public names of `import ratchet`: the Python API, and what recipes and jobs import."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ PLACES = {
     "ratchet.orchestrator.step": ("step", "Metric", "Output", "Row", "Source", "Step", "Summary"),
     "ratchet.orchestrator.job_interface": ("Context", "Job", "Progress", "Resources", "Result"),
 }
-"""Module -> those of its names."""
+"""Module -> its public names."""
 
 
 def find(name: str) -> Any:
-    """Import a name: the command and the workers need few of them. Raises AttributeError for another one."""
+    """Import a public name on use: commands and workers need few. Raises AttributeError for an unknown name."""
     for module, names in PLACES.items():
         if name in names:
             return getattr(import_module(module), name)
