@@ -18,7 +18,7 @@ from ratchet.models.model_kind import read_optional
 
 @dataclass(frozen=True)
 class Preset:
-    """What the model card of a family says."""
+    """Settings of a family of models, from its model card."""
 
     family: str
     names: str

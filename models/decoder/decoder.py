@@ -103,7 +103,7 @@ def check(base: Path) -> None:
 
 
 def check_head(base: Path) -> None:
-    """Raise ModelError for a model that caps or scales its logits behind the linear head, as Gemma 2 does: losses and
+    """Raise ModelError for a model that caps or scales its logits after the linear head, as Gemma 2 does: losses and
     distributions are computed from the head alone. Reads no weights."""
     config = transformers.AutoConfig.from_pretrained(base).get_text_config()
     for name in ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier"):

@@ -53,7 +53,7 @@ def read_dim(folder: Path) -> int:
 
 def load(folder: Path, in_features: int) -> nn.Linear:
     """Load a projection, frozen, in float32: a folder, or a file of `torch.save` with the state dict of a linear layer.
-    Raises ModelError for an unreadable one, an activation function or another input dimension."""
+    Raises ModelError for unreadable weights, an activation function or another input dimension."""
     try:
         if folder.is_file():
             state = torch.load(folder, map_location="cpu", weights_only=True)  # which runs no code

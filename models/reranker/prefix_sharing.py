@@ -26,7 +26,7 @@ ROW_TOKENS = 1024
 
 @dataclass(frozen=True)
 class PrefixRow:
-    """One pair, or several with the same prefix."""
+    """A row of a batch: one pair, or several pairs with the same prefix."""
 
     ids: list[int]
     token_types: list[int] | None

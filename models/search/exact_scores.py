@@ -127,7 +127,7 @@ class Corpus:
 
 
 def iterate_blocks(corpus: Blocks) -> Iterable[tuple[int, Array]]:
-    """Return the blocks of a corpus: a whole matrix is one."""
+    """Return the blocks of a corpus: a whole matrix is one block."""
     return [(0, corpus)] if isinstance(corpus, np.ndarray | torch.Tensor) else corpus
 
 
