@@ -27,10 +27,10 @@ class Window:
     sampling_strategy: Literal["random", "top"] = "random"
     """`random`: drawn from the window by seed; `top`: the best-ranked."""
     absolute_margin: float | None = None
-    """The similarity of a negative is at most that of the best positive minus this."""
+    """The similarity of a negative is at most the similarity of the best positive minus this margin."""
     percent_of_positive: float | None = None
-    """The similarity of a negative is at most this fraction of that of the best positive (TopK-PercPos of NV-Retriever,
-    which uses 0.95)."""
+    """The similarity of a negative is at most this fraction of the similarity of the best positive (TopK-PercPos of
+    NV-Retriever, which uses 0.95)."""
     max_score: float | None = None
     min_score: float | None = None
 
@@ -40,7 +40,7 @@ class Window:
         if self.absolute_margin is not None:
             limits.append(positive - self.absolute_margin)
         if self.percent_of_positive is not None:
-            # A plain fraction of a negative similarity would lie above it.
+            # If the similarity is negative, a plain fraction of it would be above it.
             limits.append(positive - (1 - self.percent_of_positive) * abs(positive))
         return float(min(limits))
 

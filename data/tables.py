@@ -71,7 +71,7 @@ def add_carried(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
 
 
 def read_queries(path: Path, columns: Sequence[str] = ("id", "text", "positives")) -> pa.Table:
-    """Read columns of a shard, and those of CARRIED that it has."""
+    """Read columns of a shard, and the columns of CARRIED that it has."""
     names = pq.read_schema(path).names
     return pq.read_table(path, columns=[*columns, *(name for name in CARRIED if name in names)])
 

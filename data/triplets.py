@@ -21,9 +21,10 @@ from ratchet.errors import DataError
 
 @dataclass(frozen=True)
 class TripletBatch:
-    """One batch, as one of the workers sees it. Q: the queries of this worker; P: the passages of all workers."""
+    """One worker's view of a batch; rows are int64. Q: queries of this worker; P: passages of all workers."""
 
     query_Q: np.ndarray
+    """Rows of `Triplets.queries`."""
     passage_P: np.ndarray
     """Corpus rows, ordered by worker. Each text appears once: a duplicate would count twice as a negative."""
     offsets: list[int]
@@ -56,7 +57,7 @@ class Triplets:
         self._negative_ends, self._negative_rows = find_corpus_rows(mined, "negatives", rows, "mined")
         self._hash_Q = hash_queries(mined)
         self._known = KnownPositives(np.repeat(self._hash_Q, np.diff(self._positive_ends)), self._positive_rows)
-        # `mine` writes them; tables of given negatives have none.
+        # `mine` writes suspects; tables with negatives from the data have none.
         listed = "suspects" in mined.column_names
         self._suspects = find_corpus_rows(mined, "suspects", rows, "mined") if listed else None
         self._teacher = [_read_teacher_scores(mined, name) for name in ("positives", "negatives")] if teacher else None
@@ -66,7 +67,7 @@ class Triplets:
         self.own_row: np.ndarray = find_own_rows(mined, rows)
         """int64 [queries]: see `find_own_rows`."""
         self.text_of_query: np.ndarray = hash_texts(self.query_text)
-        """int64 [queries]: the same hash of each query's text."""
+        """int64 [queries]: the hash of each query's text, as in text_of_row."""
 
     def __len__(self) -> int:
         return len(self.query_text)

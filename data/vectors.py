@@ -66,7 +66,7 @@ def view_embeddings(table: pa.Table) -> np.ndarray:
 
 def read_selected(folder: Path, ids: pa.ChunkedArray) -> np.ndarray:
     """Return the [N, D] float16 embeddings of the texts with these ids, one shard in memory at a time. Raises DataError
-    for an id that has none."""
+    for an id without an embedding."""
     rows, is_known_N = DocumentRows(ids), np.zeros(len(ids), bool)
     found = np.zeros((len(ids), read_dim(folder)), np.float16)
     for path in list_shards(folder, "arrow"):

@@ -89,7 +89,7 @@ def parse_json(where: str, text: str, expected: str = "one JSON object per line;
     """Parse strict JSON. Raises DataError for text that is not JSON, NaN and Infinity, a field that is given twice,
     absurd nesting, integers of thousands of digits, and half of a surrogate pair."""
     try:
-        value = json.loads(text) if text.startswith("\ufeff") else _DECODER.decode(text)  # the former names the mark
+        value = json.loads(text) if text.startswith("\ufeff") else _DECODER.decode(text)  # loads() names the BOM
         if SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
         return value

@@ -68,7 +68,7 @@ def _check_unique(items: Iterable[T], found: array[int], source: str, kind: str)
         found.append(hash(item.id))
         yield item
     numbers, counts = np.unique(np.asarray(found), return_counts=True)
-    if repeated := set(numbers[counts > 1].tolist()):  # rarely two ids with the same hash
+    if repeated := set(numbers[counts > 1].tolist()):  # or, rarely, two ids have the same hash
         places: dict[str, str] = {}
         for item in items:
             if hash(item.id) in repeated:

@@ -69,7 +69,7 @@ class _UnitedCorpus:
         self._names = [options.get("name", [""])[0] for *_, options in parts]
         self._is_numbered = [not next(iter(documents)).where for _, documents in self._parts]
         self._renamed: dict[tuple[int, str], str] = {}
-        """(data set, id in it) -> id of the document with the same text in an earlier one."""
+        """(data set, id in it) -> id of the document with the same text in an earlier data set."""
         kept = dict.fromkeys(first_N[self._dropped_N].tolist(), "")
         for row, (number, document) in enumerate(self._number() if kept else ()):
             if row in kept:

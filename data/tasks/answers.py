@@ -57,7 +57,7 @@ def pass_at_k(num_completions: int, correct: int, k: int) -> float:
 
 
 def count_failures(labels: Sequence[Sequence[str]]) -> Counter[str]:
-    """Count the label of the last completion over the questions without a correct one. labels:
+    """Count the label of the last completion over the questions without a correct completion. labels:
     [questions][completions]."""
     return Counter(own[-1] for own in labels if own and CORRECT not in own)
 

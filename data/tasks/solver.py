@@ -67,8 +67,8 @@ def generate_tasks(
     """Return `count` distinct (numbers, target, solution).
 
     sizes: how many numbers, drawn uniformly; numbers from 1 to `largest`; targets between the two, inclusive. Tasks
-    are distinct by sorted numbers and target, so that any split of the list is disjoint. Raises ValueError where the
-    bounds do not allow so many."""
+    are distinct by sorted numbers and target, so that any split of the list is disjoint. Raises ValueError if the
+    bounds do not allow `count` tasks."""
     random = np.random.default_rng(seed)
     made: dict[tuple[tuple[int, ...], int], tuple[tuple[int, ...], int, str]] = {}
     tries = 0

@@ -77,7 +77,7 @@ def split_groups(
             " more, or another test file"
         )
     train = [train[i] for i in random.permutation(len(train))]
-    if max_train is not None:  # whole groups with at most so many questions, one at least
+    if max_train is not None:  # whole groups, at least one, with at most max_train questions
         questions = np.cumsum([sum(len(sample.turns) for sample in group) for group in train])
         train = train[: max(1, int(np.searchsorted(questions, max_train, "right")))]
     return Splits({"train": train, "valid": valid, "test": test}, left_out)

@@ -1,4 +1,4 @@
-"""SQuAD v1.1 (Rajpurkar et al. 2016): questions on passages, answered by spans of them.
+"""SQuAD v1.1 (Rajpurkar et al. 2016): questions on passages, answered by spans of the passage.
 
 Two prompting strategies, each a task of its own:
 

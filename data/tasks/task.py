@@ -37,7 +37,7 @@ class Sample:
     where: str = ""
     """`file:line`, for messages."""
     document: str = ""
-    """Groups of one document are on the same side of a split. Empty: the group alone."""
+    """Groups of one document are on the same side of a split. Empty: the group is its own document."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Task:
     has_repeats: bool = False
     """Whether a question may be given again with other targets. Otherwise the first sample with a key is kept."""
     source: Mapping[str, str] = field(default_factory=dict)
-    """What `task.json` holds besides the name: the verifier of `chat`, and its code."""
+    """Further content of `task.json`: the verifier of `chat`, and its code."""
 
 
 SAMPLES = pa.schema(
