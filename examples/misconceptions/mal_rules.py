@@ -63,6 +63,7 @@ class Problem:
     correct: Formula
     rules: tuple[MalRule, ...]
     write: Callable[[Any, Params], Answer | None] = lambda value, p: num(value)
+    """Makes an Answer of the value of a formula, or None if the value cannot be written."""
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Slots that change the story but not the problem: slot -> possible texts."""
 
