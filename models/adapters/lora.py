@@ -36,8 +36,7 @@ def attach(
 
     target_modules: `all-linear`, or names of layers. modules_to_save: layers whose full weights are trained and saved,
     such as a new head. task: PEFT's `task_type`, by which `AutoPeftModel...` finds the class. Raises ModelError for
-    target_modules that the model does not have.
-    """
+    target_modules that the model does not have."""
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(

@@ -62,8 +62,7 @@ def merge(base: Path, adapter: Path, target: Path, projection_file: Path | None 
     tokenizer, config file, and for embedders the layout of sentence-transformers. projection_file: see `_read_config`.
 
     Return an empty string, or why the layout is missing: sentence-transformers would embed differently with it. Raises
-    ModelError for an adapter that does not fit.
-    """
+    ModelError for an adapter that does not fit."""
     if reranks := find_usage(base, adapter) == "reranker":
         reranker_config = read_reranker_config(find_config_folder(base, adapter))
         reranker_config.write(target)

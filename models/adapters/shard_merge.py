@@ -73,8 +73,7 @@ def merge_shards(base: Path, adapter: Path, target: Path) -> None:
     computed in float32. The adapter and one tensor are in memory. Each file is renamed into place when it is complete.
 
     Layers that only the adapter has, such as a new head, are added to the last file. Raises ModelError for an adapter
-    that does not fit, and for variants of LoRA such as DoRA.
-    """
+    that does not fit, and for variants of LoRA such as DoRA."""
     scaling, transposed, changes, stored, prefix, changed = match_adapter(base, adapter)
     main = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}[read_main_dtype(base)]
     files = sorted({tensor.file for tensor in stored})
@@ -158,8 +157,7 @@ def _match(adapter: Path, changes: Mapping[str, Any], stored: list[str]) -> tupl
     """Return the prefix that the stored names lack, and stored name -> name in `changes`.
 
     A checkpoint of a causal language model, loaded as its backbone, has a prefix that the adapter lacks. A checkpoint
-    of a backbone, loaded as a classifier, lacks a prefix that the adapter has.
-    """
+    of a backbone, loaded as a classifier, lacks a prefix that the adapter has."""
     found: dict[str, str] = {}
     prefixes = set()
     for name, parts in changes.items():

@@ -32,6 +32,7 @@ class Decoder:
 
     @property
     def tokenizer(self) -> Any:
+        """The Hugging Face tokenizer."""
         return self.conversations.tokenizer
 
     @property
@@ -64,8 +65,7 @@ def load(
     """Load a model folder. A LoRA adapter is merged in float32, before the cast; when training, it is not loaded.
 
     options: `dtype`, `device`, `training` and `quantization`, see `open_model`. Raises ModelError for an unusable
-    folder or a tokenizer without an end-of-sequence token.
-    """
+    folder or a tokenizer without an end-of-sequence token."""
     model, _ = open_model(transformers.AutoModelForCausalLM, base, adapter, **options)
     return Decoder(model, load_conversations(base, template_arguments))
 

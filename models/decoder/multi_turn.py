@@ -74,8 +74,7 @@ def converse(
 ) -> None:
     """Add all answers to `talks`. Raises ModelError for a prompt of more than `max_prompt_length` tokens.
 
-    progress(answers, generated tokens) is called after each batch, with the counts of that batch.
-    """
+    progress(answers, generated tokens) is called after each batch, with the counts of that batch."""
     while going := [talk for talk in talks if len(talk.answers) < len(talk.questions)]:
         prompts = tokenize_prompts(going, decoder.conversations, max_prompt_length)
         names = [talk.next_name for talk in going]

@@ -36,6 +36,7 @@ class Sampling:
     top_k: int = 0
     """Draw from the `top_k` most likely tokens. 0: from all."""
     max_new_tokens: int = 512
+    """Largest number of tokens of an answer, with the token that ends it."""
     stop: tuple[str, ...] = ()
     """Generation stops after any of these texts."""
     seed: int = 0
@@ -87,8 +88,7 @@ def generate(
     """Return the generated token ids of each prompt, including the token that ended it, in the order of the prompts.
 
     names: names of the answers, from which their seeds are derived. batch_tokens: padded tokens per batch, with
-    max_new_tokens per answer. progress(prompts, generated tokens) is called after each batch, with its counts.
-    """
+    max_new_tokens per answer. progress(prompts, generated tokens) is called after each batch, with its counts."""
     answers: list[list[int]] = [[] for _ in prompts]
     lengths = [len(prompt) + sampling.max_new_tokens for prompt in prompts]
     for batch in batch_by_tokens(lengths, batch_tokens, 1):

@@ -102,8 +102,7 @@ class Encoder:
 
         tasks: the instruction of each query; None, or an empty one: that of the encoding config. batch_tokens: padded
         tokens per forward pass, at most CPU_TOKENS on CPUs. progress(token counts of the batch's texts) is called after
-        each batch. Raises ModelError for a vector that is not finite.
-        """
+        each batch. Raises ModelError for a vector that is not finite."""
         multiple, batch_tokens = size_passes(self.device.type, batch_tokens)
         out_ND = np.empty((len(texts), self.dim), dtype=np.float32)
         with eval_mode(self.model):
@@ -156,8 +155,7 @@ def load(
     `cuda`, `auto`, or `balanced` (for inference, see `spread_model`). encoding_config: replaces the one of the adapter
     or the base. config_folder: folder of the projection, by default that of the encoding config. onnx: file that ONNX
     Runtime runs in place of the weights, in float32 on CPUs. options: `training`, `quantization`, `streamed` and
-    `packed`, see `open_model`. Raises ModelError for an unusable folder.
-    """
+    `packed`, see `open_model`. Raises ModelError for an unusable folder."""
     config_folder = config_folder or find_config_folder(base, adapter)
     encoding_config = encoding_config or read_encoding_config(config_folder)
     if onnx is not None:

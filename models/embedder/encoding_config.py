@@ -36,6 +36,7 @@ class EncodingConfig:
     """Prompt templates, truncation and pooling of an embedder."""
 
     pooling: Literal["cls", "mean", "last_token"]
+    """The state that becomes the vector: of the first token, the mean over all tokens, or of the last token."""
     normalize: bool = True
     """Scale vectors to length 1, so that the inner product is the cosine similarity."""
     max_length: int = 512

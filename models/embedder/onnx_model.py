@@ -38,6 +38,7 @@ class OnnxModel(torch.nn.Module):
         self.config, self.dtype = transformers.AutoConfig.from_pretrained(base), torch.float32
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> SimpleNamespace:
+        """Return an object with `last_hidden_state`, float32 [B, L, D]. Arguments: int64 [B, L]."""
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         given = {"input_ids": input_ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(input_ids)}
         (hidden_BLD,) = self.session.run(None, {name: given[name].numpy().astype(np.int64) for name in self.names})

@@ -135,8 +135,7 @@ class RankCounter:
 
     scores_R: float32 [R], `score_relevant` of the whole corpus. query_QD: a row for each query. exclude_Q: a corpus row
     per query that is not ranked (the query itself), -1 for none; never a relevant one. Every corpus row must be added
-    exactly once, to one of the counters whose counts are added.
-    """
+    exactly once, to one of the counters whose counts are added."""
 
     def __init__(
         self,
@@ -211,8 +210,7 @@ def count_above_on_device(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute `kernels.count_above` on the device of the scores. Only counts are copied to the host.
 
-    Return, for P pairs with row at_P, the number of scores above high_P and from low_P to high_P: int64 [P] both.
-    """
+    Return, for P pairs with row at_P, the number of scores above high_P and from low_P to high_P: int64 [P] both."""
     found = np.zeros((2, len(at_P)), np.int64)
     at, bounds = torch.from_numpy(at_P), torch.from_numpy(np.stack([high_P, low_P]))
     at, bounds = at.to(scores_QN.device), bounds.to(scores_QN.device)

@@ -26,8 +26,7 @@ def rank_truncated(
     """Return the exact ranks of the relevant documents by the first `dim` dimensions, and their ranks after the best
     `depth` documents of that search are reordered by all dimensions; int64 [R] both.
 
-    Vectors of length 1 are scaled to length 1 after truncation. own_Q: see `RankCounter.exclude_Q`.
-    """
+    Vectors of length 1 are scaled to length 1 after truncation. own_Q: see `RankCounter.exclude_Q`."""
     unit = bool(np.allclose(np.linalg.norm(query_QD, axis=1), 1, atol=1e-3))
 
     def truncate(vectors_ND: np.ndarray) -> np.ndarray:
