@@ -33,6 +33,7 @@ class Window:
     NV-Retriever, which uses 0.95)."""
     max_score: float | None = None
     min_score: float | None = None
+    """max_score, min_score: bounds of the similarity of a negative. None: no bound."""
 
     def ceiling(self, positive: float) -> float:
         """Return the highest similarity that a negative may have, given the similarity of the best positive."""

@@ -64,6 +64,7 @@ def classify(numbers: Sequence[int], target: int, text: str) -> str:
 
 
 def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
+    """Verify the only answer. gold: `nums` and `target`."""
     return [Verification(classify(gold["nums"], gold["target"], answers[0]))]
 
 
@@ -83,6 +84,7 @@ def make_sample(number: int, numbers: Sequence[int], target: int, solution: str,
 
 
 def read(path: Path) -> Iterator[Sample]:
+    """Yield the rows of a file as samples. Raises DataError for an invalid or unsolvable row."""
     columns = {"nums", "target", "solution"}
     rows = read_table(path, columns.intersection) if path.suffix == ".parquet" else read_json_objects(path)
     for number, (where, row) in enumerate(rows):
@@ -107,6 +109,7 @@ def read(path: Path) -> Iterator[Sample]:
 
 
 def key(sample: Sample) -> str:
+    """Return the sorted numbers and the target: a question is the same in any order of its numbers."""
     return f"{sorted(sample.gold['nums'])} {sample.gold['target']}"
 
 

@@ -49,6 +49,7 @@ def extract_boxed(text: str) -> str | None:
 
 
 def classify(gold: str, text: str, extract: Callable[[str], str | None]) -> str:
+    """Return `correct`, or the first of FAILURES that applies. extract: finds the final answer in a text."""
     if (answer := extract(text)) is None:
         return "missing_answer"
     if (value := parse_number(answer)) is None:

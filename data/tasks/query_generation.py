@@ -45,6 +45,7 @@ def clean_query(answer: str) -> str:
 
 
 def read(path: Path) -> Iterator[Sample]:
+    """Yield the rows of a file as samples. Samples of one document are a group."""
     for number, (where, row) in enumerate(read_json_objects(path)):
         document, query = read_field(where, row, "document", str), read_field(where, row, "query", str)
         turn = make_prompt(PROMPT, document), " ".join(query.split())

@@ -130,6 +130,7 @@ def _most_common(golds: Sequence[str]) -> str:
 
 
 def read_batch(path: Path) -> Iterator[Sample]:
+    """Yield a sample per question; questions on one passage are a group."""
     for number, (place, passage, questions) in enumerate(read_passages(path)):
         for name, question, golds in questions:
             asked = f"Passage: {passage}\n\nQuestion: {question}"
@@ -137,6 +138,7 @@ def read_batch(path: Path) -> Iterator[Sample]:
 
 
 def read_sequential(path: Path) -> Iterator[Sample]:
+    """Yield a sample per passage, with a turn per question. The first turn has the passage."""
     for number, (place, passage, questions) in enumerate(read_passages(path)):
         turns = tuple(
             ((f"Passage: {passage}\n\n" if not q else "") + f"Question: {question}", _most_common(golds))

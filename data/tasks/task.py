@@ -129,6 +129,7 @@ def row_to_sample(row: dict[str, Any]) -> Sample:
 
 
 def write_task_name(folder: Path, task: str, **source: str) -> None:
+    """Write `task.json` with the name of a task and its `Task.source`, into a folder that may be new."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TASK_FILE).write_text(json.dumps({"task": task, **source}) + "\n")
 
