@@ -23,6 +23,7 @@ class Params(SimpleNamespace):
     """The numbers of one question, by name. Two questions of a problem with equal numbers are the same question."""
 
     def identity(self) -> Hashable:
+        """Return a key that is equal for equal numbers."""
         return tuple(sorted((name, repr(value)) for name, value in vars(self).items()))
 
 
@@ -159,6 +160,7 @@ def root(value: Fraction, after: str = "") -> Answer | None:
 
 
 def power(base: str, index: int | Fraction) -> str:
+    """A power such as x^5; the base alone for the index 1."""
     return base if index == 1 else f"{base}^{index}"
 
 
