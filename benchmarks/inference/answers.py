@@ -1,11 +1,13 @@
-"""Verification and generation: answers per second on one core; generated tokens per second on mixed prompt lengths.
+"""Speed of verification (answers per second on one core) and of generation (tokens per second, prompts of mixed
+lengths).
 
     python -m benchmarks.inference.answers [--prompts 48] [--new-tokens 48]
 
-verifying: Countdown's labels of 40,000 correct and broken answers; SQuAD's scores beside a plain port of the official
-script. generating: our batches by length beside transformers' `generate` in the order of the file, and beside vLLM
-where it is installed: the same model (Qwen2's architecture, 8 layers of 512, random weights) and dtype, greedy choice;
-one prompt in four is eight times as long. `--rows` is the batch of `generate`; vLLM chooses its own.
+Verification: Countdown's labels of 40,000 correct and broken answers, and SQuAD's scores compared with a plain port of
+the official script. Generation: Ratchet's batches by length, compared with transformers' `generate` in the order of the
+file, and with vLLM if it is installed. All use the same model (Qwen2's architecture, 8 layers of 512 dimensions, random
+weights), the same dtype, and greedy decoding. One prompt in four is eight times as long as the others. `--rows` is the
+batch size of `generate`; vLLM chooses its own.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Embedding throughput on one machine: models/embedder/encoder.py and sentence-transformers.
+"""Embedding throughput on one machine: models/embedder/encoder.py compared with sentence-transformers.
 
     python -m benchmarks.inference.embedding                               # generated questions
     python -m benchmarks.inference.embedding --data EEDI    # Eedi's queries and misconceptions
     python -m benchmarks.inference.embedding --dtype float32 --model PATH
 
-Both use the same model, texts, dtype and threads in one process, in alternating rounds: on a shared machine only the
-ratio of neighbouring rounds is meaningful. Tokens are counted without padding.
+Both use the same model, texts, dtype and number of threads in one process, in alternating rounds. On a shared machine
+only the ratio of neighbouring rounds is meaningful. Tokens are counted without padding.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
-"""A corpus that does not fit into memory: seconds and peak memory of each stage, every one in a process of its own.
+"""Seconds and peak memory of each stage with a corpus that does not fit into memory. Each stage is a separate process.
 
     python -m benchmarks.inference.large_corpus --documents 10000000 [--stages make,prepare,...] [--folder DIR]
 
-`make` writes a BEIR folder of random words (about 500 bytes per passage), once per folder, and `vectors` random unit
-vectors in shards. `prepare` is the job; `datasets` loads and sorts the same file with the Hugging Face library.
-`make-pairs` writes as many pairs, each with a passage of its own, and `prepare-pairs` splits them. `mine` searches all
-vectors for the queries, shard by shard as a worker does, and writes the training file, as the driver does; `index`
-builds an index that finds 95 % of the 200 nearest, and `mine-approximate` searches it; `evaluate` ranks the whole
-corpus for each query. `train` starts training on as many mined queries as there are documents: it reads them, draws the
-order of an epoch, and makes its first batch with the texts; `train-sft` does so with as many tokenized samples of 60
-tokens. Two peaks of the process's memory are printed: the kernel's `ru_maxrss`, and what of it was not a mapped file,
-whose pages the kernel takes back when it needs them (sampled). `--limit` runs each stage in a memory control group of
-the kernel, of so many GB, page cache included (needs root and cgroups 1).
+`make` writes a BEIR folder of random words (about 500 bytes per passage), once per folder, and `vectors` writes random
+unit vectors in shards. `prepare` runs the job, and `datasets` loads and sorts the same corpus file with the Hugging
+Face library. `make-pairs` writes `--documents` pairs, each with its own passage, and `prepare-pairs` runs the job on
+them. `mine` searches all vectors for the queries, shard by shard as a worker does, and writes the training file as the
+driver does. `index` builds an index that finds 95 % of the 200 nearest documents, and `mine-approximate` searches it.
+`evaluate` ranks the whole corpus for each query. `train` starts training on as many mined queries as there are
+documents: it reads them, draws the order of an epoch, and makes the first batch with its texts. `train-sft` does the
+same with as many tokenized samples of 60 tokens. Two peaks of the process's memory are printed: the kernel's
+`ru_maxrss`, and the peak of the memory that is not mapped from files (sampled); the kernel can take back the pages of
+mapped files when it needs them. `--limit` runs each stage in a memory control group of that many GB, page cache
+included (needs root and cgroups 1).
 """
 
 from __future__ import annotations

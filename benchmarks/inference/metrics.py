@@ -1,17 +1,19 @@
-"""Exact metrics where every statement is a query: ours against faiss top 1,000 with pytrec_eval. Seconds, peak memory.
+"""Exact metrics where every statement is a query: Ratchet compared with faiss's top 1,000 and pytrec_eval, in seconds
+and peak memory.
 
     python -m benchmarks.inference.metrics [--rows 10000,20000,50000] [--dim 384]
 
-Statements of papers as random unit vectors around the paper's own; each asks for the others of its paper. Ours
-(models/search/ranks.py) counts over the whole ranking. The peer is the pipeline that people write:
-`IndexFlatIP`, the best 1,000 of each query without itself, a run in pytrec_eval's form (2,000 queries at a time, else
-it fills the memory), its means: MRR, P and R agree with ours where no relevant statement stands behind 1,000; MAP is
-only the cut one. Each is a process of its own.
+Statements of a paper are random unit vectors around a vector of the paper. The relevant documents of a statement are
+the other statements of its paper. Ratchet (models/search/ranks.py) counts ranks over the whole ranking. The other
+pipeline is the usual one: `IndexFlatIP`, the best 1,000 documents of each query without the query itself, a run in
+pytrec_eval's format (2,000 queries at a time, to limit the memory), and the means of its metrics. Its MRR, P and R
+equal Ratchet's if no relevant statement is behind rank 1,000; its MAP is cut at 1,000. Each pipeline is a separate
+process.
 
     python -m benchmarks.inference.metrics --workers 1,2,4,8 [--rows 20000]
 
-Ours, with the queries split over workers as a run splits them. The workers are simulated: each has one thread and its
-share of the queries, and they run one after the other. The slowest one is the time of all.
+Ratchet only, with the queries split over workers as in a run. The workers are simulated: each has one thread and its
+share of the queries, and they run one after the other. The time is that of the slowest worker.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""Exact top-k side by side: models/search/top_k.py, faiss, torch, and sentence-transformers' mine_hard_negatives.
+"""Exact top-k search: models/search/top_k.py compared with faiss, torch, and sentence-transformers'
+mine_hard_negatives.
 
     python -m benchmarks.inference.mining --data EEDI    # the real texts, embedded by MiniLM once
     python -m benchmarks.inference.mining --queries 4000 --rows 200000     # random unit vectors
     python -m benchmarks.inference.mining --queries 4096 --rows 1000000 --rank 12 --recall 0.95 --rounds 1 --skip-peer
 
-All in one process on the same vectors, in alternating rounds; one table: median seconds, ratio to ours, and how many of
-the neighbours are ours, place by place. mine_hard_negatives gets the finished vectors (its encoder is replaced by a
-look-up), so that only its search and its filtering are timed: it makes texts where the others make row numbers.
-`--recall` adds an index that finds so much (models/search/inverted_lists.py), searched list by list, and by FAISS query
-by query; building it is not in the times. `--rank` draws vectors of a lower rank and noise: without structure, an index
-has to search most of its lists.
+All run in one process on the same vectors, in alternating rounds. The table shows median seconds, the ratio to
+Ratchet's, and how many neighbours are the same as Ratchet's at the same rank. mine_hard_negatives gets precomputed
+vectors (its encoder is replaced by a look-up), so that only its search and its filtering are timed; it returns texts,
+the others row numbers. `--recall` adds an index with this recall (models/search/inverted_lists.py), which Ratchet
+searches list by list, and FAISS query by query; building the index is not timed. `--rank` draws vectors of this rank
+plus noise; for vectors without structure, an index has to search most of its lists.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Reranking throughput on one machine, in pairs per second: models/reranker/reranker.py and its peers.
+"""Reranking throughput on one machine, in pairs per second: models/reranker/reranker.py compared with other libraries.
 
     python -m benchmarks.inference.scoring                               # generated questions
     python -m benchmarks.inference.scoring --data EEDI    # Eedi's questions, each with misconceptions
 
-Two models: MiniLM as a cross-encoder with a random head, against `CrossEncoder` of sentence-transformers; and a Qwen2
-decoder (`--hidden`, `--layers`; random weights, byte-level BPE trained on the texts) that answers Yes or No, against
-the method of FlagEmbedding's `FlagLLMReranker`, reimplemented with transformers (the package needs other versions):
-pairs sorted by length, left padding, logits of all positions. Both use the same pairs, dtype and threads in one
-process, in alternating rounds; the scores are compared.
+Two models are compared. MiniLM as a cross-encoder with a random head runs in Ratchet and in `CrossEncoder` of
+sentence-transformers. A Qwen2 decoder that answers Yes or No (`--hidden`, `--layers`; random weights, byte-level BPE
+trained on the texts) runs in Ratchet and by the method of FlagEmbedding's `FlagLLMReranker`: pairs sorted by length,
+left padding, logits of all positions. This method is reimplemented with transformers, since the package needs other
+versions. Both sides use the same pairs, dtype and number of threads in one process, in alternating rounds; the scores
+are compared.
 """
 
 from __future__ import annotations

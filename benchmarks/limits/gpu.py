@@ -1,12 +1,12 @@
-"""A 7B decoder on one GPU: tokens per second, and the share of what the card's own bfloat16 matmul reaches.
+"""A 7B decoder on one GPU: tokens per second, and FLOP/s as a share of the GPU's measured bfloat16 matmul rate.
 
     python -m benchmarks.limits.gpu          # Qwen2.5-7B's shape, random weights: embedding, scoring, finetuning, QLoRA
     python -m benchmarks.limits.gpu --tiny   # the same code at a toy's shape, on any machine
 
-FLOPs are counted as the work needs them: for N weights in the layers a token's forward pass takes 2 N, and its backward
-pass under LoRA 2 N more (the frozen weights need no gradient of their own); attention and the head are left out, and so
-is the arithmetic that a batch's padding takes. Scoring shares a query's tokens among its pairs; `pairs/s` tells what
-that is worth. The peak is measured in the same run, by a product of two matrices of 8192 x 8192.
+Only necessary FLOPs are counted: with N weights in the layers, the forward pass of a token takes 2 N, and its backward
+pass with LoRA 2 N more (the frozen weights need no gradient). Attention, the head and padding are left out. Scoring
+computes the tokens of a query once for all its pairs; `pairs/s` shows the effect. The matmul rate is measured in the
+same run, with a product of two matrices of 8192 x 8192.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
-"""The published theorem run's two large pieces of work on one GPU: a step of 16,384 pairs, and 787,684 exact rankings.
+"""The two largest parts of the published theorem run, on one GPU: a training step of 16,384 pairs, and 787,684 exact
+rankings.
 
     python -m benchmarks.limits.gpu_theorems                     # the whole of both: a quarter of an hour or more
     python -m benchmarks.limits.gpu_theorems --batch 1024        # a smaller step; tokens/s hardly depends on it
     python -m benchmarks.limits.gpu_theorems --tiny              # the same code at a toy's size, on any machine
 
-The step: Qwen2.5-7B's shape with random weights in nf4, LoRA of rank 8 on q, k, v, o, a projection to 2,048 dimensions,
-256 tokens a text, gradient checkpointing. FLOPs are counted as the work needs them: 2 N per token, for N weights in the
-layers, in each of two forward passes (gradient caching embeds a text twice) and in LoRA's backward pass; what
-checkpointing computes again is not counted. The rankings: unit vectors in float32, each asking for the others of its
-paper, all against all (half of N x N products). The peak is a bfloat16 matmul's, in the same run.
+The training step: Qwen2.5-7B's shape with random weights in nf4, LoRA of rank 8 on q, k, v, o, a projection to 2,048
+dimensions, 256 tokens per text, gradient checkpointing. Only necessary FLOPs are counted: with N weights in the layers,
+2 N per token in each of two forward passes (gradient caching embeds a text twice) and in LoRA's backward pass. The
+repeated forward pass of checkpointing is not counted. The rankings: unit vectors in float32, where each statement is a
+query for the other statements of its paper, all against all (half of N x N products). The peak rate is that of a
+bfloat16 matmul, measured in the same run.
 """
 
 from __future__ import annotations

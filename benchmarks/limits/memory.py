@@ -1,10 +1,10 @@
-"""The memory that steps need: predicted as `ratchet plan` does, beside the peak of a process that does the work.
+"""The memory of steps: the prediction of `ratchet plan`, compared with the peak of a process that does the work.
 
     python -m benchmarks.limits.memory [--cases "0.5B embed;1.5B merge"]      every case: half an hour on two cores
 
 Qwen2 in the shapes of 0.5B and 1.5B with random weights in bfloat16, texts of exactly `max_length` tokens, on CPUs.
-Each case is a process of its own; the peak is its largest resident set. `merge alone` writes the merged model without
-the comparison of the two; `peft` is what one would use instead: `merge_and_unload` and `save_pretrained`.
+Each case is a separate process; the peak is its largest resident set. `merge alone` writes the merged model without
+comparing it with the base and its adapter; `peft` does the same with PEFT's `merge_and_unload` and `save_pretrained`.
 """
 
 from __future__ import annotations

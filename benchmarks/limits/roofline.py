@@ -1,10 +1,11 @@
-"""How near embedding, scoring and search are to their limit: the time of their matrix products alone.
+"""How near embedding, scoring and search are to the lower limit of their time, the time of their matrix products alone.
 
     python -m benchmarks.limits.roofline [--data EEDI] [--texts 500] [--rounds 5]
 
-The products of one run (linear layers, and attention as a whole) are recorded with their shapes, and then done alone,
-on random numbers of the same shapes. The rest of the time is tokenization, norms, activations and selection. The limit
-is generous: the products alone have one matrix of weights for each shape, which stays in the processor's caches.
+The products of one run (linear layers, and attention as a whole) are recorded with their shapes, and then computed
+alone, on random numbers of the same shapes. The rest of the time is tokenization, norms, activations and selection. The
+measured limit is lower than a real run could reach: the products alone use one weight matrix for each shape, which
+stays in the processor's caches.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The machines of a run on a fixed cluster and on an autoscaled one: seconds, and seconds that machines were up.
+"""A run on a fixed cluster and on an autoscaled cluster: its seconds, and the machine-seconds.
 
     python -m benchmarks.orchestrator.autoscaling [--machines 4] [--boot 60] [--idle 60] [--questions 96]
 
 Ray's autoscaler works as it does in a cloud, but its fake provider starts processes on this machine instead of
 machines, each with one CPU; before each start it waits as long as a cloud takes to boot one (`--boot`). The run is the
-quickstart's, with training and embedding on all machines where it has work for them, all other steps on one. A machine
-is paid from when it is asked for until it is gone. The fixed cluster is asked for at the beginning, and gone when the
-run ends; the autoscaled one begins with the head alone, and the benchmark waits until its last machine is gone. The
-head, which a cluster has in both cases, is not counted.
+quickstart's: training and embedding use all machines for which they have work, and all other steps use one. The seconds
+of a machine count from the request for it until it is gone. The machines of the fixed cluster are requested at the
+beginning, and are gone when the run ends. The autoscaled cluster begins with the head alone, and the benchmark waits
+until its last machine is gone. The head, which a cluster has in both cases, is not counted.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""The cost of spreading work over machines: embedding, mining, scoring, training and metrics on nodes of this one.
+"""The cost of distributing work over machines: embedding, mining, scoring, training and metrics on several Ray nodes on
+this machine.
 
     python -m benchmarks.orchestrator.nodes [--questions 1500] [--rounds 1]
     python -m benchmarks.orchestrator.nodes --nodes 1,2,4,8 --share 0.25
 
-Four workers of one thread each in every case, on as many nodes as are named (Ray's, each with an address, a raylet and
-processes of its own), so that the work and the cores are the same and only the distribution differs. With `--share`
-each node is a machine of its own: a control group of the kernel lets it use so much of a core (needs root and
-cgroups 1), it has one worker, and the table shows the efficiency, the seconds of one node / (nodes x seconds). A step's
-seconds are those that its result records: its workers' start and imports are in. The first round's are left out of the
-ratios where there are more: it fills the page cache.
+Every case has four workers of one thread each, on the given number of Ray nodes (each with its own address, raylet and
+processes). The work and the cores are therefore the same, and only the distribution differs. With `--share` each node
+stands for a machine: a control group of the kernel limits it to this share of a core (needs root and cgroups 1), and it
+has one worker. The table then shows the efficiency, seconds on one node / (nodes x seconds). The seconds of a step are
+those in its result, and include the start and the imports of its workers. If there are several rounds, the first one is
+left out of the ratios, since it fills the page cache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The overhead of the orchestrator: planning, committing, and what it adds to a step that does nothing.
+"""The overhead of the orchestrator: the time of planning, of committing, and of a step that does nothing.
 
 python -m benchmarks.orchestrator.overhead
 """

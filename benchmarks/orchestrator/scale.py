@@ -1,23 +1,25 @@
-"""What more machines would gain and cost: a finished run's steps, on 1 to 256 simulated machines of one worker.
+"""A simulation of the gain and the cost of more machines: the steps of a finished run on 1 to 256 machines of one
+worker.
 
     python -m benchmarks.orchestrator.scale [--store .ratchet] [--startup 8] [--grow 1] [--network 10] [--storage 1] \
         [--boot 180]
 
-The schedule is that of orchestrator/execution/schedule.py. Steps and seconds are those of the newest run that finished,
-with one worker. A step that is dealt to workers costs `startup` seconds on each (Ray's processes, imports, the model's
-loading; if not given, what the smallest such step took; `benchmarks.orchestrator.nodes` measures it for several
-workers), and the rest divided by its workers, of which it has no more than pieces of work: shards, or rows of a batch
-for training.
+The schedule is that of orchestrator/execution/schedule.py. Steps and seconds are those of the newest finished run,
+which should have had one worker. A step that is distributed takes `startup` seconds on each worker, for Ray's
+processes, imports and loading the model (default: the seconds of the shortest such step;
+`benchmarks.orchestrator.nodes` measures it for several workers). The rest of its time is divided by the number of
+workers. A step has no more workers than pieces of work: shards, or for training the rows of a batch.
 
 Assumed, not measured: all machines read from one store, `storage` GB/s together. Each reads the inputs that every
 worker needs whole (models, corpora, vectors of the corpus), and its part of the others. In a training step the
-gradients of the trained weights, in float32, go around a ring, and so do a batch's vectors, at `network` Gbit/s per
-machine and 50 us per message; neither is hidden behind the computation. `--grow` pretends so many times as many
-documents, queries and training steps: seconds that divide, shards and bytes of data grow with it, models do not.
+gradients of the trained weights, in float32, and the vectors of the batch are exchanged over a ring: with W workers
+each machine sends 2 (W - 1) / W of these bytes, at `network` Gbit/s per machine and 50 us per message. Communication
+does not overlap with computation. `--grow` multiplies the documents, queries and training steps: divided seconds,
+shards and bytes of data grow with it, models do not.
 
-The second table is of the machines' costs, without the head: a fixed cluster is up for the whole run. An autoscaled one
-starts a machine where a step needs one, which takes `boot` seconds, and gives it back after `idle` seconds without a
-step, after the run too.
+The second table shows the machine-hours, without the head. A fixed cluster is up for the whole run. An autoscaled
+cluster starts a machine when a step needs one, which takes `boot` seconds, and gives it back after `idle` seconds
+without a step, also after the end of the run.
 """
 
 from __future__ import annotations

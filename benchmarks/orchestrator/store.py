@@ -1,13 +1,13 @@
-"""The commands on a large store: seconds of `plan`, `status`, `models` and `gc`, beside an empty one.
+"""Seconds of `plan`, `status`, `models` and `gc` on a large store, compared with an empty store.
 
     python -m benchmarks.orchestrator.store [--steps 50000] [--runs 1000] [--s3-steps 2000] [--s3-endpoint URL]
 
-The store is made of steps that are done, each with an object of one file, and of runs of 24 of these steps; a million
-steps take up some 40 GB of small files, and ten minutes or more to make. All of it is young, which gc sees at a glance;
-without a grace period it looks at every file, and in the end removes them. Each command is a process of its own, so
-that start and imports are in.
-With `--s3-steps` the same in a bucket `kept` first: of the server at `--s3-endpoint`, with the AWS_* variables for its
-keys, or of moto (in memory, one process, whose listing takes most of the time).
+The store consists of finished steps, each with an object of one file, and of runs of 24 of these steps. A million steps
+take about 40 GB of small files, and ten minutes or more to make. All results are within the grace period of `gc`, which
+then does not have to look at files; without a grace period `gc` looks at every file, and in the end removes them. Each
+command is a separate process, so its time includes the start of Python and the imports. With `--s3-steps` a store in
+the bucket `kept` is measured first: on the server at `--s3-endpoint`, with its keys in the AWS_* variables, or else on
+moto (in memory, one process, whose listing takes most of the time).
 """
 
 from __future__ import annotations

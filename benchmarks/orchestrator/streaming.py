@@ -1,13 +1,13 @@
-"""Embedding on several workers: tasks that take shards from a queue, beside two pipelines of Ray Data.
+"""Embedding on several workers: tasks that take shards from a queue, compared with two pipelines of Ray Data.
 
     python -m benchmarks.orchestrator.streaming [--workers 1,2] [--texts 1000] [--rounds 3] [--share 0.5]
 
-`shards` is what the jobs do (`jobs/distributed/shard_map.py`): a task of Ray per worker, which reads a shard's file,
-embeds it and writes a file. `actors` gives the same files to a pool of actors of Ray Data. In `blocks` the rows flow
-through Ray's object store: tasks read and tokenize, actors embed, tasks write. All write Parquet or Arrow files of the
-same vectors. The first round starts processes, which `shards` then uses again; seconds of both are shown. Each worker
-is a node of Ray on this machine, with one CPU for Ray to give it and one for Ray Data's tasks; with `--share` it has so
-much of a core (needs root and cgroups 1).
+`shards` is the method of the jobs (`jobs/distributed/shard_map.py`): one Ray task per worker, which reads the file of a
+shard, embeds the texts and writes a file. `actors` gives the same files to a pool of actors of Ray Data. In `blocks`
+the rows go through Ray's object store: tasks read and tokenize, actors embed, tasks write. All write the same vectors,
+as Parquet or Arrow files. The first round starts processes, which `shards` reuses in the later rounds; seconds of the
+first and of later rounds are shown. Each worker is a Ray node on this machine, with one CPU for the worker and one for
+Ray Data's tasks. With `--share` a node may use this share of a core (needs root and cgroups 1).
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
     python -m benchmarks.orchestrator.sweep                                 # trials whose one step does nothing
     python -m benchmarks.orchestrator.sweep --part quickstart --trials 8    # lr and temperature on its data, minutes
 
-overhead: the seconds from a trial's end to the next one's start, and of a trial's whole life, under `ratchet sweep`;
-beside them one such run by itself, which pays for starting Python and Ray.
+overhead: the seconds between the end of a trial and the start of the next trial, and the seconds of a whole trial, in
+`ratchet sweep`. They are compared with one such run by itself, which includes the start of Python and Ray.
 
-quickstart: steps and seconds of the sweep, and of as many separate runs by the same steps' measured times.
+quickstart: the number of steps and the seconds of the sweep, and of the same number of separate runs, computed from the
+measured times of the same steps.
 """
 
 from __future__ import annotations

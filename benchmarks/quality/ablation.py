@@ -1,12 +1,12 @@
-"""What each setting of the embedder's finetuning is worth: the same queries, one setting changed, several seeds.
+"""The effect of each setting of the embedder's finetuning: the same queries, one setting changed, several seeds.
 
     python -m benchmarks.quality.ablation --data eedi/ --seeds 3 [--only lora full] [--set epochs=1]
     python -m benchmarks.quality.ablation --data generated squad=dev-v1.1.json stacks=grouped_by_section.jsonl
 
 For each seed the queries are split anew by group, MiniLM mines negatives once, and every variant trains on them in
 float32 and ranks the whole corpus for the held-out queries. With `--linear` MiniLM is frozen, and a linear map of its
-vectors is trained instead: seconds per variant. That suits settings of mining, of the loss and of the texts, but not
-those of the model, guides and batches of neighbours.
+vectors is trained instead, which takes seconds per variant. This is suitable for settings of mining, of the loss and of
+the texts, but not for settings of the model, guides and batches of neighbours.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What averages of the weights of several models are worth: of iterations, of seeds, and of kinds of negatives.
+"""The effect of averaging the weights of several models: of iterations, of seeds, and of kinds of negatives.
 
     python -m benchmarks.quality.averages --data eedi/ --queries 1500 --held-out 600 --seeds 3 --set epochs=2
 
-For each seed MiniLM mines, an adapter is trained, the result mines again, and the adapter is trained on: with negatives
-from labelled documents, with the same and another seed of training, and with negatives from the corpus. The averages
-are of all weights, with the adapters merged. In float32.
+For each seed MiniLM mines negatives, an adapter is trained, the resulting model mines again, and the adapter is trained
+further. This is done with negatives from labelled documents, again with another training seed, and with negatives from
+the whole corpus. All weights are averaged, with the adapters merged, in float32.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small decoder learns Countdown from scratch: its checkpoints, with the recipe itself.
+"""The recipe `countdown`: a small decoder learns Countdown from scratch, and each of its checkpoints is evaluated.
 
     python -m benchmarks.quality.countdown                     two numbers, a small model: minutes on two cores
     python -m benchmarks.quality.countdown --size published    three and four numbers, 4 million weights: for a GPU

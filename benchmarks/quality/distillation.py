@@ -1,16 +1,17 @@
-"""What a strong teacher's scores are worth: an embedder finetuned on the same lists with and without them.
+"""The effect of a strong teacher's scores: an embedder is finetuned on the same lists with and without these scores.
 
     python -m benchmarks.quality.distillation --data eedi/teacher14b_iter1_scored.jsonl --seeds 3 [--only m3_kd_loss]
     python -m benchmarks.quality.distillation --data eedi/teacher14b_iter1_scored.jsonl --linear --held-out 4000
 
 A data set is a file of lists that a trained Qwen2.5-14B reranker has scored (FlagEmbedding JSONL with `pos_scores` and
-`neg_scores`). Beside it lie `misconception_mapping.csv`, whose documents are all ranked, and `hn_mine_input.jsonl`,
-whose other queries are the test. A query is seen if one of the lists has its label.
+`neg_scores`). In the same folder are `misconception_mapping.csv`, whose documents are all ranked, and
+`hn_mine_input.jsonl`. Queries of the latter that have no list are the test queries. A query is seen if its label is a
+positive of one of the lists.
 
-MiniLM is trained in float32, with the rate and temperature of the retrieval loop. With `--linear` it is frozen, and a
-linear map of its vectors is trained, `x + xW`: that takes seconds, and shows what a setting does before an hour is
-spent on it. `margin 8`: the teacher's temperature at which its mean margin is 8, instead of 4. `noise 10`: a teacher
-whose scores have normal noise with that standard deviation.
+MiniLM is trained in float32, with the learning rate and temperature of the retrieval loop. With `--linear` MiniLM is
+frozen, and a linear map of its vectors is trained, `x + xW`. This takes seconds, and shows the effect of a setting
+before an hour is spent on it. In the variant `margin 8` the teacher's temperature is chosen such that its mean margin
+is 8 instead of 4. In `noise 10` normal noise with a standard deviation of 10 is added to the teacher's scores.
 """
 
 from __future__ import annotations

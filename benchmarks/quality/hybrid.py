@@ -1,11 +1,11 @@
-"""What BM25 and the nearest training queries add to an embedder: rankings, fused with the weights that are best on
-held-out queries.
+"""The gain of fusing an embedder's rankings with BM25 and the nearest training queries, with the weights that are best
+on held-out queries.
 
     python -m benchmarks.quality.hybrid --data eedi/ squad=SQUAD.json stacks=STACKS.jsonl --queries 1500 --seeds 3
 
-The embedder is a linear map of MiniLM's vectors, trained on mined negatives (see `ablation --linear`); `base` has none.
-The nearest training queries are those by the same vectors (`evaluate_retrieval` with system=knn). The fusion is that of
-the job `fuse`, of the first 100 documents of each ranking.
+The embedder is a linear map of MiniLM's vectors, trained on mined negatives (see `ablation --linear`); `base` is MiniLM
+without a map. The nearest training queries are found by the same vectors (`evaluate_retrieval` with system=knn). The
+first 100 documents of each ranking are fused as in the job `fuse`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Training of a job's task in this process, without Ray and DeepSpeed; and of a linear map of frozen vectors."""
+"""Training of a job's `TrainTask` in this process, without Ray and DeepSpeed, and training of a linear map of frozen
+vectors."""
 
 from __future__ import annotations
 

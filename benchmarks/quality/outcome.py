@@ -1,19 +1,21 @@
-"""Two rounds of mining and finetuning: Ratchet's `retriever` at its defaults beside what one does by hand.
+"""Two rounds of mining and finetuning: Ratchet's `retriever` with its defaults, compared with scripts that use other
+libraries.
 
     pip install -e '.[dev,bench]'
     python -m benchmarks.quality.outcome --data generated eedi/ --seeds 3 [--only ratchet gist] [--queries 1500]
 
-All ways start from MiniLM and get the same training, selection and test queries as a BEIR folder, which for each seed
-is split anew. By hand means, with sentence-transformers or FlagEmbedding: mine 3 negatives per query, finetune all
-weights for `--epochs` in batches of 64, mine again with the result, finetune that for as many. The learning rate of the
-first round is chosen of `--rates` by MAP@25 on the selection queries, and of the base and both rounds' models the best
-one there is kept. Ratchet runs as a user runs it: `ratchet run retriever`, two iterations.
+All methods start from MiniLM and get the same training, selection and test queries as a BEIR folder, which is split
+anew for each seed. The scripts use sentence-transformers or FlagEmbedding. They mine 3 negatives per query, finetune
+all weights for `--epochs` in batches of 64, mine again with the finetuned model, and finetune this model for the same
+number of epochs. The learning rate of the first round is the best of `--rates` by MAP@25 on the selection queries. Of
+the base and the models of both rounds, the best on the selection queries is kept. Ratchet runs as a user runs it:
+`ratchet run retriever`, two iterations.
 
-Each way is a process of its own. The models are evaluated by sentence-transformers' vectors and pytrec_eval. `seconds`
-is everything that a way does; without the search for a learning rate it is `seconds, one rate`. `GB` is the peak of the
-proportional set sizes of all its processes. `--set` are settings of Ratchet's run. `fused` are the metrics of the
-model beside BM25 and the nearest training queries, for all ways by `ratchet run retriever` with the model as base and
-no iteration.
+Each method is a separate process. The models are evaluated by sentence-transformers' vectors and pytrec_eval. `seconds`
+is the time of everything that a method does, and `seconds, one rate` the time without the search for a learning rate.
+`GB` is the peak of the proportional set sizes of all processes of a method. `--set` takes settings of Ratchet's run.
+`fused` is the model fused with BM25 and the nearest training queries; for all methods this is computed by
+`ratchet run retriever` with the model as base and no iteration.
 """
 
 from __future__ import annotations

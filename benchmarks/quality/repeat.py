@@ -1,4 +1,4 @@
-"""Variants that are measured on several data sets with several seeds, and the tables of them."""
+"""Measurements of several variants on several data sets with several seeds, and their tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Data sets of the benchmarks in this folder, and their splits: a split for each seed, by group, with unseen labels."""
+"""The data sets of the benchmarks in this folder, and their splits: one split for each seed, by group, with unseen
+labels."""
 
 from __future__ import annotations
 

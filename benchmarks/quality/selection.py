@@ -1,10 +1,12 @@
-"""What the test that decides whether a model is kept is worth: the metric on other queries after several iterations.
+"""The effect of the significance test that decides whether a model is kept: the metric on other queries after several
+iterations.
 
     python -m benchmarks.quality.selection --data eedi/ --queries 1500 --held-out 1000 --valid 600 --seeds 8
 
-In each iteration the model that was kept mines, a linear map of its vectors is trained (see `ablation --linear`), and
-the best of its epochs is kept where `finetune_embedder` would keep it, with the variant's `significance_level`, by the
-valid queries. `refused though better` counts decisions of all iterations by the test queries, which decide nothing.
+In each iteration the model that was kept mines negatives, and a linear map of its vectors is trained (see
+`ablation --linear`). The best epoch is kept if `finetune_embedder` would keep it on the valid queries with the
+variant's `significance_level`. `refused though better` counts, over all iterations, the refused models that are better
+on the test queries; the test queries decide nothing.
 """
 
 from __future__ import annotations

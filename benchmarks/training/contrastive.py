@@ -1,16 +1,17 @@
-"""Contrast over large batches: our loss and our step beside sentence-transformers' and GradCache's. Time, peak memory.
+"""Contrastive training with large batches: time and peak memory of Ratchet, sentence-transformers and GradCache.
 
     python -m benchmarks.training.contrastive                       # both parts
     python -m benchmarks.training.contrastive --part loss --batches 1024,4096,16384
 
-loss: the symmetric InfoNCE of B given pairs of vectors (384 dimensions), and its gradient: ours (streamed), plain (the
-B x B matrix under autograd, which is what GradCache's reference computes between its two passes), and that of
-sentence-transformers' CachedMultipleNegativesRankingLoss (both directions; rows of 32, its default, and of 256, our
-tile's). Each is a process of its own; memory is its peak above what it held before.
+loss: the symmetric InfoNCE of B given pairs of vectors (384 dimensions), and its gradient. Compared are Ratchet's tiled
+loss, a plain loss (the B x B matrix under autograd, as GradCache's reference computes it between its two passes), and
+sentence-transformers' CachedMultipleNegativesRankingLoss (both directions; tiles of 32 rows, its default, and of 256
+rows, as in Ratchet). Each is a separate process; its memory is the peak above the memory before the loss.
 
-step: a whole step with MiniLM and LoRA on generated pairs, the same objective, batch and micro batch: the job's own
-task beside SentenceTransformerTrainer, which trains with MiniLM's dropout, so that its loss is another, and beside
-GradCache's own class (Gao et al. 2021) in a loop of PyTorch. `make bench` installs what the peers need.
+step: a whole training step with MiniLM and LoRA on generated pairs, with the same objective, batch and micro batch. The
+job's own task is compared with SentenceTransformerTrainer, and with GradCache's own class (Gao et al. 2021) in a
+PyTorch loop. SentenceTransformerTrainer trains with MiniLM's dropout, so its loss differs. `make bench` installs the
+other libraries.
 """
 
 from __future__ import annotations

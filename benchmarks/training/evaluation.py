@@ -4,7 +4,7 @@
 
 An embedder is evaluated at the start and after each epoch, against a pool of documents (`eval_pool`). The benchmark
 times an evaluation and some training steps of MiniLM with LoRA at the settings of the retrieval loop, and computes the
-time of all epochs from them. Texts are random words of the generated questions.
+time of all epochs from them. Texts consist of random words of the generated questions.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Finetuning MiniLM with LoRA: our step loop beside sentence-transformers' trainer. Tokens per second, peak memory.
+"""Finetuning MiniLM with LoRA: tokens per second and peak memory of Ratchet and of sentence-transformers' trainer.
 
     python -m benchmarks.training.finetune [--data PATH] [--steps 5] [--rounds 2]
 
-Both get the same triplets: `--batch` queries a step with one positive and `--negatives` random negatives each, ragged
-texts as they are (Eedi's CSVs, FlagEmbedding JSONL or a BEIR folder; without `--data` generated questions), LoRA of
-rank 32 on all linear layers, AdamW. Each run is a process of its own, in alternation; the first step is not counted.
-Tokens are those of the texts of a step, without padding, counted alike for both. The last two ways embed each text
-twice (GradCache) to bound the memory: at most `--micro-batch` texts at a time. `make bench` installs the peer.
+Both get the same triplets: `--batch` queries per training step, with one positive and `--negatives` random negatives
+each. Texts have their natural lengths (Eedi's CSVs, FlagEmbedding JSONL or a BEIR folder; without `--data` generated
+questions). Both use LoRA of rank 32 on all linear layers, and AdamW. Each run is a separate process, in alternation;
+the first training step is not timed. Tokens are those of the texts of a training step, without padding, counted in the
+same way for both. The last two ways embed each text twice (GradCache) to limit the memory to `--micro-batch` texts at a
+time. `make bench` installs the other library.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Finetuning MiniLM as a cross-encoder with LoRA: our step loop beside sentence-transformers' trainer.
+"""Finetuning MiniLM as a cross-encoder with LoRA: Ratchet compared with sentence-transformers' trainer.
 
     python -m benchmarks.training.finetune_reranker [--data PATH] [--steps 5] [--rounds 2]
 
-Both get the same groups: `--batch` queries a step with one positive and `--negatives` random negatives each, the
-softmax of a group's scores as loss (ListNetLoss with one relevant document is that), a fresh head, LoRA of rank 32 on
-all other linear layers, AdamW. Otherwise as `benchmarks.training.finetune`; a query's tokens count once for each of its
-pairs.
+Both get the same groups: `--batch` queries per training step, with one positive and `--negatives` random negatives
+each. Both use the cross-entropy of the softmax over a group's scores as loss (ListNetLoss with one relevant document),
+a new head, LoRA of rank 32 on all other linear layers, and AdamW. The rest is as in `benchmarks.training.finetune`; the
+tokens of a query count once for each of its pairs.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Finetuning a decoder on answers: our training loop beside TRL's SFTTrainer. Tokens per second, peak memory.
+"""Finetuning a decoder on answers: tokens per second and peak memory of Ratchet and of TRL's SFTTrainer.
 
     python -m benchmarks.training.sft [--data gsm8k/train.jsonl] [--steps 4] [--rounds 2] [--packing]
 
-Both get the same samples (GSM8K's JSONL; without `--data` Countdown tasks made anew), the same model (Qwen2's
-architecture, 8 layers of 512, a head of 32,768 rows, random weights, a tokenizer trained on the samples), LoRA of rank
-16 on all linear layers, the loss on the answers alone, `--batch` samples a step, AdamW. Each run is a process of its
-own, in alternation; the first step is not counted. Tokens are those of the samples without padding, counted alike.
-`make bench` installs TRL.
+Both get the same samples (GSM8K's JSONL; without `--data` generated Countdown tasks) and the same model (Qwen2's
+architecture, 8 layers of 512 dimensions, a head of 32,768 rows, random weights, a tokenizer trained on the samples).
+Both use LoRA of rank 16 on all linear layers, the loss on the answers alone, `--batch` samples per training step, and
+AdamW. Each run is a separate process, in alternation; the first training step is not timed. Tokens are those of the
+samples without padding, counted in the same way for both. `make bench` installs TRL.
 """
 
 from __future__ import annotations
