@@ -1,1 +1,1 @@
-"""Recipes: Python functions that return the steps of a system and the table at its end."""
+"""Recipes: Python functions that return the steps of a run and its summary table."""

@@ -1,4 +1,4 @@
-"""Your own chats: finetune on the assistant's messages; verified answers, or the loss, before and after."""
+"""Your own chats: finetune on the assistant's messages, and compare verified answers or the loss before and after."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def chat(
     """Finetune on chats, with the loss on the assistant's messages only, and compare the model before and after.
 
     base        the model to finetune: a folder or a hub id
-    data, test  JSONL with messages (role and content), and optionally id, group and answer, the gold of the verifier
-                (the last message of the assistant where it is missing). Without test, a tenth is held out
-    verifier    exact (normalized equality), math (the package math-verify), FILE:FUNCTION such as ./mine.py:verify, a
-                function (gold, answers) -> bool, number in [0, 1] or label. none: the loss on the test rows, or on
-                the tenth, selects the checkpoint, and the table shows it before and after
-    max_train   turns to train on, at random. none: all
-    max_test    number of test chats, at random. none: all
-    method      lora, or full: all weights
+    data, test  JSONL with messages (role and content), and optionally id, group and answer. The verifier compares with
+                answer; where it is missing, with the last assistant message. Without test, a tenth of data is held out
+    verifier    exact (normalized equality), math (the package math-verify), or FILE:FUNCTION such as ./mine.py:verify:
+                a function (gold, answers) -> bool, number in [0, 1] or label. none: answers are not verified; the loss
+                on the test rows selects the checkpoint, and the table shows this loss before and after training
+    max_train   maximum number of turns to train on, from a random subset of the chats. none: all
+    max_test    maximum number of test chats, drawn at random. none: all
+    method      lora (train a LoRA adapter) or full (train all weights)
     num_completions  completions per test chat, for pass@num_completions. 1: greedy decoding
-    seed        seed of split, order and sampling
+    seed        seed of the split, the order of the training data and the sampling
 
-    Settings of the jobs: --set sft.epochs=3, --set generate.max_new_tokens=512 and the like.
+    Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on.
     """
     file, colon, name = verifier.rpartition(":")
     source = Source.find(file, "verifier") if colon else None

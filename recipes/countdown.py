@@ -1,4 +1,4 @@
-"""Countdown: train on solutions or distil from a teacher; pass@k and kinds of failures of every checkpoint."""
+"""Countdown: train on solutions or distill a teacher; pass@k and failure labels of every checkpoint."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def countdown(
 
     The published run: --settings published/countdown
 
-    base        the model to finetune: a folder or a hub id. Empty: a decoder of 4 million random weights is
-                made (init_decoder) and trained from scratch
-    data, test  JSONL or Parquet with nums and target. Without data, tasks are generated (make_countdown), of which a
-                tenth is held out
-    max_test    number of test tasks
-    checkpoints  training steps after which the model is saved and evaluated, at most the number of training steps
-    method      lora, or full: all weights. A model that is made here is always trained in full
+    base        the model to finetune: a folder or a hub id. Empty: create a decoder with 4 million random weights
+                (init_decoder) and train it from scratch
+    data, test  JSONL or Parquet with nums and target. Without data, tasks are generated (make_countdown). Without test,
+                a tenth of the tasks is held out
+    max_test    maximum number of test tasks
+    checkpoints  training steps of sft after which the model is saved and evaluated; none may be after the last step
+    method      lora (train a LoRA adapter) or full (train all weights). Without base, always full
     num_completions  completions per test task, for pass@num_completions
-    teacher     a larger model to distill from, with its answers (teacher_completions) or its distributions (ce_weight)
-    teacher_completions  the teacher's completions per task. The first correct one is trained on. 0: the solutions
-    ce_weight   weight of the cross-entropy. The rest is on the KL divergence from the teacher's distributions
-    baselines   further models to evaluate as they are
-    grpo_steps  training steps of GRPO, from the result of sft, after which its model is saved and evaluated too; the
-                last one ends it. Empty: no GRPO
-    seed        seed of tasks, split, order and sampling
+    teacher     a larger model to distill: from its answers (teacher_completions) or its distributions (ce_weight)
+    teacher_completions  completions of the teacher per task. sft trains on the first correct one. 0: on the solutions
+    ce_weight   with a teacher: the loss is ce_weight * CE + (1 - ce_weight) * KL from the teacher's distributions
+    baselines   further models to evaluate without training
+    grpo_steps  training steps of GRPO after which its model is saved and evaluated. GRPO starts from the model of sft
+                and ends at the last of these steps. Empty: no GRPO
+    seed        seed of the tasks, the split, the order of the training data and the sampling
 
-    Settings of the jobs: --set sft.epochs=3, --set generate.max_new_tokens=512 and the like.
+    Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on.
     """
     tasks = data or step("tasks", make_countdown.JOB, seed=seed)["tasks"]
     prepared = prepare_samples("prepare", tasks, test, task="countdown", max_test=max_test, seed=seed)

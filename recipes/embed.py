@@ -1,4 +1,4 @@
-"""Embed your own texts: vectors as Arrow files and as an array."""
+"""Embed your own texts: vectors as Arrow files and as a NumPy array."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ratchet.recipes.parts.models import find_model
 
 
 def embed(*, model: str, texts: str, role: Literal["query", "passage"] = "passage") -> Summary:
-    """Embed texts with a model: shard-00000.arrow and so on (id, embedding), embeddings.npy and ids.txt.
+    """Embed texts, and write shard-00000.arrow and so on (columns id and embedding), embeddings.npy and ids.txt.
 
     model       an embedder: a folder, a hub id, or a model of a run (`ratchet models` lists them)
-    texts       JSONL, CSV or Parquet with `text` (or `query`) and maybe `id`, or a text file with one per line
-    role        the template of the model that is applied: passage, for documents, or query
+    texts       JSONL, CSV or Parquet with `text` (or `query`) and optionally `id`, or a text file with a text per line
+    role        the prompt template of the model to apply: passage (for documents) or query
     """
     prepared = step("prepare", prepare_queries.JOB, queries=Source.find(texts, "texts"))
     vectors = step("embed", embedding.JOB, model=find_model(model), texts=prepared, role=role, npy=True)

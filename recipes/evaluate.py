@@ -1,4 +1,4 @@
-"""Compare any embedders, and BM25, on data that none of them was trained on."""
+"""Compare embedders, BM25 and a reranker on one data set."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ BM25 = "bm25"
 def evaluate(
     *, models: Annotated[tuple[str, ...], MinLen(1)], data: str, reranker: str = "", depth: Annotated[int, Ge(1)] = 25
 ) -> Summary:
-    """Rank a corpus by several models: exact metrics, and the differences from the first one with intervals.
+    """Rank a corpus with several models: exact metrics, and paired differences from the first model with intervals.
 
-    Vectors are kept by content: a model that was evaluated on the data before is not run again.
+    Vectors are stored and reused: a model that was evaluated on the same data before does not embed it again.
 
-    models      embedders: folders, hub ids, models of runs (`ratchet models` lists them), or bm25. The others are
-                compared with the first, query by query
-    data        queries with their documents, in any format (docs/data.md): BEIR and NanoBEIR folders, pairs, ...; of
-                data with splits the test split, else all of it
-    reranker    a model, or the address of an API, that orders each model's first documents, in rows of their own
-    depth       documents that are reranked
+    models      embedders: folders, hub ids, models of runs (`ratchet models` lists them), or bm25. Each further one
+                is compared with the first, query by query
+    data        queries with their documents, in any format (docs/data.md): BEIR and NanoBEIR folders, pairs, ... If
+                the data has splits, its test split is used, else all of it
+    reranker    a model, or the URL of a rerank API, that reranks the top documents of each model, in additional rows
+    depth       number of documents per query that are reranked
     """
     if len(set(models)) < len(models):
         raise InputError(f"models: {','.join(models)} given; expected each once; leave one out")

@@ -1,4 +1,4 @@
-"""Write a model as a folder for other libraries, checked with those that are installed."""
+"""Write a model as a folder for other libraries, and check it with the installed ones."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def export(
     int8: bool = False,
     data: str = "",
 ) -> Summary:
-    """Write a model as a folder that sentence-transformers, transformers, FlagEmbedding and PEFT load as it is.
+    """Write a model as a folder that sentence-transformers, transformers, FlagEmbedding and PEFT can load.
 
     model       a model of a run (`ratchet models` lists them), a folder or a hub id
-    name        what the model card calls it; empty: the name of its run and step
-    adapter     the LoRA adapter alone, with the name of its base, instead of the merged model
-    license     the license in the model card, an identifier of the hub such as apache-2.0
-    onnx        also write onnx/model.onnx, of an embedder
-    int8        also write onnx/model_int8.onnx, in 8 bits for CPUs, and evaluate both on `data`
-    data        queries with their documents, in any format (docs/data.md), for `int8`
+    name        name of the model in the model card; empty: the name of its run and step
+    adapter     write only the LoRA adapter, with the name of its base, instead of the merged model
+    license     the license in the model card, as an identifier of the hub such as apache-2.0
+    onnx        also write onnx/model.onnx; for embedders only
+    int8        also write onnx/model_int8.onnx (8 bits, for CPUs), and evaluate it and the float32 model on `data`
+    data        queries with their documents, in any format (docs/data.md); given exactly when `int8` is set
     """
     if int8 != bool(data):
         raise InputError(

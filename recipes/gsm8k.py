@@ -1,4 +1,4 @@
-"""Word problems: finetune on the official solutions, and evaluate on the test set before and after."""
+"""GSM8K word problems: finetune on the official solutions, and evaluate on the test set before and after."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ def gsm8k(
     grpo_steps: tuple[Annotated[int, Ge(1)], ...] = (),
     seed: Seed = 42,
 ) -> Summary:
-    """Finetune on GSM8K's solutions, with the loss on the answers only, and verify the answers before and after.
+    """Finetune on GSM8K's solutions, with the loss on the answers only, and verify answers before and after training.
 
     The published run: --settings published/gsm8k
 
     base        the model to finetune: a folder or a hub id
-    data, test  the official train.jsonl and test.jsonl. Without test, a tenth is held out
-    task        answer format of training and evaluation: gsm8k, '#### 42' as in the official answers, or gsm8k-boxed
-    evaluate_as  also evaluate the same models with the prompt and the verifier of the other format, in further rows
-    max_train, max_test  size of a random subset of the problems. none: all
-    method      lora, or full: all weights
+    data, test  the official train.jsonl and test.jsonl. Without test, a tenth of data is held out
+    task        answer format: gsm8k ('#### 42', as in the official answers) or gsm8k-boxed ('\\boxed{42}')
+    evaluate_as  the other answer format, to evaluate the same models with its prompt and verifier in further rows
+    max_train, max_test  maximum number of problems, drawn at random. none: all
+    method      lora (train a LoRA adapter) or full (train all weights)
     num_completions  completions per test problem, for pass@num_completions. 1: greedy decoding
-    teacher     a larger model to distill from, with its answers (teacher_completions) or its distributions (ce_weight)
-    teacher_completions  the teacher's completions per problem. The first correct one is trained on. 0: the solutions
-    ce_weight   weight of the cross-entropy. The rest is on the KL divergence from the teacher's distributions
-    grpo_steps  training steps of GRPO, from the result of sft, after which its model is saved and evaluated too; the
-                last one ends it. Empty: no GRPO
-    seed        seed of split, order and sampling
+    teacher     a larger model to distill: from its answers (teacher_completions) or its distributions (ce_weight)
+    teacher_completions  the teacher's completions per problem. sft trains on the first correct one. 0: on the solutions
+    ce_weight   with a teacher: the loss is ce_weight * CE + (1 - ce_weight) * KL from the teacher's distributions
+    grpo_steps  training steps of GRPO after which its model is saved and evaluated. GRPO starts from the model of sft
+                and ends at the last of these steps. Empty: no GRPO
+    seed        seed of the split, the order of the training data and the sampling
 
-    Settings of the jobs: --set sft.epochs=3, --set generate.max_new_tokens=512 and the like.
+    Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on.
     """
     settings: dict[str, Any] = {"max_train": max_train, "max_test": max_test, "seed": seed}
     prepared = prepare_samples("prepare", data, test, task=task, **settings)

@@ -11,7 +11,9 @@ from ratchet.recipes.retriever import retriever
 
 @wraps(retriever, assigned=("__annotations__",))  # the same parameters
 def misconceptions(**parameters: Any) -> Summary:
-    """Iterate mining and finetuning on Eedi's questions, in the published setting: MAP@25, 15 mined negatives."""
+    """Iterate mining and finetuning on Eedi's questions, evaluated by MAP@25, with 15 mined negatives per query.
+
+    The published runs: --settings published/misconceptions-cv (or -icl, or -submission)"""
     return retriever(**parameters)
 
 

@@ -1,4 +1,4 @@
-"""Rank documents for new queries with the models of finished runs, and fuse the rankings of several."""
+"""Rank documents for new queries with the models of finished runs, and fuse the rankings."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from ratchet.recipes.parts.predictions import (
 def predict(*, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm25: bool | None = None) -> Summary:
     """Rank the corpus of finished runs for new queries, and write the best documents of each query.
 
-    The embedder and the reranker of a run, its nearest training queries, the models of several runs, and BM25 are
-    fused into one ranking. Their weights are chosen on the held-out queries, which the runs must have in common. The
-    nearest training queries rank too where the runs have a row with them. The results are
-    predictions.csv, predictions.jsonl and predictions.trec in the folder of the run.
+    The rankings of each run's embedder and reranker, of its nearest training queries (if the run evaluated them) and
+    of BM25 are fused into one ranking. The fusion weights are chosen on the held-out queries; all runs must have the
+    same corpus and the same held-out queries. The results are predictions.csv, predictions.jsonl and predictions.trec
+    in the folder of this run.
 
-    run         ids of finished runs of retriever, misconceptions or quickstart, or their beginnings
+    run         ids of finished runs of retriever, misconceptions or quickstart; a prefix means the newest such run
     queries     Eedi's test.csv, BEIR, FlagEmbedding JSONL, JSONL with `query`, or text with a query per line; labels
                 are not needed. Empty: the test queries of the runs, on which the fused ranking is evaluated
-    bm25        fuse with BM25 too; none: if the runs did
+    bm25        whether BM25 is one of the fused systems; none: if one of the runs used it
 
-    The format is set by the job: --set write_predictions.columns=QuestionId_Answer,MisconceptionId and
-    --set write_predictions.top=25. --set fuse.method=rrf fuses by reciprocal ranks.
+    Job settings: --set write_predictions.columns=QuestionId_Answer,MisconceptionId and --set write_predictions.top=25
+    set the format; --set fuse.method=rrf fuses by reciprocal ranks.
     """
     runs = [find_run(name) for name in run]
     last = [find_last(one) for one in runs]
@@ -68,7 +68,7 @@ def predict(*, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm
     ranking, rows = fuse_rankings(systems, valid)
     if new is None:
         tested = {name: ranked for name, (_, ranked) in systems.items()}
-        # A fused ranking has its points as the scores to order by.
+        # `evaluate_retrieval` orders a fused ranking by its fused scores, which stand in the column of teacher scores.
         if len(systems) > 1:
             inputs: dict[str, Any] = {"queries": test, "corpus": corpus, "scored": ranking}
             tested["fused"] = step("fused/evaluate", evaluate_retrieval.JOB, **inputs, system="reranked", tag="fused")
@@ -80,7 +80,7 @@ def predict(*, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm
 
 
 def find_systems(run: FinishedRun, last: str, name: str, new: Step | None, corpus: Output) -> Systems:
-    """Return the systems of a run's last iteration: on new queries, or without these on the test queries of the run."""
+    """Return the systems of a run's last iteration, ranked for the queries `new`. None: for the run's test queries."""
     steps = {end: f"{last}/evaluate{end}" for end in ("", "_reranked", "_knn")}
     if new is None:
         ranked = {end: run.get(found) for end, found in steps.items()}

@@ -22,11 +22,11 @@ def quickstart(
 ) -> Summary:
     """Mine, finetune and evaluate on generated multiple-choice questions, on two CPU cores.
 
-    questions   multiple-choice questions to generate; each wrong option is computed by a wrong procedure
-    base        the model that becomes embedder and reranker: a folder or a hub id
-    iterations  number of iterations; the second improves little on so few questions
-    reranker    also train a reranker, which teaches the next embedder; it takes most of the time
-    seed        of the questions, of the split, of mining and of training
+    questions   number of multiple-choice questions to generate; each wrong option is computed by a wrong procedure
+    base        the model to finetune as embedder and as reranker: a folder or a hub id
+    iterations  number of iterations; a second one improves little with so few questions
+    reranker    also train a reranker, the teacher of the next iteration; this takes most of the time
+    seed        seed of the questions, the split, mining and training
     """
     model = find_model(base)
     return RetrievalLoop(

@@ -49,45 +49,46 @@ def retriever(
 ) -> Summary:
     """Iterate mining and finetuning on your own data, with defaults for small encoders.
 
-    A large model needs a lower rate: --set finetune_embedder.learning_rate=1e-4
+    A large model needs a lower learning rate: --set finetune_embedder.learning_rate=1e-4
 
     data        the data to train on: pairs as JSONL, CSV or Parquet (pairs.parquet?query=title&positive=body),
                 FlagEmbedding JSONL, a BEIR folder, Eedi's CSVs, hf://owner/name?split=train, or a .yaml list of these
     valid       data that selects checkpoints, in any of these formats; empty: a part of data
     test        data that is only evaluated, in any of these formats; empty: a part of data
     base        the embedder to finetune: a folder or a hub id
-    bootstrap   the model that mines first; empty: the base
-    reranker    none, or the model to finetune as a reranker (a decoder answers Yes or No, an encoder becomes a
-                cross-encoder); `embedder`: that of the first iteration; it gains most where documents hold answers
-    method      what is finetuned: lora, an adapter, or full, all weights, at a lower learning rate
-    iterations  number of iterations
-    mining      where negatives come from: mined in each iteration (each), given by the data (given), or given with a
-                teacher's scores (given_scored)
-    distillation  how the reranker of one iteration teaches the finetunes of the next
-    teacher     a reranker that scores the mined negatives from the first iteration on: a folder, a hub id, or the
-                address of an API (http://localhost:8000/v1/rerank; rerank_api.model names its model); empty: the
-                reranker of the iteration before
-    cross_fit   whether each half of the training queries is scored by a reranker that was trained on the other half,
-                since a teacher is too sure of what it was trained on; twice the rerankers are trained
-    guided      whether negatives that the model which mined finds nearer to a query than its positive are masked in
-                training (GISTEmbed)
-    examples    few-shot examples in front of every query: JSON Lines with `query` and `answer`
-    generator   a causal language model that writes training queries for documents without any; those that find their
-                document again (and pass the teacher, if there is one) are added; empty: none
-    queries_per_document  queries that the generator writes for each of these documents
-    bm25        whether BM25 ranks too, and is fused with the models by the weights that are best on the held-out
-                queries, in rows of their own; it holds all documents in memory, about 3 KB each
-    knn         whether the documents of the nearest training queries are ranked too, and fused likewise; it gains most
-                where the same documents are wanted again, as labels are; none: where there are iterations
-    ablations   also iterate without a teacher and without mining, in the same table
-    predict     new queries without labels, for which the last models rank documents; the best are written as
+    bootstrap   the model that mines negatives in the first iteration; empty: the base
+    reranker    none, or the model to finetune as a reranker: a decoder (answers Yes or No), an encoder (becomes a
+                cross-encoder), or `embedder` (the embedder of the first iteration). A reranker helps most where the
+                documents contain the answers
+    method      lora (train LoRA adapters), or full (train all weights, with a lower default learning rate)
+    iterations  number of iterations of mining and finetuning; 0: only evaluate
+    mining      source of the negatives: each (mined in each iteration), given (the negatives in the data), or
+                given_scored (the negatives in the data, with the data's teacher scores)
+    distillation  loss on the teacher's scores, see the setting finetune_embedder.distillation; none: no teacher
+    teacher     the teacher in all iterations, a reranker: a folder, a hub id, or the URL of a rerank API
+                (http://localhost:8000/v1/rerank; rerank_api.model is the model's name there). Empty: the reranker of
+                the previous iteration, if it significantly improves the held-out lists
+    cross_fit   whether two more rerankers are trained per iteration, one on each half of the training queries; each
+                scores the half that it was not trained on, since a teacher is overconfident on its training queries
+    guided      whether training masks negatives that are more similar to the query than its positive, by the vectors
+                of the model that mined (GISTEmbed)
+    examples    few-shot examples to put before every query: JSON Lines with `query` and `answer`
+    generator   a causal language model that writes training queries for documents that have none. A generated query
+                is kept if a search with it ranks its document first (also after reranking by `teacher`). Empty: none
+    queries_per_document  number of queries that the generator writes for each of these documents
+    bm25        whether to rank with BM25 too, and fuse it with the models, in additional rows. The fusion weights are
+                chosen on the held-out queries. BM25 holds all documents in memory, about 3 KB each
+    knn         whether to rank the documents of the nearest training queries too, and fuse them likewise. This helps
+                most where many queries have the same positives, such as labels. none: yes if iterations > 0
+    ablations   also iterate without a teacher, and without a teacher and mining, in the same table
+    predict     new queries without labels. The last models rank documents for them; the best documents are written to
                 predictions.csv, .jsonl and .trec (settings: write_predictions.top and .columns)
-    split_by    what stays in one split: the queries of a question, those that share a document (then no label of the
-                test split is seen in training), or each query on its own (query)
-    folds       parts of a cross-validation over the test split; the table then shows means and standard deviations
-    test_fraction  fraction of the questions that is held out for the table; 0: none (with folds, it is not used)
-    validation_fraction  fraction of the rest that selects checkpoints; 0: none, and the last epoch is kept
-    seed        of the split, of mining and of training
+    split_by    queries that stay in one split: those of a question (question), those that share a positive (document:
+                no positive of a test query is a positive of a training query), or no others (query)
+    folds       number of folds of a cross-validation; the table then shows means and standard deviations. 1: none
+    test_fraction  fraction of the questions in the test split; 0: no test split. Not used with several folds
+    validation_fraction  fraction of the other questions that selects checkpoints; 0: none, the last epoch is kept
+    seed        seed of the split, mining and training
     """
     datasets, model, miner = find_datasets(data, valid, test), find_model(base), find_model(bootstrap or base)
     if generator and mining != "each":

@@ -1,4 +1,4 @@
-"""Build an index of your documents, and search in it."""
+"""Build a search index of your documents."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ratchet.recipes.parts.models import find_model
 
 
 def search(*, model: str, documents: str, index: Literal["flat", "ivf", "hnsw"] = "flat") -> Summary:
-    """Embed documents and build a FAISS index of them, whose recall against exact search is measured.
+    """Embed documents, build a FAISS index of them, and measure its recall against exact search.
 
     model       an embedder: a folder, a hub id, or a model of a run (`ratchet models` lists them)
-    documents   JSONL, CSV or Parquet with `text` and maybe `id`, or a text file with one per line
-    index       flat (exact), ivf or hnsw (approximate, for millions of documents)
+    documents   JSONL, CSV or Parquet with `text` and optionally `id`, or a text file with a document per line
+    index       flat (exact), or ivf or hnsw (approximate, for millions of documents)
     """
     folder, texts = find_model(model), step("prepare", prepare_queries.JOB, queries=Source.find(documents, "documents"))
     vectors = step("embed", embed.JOB, model=folder, texts=texts)

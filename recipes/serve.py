@@ -1,4 +1,4 @@
-"""Put models behind an HTTP endpoint."""
+"""Serve models over HTTP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ratchet.recipes.parts.models import make_export
 
 
 def serve(*, models: Annotated[tuple[str, ...], MinLen(1)]) -> Summary:
-    """Export embedders and rerankers, checked with the libraries that are installed; `ratchet serve` serves them.
+    """Export embedders and rerankers for `ratchet serve`, and check them with the installed libraries.
 
     models      embedders and rerankers: folders, hub ids, or models of runs (`ratchet models` lists them)
     """

@@ -1,4 +1,4 @@
-"""All questions on a passage at once, or one after the other? EM, F1, tokens and latency, before and after training."""
+"""SQuAD: questions of a passage in separate prompts or in one conversation; EM, F1, tokens and latency of both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = {
     "PromptTok_API": "prompt_tokens_api",
     "Latency": "latency",
 }
-"""Title -> metric: quality, tokens and seconds per passage."""
+"""Column title -> metric of `evaluate_answers`. Tokens and latency (seconds) are means per passage."""
 
 
 def squad(
@@ -36,7 +36,7 @@ def squad(
     method: Literal["lora", "full"] = "lora",
     seed: Seed = 42,
 ) -> Summary:
-    """Finetune once per strategy of asking a passage's questions, and compare each with the untrained model.
+    """Finetune a model for each way of asking the questions of a passage, and compare it with the untrained model.
 
     The published run: --settings published/squad
 
@@ -44,12 +44,13 @@ def squad(
     data, test  official SQuAD v1.1 JSON. Without test, a tenth of the passages is held out, in whole articles
     strategies  batch (each question in its own prompt, all in one batch), sequential (one conversation, each question
                 after the answers to the previous ones)
-    max_train   questions to train on, with all questions of their passages. 200,1000: one training each. none: all
-    max_test    number of test passages, the same ones in all rows
-    method      lora, or full: all weights
-    seed        seed of subsets, split and order
+    max_train   maximum number of questions to train on, in whole passages. Several numbers, such as 200,1000: one
+                training run for each. none: all
+    max_test    maximum number of test passages; all rows use the same passages
+    method      lora (train a LoRA adapter) or full (train all weights)
+    seed        seed of the subsets, the split and the order of the training data
 
-    Settings of the jobs: --set sft.epochs=3, --set generate.max_new_tokens=512 and the like.
+    Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on.
     """
     model = find_model(base)
     sampling: dict[str, Any] = {"max_new_tokens": 96, "seed": seed}

@@ -1,4 +1,4 @@
-"""Find statements of the same paper: contrastive finetuning with a large global batch, exact metrics over all."""
+"""Retrieve statements of the same paper: contrastive finetuning with a large global batch, and exact metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def theorems(
     baselines: tuple[Literal["bm25", "jaccard"], ...] = ("bm25", "jaccard"),
     seed: Seed = 42,
 ) -> Summary:
-    """Split papers, finetune on pairs of statements of one paper, then rank all held-out statements for each of them.
+    """Split papers, finetune on pairs of statements of one paper, then rank all test statements for each of them.
 
     The published run: --settings published/theorems
 
@@ -35,12 +35,12 @@ def theorems(
     valid       papers that select checkpoints, in the same format; empty: a part of data
     test        papers that are only evaluated, in the same format; empty: a part of data
     base        the embedder to finetune: a folder or a hub id
-    adapter     a LoRA adapter of the base, as PEFT saves it: training starts from the two merged
-    projection  the linear layer (.pt) that the theorem scripts of CITER save beside an adapter: the model is pooled as
-                theirs. Empty: NAME_projection.pt for an adapter NAME_lora_adapters
-    max_length  tokens per statement, in training and for the zero-shot baseline
-    baselines   rows of systems that rank by words: bm25, jaccard
-    seed        of the samples, of the split and of training
+    adapter     a LoRA adapter of the base in PEFT's format; it is merged into the base, and training starts from there
+    projection  the linear layer (.pt) that the theorem scripts of CITER save beside an adapter; the model then pools
+                as these scripts do. Empty: NAME_projection.pt for an adapter named NAME_lora_adapters, else none
+    max_length  maximum tokens per statement, in training and for the zero-shot baseline
+    baselines   lexical baselines to show as rows: bm25, jaccard
+    seed        seed of the samples, the split and training
     """
     papers = find_given(valid=valid, test=test)
     prepared = step("prepare", prepare_papers.JOB, papers=Source.find(data), seed=seed, **papers)
@@ -80,12 +80,12 @@ def theorems(
 
 
 def find_given(**paths: str) -> dict[str, Any]:
-    """Return the files and folders of the parameters that are not empty."""
+    """Return parameter -> Source for the paths that are not empty."""
     return {name: Source.find(path, name) for name, path in paths.items() if path}
 
 
 def evaluate(name: str, statements: Output, model: Source | Output, max_length: int | None, **inputs: Any) -> Step:
-    """Embed statements and rank all of them for each."""
+    """Embed statements, rank all of them for each statement, and return the evaluation."""
     vectors = step(f"{name}/embed", embed.JOB, model=model, texts=statements, max_length=max_length)
     return step(f"{name}/evaluate", evaluate_papers.JOB, statements=statements, embeddings=vectors, **inputs)
 

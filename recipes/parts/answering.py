@@ -23,13 +23,13 @@ Model = Source | Output
 
 
 def prepare_samples(name: str, data: str | Output, test: str, **settings: Any) -> Step:
-    """Split a task's file into train, valid and test. test: the official test file; empty: a part is held out."""
+    """Split a task's file into train, valid and test. test: the official test file; empty: a part of `data`."""
     source = Source.find(data) if isinstance(data, str) else data
     return step(name, prepare_tasks.JOB, data=source, test=Source.find(test, "test") if test else None, **settings)
 
 
 def generate_answers(name: str, *, num_completions: int, **values: Any) -> Step:
-    """Sample several completions per question, or decode greedily for one."""
+    """Generate completions: at temperature 0.7, or greedily if `num_completions` is 1."""
     temperature = 0.7 if num_completions > 1 else 0.0
     return step(name, generate.JOB, num_completions=num_completions, temperature=temperature, **values)
 
@@ -47,11 +47,11 @@ def evaluate_model(
 def learn_from_teacher(
     teacher: str, student: Model, samples: Output, *, num_completions: int, ce_weight: float, **sampling: Any
 ) -> dict[str, Any]:
-    """Return what `sft` learns from, as its keywords train, teacher and ce_weight.
+    """Return the arguments train, teacher and ce_weight of `sft`.
 
-    With completions, it trains on the teacher's own correct answers instead of the targets of the samples; with a
-    ce_weight below 1, also on the teacher's distributions. Without a teacher, it trains on the samples alone.
-    """
+    If `num_completions` > 0, `sft` trains on the teacher's correct answers instead of the targets of the samples. If
+    `ce_weight` < 1, it is also trained on the teacher's token distributions. Without a teacher, it trains on the
+    samples alone."""
     if not teacher:
         return {"train": samples, "teacher": None, "ce_weight": 1.0}
     if not num_completions and ce_weight >= 1:
@@ -73,13 +73,13 @@ def learn_from_teacher(
 
 
 def select_model(base: Model, training: Step, checkpoint: str | None = None) -> tuple[Model, Output | None]:
-    """Return (model, adapter) after `sft`: the best, or one of its checkpoints."""
+    """Return (model, adapter or None) made by `sft` or `grpo`: the best ones, or those of a checkpoint."""
     made = take_result(training, checkpoint)
     return (made, None) if training.config.method == "full" else (base, made)
 
 
 def take_result(training: Step, name: str | None = None) -> Output:
-    """Return the model or the adapter after `sft` or `grpo`: the best, or one of its checkpoints."""
+    """Return the model (method=full) or adapter made by `sft` or `grpo`: the best, or the checkpoint `name`."""
     return training[name or ("model" if training.config.method == "full" else "adapter")]
 
 
@@ -97,11 +97,12 @@ def finetune_and_compare(
     grpo_rate: float | None = None,
     **settings: Any,
 ) -> Summary:
-    """Finetune, and evaluate the test samples before and after, with all checkpoints, the teacher and other baselines.
+    """Finetune, and evaluate on the test samples: the untrained and the trained model, all checkpoints, the teacher and
+    the baselines.
 
-    others: test samples of other tasks, by name, that the same models answer too. grpo_steps: training steps of `grpo`
-    after which its model is saved and evaluated; none: no GRPO. grpo_rate: its learning rate, None: by the method.
-    settings: those of `sft`."""
+    others: task name -> test samples of another task, which all models answer too. grpo_steps: training steps of `grpo`
+    after which its model is saved and evaluated; empty: no GRPO. grpo_rate: learning rate of `grpo`; None: its default.
+    settings: settings of `sft`."""
     sampling = {name: settings[name] for name in ("max_new_tokens", "seed")}
     distilled = {"num_completions": teacher_completions, "ce_weight": ce_weight, **sampling}
     learned = learn_from_teacher(teacher, model, prepared["train"], **distilled)

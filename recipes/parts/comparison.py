@@ -1,4 +1,4 @@
-"""Systems side by side on one data set: evaluations, and the differences from the first one."""
+"""Comparison of systems on one data set: evaluations, and the differences from the first system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ METRICS = ("map@25", "ndcg@10", "r@25")
 
 
 def prepare_evaluation(data: str) -> dict[str, Any]:
-    """Return the queries and the corpus of a data set: of data with splits the test split, else all of it."""
+    """Return the queries and the corpus of a data set: the test split, or all queries if the data has no splits."""
     prepared = step("prepare", prepare.JOB, **find_datasets("", test=data), validation_fraction=0.0)
     return {"queries": prepared["test"], "corpus": prepared["corpus"]}
 
@@ -22,8 +22,8 @@ def prepare_evaluation(data: str) -> dict[str, Any]:
 def evaluate_embedder(
     name: str, model: Source | Output, asked: Mapping[str, Any], before: Step | None = None, **settings: Any
 ) -> Step:
-    """Return the evaluation of an embedder on queries and a corpus. before: that of the first system. settings: those
-    of both steps that embed."""
+    """Return the evaluation of an embedder. asked: inputs `queries` and `corpus`. before: the evaluation to compare
+    with. settings: settings and inputs of the two `embed` steps."""
     settings["model"] = model
     queries = step(f"{name}/embed_queries", embed.JOB, texts=asked["queries"], role="query", **settings)
     corpus = step(f"{name}/embed_corpus", embed.JOB, texts=asked["corpus"], role="passage", **settings)
@@ -32,7 +32,7 @@ def evaluate_embedder(
 
 
 def compare(found: Mapping[str, Step], queries: Output) -> dict[str, dict[str, Metric]]:
-    """Return name -> columns of the table: metrics, and the difference from the first one, query by query."""
+    """Return system -> columns of the table: metrics, and paired differences from the first system."""
     columns = {name: {metric.upper(): ranked.metric(metric) for metric in METRICS} for name, ranked in found.items()}
     if len(found) > 1:
         given: dict[str, Any] = {"queries": queries, "evaluations": tuple(found.values()), "names": tuple(found)}

@@ -12,17 +12,16 @@ from ratchet.orchestrator.step import Output, Source, Step, step
 
 
 def find_model(name: str) -> Source | Output:
-    """Return the model that a user names: a folder, a hub id, or a model of a run (`ratchet models` lists them).
+    """Return a model given by the user: a folder, a hub id, or a model of a run (`ratchet models` lists them).
 
-    A hub id is taken from the hub's cache or downloaded. Raises ModelError if neither works, and InputError for an
-    unknown model of a run.
-    """
+    A hub id is read from the hub's cache, or downloaded. Raises ModelError if neither works, and InputError for an
+    unknown model of a run."""
     return find_model_output(name) or pretrained(name)
 
 
 def make_export(name: str, model: str, *, adapter: bool = False, **settings: Any) -> Step:
-    """Return the step that writes a model, or its adapter alone, for other libraries. A model of a run that is an
-    adapter is merged into its base."""
+    """Return the step that writes a model for other libraries, or with `adapter` only its LoRA adapter. If a model of a
+    run is an adapter, it is merged into its base, unless `adapter` is true."""
     inputs: dict[str, Any] = {"model": find_model(model), "adapter": None}
     if made := find_run_model(model):
         found = inputs["model"] if made.kind == "adapter" else find_model_input(made, "adapter") if adapter else None

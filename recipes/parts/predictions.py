@@ -1,4 +1,4 @@
-"""Predictions for new queries: rank the corpus by each system, fuse the rankings, write the first documents."""
+"""Predictions for new queries: rank the corpus with each system, fuse the rankings, write the best documents."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ratchet.jobs.retrieval.datasets import find_queries
 from ratchet.orchestrator.step import Output, Row, Source, Step, step
 
 Systems = dict[str, tuple[Step | None, Step]]
-"""What ranks documents, by name: its evaluations on the held-out queries, which weight it, and on those to rank."""
+"""System name -> (its evaluation on the held-out queries, for the fusion weights; its ranking of the new queries)."""
 
 TrainingQueries = tuple[Step | Output, Step]
-"""Training queries with their documents, and their vectors."""
+"""Training queries with their positives, and the embeddings of these queries."""
 
 
 def prepare_new_queries(queries: str, parameter: str, readings: Sequence[str]) -> Step:
-    """Read queries, which need no labels, as the data was read (`find_queries`)."""
+    """Read new queries, with or without labels, with the options of the data (see `find_queries`)."""
     return step("predict/prepare_queries", prepare_queries.JOB, **find_queries(queries, parameter, readings))
 
 
@@ -30,7 +30,7 @@ def rank_by_bm25(queries: Step | Output | None, corpus: Output, split: str) -> S
 def score_lists(
     name: str, reranker: Source | Output | str, lists: Step | Output, corpus: Output, **values: Any
 ) -> Step:
-    """Score lists of documents by a reranker: a model, or the address of one behind an API."""
+    """Score lists of documents with a reranker: a model, or the URL of a rerank API (str)."""
     given: dict[str, Any] = {"lists": lists, "corpus": corpus, **values}
     if isinstance(reranker, str):
         return step(name, rerank_api.JOB, url=reranker, **given)
@@ -48,10 +48,11 @@ def rank_queries(
     examples: Source | None = None,
     train: TrainingQueries | None = None,
 ) -> dict[str, Step]:
-    """Rank the corpus, whose vectors are given, by an embedder; with a reranker also order the first documents by it,
-    and with training queries rank by those nearest. Return the evaluations, by the end of the system's name.
+    """Rank the corpus with an embedder, with a reranker if given, and by nearest training queries if `train` is given.
+    Return suffix of the system's name (empty, `_reranked`, `_knn`) -> evaluation.
 
-    examples: few-shot examples of an embedder that does not bring them along. train: with vectors of the embedder."""
+    vectors: embeddings of the corpus. depth: documents per query to rerank. examples: few-shot examples for an embedder
+    whose folder has none. train: training queries and their embeddings by the same embedder."""
     inputs: dict[str, Any] = {"queries": queries, "corpus": corpus}
     asked: dict[str, Any] = {"model": embedder, "texts": queries, "examples": examples}
     own: dict[str, Any] = {"query_embeddings": step(f"{name}/embed_queries", embed.JOB, **asked, role="query")}
@@ -68,15 +69,14 @@ def rank_queries(
 
 
 def list_systems(name: str, ranked: Mapping[str, Step | None], valid: Mapping[str, Step | None]) -> Systems:
-    """Return the systems of a loop that have ranked the queries. ranked, valid: by the end of the system's name."""
+    """Return the systems that ranked the queries. ranked, valid: suffix of the system's name -> evaluation."""
     return {f"{name}{end}": (valid.get(end), evaluated) for end, evaluated in ranked.items() if evaluated is not None}
 
 
 def fuse_rankings(systems: Systems, valid: Output | None) -> tuple[Output, list[Row]]:
-    """Return one ranking, and the rows of the systems on the held-out queries that it is weighted by.
+    """Return (the fused ranking, rows with the held-out MAP@25 of each system and of the fusion).
 
-    Without held-out queries the last ranking stands for all.
-    """
+    Without evaluations on held-out queries, the ranking of the last system is returned, not fused."""
     judged = {name: (held_out, ranked) for name, (held_out, ranked) in systems.items() if held_out is not None}
     rows = [Row(name, {"held-out MAP@25": held_out.metric("map@25")}) for name, (held_out, _) in judged.items()]
     if len(judged) < 2:
@@ -86,14 +86,14 @@ def fuse_rankings(systems: Systems, valid: Output | None) -> tuple[Output, list[
 
 
 def fuse_evaluations(name: str, valid: Output | None, systems: Mapping[str, tuple[Step, Step]]) -> Step:
-    """Fuse the rankings of several systems. systems: name -> the evaluations on the held-out queries, which weight it,
-    and on the queries to rank."""
+    """Fuse the rankings of several systems. systems: name -> (evaluation on the held-out queries, which choose the
+    weights; evaluation on the queries to rank)."""
     rankings = [[evaluated["ranking"] for evaluated in own] for own in zip(*systems.values(), strict=True)]
     inputs: dict[str, Any] = {"valid": valid, "valid_rankings": rankings[0], "rankings": rankings[1]}
     return step(name, fuse.JOB, **inputs, names=tuple(systems))
 
 
 def write_files(ranking: Output, corpus: Output) -> Mapping[str, Output]:
-    """Write the first documents of each query. Return the files of a Summary."""
+    """Write the best documents of each query. Return file name -> output, for `Summary.files`."""
     written = step("predict/write", write_predictions.JOB, ranking=ranking, corpus=corpus)
     return {name: written[name] for name in write_predictions.FILES}

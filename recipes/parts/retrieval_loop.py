@@ -25,77 +25,76 @@ from ratchet.recipes.parts.rows import compare, make_row
 from ratchet.recipes.parts.teachers import Teacher
 
 Model = Source | Output
-"""A model folder: a published model, that of another run, or an output of `merge`."""
+"""A model folder: a published model, a model of another run, or an output of this run."""
 
 LEARNING_RATES = {"lora": 1e-3, "full": 2e-4}
-"""Learning rates of small encoders, by what is trained: an adapter, or all weights."""
+"""Method -> learning rate for small encoders."""
 
 EPOCHS_OF_NEW_HEAD = 3
-"""Epochs of a reranker that does not start from a trained one."""
+"""Training epochs of a reranker that does not start from a finetuned reranker."""
 
 Mining = Literal["each", "given", "given_scored"]
-"""The source of negatives: mined in each iteration, given by the data, or given with a teacher's scores."""
+"""Source of the negatives: mined in each iteration, in the data, or in the data with teacher scores."""
 
 
 @dataclass(frozen=True)
 class RetrievalLoop:
-    """The steps of the loop over a prepared data set (a step with the folders corpus, train, and maybe valid and test).
+    """The steps of the retrieval loop over a prepared data set.
 
-    The table shows metrics of test, else of valid, else losses. Without valid every finetune keeps its last epoch, and
-    no reranker is a teacher. The defaults suit small encoders such as MiniLM. A large model needs a learning rate of
-    1e-4 or less.
-    """
+    The table shows metrics on test; without test, on valid; without both, losses. Without valid, every finetuning step
+    keeps the model of its last epoch, and no reranker is a teacher. The defaults suit small encoders such as MiniLM. A
+    large model needs a learning rate of 1e-4 or less."""
 
     prepared: Step
+    """A `prepare` step, with the outputs corpus and train, and optionally valid and test."""
     embedder: Model
-    """The base model of all finetunes of the embedder."""
+    """The base model of the embedder in all iterations."""
     reranker: Model | Literal["embedder"] | None = None
-    """The base model of the reranker. `embedder`: the embedder of the first iteration. None: no reranker."""
+    """The base model of the reranker in all iterations. `embedder`: the embedder that iteration 0 made. None: no
+    reranker."""
     mining: Mining = "each"
     distillation: Distillation = "kl_div"
-    """The use of the reranker of one iteration as a teacher in the next."""
+    """Loss on the teacher's scores. `none`: no teacher."""
     teacher: Teacher | None = None
-    """The teacher in all iterations. None: the reranker of the iteration before."""
+    """The teacher in all iterations. None: the reranker of the previous iteration."""
     cross_fit: bool = False
-    """Whether the teacher's scores of each half of the training queries come from a reranker that was trained on the
-    other half, as it is after its last epoch. The reranker of all queries is evaluated, and decides by its gate."""
+    """Whether each half of the training queries is scored by a reranker that was trained on the other half and kept
+    after its last epoch. The teacher gate of the reranker that was trained on all queries applies to both."""
     guided: bool = False
-    """Whether the model that mines also masks negatives in the batches of the finetune (GISTEmbed)."""
+    """Whether the model that mines is also the guide that masks negatives in training (GISTEmbed)."""
     method: Literal["lora", "full"] = "lora"
-    """What finetunes train: an adapter, or all weights."""
+    """`lora`: train LoRA adapters. `full`: train all weights."""
     window: tuple[int, int] = (2, 200)
-    """Ranks from which the embedder's negatives are drawn."""
+    """`mine.window` for the embedder's negatives."""
     reranker_window: tuple[int, int] = (2, 100)
-    """Ranks from which the reranker's negatives are drawn."""
+    """`mine.window` for the reranker's negatives."""
     num_negatives: int = 15
     """Negatives that are mined per query."""
     depth: int = 25
-    """Documents of each ranking that are reranked."""
+    """Number of documents per query that are reranked."""
     examples: Source | None = None
-    """Few-shot examples in front of the queries of the model that mines first and of the finetuned ones."""
+    """Few-shot examples before the queries, for the model that mines first and for the finetuned embedders."""
     seed: int = 42
     reranker_settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the reranker's finetunes besides learning_rate and label_smoothing."""
+    """Further settings of `finetune_reranker`, such as num_negatives."""
     folder: str = ""
-    """What the names of steps begin with, such as `fold0/`."""
+    """Prefix of all step names, such as `fold0/`."""
     variant: str = ""
-    """Part of the names of steps and rows."""
+    """Name of an ablation, which is a part of its step names and row labels. Empty: the loop itself."""
     train: Output | Step | None = None
-    """Training queries. None: those of `prepared`."""
+    """Training queries. None: the output `train` of `prepared`."""
     new_queries: Step | None = None
     """Queries for which the last models rank the corpus."""
     bm25: bool = True
-    """Whether BM25 ranks too, and is fused with the models by the weights that are best on the held-out queries."""
+    """Whether to rank with BM25 too, and fuse it with the models. The held-out queries choose the weights."""
     knn: bool = True
-    """Whether the documents of the nearest training queries are ranked too, and fused likewise."""
+    """Whether to rank the documents of the nearest training queries too, and fuse them likewise."""
     shared_steps: dict[str, Step] = field(default_factory=dict)
-    """Name -> step with vectors or an evaluation, which several steps and variants use."""
+    """Name -> step with embeddings or an evaluation. All variants of a loop share these steps."""
 
     def build_summary(self, bootstrap: Model, iterations: int, *, ablations: bool = False) -> Summary:
-        """Build the steps of all iterations, and with `ablations` those without a teacher and without mining.
-
-        `bootstrap` mines first. It is also the zero-shot baseline.
-        """
+        """Build the steps of all iterations; with `ablations` also the loop without a reranker and teacher, and without
+        these and mining. `bootstrap` mines in the first iteration, and is the zero-shot baseline."""
         if self.teacher and (self.distillation == "none" or self.mining == "given_scored"):
             unused = "distillation=none" if self.distillation == "none" else "mining=given_scored"
             raise InputError(
@@ -136,7 +135,7 @@ class RetrievalLoop:
 
     @property
     def splits(self) -> list[str]:
-        """The splits that are evaluated. The table shows the first one."""
+        """The splits to evaluate on: test and valid, if they exist. The table shows the first one."""
         return [name for name in ("test", "valid") if name in self.prepared.outputs]
 
     @property
@@ -145,7 +144,7 @@ class RetrievalLoop:
         return self.prepared["valid"] if "valid" in self.splits else None
 
     def _iterate(self, bootstrap: Model, iterations: int) -> tuple[list[Row], dict[str, Output], Systems]:
-        """Return the rows, the last models by kind (embedder, reranker), and their rankings of the new queries."""
+        """Return (rows, kind -> last model, systems that ranked the new queries). Kinds: embedder, reranker."""
         prefix = self.folder + (f"{self.variant.replace(' ', '_')}/" if self.variant else "")
         suffix = f", {self.variant}" if self.variant else ""
         rows = []
@@ -250,21 +249,21 @@ class RetrievalLoop:
     def embed(self, name: str, model: Model, texts: str) -> Step:
         values: dict[str, Any] = {"role": "passage" if texts == "corpus" else "query"}
         if texts != "corpus" and (isinstance(model, Source) or model.step.finished):
-            values["examples"] = self.examples  # models that this run finetuned bring theirs along
+            values["examples"] = self.examples  # models that this run finetunes have them in their folders
         return self._step_once(f"{name}/embed_{texts}", embed.JOB, model=model, texts=self._texts(texts), **values)
 
     def evaluate(self, name: str, model: Model, split: str, **inputs: Any) -> Step:
-        """Rank the corpus by the vectors of a model, and evaluate the ranking."""
+        """Rank the corpus by the embeddings of a model, and evaluate the ranking."""
         inputs["query_embeddings"] = self.embed(name, model, split)
         inputs["corpus_embeddings"] = self.embed(name, model, "corpus")
         return self._evaluate(name, "", split, **inputs)
 
     def evaluate_order(self, name: str, kind: str, split: str, scored: Step | Output, **inputs: Any) -> Step:
-        """Order the first documents of rankings by other scores, and evaluate the result."""
+        """Reorder the top documents of rankings by the scores in `scored`, and evaluate the result."""
         return self._evaluate(name, kind, split, scored=scored, system="reranked", **inputs)
 
     def _evaluate(self, name: str, kind: str, split: str, **inputs: Any) -> Step:
-        """Evaluate a ranking of an iteration. kind: what the ranking is by; empty: the embedder."""
+        """Evaluate a ranking. kind: the system, such as `reranked` or `knn`, for the step's name; empty: embedder."""
         words = filter(None, ("evaluate", kind, "" if split == "test" else split))
         inputs |= {**self._queries(split), "tag": f"{name}_{kind}" if kind else name}
         return self._step_once(f"{name}/{'_'.join(words)}", evaluate_retrieval.JOB, **inputs)
@@ -274,8 +273,8 @@ class RetrievalLoop:
         return self._evaluate(f"{self.folder}bm25", "", split, system="bm25")
 
     def blend(self, name: str, end: str, systems: Mapping[str, Mapping[str, Step]]) -> Step:
-        """Evaluate the fusion of systems on the split that is shown, with the weights that are best on the held-out
-        queries. systems: name -> split -> evaluation; the first is compared with. end: that of the steps' names."""
+        """Fuse systems with weights chosen on the held-out queries, and evaluate the fusion on the split in the table.
+        systems: name -> split -> evaluation; the fusion is compared with the first. end: suffix of the step names."""
         shown = self.splits[0]
         evaluated = {one: (found["valid"], found[shown]) for one, found in systems.items()}
         blended = fuse_evaluations(f"{name}/blend{end}", self.valid, evaluated)
@@ -283,14 +282,14 @@ class RetrievalLoop:
         return self.evaluate_order(name, f"blended{end}", shown, blended["ranking"], before=before)
 
     def rank_by_knn(self, name: str, model: Model, split: str) -> Step:
-        """Rank the documents of the nearest training queries by the vectors of a model, and evaluate the ranking."""
+        """Rank the documents of the nearest training queries, by a model's embeddings, and evaluate the ranking."""
         queries, train = (self.embed(name, model, texts) for texts in (split, "train"))
         inputs = {"query_embeddings": queries, "train": self._texts("train"), "train_embeddings": train}
         return self._evaluate(name, "knn", split, system="knn", **inputs)
 
     def fuse(self, label: str, name: str, model: Model, systems: Mapping[str, Mapping[str, Step]]) -> list[Row]:
-        """Return the row of the systems of a model that are fused with BM25 and the nearest training queries; none
-        without both of these, or without held-out queries."""
+        """Return the row for the fusion of `systems` with BM25 and the nearest training queries, as far as these are
+        enabled. Return no row if neither is, or without held-out queries."""
         added = {"bm25": {split: self.rank_by_words(split) for split in self.splits}} if self.bm25 else {}
         added |= {"knn": {split: self.rank_by_knn(name, model, split) for split in self.splits}} if self.knn else {}
         if not (added and self.valid):
@@ -298,7 +297,7 @@ class RetrievalLoop:
         return [make_row(f"{label}, fused", {self.splits[0]: self.blend(name, "_all", {**systems, **added})})]
 
     def mine(self, name: str, miner_name: str, miner: Model, window: tuple[int, int], i: int) -> Step | Output:
-        """Return the training queries with negatives: mined from the ranking of `miner`, or those of the data."""
+        """Return the training queries with negatives: mined by `miner` in `window`, or given in the data."""
         if self.mining != "each":
             return self._texts("train")
         return step(
@@ -314,19 +313,19 @@ class RetrievalLoop:
         )
 
     def guide(self, miner_name: str, miner: Model) -> dict[str, Any]:
-        """Return the inputs of a finetune that is guided by the model that mined."""
+        """Return the guide's inputs of `finetune_embedder`: embeddings by the model that mined; none if not guided."""
         kinds = {"guide_queries": "train", "guide_corpus": "corpus"} if self.guided else {}
         return {name: self.embed(miner_name, miner, texts) for name, texts in kinds.items()}
 
     def score_with_teacher(self, name: str, mined: Step | Output, teacher: Teacher | None) -> Step | Output:
-        """Add the teacher's scores to mined negatives, if there is a teacher and its scores are used."""
+        """Add the teacher's scores to the mined lists, if there is a teacher and its scores are used."""
         if not teacher or self.distillation == "none" or self.mining == "given_scored":
             return mined
         return teacher.score(name, mined, self.prepared["corpus"])
 
     def make_teacher(self, name: str, merged: Output, reranker: Step, values: Mapping[str, Any]) -> Teacher:
-        """Return the reranker of an iteration as the teacher of the next one, or with `cross_fit` two that are trained
-        on halves of the queries. values: the settings of the reranker's finetune."""
+        """Return the teacher of the next iteration: the reranker of this one, or with `cross_fit` two rerankers, each
+        trained on one half of the queries. values: settings and inputs of `finetune_reranker`."""
         gate = reranker["teacher_gate"]
         if not self.cross_fit:
             return Teacher((merged,), gate)
@@ -338,8 +337,8 @@ class RetrievalLoop:
         return Teacher((found["second"], found["first"]), gate)
 
     def take_model(self, name: str, base: Model, finetuned: Step) -> tuple[Output, Output]:
-        """Return what a finetune made, and the model that it is: the same, or an adapter merged into its base (an empty
-        adapter, where the base was kept)."""
+        """Return (output of a finetuning step, whole model). With method=full both are the model. With LoRA they are
+        the adapter and the merged model (an adapter that changes nothing, if training did not improve on the base)."""
         method = finetuned.config.method
         if method != self.method:
             raise InputError(
@@ -353,7 +352,7 @@ class RetrievalLoop:
         return adapter, merged["model"]
 
     def _distillation(self, teacher: Teacher | None) -> Distillation:
-        """Return the distillation of a finetune: none without a teacher's scores."""
+        """Return the setting `distillation` of a finetuning step: `none` if there are no teacher scores."""
         return self.distillation if teacher or self.mining == "given_scored" else "none"
 
     def _queries(self, split: str) -> dict[str, Any]:

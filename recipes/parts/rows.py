@@ -1,4 +1,4 @@
-"""Rows of the final table of a retrieval loop, and what its evaluations are compared with."""
+"""Rows of a retrieval loop's summary table, and inputs of its evaluations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from ratchet.orchestrator.step import Output, Row, Step
 
 
 def compare(split: str, before: Mapping[str, Step], finetuned: Step) -> dict[str, Any]:
-    """Return the inputs of an evaluation that compare it with one before, and with the model before it was merged."""
+    """Return the inputs of an evaluation of `split`: an earlier evaluation to compare with (`before`), and on `valid`
+    the `selection.json` of the finetune, which has the metric of the model before merging."""
     return {"before": before.get(split), "selection": finetuned["selection.json"] if split == "valid" else None}
 
 
@@ -21,8 +22,8 @@ def make_row(
     merged: Output | None = None,
     judged: Step | None = None,
 ) -> Row:
-    """Return a row of the final table. evaluations: by split, of which the first is shown. Without any, the row has the
-    merged model among its steps. judged: the evaluation that tells what merging cost."""
+    """Return a row of the summary table. evaluations: split -> evaluation; the row shows the first one. If it is empty,
+    the row's last step is the merge. judged: the evaluation that has the metric `merging_cost`."""
     columns = {"loss": finetuned.metric("loss")} if finetuned else {}
     last: Step | None = merged.step if merged else None
     for split, last in list(evaluations.items())[:1]:

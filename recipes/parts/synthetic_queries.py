@@ -1,4 +1,4 @@
-"""Synthetic queries: a causal language model writes them, and those that find their document again are trained on."""
+"""Synthetic queries: a causal language model writes them, and the round trip selects those to train on."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ratchet.recipes.parts.retrieval_loop import Model, RetrievalLoop
 
 
 def add_synthetic_queries(loop: RetrievalLoop, embedder: Model, generator: Model, queries_per_document: int) -> Step:
-    """Return the training queries of a loop with generated ones behind them. The embedder, and the loop's teacher if it
-    has one, decide which of these are kept."""
+    """Return the training queries of a loop, followed by synthetic ones. A synthetic query is kept if the embedder, and
+    the loop's teacher if it has one, rank its document high enough (see `filter_queries`)."""
     name, corpus, train = f"{loop.folder}synthetic", loop.prepared["corpus"], loop.prepared["train"]
     samples = step(f"{name}/prepare", prepare_query_generation.JOB, corpus=corpus, train=train, seed=loop.seed)
     completions = step(

@@ -1,4 +1,4 @@
-"""Rerankers that teach: what they are, and the scores that they give to mined negatives."""
+"""Teachers: rerankers whose scores of the mined lists are distilled."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ratchet.recipes.parts.predictions import score_lists
 
 @dataclass(frozen=True)
 class Teacher:
-    """Rerankers whose scores are distilled. Each is a model, or the address of one behind an API."""
+    """Rerankers whose scores are distilled."""
 
     models: tuple[Source | Output | str, ...]
-    """One, or two: for the queries of the first half of the data and for those of the second."""
+    """Models, or URLs (str) of rerank APIs: one for all queries, or two, for the first and the second half of them."""
     gate: Output | None = None
-    """The decision whether it may teach. None: it may."""
+    """The output `teacher_gate` of a `finetune_reranker` step. None: the teacher is always used."""
 
     def score(self, name: str, mined: Step | Output, corpus: Output) -> Step | Output:
-        """Add the scores to mined negatives."""
+        """Add the teacher's scores to the mined lists."""
         gate = {} if self.gate is None else {"teacher_gate": self.gate}
         if len(self.models) == 1:
             return score_lists(name, self.models[0], mined, corpus, **gate)
@@ -32,7 +32,7 @@ class Teacher:
 
 
 def choose_teacher(name: str) -> Teacher | None:
-    """Convert the recipe parameter `teacher`: empty, the address of an API, or a model."""
+    """Convert the recipe parameter `teacher`: empty, the URL of a rerank API, or a model."""
     if not name:
         return None
     return Teacher((name if name.startswith(("http://", "https://")) else find_model(name),))
