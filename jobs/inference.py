@@ -1,4 +1,4 @@
-"""The settings that all jobs share that run a model without training it."""
+"""Settings and checks shared by the jobs that run a model without training it."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from ratchet.extras import require_extra
 
 @dataclass(frozen=True)
 class InferenceConfig:
-    """Settings of a model's arithmetic."""
+    """Settings of every job that runs a model without training it."""
 
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of weights and arithmetic. `auto` is bfloat16 on GPUs and on CPUs with native bfloat16 arithmetic, so the
-    last digits depend on the kind of machine. The other values give the same result on all CPUs."""
+    """Dtype of weights and arithmetic. `auto`: bfloat16 on GPUs and CPUs with native bfloat16 arithmetic, else float32,
+    so the last digits depend on the kind of machine. The other values give the same result on all CPUs."""
     quantization: Literal["none", "nf4"] = "none"
-    """`nf4` keeps the linear layers in 4 bits: a quarter of the memory, slower, and slightly different results. An
-    adapter is then not merged. It needs the extra `nf4`."""
+    """`nf4`: load the linear layers in 4 bits. This takes a quarter of the memory, is slower, and changes results
+    slightly. An adapter is then not merged. It needs the extra `nf4`."""
 
 
 @dataclass(frozen=True)
 class EngineConfig(InferenceConfig):
-    """Settings of the jobs that vLLM can do too."""
+    """Settings of the jobs that can also run with vLLM."""
 
     engine: Literal["transformers", "vllm"] = "transformers"
-    """`vllm` uses continuous batching, for many texts on GPUs: single-turn questions, embedders without a projection,
-    and rerankers that answer Yes or No. An adapter is merged first."""
+    """`vllm` is faster for many texts on GPUs (continuous batching). It supports single-turn questions, embedders
+    without a projection, and rerankers that answer Yes or No. An adapter is merged into the model first."""
 
 
 def check_adapter(job: str, adapter: Path | None) -> None:
-    """Raise InputError for a folder that is no LoRA adapter."""
+    """Raise InputError if `adapter` is not the folder of a LoRA adapter."""
     if adapter is not None and not (adapter / "adapter_config.json").is_file():
         raise InputError(f"{job}.adapter: {adapter} has no adapter_config.json; expected the folder of a LoRA adapter")
 
 
 def require_onnx(where: str) -> None:
-    """Raise InputError, beginning with `where`, if ONNX models can be neither written nor run."""
+    """Raise InputError, beginning with `where`, if the packages that write and run ONNX models are missing."""
     require_extra(f"{where}: given", "onnx", "onnx", "onnxscript", "onnxruntime")
 
 
 def check_quantization(job: str, quantization: str) -> None:
-    """Raise InputError if weights cannot be quantized here."""
+    """Raise InputError for `nf4` if bitsandbytes is not installed."""
     if quantization == "nf4":
         require_extra(f"{job}.quantization: nf4 given", "nf4", "bitsandbytes")
 
 
 def check_engine(job: str, config: EngineConfig) -> None:
-    """Raise InputError for an engine that is not installed, or for weights that it does not load."""
+    """Raise InputError for an engine or a quantization that is not installed, and for nf4 with vLLM."""
     check_quantization(job, config.quantization)
     if config.engine != "vllm":
         return

@@ -1,4 +1,4 @@
-"""The settings of jobs that replace fields of a model's encoding config or reranker config."""
+"""Settings of jobs that override fields of a model's encoding config or reranker config."""
 
 from __future__ import annotations
 
@@ -21,60 +21,63 @@ from ratchet.orchestrator.job_interface import Parents, Result, Unit
 
 @dataclass(frozen=True)
 class EncodingSettings:
-    """Settings that replace fields of the encoding config."""
+    """Settings that override fields of the encoding config."""
 
     task: str | None = None
-    """One sentence that says what to search for. Replaces `{task}` in the templates. None: the query's own, where the
-    data has tasks, else as in the encoding config."""
+    """Instruction for the embedder, one sentence that says what to search for. It replaces `{task}` in the templates.
+    None: each query's task if the data has tasks, else the task of the encoding config."""
     query_template: str | None = None
-    """Template of queries, with `{text}` and optionally `{task}`; `\\n` is a line break. None: as in the encoding
-    config; with examples, that of bge-en-icl."""
+    """Prompt template of queries, with `{text}` and optionally `{task}`; `\\n` is a line break. None: the template of
+    the encoding config; with few-shot examples and a model without an example template, that of bge-en-icl."""
     passage_template: str | None = None
-    """Template of passages. None: as in the encoding config."""
+    """Prompt template of passages, with `{text}`. None: as in the encoding config."""
     pooling: Literal["cls", "mean", "last_token"] | None = None
-    """None: as in the encoding config."""
+    """How token vectors become a text's vector: the first, the mean, or the last. None: as in the encoding config."""
     normalize: bool | None = None
     """Scale vectors to length 1. None: as in the encoding config."""
     add_eos: bool | None = None
     """Append the end-of-sequence token. None: as in the encoding config."""
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
-    """Longer texts are truncated. None: the limit of the encoding config."""
+    """Maximum length of a text with its template. Longer texts are truncated. None: as in the encoding config."""
     query_max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
-    """Longer queries are truncated, before the template is applied. None: the limit of the encoding config."""
+    """Maximum length of a query before the template is applied. Longer queries are truncated. None: as in the encoding
+    config."""
     example_template: str | None = None
-    """Template of few-shot examples, with `{text}` and `{answer}`. None: the query template, then the answer."""
+    """Template of few-shot examples, with `{text}` and `{answer}`. None: as in the encoding config, or if it has none,
+    the query template followed by the answer."""
     example_query_max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
-    """Longer queries of examples are truncated. None: the limit of the encoding config, 128 by default."""
+    """Maximum length of the query of an example. None: as in the encoding config, 128 by default."""
     example_answer_max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
-    """Longer answers of examples are truncated. None: the limit of the encoding config, 128 by default."""
+    """Maximum length of the answer of an example. None: as in the encoding config, 128 by default."""
 
 
 @dataclass(frozen=True)
 class RerankerSettings:
-    """Settings that replace fields of the reranker config."""
+    """Settings that override fields of the reranker config."""
 
     prompt: str | None = None
-    """The question behind a pair, which a decoder answers, or the instruction. None: the query's own, where the data
-    has prompts, else as in the reranker config."""
+    """The question about a pair that a decoder answers with Yes or No, or the instruction. None: each query's prompt
+    if the data has prompts, else the prompt of the reranker config."""
     query_template: str | None = None
-    """Template of queries, with `{text}`, and `{prompt}` if the prompt stands there; `\\n` is a line break. None: as in
-    the reranker config."""
+    """Template of queries, with `{text}`, and with `{prompt}` if the prompt is part of the query; `\\n` is a line
+    break. None: as in the reranker config."""
     passage_template: str | None = None
     """Template of passages. None: as in the reranker config."""
     separator: str | None = None
     """Text between query, passage and prompt. None: as in the reranker config."""
     answer: str | None = None
-    """One token, whose logit is the score. None: as in the reranker config."""
+    """The answer, such as Yes: a single token. Its logit is the score. None: as in the reranker config."""
     against: str | None = None
-    """One token, whose logit is subtracted. Empty: nothing is. None: as in the reranker config."""
+    """The opposite answer, such as No: a single token. Its logit is subtracted from the score. Empty: no subtraction.
+    None: as in the reranker config."""
     prefix: str | None = None
-    """Text in front of the query. None: as in the reranker config."""
+    """Text before the query. None: as in the reranker config."""
     suffix: str | None = None
     """Text between the prompt and the answer. None: as in the reranker config."""
     max_length: Annotated[int, Ge(8), Unit("tokens")] | None = None
-    """Longer pairs are truncated. None: the limit of the reranker config."""
+    """Maximum length of a pair with its prompt. Longer passages are truncated. None: as in the reranker config."""
     query_max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
-    """Longer queries in a pair are truncated. None: the limit of the reranker config."""
+    """Maximum length of the query in a pair. None: as in the reranker config; if `max_length` is set, half of that."""
 
 
 def resolve_encoding_config(
@@ -86,11 +89,11 @@ def resolve_encoding_config(
     *,
     uses_task: bool = True,
 ) -> EncodingConfig:
-    """Return the encoding config of an adapter or its base, with the settings that are given.
+    """Return the encoding config of an adapter, or of its base, with the given settings applied.
 
-    examples: replace those of the encoding config, which then needs templates for them. None: they stay. uses_task:
-    whether a task that no template has is refused. Raises InputError, beginning with `where`, for such a task, and
-    ModelError for a template without its placeholders."""
+    examples: replace the examples of the encoding config, and set templates for them if it has none. None: keep its
+    examples. uses_task: whether to refuse `settings.task` if no template contains `{task}`, with an InputError that
+    begins with `where`. Raises ModelError for a template without its placeholders."""
     given = read_encoding_config(find_config_folder(base, adapter))
     changes = _find_changes(settings, EncodingSettings)
     if examples is not None:
@@ -109,7 +112,7 @@ def resolve_encoding_config(
 
 
 def resolve_reranker_config(settings: RerankerSettings, base: Path, adapter: Path | None = None) -> RerankerConfig:
-    """Return the reranker config of an adapter or its base, with the settings that are given."""
+    """Return the reranker config of an adapter, or of its base, with the given settings applied."""
     given = read_reranker_config(find_config_folder(base, adapter))
     changes = _find_changes(settings, RerankerSettings)
     asks = [name for name in ("prompt", "separator", "answer", "against", "prefix", "suffix") if name in changes]
@@ -121,7 +124,7 @@ def resolve_reranker_config(settings: RerankerSettings, base: Path, adapter: Pat
 
 
 def list_instructions(settings: EncodingSettings | RerankerSettings, queries: Any) -> list[str]:
-    """Return each row's own task (embedders) or prompt (rerankers), empty for none or if a setting replaces it."""
+    """Return the task (embedders) or prompt (rerankers) of each query; empty for none, or if a setting overrides it."""
     name = "task" if isinstance(settings, EncodingSettings) else "prompt"
     if getattr(settings, name) is not None or name not in queries.column_names:
         return [""] * len(queries)
@@ -129,8 +132,8 @@ def list_instructions(settings: EncodingSettings | RerankerSettings, queries: An
 
 
 def predict_prompts(config: Any, inputs: Any, parents: Parents, role: Role = "query") -> Result:
-    """Say in the plan which preset a job's model has, and whether it uses the instructions of the data (which a parent
-    counts as `tasks` and `prompts`)."""
+    """Describe for the plan, in the result's note, the preset of a job's model, and whether the model uses the data's
+    instructions (counted by the metrics `tasks` and `prompts` of a parent step)."""
     base: Path | None = getattr(inputs, "model", None) or getattr(inputs, "base", None)
     known = parents["lists"].metrics if "lists" in parents else {}
     if base is None:
@@ -161,6 +164,6 @@ def predict_prompts(config: Any, inputs: Any, parents: Parents, role: Role = "qu
 
 
 def _find_changes(settings: Any, kind: type) -> dict[str, Any]:
-    """Return the settings that are given, with line breaks in place of `\\n`."""
+    """Return the settings that are not None, with `\\n` replaced by a line break."""
     given = {field.name: getattr(settings, field.name) for field in fields(kind)}
     return {k: v.replace("\\n", "\n") if isinstance(v, str) else v for k, v in given.items() if v is not None}

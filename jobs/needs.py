@@ -1,8 +1,8 @@
-"""What the steps of models need: memory of each worker, disk, and operations. Estimated at plan time, from config.json.
+"""Estimates, at plan time, of the memory per worker, the disk space and the operations of a step that runs a model.
 
 Lengths are the largest ones that the settings allow, so memory and operations are upper bounds where texts are shorter.
-The memory of a pass is counted by `ratchet.models.footprint`. What is added to it, such as the size of the libraries,
-was measured (`benchmarks/limits/memory.py`).
+The memory of a forward or backward pass is counted by `ratchet.models.footprint` from config.json. The constants below,
+such as the size of the libraries, were measured (`benchmarks/limits/memory.py`).
 """
 
 from __future__ import annotations
@@ -21,33 +21,34 @@ if TYPE_CHECKING:  # it imports torch
     from ratchet.models.footprint import Footprint
 
 LIBRARIES = 0.62e9
-"""Bytes of a worker without a model: Python, torch, transformers and Ray, in training PEFT and DeepSpeed too."""
+"""Bytes of a worker without a model: Python, torch, transformers and Ray; in training also PEFT and DeepSpeed."""
 SHORT_TEXTS = 0.5e9
-"""Bytes of the activations of a few short texts, at most."""
+"""Maximum bytes of the activations of a few short texts."""
 TRAINED = 6
-"""Bytes per trained weight for the bucket in which gradients are added over workers, and for temporaries of Adam."""
-BUCKET = 5e8  # weights whose gradients are added up at a time, as in `ratchet.models.engine.start_engine`
+"""Bytes per trained weight for the bucket in which gradients are summed over workers, and for temporaries of Adam."""
+BUCKET = 5e8  # number of weights whose gradients are summed at a time, as in `ratchet.models.engine.start_engine`
 CUDA = 1.0e9
-"""Bytes of a GPU that the CUDA context and its libraries take, and of the fragments between tensors."""
+"""Bytes of GPU memory for the CUDA context, its libraries, and fragmentation."""
 TEMPLATE = 64
-"""Tokens of a template, a task or a prompt."""
+"""Tokens allowed for a template, a task or a prompt."""
 SMALL = 5 * 10**8
-"""Bytes of a model that is not counted for CPUs. It fits on any machine, and counting takes seconds."""
+"""Bytes of weights below which a model on CPUs is not counted: it fits on any machine, and counting takes seconds."""
 LESS = {
     "inference": ("batch_tokens=4096", "gpus=2", "quantization=nf4"),
     "training": ("micro_batch_size=1", "gradient_checkpointing=true", "quantization=nf4", "zero_stage=3"),
 }
-"""Settings that lower the memory, the least costly first."""
+"""Settings that reduce the memory, the cheapest first."""
 
 
 def add_architecture(result: Result, inputs: Any, parents: Parents) -> Result:
-    """Add, to what is predicted for a job that makes a model of its input `base`, the folder with the architecture."""
+    """Return the predicted result with the metric `architecture`, the folder of the input `base`: a model that the job
+    makes of `base` has the same architecture."""
     folder = find_model("base", inputs, parents)
     return result if folder is None else replace(result, metrics={**result.metrics, "architecture": str(folder)})
 
 
 def find_model(field: str, inputs: Any, parents: Parents) -> Path | None:
-    """Return the folder of a model input, or of one of the same architecture if a step has yet to make it."""
+    """Return the folder of a model input; if a step has yet to make it, a folder of the same architecture."""
     given = getattr(inputs, field)
     if given is None and field in parents and "architecture" in parents[field].metrics:
         given = Path(str(parents[field].metrics["architecture"]))
@@ -66,8 +67,8 @@ def infer(
     rows: int | None = None,
     kept: int = 0,
 ) -> Needs | None:
-    """Return the needs of a job that runs a model. length: tokens of a row. rows: number of rows, if it is known.
-    kept: tokens whose keys and values are kept in generation."""
+    """Return the needs of a job that runs a model without training it. length: tokens per row. rows: number of rows;
+    None: not known. kept: number of tokens whose keys and values are cached in generation."""
     gpus = resources.gpus or 0.0
     if gpus > 1 and not gpus.is_integer():
         raise InputError(f"gpus: {gpus:g} per worker given; expected at most 1, or a whole number")
@@ -114,9 +115,9 @@ def train(
 ) -> Needs | None:
     """Return the needs of a finetuning job.
 
-    length: tokens of a text. tokens: those whose activations a worker keeps at a time. rows: those of an epoch, if
-    known. row_tokens: tokens of a row. passes: forward passes per text. vectors: texts of a step whose vectors are
-    kept. labels: tokens whose logits are kept."""
+    length: tokens per text. tokens: number of tokens whose activations a worker keeps at a time. rows: rows per epoch;
+    None: not known. row_tokens: tokens per row. passes: forward passes per text. vectors: number of embeddings that a
+    training step keeps. labels: number of tokens whose logits are kept."""
     if resources.gpus not in (None, 0, 1):
         raise InputError(
             f"gpus: {resources.gpus:g} per worker given; expected 0 or 1, since a training worker uses one GPU; set"
@@ -132,26 +133,26 @@ def train(
     options |= {"eager": not resources.gpus}
     names = "all-linear" if full else config.target_modules
     one = _measure(folder, kind, lora_r=0 if full else config.lora_r, target_modules=names, **options)
-    # Gradients of all weights, counted below, would hide the activations.
+    # Activations are counted with one LoRA rank: the gradients of all weights, counted below, would hide them.
     active = _measure(folder, kind, lora_r=1, target_modules=names, **options) if full else one
     if one is None or active is None:
         return None
     workers = resources.workers or 1
     sharded = {stage: workers if config.zero_stage >= stage else 1 for stage in (1, 2, 3)}
-    # Moments and master weights in float32, gradients in float32 and in the buffer that adds them up.
+    # Moments and master weights are float32; so are gradients, which are also in the bucket that sums them.
     states, gradients = 12 * one.trained / sharded[1], one.trained * ((4 + TRAINED) / sharded[3] + 4 / sharded[2])
     trained = 0 if full else 4 * one.trained
-    # On CPUs the file of a base in 4 bits stays mapped.
+    # On CPUs the file of a base in 4 bits stays mapped into memory.
     weights = (one.weights if resources.gpus else one.loaded) / sharded[3]
     size = 2 if dtype == "bfloat16" else 4
     gathered = saved = 0.0
     if config.zero_stage == 3:
-        # A layer is whole while it runs, and the next one is fetched; or the head, and its gradient. The gradients of a
-        # bucket are whole until they are added up, in several copies. The first worker saves the whole model.
+        # Not sharded: the layer that runs and the next one, which is prefetched; or the head and its gradient. Also the
+        # gradients of a bucket until they are summed, in several copies. The first worker saves the whole model.
         gathered = max(8 * one.largest, (1 + full) * size * one.head)
         gathered += (5 * size if full else 8) * min(BUCKET, one.trained)
         saved = one.weights * full
-    # Forward passes of a step run one after the other: with checkpointing only their layers' inputs are kept.
+    # The forward passes of a step run one after the other. With checkpointing only the inputs of layers are kept.
     kept = (tokens - counted) * one.layers * one.width * size if config.gradient_checkpointing else 0
     logits = labels * (one.head // max(1, one.width))
     working = active.peak + kept + gathered + 12 * vectors * one.width + 3 * 4 * logits
@@ -166,23 +167,23 @@ def train(
     if config.eval_steps and rows is not None:
         smallest = min(config.batch_size) if isinstance(config.batch_size, tuple) else config.batch_size
         evaluations = -(-config.epochs * -(-rows // smallest) // config.eval_steps)
-    # Three checkpoints, of which one is being written: moments and master weights, the weights, and the best ones. The
-    # models of all evaluations, where they are kept, are in the work folder and in the result.
+    # Three checkpoints, one of them being written, each with moments and master weights, the weights, and the best model.
+    # If the models of all evaluations are kept, they are both in the work folder and in the result.
     model = one.weights if full else 4 * one.trained
     disk = 3 * (12 * one.trained + 2 * model) + 2 * model * evaluations * config.keeps_all
     if not resources.gpus:
         return Needs(0.0, _gb(host + states + max(held, weights + saved)), _gb(disk), operations, LESS["training"])
     offloaded = states * (config.offload != "none") + weights * (config.offload == "parameters")
     device = CUDA + held + states - offloaded
-    # A base is loaded on the host, unless ZeRO-3 loads it layer by layer.
+    # A base is loaded into host memory first, unless ZeRO-3 loads it layer by layer.
     loading = 0 if config.zero_stage == 3 or config.quantization != "none" else one.weights
     host += CUDA + max(offloaded + saved, loading)
     return Needs(_gb(device), _gb(host), _gb(disk), operations, LESS["training"])
 
 
 def merge(folder: Path | None, adapter: Path | None, resources: Resources) -> Needs | None:
-    """Return the needs of merging: the adapter, and the largest layer in float32 a few times, or for the comparison one
-    layer and the activations of a batch. An adapter that is not known is taken to have rank 32."""
+    """Return the needs of merging: the adapter, and the larger of two: some copies of the largest layer in float32, or
+    (for the comparison) a layer and the activations of a batch. adapter: None: an adapter of rank 32 is assumed."""
     if folder is None or _is_small(folder, resources):
         return None
     from ratchet.models.adapters.shard_merge import read_main_dtype
@@ -191,13 +192,13 @@ def merge(folder: Path | None, adapter: Path | None, resources: Resources) -> Ne
     if (one := _measure(folder, "backbone", dtype=dtype, rows=8, length=256, eager=True)) is None:
         return None
     files = [] if adapter is None else adapter.glob("*.safetensors")
-    # Layers are hardly narrower than the hidden states.
+    # Linear layers are at least about as wide as the hidden states.
     held = sum(file.stat().st_size for file in files) or 4 * 32 * 2 * one.multiplied // one.width
     return Needs(0.0, _gb(LIBRARIES + held + max(12 * one.largest, 6 * one.largest + one.peak)), _gb(one.weights))
 
 
 def load_whole(folder: Path | None, adapter: bool, resources: Resources) -> Needs | None:
-    """Return the needs of a job in which several libraries load the whole model on CPUs, one after the other, for a few
+    """Return the needs of a job in which several libraries, one after the other, load the whole model on CPUs for a few
     short texts. adapter: whether one of them merges an adapter, in float32."""
     if folder is None or _is_small(folder, resources):
         return None
@@ -206,15 +207,16 @@ def load_whole(folder: Path | None, adapter: bool, resources: Resources) -> Need
 
 
 def bound_length(limit: int, parents: Parents, field: str, texts: int = 1) -> int:
-    """Return the most tokens of a row of `texts` texts: `limit`, or fewer where the longest text of the data is known.
-    A character is a token at most."""
+    """Return the maximum tokens of a row of `texts` texts: `limit`, or less if the longest text of the data is known.
+    A text has at most as many tokens as characters."""
     longest = count(parents, field, "longest_text")
     return limit if longest is None else min(limit, texts * longest + TEMPLATE)
 
 
 def graph_tokens(config: Any, resources: Resources, texts: int, length: int, *, on_cpu: int = CPU_TOKENS) -> int:
-    """Return the tokens whose activations a worker keeps: those of a micro batch, or as many as fit, of the `texts` of
-    a training step over all workers. on_cpu: the tokens that are kept on CPUs."""
+    """Return the number of tokens whose activations a worker keeps at a time: the tokens of a micro batch, or without
+    that setting, as many as the job keeps. texts: number of texts per training step, over all workers. on_cpu: maximum
+    on CPUs; on GPUs it is `batch_tokens`."""
     own = -(-texts // (resources.workers or 1))
     if resources.micro_batch_size is not None:
         return min(own, resources.micro_batch_size) * length
@@ -222,13 +224,13 @@ def graph_tokens(config: Any, resources: Resources, texts: int, length: int, *, 
 
 
 def count(parents: Parents, field: str, *names: str) -> int | None:
-    """Return the first of these metrics of the step that an input comes from."""
+    """Return the first of the metrics `names` that the step behind an input has; None if it has none of them."""
     metrics = parents[field].metrics if field in parents else {}
     return next((int(metrics[name]) for name in names if name in metrics), None)
 
 
 def _measure(folder: Path, kind: str, **options: Any) -> Footprint | None:
-    """Return the footprint of a model; None for an architecture that does not run without numbers, such as Mamba."""
+    """Return the footprint of a model; None for an architecture that does not run on the meta device, such as Mamba."""
     from ratchet.models import footprint
 
     with suppress(AttributeError, KeyError, NotImplementedError, RuntimeError, ValueError, ModelError):

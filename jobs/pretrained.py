@@ -8,10 +8,10 @@ from ratchet.orchestrator.job_interface import Source
 
 
 def pretrained(name: str) -> Source:
-    """Return the model folder of a path or hub id. All its files enter the fingerprint but `UNUSED_FILES`, and so do
+    """Return the model folder of a path or hub id. The fingerprint contains all its files except `UNUSED_FILES`, and
     the presets that its name selects.
 
-    A hub id is taken from the hub's cache or downloaded. Raises ModelError if neither works."""
+    A hub id is read from the hub's cache, or downloaded. Raises ModelError if neither works."""
     folder = resolve(name)
     families = [found.family for kind in ("embedder", "reranker") if (found := find_preset(folder, kind))]
     return Source(folder, label=name, ignored=UNUSED_FILES, told_by_name=",".join(families))

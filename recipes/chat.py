@@ -38,8 +38,7 @@ def chat(
     num_completions  completions per test chat, for pass@num_completions. 1: greedy decoding
     seed        seed of the split, the order of the training data and the sampling
 
-    Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on.
-    """
+    Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on."""
     file, colon, name = verifier.rpartition(":")
     source = Source.find(file, "verifier") if colon else None
     values: dict[str, Any] = {"task": "chat", "verifier": name, "verifier_file": source, "seed": seed}

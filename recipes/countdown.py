@@ -48,8 +48,7 @@ def countdown(
                 and ends at the last of these steps. Empty: no GRPO
     seed        seed of the tasks, the split, the order of the training data and the sampling
 
-    Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on.
-    """
+    Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on."""
     tasks = data or step("tasks", make_countdown.JOB, seed=seed)["tasks"]
     prepared = prepare_samples("prepare", tasks, test, task="countdown", max_test=max_test, seed=seed)
     model: Source | Output = (

@@ -15,8 +15,7 @@ def embed(*, model: str, texts: str, role: Literal["query", "passage"] = "passag
 
     model       an embedder: a folder, a hub id, or a model of a run (`ratchet models` lists them)
     texts       JSONL, CSV or Parquet with `text` (or `query`) and optionally `id`, or a text file with a text per line
-    role        the prompt template of the model to apply: passage (for documents) or query
-    """
+    role        the prompt template of the model to apply: passage (for documents) or query"""
     prepared = step("prepare", prepare_queries.JOB, queries=Source.find(texts, "texts"))
     vectors = step("embed", embedding.JOB, model=find_model(model), texts=prepared, role=role, npy=True)
     columns = {name: vectors.metric(name) for name in ("rows", "dim", "tokens")}

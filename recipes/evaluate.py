@@ -30,8 +30,7 @@ def evaluate(
     data        queries with their documents, in any format (docs/data.md): BEIR and NanoBEIR folders, pairs, ... If
                 the data has splits, its test split is used, else all of it
     reranker    a model, or the URL of a rerank API, that reranks the top documents of each model, in additional rows
-    depth       number of documents per query that are reranked
-    """
+    depth       number of documents per query that are reranked"""
     if len(set(models)) < len(models):
         raise InputError(f"models: {','.join(models)} given; expected each once; leave one out")
     asked = prepare_evaluation(data)

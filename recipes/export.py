@@ -29,8 +29,7 @@ def export(
     license     the license in the model card, as an identifier of the hub such as apache-2.0
     onnx        also write onnx/model.onnx; for embedders only
     int8        also write onnx/model_int8.onnx (8 bits, for CPUs), and evaluate it and the float32 model on `data`
-    data        queries with their documents, in any format (docs/data.md); given exactly when `int8` is set
-    """
+    data        queries with their documents, in any format (docs/data.md); given exactly when `int8` is set"""
     if int8 != bool(data):
         raise InputError(
             f"export: int8={str(int8).lower()} and data='{data}' given; expected both or none, since it depends on the"

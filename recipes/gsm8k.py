@@ -46,8 +46,7 @@ def gsm8k(
                 and ends at the last of these steps. Empty: no GRPO
     seed        seed of the split, the order of the training data and the sampling
 
-    Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on.
-    """
+    Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on."""
     settings: dict[str, Any] = {"max_train": max_train, "max_test": max_test, "seed": seed}
     prepared = prepare_samples("prepare", data, test, task=task, **settings)
     others: dict[str, Output] = {}

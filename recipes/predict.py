@@ -36,8 +36,7 @@ def predict(*, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm
     bm25        whether BM25 is one of the fused systems; none: if one of the runs used it
 
     Job settings: --set write_predictions.columns=QuestionId_Answer,MisconceptionId and --set write_predictions.top=25
-    set the format; --set fuse.method=rrf fuses by reciprocal ranks.
-    """
+    set the format; --set fuse.method=rrf fuses by reciprocal ranks."""
     runs = [find_run(name) for name in run]
     last = [find_last(one) for one in runs]
     prepared = [one.step("prepare") for one in runs]

@@ -26,8 +26,7 @@ def quickstart(
     base        the model to finetune as embedder and as reranker: a folder or a hub id
     iterations  number of iterations; a second one improves little with so few questions
     reranker    also train a reranker, the teacher of the next iteration; this takes most of the time
-    seed        seed of the questions, the split, mining and training
-    """
+    seed        seed of the questions, the split, mining and training"""
     model = find_model(base)
     return RetrievalLoop(
         step("prepare", prepare.JOB, questions=questions, unseen_fraction=0.25, seed=seed),

@@ -88,8 +88,7 @@ def retriever(
     folds       number of folds of a cross-validation; the table then shows means and standard deviations. 1: none
     test_fraction  fraction of the questions in the test split; 0: no test split. Not used with several folds
     validation_fraction  fraction of the other questions that selects checkpoints; 0: none, the last epoch is kept
-    seed        seed of the split, mining and training
-    """
+    seed        seed of the split, mining and training"""
     datasets, model, miner = find_datasets(data, valid, test), find_model(base), find_model(bootstrap or base)
     if generator and mining != "each":
         raise InputError(

@@ -14,8 +14,7 @@ from ratchet.recipes.parts.models import make_export
 def serve(*, models: Annotated[tuple[str, ...], MinLen(1)]) -> Summary:
     """Export embedders and rerankers for `ratchet serve`, and check them with the installed libraries.
 
-    models      embedders and rerankers: folders, hub ids, or models of runs (`ratchet models` lists them)
-    """
+    models      embedders and rerankers: folders, hub ids, or models of runs (`ratchet models` lists them)"""
     if len(set(models)) < len(models):
         raise InputError(f"models: {','.join(models)} given; expected each once; leave one out")
     found = {name: make_export(f"export{number or ''}", name) for number, name in enumerate(models)}

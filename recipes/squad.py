@@ -50,8 +50,7 @@ def squad(
     method      lora (train a LoRA adapter) or full (train all weights)
     seed        seed of the subsets, the split and the order of the training data
 
-    Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on.
-    """
+    Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on."""
     model = find_model(base)
     sampling: dict[str, Any] = {"max_new_tokens": 96, "seed": seed}
     rows, best = list[Row](), dict[str, Output]()

@@ -40,8 +40,7 @@ def theorems(
                 as these scripts do. Empty: NAME_projection.pt for an adapter named NAME_lora_adapters, else none
     max_length  maximum tokens per statement, in training and for the zero-shot baseline
     baselines   lexical baselines to show as rows: bm25, jaccard
-    seed        seed of the samples, the split and training
-    """
+    seed        seed of the samples, the split and training"""
     papers = find_given(valid=valid, test=test)
     prepared = step("prepare", prepare_papers.JOB, papers=Source.find(data), seed=seed, **papers)
     model: Source | Output = find_model(base)

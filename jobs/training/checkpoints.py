@@ -3,9 +3,9 @@
     work/train/<run>/step-<training steps>-<epoch>-<start>/    engine/, history.json, best/, DIGESTS.json
     work/checkpoint-step-<training step>/                      the model of an evaluation (`FinetuneConfig.keeps_all`)
 
-Both are written elsewhere, synced, and renamed when they are complete. A checkpoint is loaded only if all its files
-match their digests; otherwise the one before is, of which two are kept, or training starts again. No generator state
-is saved: everything that training draws is a function of the seed and the training step (see `loop.seed_generators`).
+Both are written under another name, synced, and renamed when they are complete. A checkpoint is loaded only if all its
+files match their digests; otherwise the previous one is loaded (the last two are kept), or training starts again. No
+generator state is saved: random numbers are a function of the seed and the training step (`loop.seed_generators`).
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ if TYPE_CHECKING:  # it imports the model libraries
     from ratchet.jobs.training.finetuning import FinetuneTask
 
 KEPT = 2
-"""Checkpoints that are kept: the last one, and the one before in case the last one is damaged."""
+"""Number of checkpoints to keep: the last one, and the previous one in case the last one is damaged."""
 
 
 def checkpoint_folder(context: Context, step: int) -> Path:
-    """The folder of the model that was evaluated after a training step, while the job runs."""
+    """Return the folder of the model of the evaluation after a training step, while the job runs."""
     return context.work / f"checkpoint-step-{step}"
 
 
 def run_folder(context: Context, options: FinetuneConfig, workers: int) -> Path:
-    """The folder of a run's checkpoints. Sharded optimizer states fit the number of workers that wrote them, so that
-    with another number the run has another folder and starts again. Those of bfloat16 weights always are."""
+    """Return the folder of a run's checkpoints. Sharded optimizer states fit only the number of workers that wrote
+    them, so the folder name then contains it, and a run with another number starts again. For bfloat16 weights optimizer
+    states are always sharded."""
     is_sharded = options.zero_stage or (options.method, options.dtype) == ("full", "bfloat16")
     name = context.step_id[:32] + (f"-{workers}" if is_sharded else "")
     return context.work.absolute() / "train" / name
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints of a run, the oldest first."""
+    """Return the checkpoints of a run, oldest first."""
     return sorted(folder.glob("step-*"))
 
 
@@ -54,8 +55,8 @@ def read_history(folder: Path) -> TrainHistory:
 
 
 def find_model_damage(context: Context, options: FinetuneConfig, checkpoint: Path) -> str:
-    """Return which model of a chosen step is damaged, among those that a run which resumes from `checkpoint` does not
-    write again. An empty string if none is."""
+    """Return the path of a missing or damaged file in the models of evaluations (`keeps_all`) that a run resumed from
+    `checkpoint` does not write again; an empty string if there is none."""
     evaluated = read_history(checkpoint).evaluated_at if options.keeps_all else []
     folders = [checkpoint_folder(context, step) for step in evaluated]
     found = ((folder.name, find_damage(folder)) for folder in folders)
@@ -70,16 +71,15 @@ class Checkpoints:
     ) -> None:
         self.context, self.options, self.worker, self.task, self.engine = context, options, worker, task, engine
         self.folder = run_folder(context, options, worker.world_size)
-        # Part of the names of checkpoints: restarted workers never write into a folder that was left half written.
+        # Part of checkpoint names, so that restarted workers never write into a half-written folder.
         self.start_id = gather_objects(f"{context.attempt}-{os.urandom(3).hex()}")[0]
-        # The model as it is, until it is part of a checkpoint, and the best one so far.
+        # Folders of the model that was saved last, until it is moved into a checkpoint, and of the best model.
         self.made = self.folder / f"unfinished-model-{self.start_id}"
         self.best: Path | None = None
 
     def save_model(self, is_best: bool, step: int | None) -> None:
-        """Write the model as it is: as the best one, and as the checkpoint of a training step. Called on one worker.
-
-        Models of training steps are in the step's work folder. A restarted worker replaces what it wrote before."""
+        """Write the current model: as the best one if `is_best`, and as the model of a training step unless `step` is
+        None. Called on one worker. A restarted worker replaces what it wrote before."""
         self.made.mkdir(parents=True)
         self.task.save(self.made)
         if step is not None:
@@ -93,9 +93,8 @@ class Checkpoints:
             shutil.rmtree(self.made)
 
     def save(self, history: TrainHistory) -> None:
-        """Write a checkpoint of everything that training depends on. All workers call it at the same training step.
-
-        Each worker writes and hashes its own files; the first one puts them together."""
+        """Write a checkpoint: optimizer state, trained weights, history, best model. All workers call it at the same
+        training step. Each worker writes and hashes its own files, and the first one moves them together."""
         name = f"step-{len(history.loss):08d}-{history.epoch}-{self.start_id}"
         fresh = self.folder / f"unfinished-{name}"
         own = fresh / f"worker-{self.worker.rank}"
@@ -120,8 +119,8 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
 
     def restore(self) -> TrainHistory:
-        """Resume from the last intact checkpoint of this run, else from that of a shorter run with as many workers and
-        the same dtype. Collective."""
+        """Load the last intact checkpoint of this run; else, for a warm start, the checkpoint of a shorter run with the
+        same number of workers and dtype. Return its history, or a new one if there is no checkpoint. Collective."""
         if self.worker.rank == 0:
             for unfinished in self.folder.glob("unfinished-*"):
                 shutil.rmtree(unfinished, ignore_errors=True)
@@ -135,7 +134,7 @@ class Checkpoints:
         return TrainHistory()
 
     def _is_intact(self, folder: Path) -> bool:
-        """Whether a checkpoint can be used. If not, it is removed, and the damage is noted. Collective."""
+        """Return whether a checkpoint is intact. If not, remove it and note the damage. Collective."""
         damage = find_damage(folder, self.worker.rank, self.worker.world_size)
         if self.worker.rank == 0:
             damage = damage or find_model_damage(self.context, self.options, folder)

@@ -1,4 +1,4 @@
-"""The settings that all finetuning jobs share, and their checks at plan time."""
+"""Settings that finetuning jobs share, and their checks at plan time."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from ratchet.models.model_kind import read_object
 from ratchet.orchestrator.job_interface import Parents, Seed, Unit, WarmStart
 
 Distillation = Literal["none", "kl_div", "m3_kd_loss", "margin_mse"]
-"""How a teacher's scores are used; see `ratchet.models.losses.distillation`. The first names are FlagEmbedding's."""
+"""Loss on a teacher's scores; see `ratchet.models.losses.distillation`. `kl_div` and `m3_kd_loss`: as FlagEmbedding."""
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Settings of every training job: the weights that are trained, and the steps of the optimizer."""
+    """Settings of every training job: which weights are trained, and the optimizer."""
 
     learning_rate: Annotated[float, Gt(0)] = 2e-4
     """Peak learning rate, reached after the warm-up."""
     method: Literal["lora", "full"] = "lora"
-    """`full` trains all weights but the head of a decoder that reranks, and writes a model instead of an adapter."""
+    """`lora`: train an adapter. `full`: train all weights (but not the head of a decoder as a reranker), and write a
+    whole model."""
     lora_r: Annotated[int, Ge(1)] = 32
     """LoRA rank."""
     lora_alpha: Annotated[float, Gt(0)] = 64.0
-    """LoRA scaling: the update is multiplied by lora_alpha / lora_r."""
+    """LoRA alpha: the adapter's update is scaled by lora_alpha / lora_r."""
     target_modules: str = "all-linear"
-    """Modules that get LoRA layers: `all-linear`, or names separated by commas."""
+    """Modules that get LoRA layers: `all-linear`, or module names separated by commas."""
     warmup_ratio: Annotated[float, Interval(ge=0, lt=1)] = 0.1
-    """Fraction of all training steps over which the learning rate rises."""
+    """Fraction of all training steps in which the learning rate rises linearly to its peak."""
     warmup_steps: Annotated[int, Ge(0), Unit("training steps")] | None = None
-    """Training steps over which the learning rate rises. None: given by warmup_ratio."""
+    """Number of warm-up steps, instead of warmup_ratio. None: warmup_ratio of all training steps."""
     lr_scheduler_type: Literal["cosine", "linear", "constant"] = "cosine"
     """Decay of the learning rate after the warm-up."""
     weight_decay: Annotated[float, Ge(0)] = 0.01
@@ -44,20 +45,20 @@ class OptimizerConfig:
     max_grad_norm: Annotated[float, Ge(0)] = 1.0
     """Gradient norm above which gradients are clipped. 0: no clipping."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Dtype of weights and arithmetic. auto: bfloat16 where the hardware multiplies it natively. Master weights are
-    float32."""
+    """Dtype of weights and arithmetic. `auto`: bfloat16 if the hardware multiplies it natively, else float32. Trained
+    weights have float32 master weights in both cases."""
     quantization: Literal["none", "nf4"] = "none"
-    """`nf4` trains over a base in 4 bits with double quantization (QLoRA): a quarter of the memory, and slower. It
-    needs the extra `nf4`."""
+    """`nf4`: load the base in 4 bits with double quantization (QLoRA). The base takes a quarter of the memory, and
+    training is slower. Only with method=lora; it needs the extra `nf4`."""
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: a third slower, with much less memory."""
+    """Recompute activations in the backward pass. Training is a third slower and needs much less memory."""
     allow_regression: bool = False
-    """Keep the best new model even if it does not improve on the current best."""
+    """Return the best new model even if it does not improve on the current best."""
     save_steps: Annotated[int, Ge(1), Unit("training steps")] | None = None
-    """Training steps between checkpoints to resume from, besides those after evaluations. None: about every five
+    """Training steps between the checkpoints to resume from. Each evaluation also writes one. None: about every five
     minutes."""
     seed: Seed = 42
-    """Random seed of the adapter's weights, of the order of the data and of sampling."""
+    """Random seed of the new weights of an adapter, the order of the data and the sampling."""
 
 
 @dataclass(frozen=True)
@@ -65,52 +66,54 @@ class FinetuneConfig(OptimizerConfig):
     """Settings of every finetuning job."""
 
     epochs: Annotated[int, Ge(1)] = 4
-    """Passes over the training data. The model with the best `metric` is kept."""
+    """Passes over the training data. The model of the evaluation with the best `metric` is kept."""
     layer_decay: Annotated[float, Interval(gt=0, le=1)] = 1.0
-    """Factor on the learning rate from each layer to the one below it, down to the embeddings; with `method=full`. 1:
-    all layers learn at the same rate."""
+    """Layer-wise learning rate decay, only with method=full: each layer has the learning rate of the layer above it,
+    times this factor, down to the embeddings. 1: the same learning rate for all layers."""
     lora_dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
-    """Dropout on the inputs of LoRA layers. On CPUs it costs up to a tenth of the speed."""
+    """Dropout on the inputs of LoRA layers. On CPUs it makes training up to a tenth slower."""
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
-    """Longer texts are truncated. None: the limit of the encoding config. It is saved with the adapter."""
+    """Maximum length of a text. Longer texts are truncated. Saved with the trained model. None: as in the base."""
     start_from: Literal["base", "current_best"] = "base"
-    """Where training starts: the base, with a new adapter, or the current best adapter or model if there is one. Such
-    an adapter keeps its lora_r, lora_alpha and target_modules: other ones are refused where they are set."""
+    """`base`: train a new adapter on the base, or with method=full the base. `current_best`: continue the current best
+    adapter or model if there is one. A continued adapter keeps its own lora_r, lora_alpha and target_modules; setting
+    other values is an error."""
     metric: str = "map@25"
     """Metric on `valid` that selects the model to keep: map@K, r@K, ndcg@K, p@K, hit@K, mrr or map."""
     keep: Literal["best", "all"] = "best"
-    """`all` keeps the model of each evaluation too: checkpoint-epoch-1 and so on, with eval_steps checkpoint-STEP."""
+    """`all`: also keep the model of each evaluation, as checkpoint-epoch-N, or with eval_steps as checkpoint-STEP."""
     epoch: Annotated[int, Ge(1)] | None = None
-    """Take the model after this epoch instead of the best one, even if nothing improved. None: the best."""
+    """Return the model of this epoch instead of the best one, even if it improves nothing. None: the best model."""
     eval_steps: Annotated[int, Ge(1), Unit("training steps")] | None = None
-    """Training steps between evaluations. None: after each epoch."""
+    """Training steps between evaluations on `valid`. None: evaluate after each epoch."""
     zero_stage: Annotated[int, Interval(ge=0, le=3)] = 1
-    """DeepSpeed ZeRO stage. 0: nothing is sharded, except as with 1 where all weights are trained in bfloat16; 1:
-    optimizer states; 2: gradients too; 3: all weights too, which is slow and meant for bases that do not fit otherwise
-    (not with nf4)."""
+    """DeepSpeed ZeRO stage, which sets what is sharded over workers. 0: nothing (where all weights are trained in
+    bfloat16, stage 1 is used instead). 1: optimizer states. 2: also gradients. 3: also all weights; slow, for bases
+    that do not fit otherwise, and not with nf4."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
-    """What GPUs keep in the memory of the host, which is slow. `optimizer`: the optimizer states, with zero_stage 1 or
-    more; `parameters`: the weights as well, with zero_stage 3."""
+    """What is kept in host memory instead of GPU memory, which is slower. `optimizer`: optimizer states; needs
+    zero_stage 1 or more. `parameters`: also the weights; needs zero_stage 3."""
 
     @property
     def kept_steps(self) -> tuple[int, ...]:
-        """Training steps after which the model is evaluated and kept, where a job has the setting `checkpoints`. Empty:
-        evaluate as eval_steps says, keep the best."""
+        """Training steps after which the model is evaluated and kept: the setting `checkpoints` of jobs that have it.
+        Empty: evaluate by `eval_steps`, and keep the best model."""
         return getattr(self, "checkpoints", ())
 
     @property
     def keeps_all(self) -> bool:
-        """Whether the model of each evaluation is kept while the job runs."""
+        """Whether the work folder keeps the model of each evaluation while the job runs."""
         return self.keep == "all" or bool(self.kept_steps)
 
 
 @dataclass(frozen=True)
 class RankFinetuneConfig(FinetuneConfig):
-    """Settings of finetuning that selects the model by the ranks of held-out rows."""
+    """Settings of finetuning jobs that evaluate rankings of held-out rows."""
 
     significance_level: Annotated[float, Interval(gt=0, le=1)] = 0.05
-    """Largest p-value at which the best model replaces the current best: a paired test over groups of held-out rows,
-    corrected for the choice of the best. 1: any improvement is enough."""
+    """The best new model replaces the current best only if the p-value of its improvement is at most this. The test is
+    paired over groups of held-out rows, and corrected for choosing the best of several evaluations. 1: any improvement
+    is enough."""
 
 
 @dataclass(frozen=True)
@@ -118,20 +121,21 @@ class RetrievalFinetuneConfig(RankFinetuneConfig):
     """Settings of finetuning on queries with positives and negatives."""
 
     batch_size: Annotated[int, Ge(1), Unit("queries")] = 64
-    """Largest number of queries per training step, over all workers. The steps of an epoch are of nearly equal size."""
+    """Maximum number of queries per training step, over all workers. All batches of an epoch are of similar size."""
     num_negatives: Annotated[int, Ge(0)] = 4
-    """Mined negatives per query and training step, sampled anew in each epoch."""
+    """Maximum number of mined negatives per query in a training step, sampled anew in each epoch."""
     label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
-    """Fraction of the target that is spread evenly over all passages. It applies to labels, never to a teacher."""
+    """Fraction of the target probability that is spread evenly over all passages. Applies to the loss on the labels
+    only, not to the teacher's scores."""
     distillation: Distillation = "none"
-    """Learn from a reranker's scores (see `rerank`). `kl_div` adds the KL divergence over each query's own passages to
-    the loss on the labels, `margin_mse` the squared difference of margins; `m3_kd_loss` weights the loss on all
-    passages by them, instead of the labels."""
+    """Loss on the teacher scores that `rerank` wrote. `kl_div`: add the KL divergence over the passages of each query
+    to the loss on the labels. `margin_mse`: add the squared error of the score margins instead. `m3_kd_loss`: instead
+    of the labels, use each passage of a query as its positive, weighted by the teacher's probabilities."""
     distillation_weight: Annotated[float, Gt(0)] = 1.0
-    """Weight of `kl_div` or `margin_mse` beside the loss on the labels."""
+    """Weight of `kl_div` or `margin_mse`, relative to the loss on the labels."""
     teacher_temperature: Annotated[float, Gt(0)] | None = None
-    """Softmax temperature of the teacher's scores. Higher is softer. None: a quarter of the mean difference between its
-    scores of positives and of negatives, which gives teachers of any scale the same mean margin of 4."""
+    """Temperature that divides the teacher's scores; a higher one gives softer targets. None: a quarter of the mean
+    difference between its scores of positives and of negatives, so the mean margin is 4 for teachers of any scale."""
 
 
 @dataclass(frozen=True)
@@ -139,38 +143,39 @@ class RetrievalFinetuneInputs:
     """Inputs of finetuning on queries with positives and negatives."""
 
     base: Path
-    """A Hugging Face model folder. For a reranker a decoder, a cross-encoder, or an encoder, which gets a head."""
+    """A Hugging Face model folder. A reranker's base is a decoder, a cross-encoder, or an encoder (gets a new head)."""
     mined: Path
-    """Queries with positives and negatives, as written by `mine`; for distillation with the scores of `rerank`."""
+    """Queries with positives and negatives, as written by `mine`; for distillation, as written by `rerank`."""
     corpus: Path
-    """Shards of documents with the texts of these ids."""
+    """Shards of documents (columns id and text) that contain all positives and negatives."""
     valid: Path | None = None
-    """Held-out queries with positives. None: the model of the last epoch is kept, and a reranker is no teacher."""
+    """Held-out queries with positives. None: the model of the last epoch is kept, and a reranker is not used as a
+    teacher."""
     ranking: Path | None = None
-    """A ranking of `valid`, as written by `evaluate_retrieval`: the lists that a reranker orders, or from which the
-    `eval_pool` of an embedder is chosen."""
+    """A ranking for `valid`, as written by `evaluate_retrieval`. A reranker is evaluated on the top of its lists; an
+    embedder takes a part of its `eval_pool` from them."""
     current_best: Path | None = None
     """The current best adapter (or model, with method=full), which is kept if training does not improve on it. None:
-    the base; for a base that is no reranker yet, the order of `ranking`."""
+    training has to improve on the base, or if the base is not a reranker yet, on the order of `ranking`."""
 
 
 REFUSED = "teacher_gate"
-"""The metric of `rerank` that says why a teacher was refused."""
+"""Metric of `rerank`, present if the teacher gate refused the teacher; it says why."""
 
 C = TypeVar("C", bound=RetrievalFinetuneConfig)
 
 
 def find_start(config: FinetuneConfig, inputs: Any) -> tuple[Path, Path | None]:
-    """Return where training starts: (the folder of a model, an adapter of it or None for a new one).
+    """Return the start of training: (model folder, adapter to continue or None).
 
-    inputs: `base` and `current_best`, as every finetuning job has."""
+    inputs: has `base` and `current_best`, as the inputs of every finetuning job."""
     current_best = inputs.current_best if config.start_from == "current_best" else None
     return (current_best or inputs.base, None) if config.method == "full" else (inputs.base, current_best)
 
 
 def check_config(job: str, config: FinetuneConfig, base: Path | None, current_best: Path | None = None) -> None:
-    """Raise InputError for settings that exclude each other or need a missing extra, and for an unusable base or
-    current best."""
+    """Raise InputError for settings that exclude each other or need an extra that is not installed, and for an
+    unusable base or current best."""
     check_quantization(job, config.quantization)
     full = config.method == "full"
     one_rate = "1 with method=lora, whose weights all learn at the same rate"
@@ -202,8 +207,8 @@ def check_config(job: str, config: FinetuneConfig, base: Path | None, current_be
 
 
 def check_adapter(job: str, config: FinetuneConfig, adapter: Path | None) -> str:
-    """Return a note of the LoRA settings that the current best adapter, where training starts from it, has instead of
-    the defaults. Raises InputError where a setting is neither the default nor the adapter's."""
+    """Return a note of the LoRA settings that a continued adapter has instead of the defaults; empty if training starts
+    from the base. Raises InputError for a setting that is neither the default nor the adapter's own."""
     if adapter is None or config.method == "full" or config.start_from == "base":
         return ""
     about, notes = read_object(adapter / "adapter_config.json"), list[str]()
@@ -225,7 +230,7 @@ def check_adapter(job: str, config: FinetuneConfig, adapter: Path | None) -> str
 
 
 def check_target_modules(job: str, base: Path, target_modules: str) -> None:
-    """Raise InputError for a name that is not part of any weight of the model."""
+    """Raise InputError for a module name that the model does not have."""
     if target_modules == "all-linear":
         return
     known = {part for name in read_weight_names(base) for part in name.split(".")[:-1] if not part.isdecimal()}
@@ -244,27 +249,27 @@ def check_retrieval_metric(job: str, metric: str) -> None:
 
 
 def require(job: str, config: object, rules: list[tuple[str, bool, str]]) -> None:
-    """Raise InputError for the first of the rules (setting, whether it holds, what is expected) that does not hold."""
+    """Raise InputError for the first rule that does not hold. rules: (setting, whether it holds, expected value)."""
     for name, holds, expected in rules:
         if not holds:
             raise InputError(f"{job}.{name}: {getattr(config, name)} given; expected {expected}")
 
 
 def count_feedable_workers(batch_size: int) -> int:
-    """Return how many workers get a row in every training step. The steps of an epoch are of nearly equal size, so that
-    each has at least half a batch."""
+    """Return the number of workers that get a row in every training step. Batches of an epoch have nearly equal size,
+    so each holds at least half of `batch_size` rows."""
     return max(1, batch_size // 2)
 
 
 def drop_refused_teacher(config: C, parents: Parents) -> C:
-    """Return the config without distillation where `rerank` left the mined lists without scores, since their teacher
-    was refused. It says so by `REFUSED` in its metrics."""
+    """Return the config, without distillation if the teacher gate refused the teacher: the mined lists then have no
+    scores, and the metrics of `rerank` contain `REFUSED`."""
     is_refused = "mined" in parents and REFUSED in parents["mined"].metrics
     return replace(config, distillation="none") if is_refused else config
 
 
 def check_no_adapter(job: str, method: str, inputs: Any, parents: Parents) -> None:
-    """Raise InputError for an adapter to improve on by a model of all weights."""
+    """Raise InputError for an adapter as `current_best` with method=full."""
     if method == "full" and (inputs.current_best is not None or "current_best" in parents):
         raise InputError(
             f"{job}.current_best: an adapter given, with method=full; expected none, since the result is a whole model;"
@@ -280,7 +285,7 @@ def list_training_metrics(config: FinetuneConfig) -> list[str]:
 
 
 def epochs_blocked_by(config: FinetuneConfig) -> str:
-    """Return why training for more epochs cannot continue a run with fewer, or an empty string."""
+    """Return why a finished run with fewer epochs cannot be continued (warm start), or an empty string."""
     if config.lr_scheduler_type != "constant":
         return (
             f"with lr_scheduler_type={config.lr_scheduler_type} the learning rate depends on the number of training"
@@ -296,4 +301,4 @@ def epochs_blocked_by(config: FinetuneConfig) -> str:
 
 
 WARM_START = WarmStart("epochs", epochs_blocked_by)
-"""Training continues a finished run with the same config but fewer epochs."""
+"""Training starts from a finished run with the same config but fewer epochs, where `epochs_blocked_by` allows it."""

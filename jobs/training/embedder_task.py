@@ -28,13 +28,13 @@ from ratchet.orchestrator.job_interface import Resources
 
 
 class EmbedderTask(FinetuneTask):
-    """An embedder with LoRA. A subclass adds the batches, the loss and `evaluate_model`."""
+    """An embedder to train. A subclass adds the batches, the loss and `evaluate_model`."""
 
     def __init__(self, worker: WorkerInfo, config: Any, inputs: Any, resources: Resources) -> None:
-        """config: with EncodingSettings. Else as `FinetuneTask`."""
+        """config: a FinetuneConfig with EncodingSettings. Other arguments: see `FinetuneTask`."""
         super().__init__(worker, config, inputs, resources)
         start, adapter = find_start(config, inputs)
-        # It is saved with what is trained.
+        # Saved with the trained adapter or model.
         encoding_config = resolve_encoding_config(self.job, config, start, adapter, self.list_examples())
         folder = find_config_folder(start, adapter)
         self.encoder = self.load(encoder.load, start, encoding_config=encoding_config, config_folder=folder)
@@ -42,11 +42,11 @@ class EmbedderTask(FinetuneTask):
         self.zero3_sync = Zero3Sync(self.model, self.device, needed=config.zero_stage == 3)
 
     def list_examples(self) -> Sequence[Example] | None:
-        """Return the few-shot examples that are saved for inference; None for queries without examples."""
+        """Return the few-shot examples to save for inference. None: queries have no examples."""
         return None
 
     def evaluate_model(self, model: encoder.Encoder) -> Evaluation:
-        """Evaluate a model on `valid`. Collective."""
+        """Evaluate `model` on `valid`. Collective."""
         raise NotImplementedError
 
     def evaluate_current_best(self) -> Evaluation:
@@ -68,7 +68,7 @@ class EmbedderTask(FinetuneTask):
             self.encoder.encoding_config.write(folder)
 
     def embed_batch(self, rows: list[list[int]], row_ids: np.ndarray) -> Tensor:
-        """Return the vectors of one forward pass, float32 [rows, D] with gradient. row_ids: see
+        """Return the embeddings of one forward pass, float32 [rows, D] with gradient. rows: token ids. row_ids: see
         `DropoutMasks.tokens`."""
         side, filler = self.encoder.encoding_config.padding_side, self.encoder.tokenizer.pad_token_id
         ids_BL, mask_BL = pad(rows, filler, side, self.multiple)
@@ -76,9 +76,9 @@ class EmbedderTask(FinetuneTask):
             return self.encoder.embed(ids_BL.to(self.device), mask_BL.to(self.device)).float()
 
     def embed_rows(self, ids_R: Sequence[list[int]], row_ids_R: np.ndarray, rows: np.ndarray) -> Tensor:
-        """Return the vectors of some rows, float32 [rows, D] with gradient, computed in batches of similar length.
+        """Return the embeddings of `rows`, float32 [rows, D] with gradient, computed in batches of similar length.
 
-        Without rows the model runs too, so that there is a backward pass. Collective under ZeRO-3."""
+        If `rows` is empty, the model still runs once, so that there is a backward pass. Collective under ZeRO-3."""
         groups = self.group_rows([len(ids_R[row]) for row in rows])
         parts = [self.embed_batch([ids_R[i] for i in rows[at]], row_ids_R[rows[at]]) for at in groups]
         vectors = torch.cat(parts) if parts else self.run_filler()[:0].float()
@@ -88,9 +88,10 @@ class EmbedderTask(FinetuneTask):
     def make_parts(
         self, ids_R: Sequence[list[int]], row_ids_R: np.ndarray, gradient: Callable[[Tensor], tuple[Tensor, Tensor]]
     ) -> list[Callable[[], tuple[Tensor, int]]]:
-        """Embed all texts of this worker without gradient. Each part embeds a micro batch again, with gradient.
+        """Return the parts of a training step by gradient caching: embed all texts of this worker without gradient now;
+        each part embeds one micro batch again, with gradient. gradient: see `grad_cache`. Collective.
 
-        See `FinetuneTask.parts`, and `grad_cache` for `gradient`. Collective."""
+        See `FinetuneTask.parts`."""
         lengths = [len(ids) for ids in ids_R]
         batches = self._split_micro_batches(lengths)
         embed = partial(self.embed_rows, ids_R, row_ids_R)
@@ -109,22 +110,22 @@ class EmbedderTask(FinetuneTask):
         return [*groups, *[np.zeros(0, np.int64)] * (wanted - len(groups))]
 
     def run_filler(self) -> Tensor:
-        """Run the forward pass that ZeRO-3 needs from a worker without rows."""
+        """Run a forward pass on a dummy text, which ZeRO-3 needs from a worker without rows."""
         ids_BL = torch.zeros((1, 2), dtype=torch.int64, device=self.device)
         with self.dropout.tokens(ids_BL, ids_BL):
             return self.encoder.embed(ids_BL, torch.ones_like(ids_BL))
 
     def finish_passes(self) -> None:
-        """Wait for the forward passes of all workers. Collective; needed before any other collective."""
+        """Wait for the forward passes of all workers. Collective; must be called before any other collective."""
         with torch.no_grad():
             self.zero3_sync.finish(self.run_filler)
 
     def count_ranks(
         self, query_QD: np.ndarray, relevant: Relevant, own: np.ndarray, own_ND: np.ndarray, **options: Any
     ) -> np.ndarray:
-        """Return the exact rank of every relevant document. Each worker counts over its own documents. Collective.
+        """Return the exact rank of every relevant document, [R]. Each worker counts over its own documents. Collective.
 
-        own: rows of this worker's documents, as given by `split_rows`. options: those of RankCounter."""
+        own: rows of this worker's documents, from `split_rows`. own_ND: their embeddings. options: see RankCounter."""
         first = int(own[0]) if len(own) else 0
         scores_R = np.fmax.reduce(gather_objects(score_relevant(query_QD, relevant, [(first, own_ND)])))
         counter = RankCounter(relevant, scores_R, query_QD=query_QD, device=self.device, **options)

@@ -1,8 +1,8 @@
 """Evaluations on held-out rows, and the decision whether the best model of a training run replaces the current best.
 
 The decision is a paired test over groups of rows, corrected for the choice of the best evaluation on the same rows
-(`ratchet.data.significance.compute_p_value`). A model must also not lose on queries whose labels training has not seen:
-labels can be learned by heart, and the metric over all held-out rows would rise.
+(`ratchet.data.significance.compute_p_value`). The model must also not be worse on queries whose labels are not in the
+training data: memorized labels alone would raise the metric over all held-out rows.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Evaluation:
 
     metrics: dict[str, float]
     sums: dict[str, list[float]] = field(default_factory=dict)
-    """The selecting metric, summed over the rows of each group: of `all` rows, and of those with `unseen` labels. Empty
-    where models are compared by the metric itself."""
+    """`all` -> sums of the selecting metric over the rows of each group; `unseen` -> the same over the rows with unseen
+    labels only. Empty for jobs that compare models by the metric itself."""
 
 
 class HeldOutRows:
-    """The groups of held-out rows, and which have labels that training has not seen."""
+    """The groups of held-out rows, and which rows have labels that are not in the training data."""
 
     def __init__(self, table: pa.Table, group: str = "group") -> None:
         """group: the column that names a row's group; see `number_groups`."""
@@ -40,7 +40,7 @@ class HeldOutRows:
             self.unseen_Q = ~table["seen"].to_numpy(zero_copy_only=False).astype(bool)
 
     def evaluate(self, metric: str, ranks_R: np.ndarray, relevant: Relevant, *names: str) -> Evaluation:
-        """Return the selecting metric and those named, given the ranks of all relevant documents."""
+        """Return the selecting metric and the other metrics `names`, from the ranks of all relevant documents, [R]."""
         wanted = list(dict.fromkeys((metric, *names)))
         ks = sorted({int(name.partition("@")[2]) for name in wanted if "@" in name})
         found = compute_rank_metrics(ranks_R, relevant, ks or [1])
@@ -59,8 +59,9 @@ class HeldOutRows:
 
 
 def decide(config: FinetuneConfig, history: TrainHistory, unit: str) -> tuple[str, float | None]:
-    """Compare the best evaluation of a training run with the start. Return why it does not replace what training
-    started from, an empty string if it does, and the p-value, None if that was not tested. unit: `epoch` or `step`."""
+    """Compare the best evaluation of a training run with the evaluation before training. Return (reason, p-value). The
+    reason says why the new model does not replace the current best; empty: it does. The p-value is None if no test was
+    made. unit: `epoch` or `step`, for the reason."""
     assert history.best is not None
     if not is_better(config.metric, history.evaluations[history.best], history.start):
         return f"no {unit} was better", None

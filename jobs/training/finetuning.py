@@ -1,7 +1,7 @@
-"""Finetuning with a ratchet: train, keep the model that is best on held-out rows, never one worse than before.
+"""Finetuning that never makes the model worse: train, and keep the model that is best on held-out rows.
 
-The model is evaluated during training. The best evaluation is compared with the start; if it is no better, the current
-best adapter (or the base) is kept instead.
+The model is evaluated before and during training. If the best evaluation does not improve on the one before training,
+the current best adapter (or the base) is kept instead.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from ratchet.orchestrator.job_interface import Context, Resources, Result, diges
 
 
 class FinetuneTask:
-    """A model of which an adapter or all weights are trained, with its batches, loss and evaluation. Each worker makes
-    one, from `worker=` and the arguments of `train`. A subclass loads the model, and adds steps, parts and evaluate."""
+    """Base class of training tasks: the model, its batches, loss and evaluation. Each worker constructs one, with
+    `worker=` and the arguments of `train`. A subclass loads the model, and defines `steps`, `parts` and `evaluate`."""
 
     job: ClassVar[str]
     """The name of the job, for errors."""
@@ -45,17 +45,17 @@ class FinetuneTask:
     """A torch module. Parameters that require a gradient are trained, in float32 or in bfloat16 with float32 master
     weights."""
     steps: Sequence[int]
-    """Training steps of each epoch."""
+    """Number of training steps of each epoch."""
 
     def __init__(self, worker: WorkerInfo, config: Any, inputs: Any, resources: Resources) -> None:
-        """config: a FinetuneConfig. inputs: with `base` and `current_best`, as every finetuning job has."""
+        """config: a FinetuneConfig. inputs: has `base` and `current_best`, as the inputs of every finetuning job."""
         self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
         self.device = "cpu" if worker.device == "cpu" else "cuda"
         self.multiple, self.pass_tokens = size_passes(self.device, resources.batch_tokens, training=True)
         self.dropout = DropoutMasks(config.seed)
 
     def load(self, load_model: Callable[..., Any], base: Path, *, zero_stage: int | None = None, **options: Any) -> Any:
-        """Load a model to train. zero_stage: None: that of the config. options: those of `load_model`."""
+        """Load a model to train. zero_stage: None: the setting's. options: further arguments of `load_model`."""
         config = self.config
         options = {"dtype": config.dtype, "device": self.device, "quantization": config.quantization} | options
         stage = config.zero_stage if zero_stage is None else zero_stage
@@ -63,8 +63,8 @@ class FinetuneTask:
             return load_model(base, training=True, **options)
 
     def make_trainable(self, model: Any, **options: Any) -> Any:
-        """Return the model with the weights that are trained: all, or those of an adapter. That is a new one, or the
-        current best where training starts from it.
+        """Return the model to train: itself with method=full, else with an adapter, which is the current best one if
+        training starts from it, or a new one.
 
         options: `modules_to_save` and `task` of `ratchet.models.adapters.lora.attach`."""
         config, current_best = self.config, self.inputs.current_best
@@ -95,48 +95,48 @@ class FinetuneTask:
         return with_adapter
 
     def parts(self, epoch: int, step: int) -> Sequence[Callable[[], tuple[Tensor, int]]]:
-        """Split a training step into parts that fit in memory. Each returns this worker's share of the loss and the
-        number of tokens. The sum over parts, averaged over workers, is the loss of the batch. All workers return the
-        same number of parts."""
+        """Split a training step into parts that fit in memory. Each part runs a forward pass and returns (this worker's
+        share of the loss, number of tokens). The loss of the batch is the sum over parts, averaged over workers. All
+        workers must return the same number of parts."""
         raise NotImplementedError
 
     def evaluate(self) -> Evaluation:
-        """Evaluate the model as it is. All workers take part and return the same."""
+        """Evaluate the model in its current state. Collective; all workers return the same evaluation."""
         raise NotImplementedError
 
     def evaluate_current_best(self) -> Evaluation:
-        """Evaluate the current best, from which training does not start. If it is an adapter, the model has it."""
+        """Evaluate the current best where training starts from the base. If it is an adapter, the model has it now."""
         return self.evaluate()
 
     def evaluate_start(self) -> Evaluation:
-        """Evaluate the current best model. Called on every worker before training, not after a resume."""
+        """Evaluate the model that training must improve on. Called on all workers before training, not on a resume."""
         current_best = self.inputs.current_best
         if current_best is None or self.config.start_from == "current_best":
-            return self.evaluate()  # training starts from the model to improve on
+            return self.evaluate()  # it is the model that training starts from
         if self.config.method == "full":
             return self.evaluate_current_best()
         with other_adapter(self.model, current_best), eval_mode(self.model):
             return self.evaluate_current_best()
 
     def save(self, folder: Path) -> None:
-        """Write what training made. Called on one worker."""
+        """Write the trained adapter or model. Called on one worker."""
         if self.config.method == "full":
             save_weights(self.model, find_start(self.config, self.inputs)[0], folder)
         else:
             lora.save(self.model, folder)
 
     def group_rows(self, lengths: Sequence[int] | np.ndarray) -> list[np.ndarray]:
-        """Return the rows of each forward pass of a part of a training step."""
+        """Group rows of similar length into forward passes. Return the row indices of each pass."""
         overhead = find_overhead(self.device, self.model.config.get_text_config().hidden_size)
         return group_by_length(lengths, self.pass_tokens, self.multiple, overhead)
 
     def split_rows(self, rows: int) -> np.ndarray:
-        """Return the rows that this worker evaluates. They are consecutive."""
+        """Return the indices of the rows that this worker evaluates, a consecutive range of `rows`."""
         return np.array_split(np.arange(rows), self.worker.world_size)[self.worker.rank]
 
 
 def steps_of_epochs(job: str, rows: int, steps: int, epochs: int, worker: WorkerInfo) -> list[int]:
-    """Return the training steps of each epoch. Raises InputError if a worker would have no row in a step."""
+    """Return the number of training steps of each epoch. Raises InputError if a worker would get no row in a step."""
     smallest = rows // steps
     if smallest < worker.world_size:
         raise InputError(
@@ -156,24 +156,24 @@ def run_finetuning(
     pool_rows: np.ndarray | None = None,
     **arguments: Any,
 ) -> tuple[Result, TrainHistory]:
-    """Train, and keep the best model on held-out rows in `context.out`, as `adapter` or `model`, with its metric in
-    `selection.json`; those of other evaluations too (`config.keeps_all`), in `checkpoint-STEP` or
-    `checkpoint-epoch-N`. Without the metric (nothing is held out) the last model is kept.
+    """Train, and write the model that is best on held-out rows to `context.out`: as `adapter` or `model`, with its
+    metric in `selection.json`. If nothing is held out, the last model is written. Models of other evaluations that the
+    config keeps (`config.keeps_all`) are written to `checkpoint-STEP` or `checkpoint-epoch-N`.
 
-    inputs: `base` and `current_best`, as every finetuning job has. base_is_usable: whether the base as it is can be
-    kept; one with a new head cannot. pool_rows: those of the documents that held-out queries are ranked against, where
-    it is not all of the corpus. arguments: those of `task_class` beside `config`, `inputs` and `resources`."""
+    inputs: has `base` and `current_best`. base_is_usable: whether the base itself can be kept; a base that gets a new
+    head cannot. pool_rows: corpus rows that held-out queries are ranked against; None: the whole corpus. arguments:
+    arguments of `task_class` besides `config`, `inputs` and `resources`."""
     current_best: Path | None = inputs.current_best
     config = resolve_dtype(context, config)
     arguments |= {"config": config, "inputs": inputs, "resources": context.resources}
     arguments |= {} if pool_rows is None else {"pool_rows": pool_rows}
     best_folder = context.out / ("model" if config.method == "full" else "adapter")
-    continued = check_adapter(task_class.job, config, current_best)  # a step may have made it since the plan
+    continued = check_adapter(task_class.job, config, current_best)  # at plan time it may not have existed
     history = train(context, config, task_class, arguments, best_folder)
     unit = "step" if config.eval_steps or config.kept_steps else "epoch"
     for number, step in enumerate(history.evaluated_at if config.keeps_all else [], 1):
         if config.keep == "all" or step in config.kept_steps:
-            # Copied, not moved: a run that is killed here finds them again.
+            # Copied, not moved: if the run is killed here, the next attempt needs them.
             made = context.out / (f"checkpoint-{step}" if unit == "step" else f"checkpoint-epoch-{number}")
             shutil.copytree(checkpoint_folder(context, step), made, ignore=shutil.ignore_patterns(digests.NAME))
     assert history.best is not None
@@ -236,8 +236,9 @@ def _curves(history: TrainHistory) -> dict[str, dict[str, list[float]]]:
 
 
 def _keep_start(config: FinetuneConfig, inputs: Any, folder: Path) -> None:
-    """Put the current best into the folder, or for a bare base its weights: as they are, or as an adapter that changes
-    nothing (B is 0, the head the base's). The other files, with what the settings say of texts, stay as they are."""
+    """Replace the trained weights in `folder`: by the current best, or without one by the base's weights. With LoRA the
+    latter means an adapter that changes nothing (B is 0, and a head has the base's weights). Other files, such as the
+    encoding config, are kept."""
     if inputs.current_best is not None:
         shutil.rmtree(folder)
         shutil.copytree(inputs.current_best, folder)
@@ -252,7 +253,7 @@ def _keep_start(config: FinetuneConfig, inputs: Any, folder: Path) -> None:
         for name, value in weights.items():
             if "lora_B" in name:
                 weights[name] = value * 0
-            elif (one := stored.get(name)) is not None:  # of a head, which is trained in full
+            elif (one := stored.get(name)) is not None:  # weights of a head, which is trained in full
                 with safe_open(inputs.base / one.file, "pt") as file:
                     weights[name] = file.get_tensor(one.name).to(value.dtype)
         save_file(weights, folder / lora.WEIGHTS, metadata={"format": "pt"})

@@ -1,7 +1,6 @@
 """The training loop of one worker: task -> engine -> last checkpoint -> training steps, evaluations, checkpoints.
 
-All workers do the same at the same training step. A decision that one worker makes (by its clock, say) is broadcast
-first.
+All workers do the same at the same training step. The first worker broadcasts decisions that depend on its clock.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from ratchet.orchestrator.job_interface import Context, Progress
 from ratchet.orchestrator.job_interface.lost_work import WorkTracker
 
 CHECKPOINT_SECONDS = 300.0
-"""Time between checkpoints within an epoch if save_steps is not given: the most that a kill can cost."""
+"""Time between checkpoints if save_steps is None, and so the most work that is lost when the run is killed."""
 POLL_SECONDS = 5.0
-"""Time between polls. A poll waits for all workers, and a notice comes at least half a minute ahead."""
+"""Time between polls. A poll waits for all workers. A notice comes at least 30 s before the machine is taken away."""
 
 
 def seed_generators(*numbers: int) -> None:
-    """Seed the generators of torch (on all devices), numpy and Python from these numbers.
+    """Seed the global generators of torch (on all devices), numpy and Python from these numbers.
 
-    Data and dropout do not draw from them. What a library draws in a training step is then a function of (seed,
-    training step, worker) too, so a resumed run draws the same, and checkpoints need not hold the states."""
+    Data and dropout do not use them, but libraries may. Their random numbers in a training step are then a function of
+    (seed, training step, worker), so a resumed run draws the same, and checkpoints need no generator states."""
     seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
     torch.manual_seed(seed)
     np.random.seed(seed)
@@ -46,8 +45,8 @@ def seed_generators(*numbers: int) -> None:
 
 
 class PreemptionWatcher:
-    """Polls for preemption notices of spot machines: time for a checkpoint before the machine is taken away. Every
-    worker of a training run has one. find_notice: returns the notice, or something false."""
+    """Polls for preemption notices of spot machines, so that a checkpoint can be written in time. Every worker has one.
+    find_notice: returns the notice, or a false value."""
 
     def __init__(self, find_notice: Callable[[], Any]) -> None:
         self.find_notice = find_notice
@@ -55,7 +54,7 @@ class PreemptionWatcher:
         self.known = False
 
     def is_due(self) -> bool:
-        """Return whether it is time for a poll by this worker's clock. One worker decides for all."""
+        """Return whether a poll is due by this worker's clock. The first worker decides for all."""
         return time.monotonic() - self.polled_at > POLL_SECONDS
 
     def poll(self) -> bool:
@@ -100,7 +99,7 @@ class TrainingLoop:
         self.work_tracker = WorkTracker(context, context.work / "training.progress", "training", "steps")
 
     def _start_engine(self) -> Any:
-        """Return what holds the state of the optimizer, and writes and reads it as DeepSpeed's engine does."""
+        """Return the DeepSpeed engine, or an object with its methods to save, load and release the optimizer state."""
         return engine.start_engine(
             self.task.model,
             learning_rate=self.options.learning_rate,
@@ -127,7 +126,7 @@ class TrainingLoop:
             self.engine.destroy()  # DeepSpeed keeps references to it and to the model
 
     def _evaluate_start(self) -> None:
-        """Evaluate the current best model, unless it was before a resume."""
+        """Evaluate the model that training must improve on, unless the checkpoint has this evaluation."""
         history = self.history
         history.weights = history.weights or list(PeftModel.get_nb_trainable_parameters(self.task.model))
         if not history.start:
@@ -145,7 +144,7 @@ class TrainingLoop:
                 self._save()
 
     def _end_step(self) -> bool:
-        """Count a training step, and evaluate the model where that is due. Returns whether it was."""
+        """Count a training step, and evaluate the model if that is due. Return whether it was evaluated."""
         history = self.history
         history.step += 1
         epoch_ended = history.step == self.task.steps[history.epoch]
@@ -162,7 +161,7 @@ class TrainingLoop:
         return epoch_ended if every is None else done % every == 0 or done == self.total
 
     def _evaluate(self) -> None:
-        """Evaluate the model as it is, and keep it if it is the best so far."""
+        """Evaluate the model in its current state, and save it if it is the best so far."""
         history, done = self.history, len(self.history.loss)
         self._report(f"evaluating after training step {done}", history.loss[-1])
         found = self.task.evaluate()
@@ -185,7 +184,7 @@ class TrainingLoop:
                     self.checkpoints.save_model(is_best, done if self.options.keeps_all else None)
 
     def _step(self) -> bool:
-        """Do one training step. Returns whether a checkpoint is due."""
+        """Do one training step. Return whether a checkpoint is due."""
         history, options = self.history, self.options
         number = len(history.loss)
         seed_generators(options.seed, number, self.worker.rank)
@@ -204,7 +203,7 @@ class TrainingLoop:
         learning_rate = learning_rate_at(number, self.total, options)
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate * group.get("lr_scale", 1.0)
-        # DeepSpeed does not return the norm with ZeRO stage 0, where every worker has the whole gradient.
+        # With ZeRO stage 0 DeepSpeed returns no norm, but every worker has the whole gradient.
         gradients = [weight.grad for weight in self.task.model.parameters() if weight.grad is not None]
         own_norm = float(torch.nn.utils.get_total_norm(gradients)) if gradients and not options.zero_stage else 0.0
         self.engine.step()
@@ -220,7 +219,7 @@ class TrainingLoop:
             )
 
     def _record(self, tokens: float, loss: float, learning_rate: float, norm: float, **others: float) -> None:
-        """Add the numbers of a training step to the history, and report them. others: `TrainHistory.others`."""
+        """Append the values of a training step to the history, and report them. others: `TrainHistory.others`."""
         history = self.history
         history.loss.append(loss)
         history.learning_rate.append(learning_rate)
@@ -235,12 +234,12 @@ class TrainingLoop:
             self._report(f"epoch {history.epoch + 1} of {self.options.epochs}", loss)
 
     def _is_overdue(self) -> bool:
-        """Whether a checkpoint is due by this worker's clock."""
+        """Return whether a checkpoint is due by this worker's clock."""
         return self.options.save_steps is None and time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
 
     def _is_save_due(self, overdue: bool, poll: bool) -> bool:
-        """Whether a checkpoint is due after a training step that is recorded. overdue, poll: whether the first worker's
-        clock asks for a checkpoint, and for a poll."""
+        """Return whether a checkpoint is due after a recorded training step. overdue, poll: whether a checkpoint, or a
+        poll for preemption notices, is due by the clock of the first worker."""
         preempted = poll and self.preemption.poll()
         every = self.options.save_steps
         return preempted or (len(self.history.loss) % every == 0 if every else overdue)

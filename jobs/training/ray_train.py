@@ -2,11 +2,11 @@
 
     train (driver)               one Ray Train run, named after the step; a single worker is the step's own process
       └ TrainingLoop (workers)   task -> engine -> last checkpoint -> training steps -> report
-          └ task                 what is trained: a class of the job, which knows nothing of these files
+          └ task                 model, batches and loss: a class of the job, independent of Ray Train
 
-The rows of a training step depend on (seed, epoch, step) alone, and the loss of a task is scaled so that its mean over
-workers is that of the whole batch. The number of workers therefore changes the result by rounding at most, and a run
-that resumes from a checkpoint does what it would have done. The learning rate is a function of the training step.
+The rows of a training step depend only on (seed, epoch, step), and a task scales its loss so that its mean over workers
+is the loss of the whole batch. The number of workers therefore changes the result by rounding at most. A run that
+resumes from a checkpoint continues as if it had not stopped. The learning rate is a function of the training step.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ from ratchet.orchestrator.job_interface.worker import check_worker, find_existin
 
 START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 WAIT_FOR_ALL_SECONDS = os.environ.get(START_TIMEOUT, "1800")
-"""Time to wait for machines for all workers. An autoscaler may need that long."""
+"""Time to wait for resources for all workers. An autoscaler may need that long."""
 WAIT_FOR_SOME_SECONDS = "60"
-"""Time to wait if fewer workers are enough."""
+"""Time to wait for all workers if fewer are enough (`Resources.min_workers`)."""
 
 RETRYABLE = frozenset(
     ["RuntimeError", "DistBackendError", "DistNetworkError", "OSError", "ConnectionError", "TimeoutError", "EOFError"]
 )
-"""Errors that a worker may raise because another one was lost."""
+"""Names of errors that a worker may raise because another worker was lost."""
 
 
 def train(
     context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any], best: Path
 ) -> TrainHistory:
-    """Train, or resume training, and put what `FinetuneTask.save` wrote at the best evaluation into the folder `best`.
+    """Train, or resume training, and copy the best model (written by `FinetuneTask.save`) into the folder `best`.
 
-    Workers run `TrainingLoop`, or the subclass of it that `task_class` has as its attribute `loop`. Raises what the
-    task raised, and an error of ray.train if workers were lost more often than `context.resources.retries`."""
+    Workers run `TrainingLoop`, or the subclass in the attribute `loop` of `task_class`. Raises the exceptions of the
+    task, and an error of ray.train if workers were lost more often than `context.resources.retries`."""
     failures = 0
     while True:
         resources = _current_resources(context.resources)
@@ -72,14 +72,14 @@ def train(
         try:
             _fit(here, options, task_class, arguments)
         except ControllerError:
-            # A machine is gone and was not replaced, or a worker was lost during start-up.
+            # A machine was lost and not replaced (not a failure: fewer workers go on), or start-up failed.
             failures += _current_resources(context.resources).workers == resources.workers
             if failures > context.resources.retries:
                 raise
             continue
         if (last := _find_finished(here, options)) is not None:
             return _take_results(context, last, best)
-        failures += 1  # the next try resumes from the checkpoint before
+        failures += 1  # the next try resumes from the previous checkpoint
         if failures > context.resources.retries:
             raise ArtifactError(
                 f"step {context.step}: the last checkpoint of the training is damaged, {failures} times; expected its"
@@ -88,7 +88,7 @@ def train(
 
 
 def _take_results(context: Context, checkpoint: Path, best: Path) -> TrainHistory:
-    """Copy the best model, and the state from which a longer run may start. Return the history."""
+    """Copy the best model, and the checkpoint for a warm start of a longer run. Return the history."""
     shutil.copytree(checkpoint / "best", best, dirs_exist_ok=True)
     if context.warm_start_to is not None:
         shutil.rmtree(context.warm_start_to, ignore_errors=True)
@@ -97,14 +97,14 @@ def _take_results(context: Context, checkpoint: Path, best: Path) -> TrainHistor
 
 
 def _current_resources(resources: Resources) -> Resources:
-    """With as many workers as the machines of the cluster hold, where fewer than all are enough."""
+    """Return the resources. If `min_workers` is set, their workers are as many as fit on the cluster's machines."""
     if resources.min_workers is None:
         return resources
     return replace(resources, workers=choose_workers(list_machines(), resources) or resources.min_workers)
 
 
 def _find_finished(context: Context, options: FinetuneConfig) -> Path | None:
-    """Return the last checkpoint of a finished run, or None if it is damaged."""
+    """Return the last checkpoint if it is intact and the training is finished, else None."""
     found = list_checkpoints(run_folder(context, options, context.resources.workers or 1))
     if not found or find_damage(found[-1]) or find_model_damage(context, options, found[-1]):
         return None
@@ -119,7 +119,7 @@ def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments:
         return
     elastic = resources.min_workers is not None
     failure = context.work / f"failure-{context.attempt}.json"
-    # As bytes: Ray Train's controller reads this too, and need not import the model libraries for it.
+    # As bytes, so that Ray Train's controller, which reads this too, does not import the model libraries.
     spec = cloudpickle.dumps((context, options, task_class, dict(arguments), str(failure)))
     loop_config = {"spec": spec, "paths": find_existing_paths(context.work, arguments)}
     install_cleanup()
@@ -150,7 +150,7 @@ def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments:
     try:
         trainer.fit()
     except WorkerGroupError as group:
-        # An InputError of a machine that does not see the folder of the failure file.
+        # A worker that cannot see the folder of the failure file raises an InputError.
         raised = [getattr(failure, "_base_exc", failure) for failure in group.worker_failures.values()]
         raise next((one for one in raised if isinstance(one, InputError)), group) from None
     finally:
@@ -161,7 +161,7 @@ def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments:
 
 
 def _train_here(context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any]) -> None:
-    """Train in this process as the only worker. Ray Train would start seven more, which takes 15 to 20 s on two cores.
+    """Train in this process as the only worker. Ray Train would start seven more processes: 15 to 20 s on two cores.
 
     If the process is lost, the next attempt resumes from the last checkpoint."""
     from ratchet.jobs.training.loop import TrainingLoop  # only workers need it: seconds of imports
@@ -169,27 +169,27 @@ def _train_here(context: Context, options: FinetuneConfig, task_class: type, arg
 
     check_dtype(context)
     gpu = bool(context.resources.gpus)
-    if not torch.distributed.is_initialized():  # by an earlier step: DeepSpeed keeps its groups
+    if not torch.distributed.is_initialized():  # it stays initialised for later steps: DeepSpeed keeps its groups
         store = torch.distributed.HashStore()  # type: ignore[attr-defined]
         torch.distributed.init_process_group("nccl" if gpu else "gloo", store=store, rank=0, world_size=1)
     worker = WorkerInfo(0, 1, "cuda:0" if gpu else "cpu")
     try:
         loop = getattr(task_class, "loop", TrainingLoop)
         loop(context, options, task_class, dict(arguments), worker, _is_node_draining).run()
-    except Exception as error:  # the same error as from another process, with the traceback as text
+    except Exception as error:  # converted as an error of another process, with the traceback as text
         raise error_from_json(error_to_json(error)) from None
     finally:
         release_memory()
 
 
 def _is_node_draining() -> bool:
-    """Return whether this machine is about to be taken away, as Ray Train finds it out."""
+    """Return whether this machine is about to be taken away, by the same source as Ray Train's preemption info."""
     return ray.get_runtime_context().get_node_id() in (ray._private.state.state.get_draining_nodes() or {})
 
 
 def _run_worker(config: dict[str, Any]) -> None:
-    """Run the training loop of one of several workers. An error that would be raised again is written to a file, and a
-    restarted worker returns at once."""
+    """Run the training loop of one of several workers. An error that a retry would raise again is written to a file; if
+    this failure file exists, a restarted worker returns at once."""
     from ratchet.jobs.training.loop import TrainingLoop  # only workers need it: seconds of imports
 
     place = get_context()
@@ -205,6 +205,6 @@ def _run_worker(config: dict[str, Any]) -> None:
         loop = getattr(task_class, "loop", TrainingLoop)
         loop(context, options, task_class, arguments, worker, get_preemption_info).run()
     except Exception as error:
-        if type(error).__name__ not in RETRYABLE or isinstance(error, RatchetError):  # not that of a lost peer
+        if type(error).__name__ not in RETRYABLE or isinstance(error, RatchetError):  # not caused by a lost worker
             write_atomically(Path(failure), error_to_json(error))
-        raise  # others may wait for this worker: Ray ends them
+        raise  # so that Ray ends the other workers, which may wait for this one

@@ -13,19 +13,19 @@ from ratchet.orchestrator.job_interface.job import infer_direction
 
 @dataclass
 class TrainHistory:
-    """The state of a training run. Every checkpoint contains it."""
+    """The history of a training run, from which it resumes. Every checkpoint contains it."""
 
     epoch: int = 0
     step: int = 0
-    """Training steps of the current epoch that are done."""
+    """Number of training steps done in the current epoch."""
     start: dict[str, float] = field(default_factory=dict)
     """Metrics before training."""
     start_sums: dict[str, list[float]] = field(default_factory=dict)
     """`Evaluation.sums` before training."""
     evaluations: list[dict[str, float]] = field(default_factory=list)
-    """`loss` (mean over the training steps since the evaluation before) and the metrics."""
+    """The metrics of each evaluation, and `loss`, the mean over the training steps since the previous evaluation."""
     evaluated_at: list[int] = field(default_factory=list)
-    """Total training steps at each evaluation."""
+    """Number of training steps done at each evaluation."""
     sums: list[dict[str, list[float]]] = field(default_factory=list)
     """`Evaluation.sums` of each evaluation."""
     best: int | None = None
@@ -34,18 +34,18 @@ class TrainHistory:
     learning_rate: list[float] = field(default_factory=list)
     gradient_norm: list[float] = field(default_factory=list)
     others: dict[str, list[float]] = field(default_factory=dict)
-    """Further numbers of each training step, by name, such as the mean reward."""
+    """Name -> additional values, such as the mean reward, one per training step."""
     weights: list[int] = field(default_factory=list)
-    """Numbers of weights that are trained, and of all, as PEFT's `print_trainable_parameters` counts them."""
+    """Number of trained weights, and number of all weights, as PEFT's `print_trainable_parameters` counts them."""
     resumed: list[int] = field(default_factory=list)
-    """Total training steps at each resume from a checkpoint."""
+    """Number of training steps done at each resume from a checkpoint."""
 
 
 def is_better(metric: str, values: Mapping[str, float], than: Mapping[str, float]) -> bool:
-    """Return whether an evaluation is better than another one. The name of the metric tells whether it should be low.
+    """Return whether the evaluation `values` is better than `than`. The name of the metric tells if lower is better.
 
-    Ties, which are common with few held-out rows, are decided by `eval_loss` where it was measured. Without held-out
-    rows there is no metric, and the later evaluation counts as the better one."""
+    Ties, which are common with few held-out rows, are decided by `eval_loss` if it was measured. Without held-out
+    rows there is no metric, and `values` counts as better."""
     if metric not in values:
         return True
     if values[metric] == than[metric] and "eval_loss" in values:
@@ -54,8 +54,8 @@ def is_better(metric: str, values: Mapping[str, float], than: Mapping[str, float
 
 
 def check_steps(config: OptimizerConfig, steps: int) -> None:
-    """Raise InputError if the warm-up is not shorter than the run of that many training steps, and for a checkpoint
-    after the last one."""
+    """Raise InputError for `warmup_steps` that are not less than the total `steps`, and for a checkpoint after the last
+    step."""
     if config.warmup_steps is not None and config.warmup_steps >= steps:
         raise InputError(
             f"warmup_steps: {config.warmup_steps} given, of {steps} steps in all; expected fewer; lower it, or set"
@@ -69,7 +69,7 @@ def check_steps(config: OptimizerConfig, steps: int) -> None:
 
 
 def learning_rate_at(step: int, steps: int, options: FinetuneConfig) -> float:
-    """Return the learning rate of training step 0 <= step < steps: a linear warm-up, then a decay to 0, or constant.
+    """Return the learning rate of training step 0 <= step < steps: linear warm-up, then decay to 0 or constant.
 
     Raises InputError as `check_steps`."""
     check_steps(options, steps)

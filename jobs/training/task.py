@@ -1,4 +1,4 @@
-"""The workers of a training run. Ray Train's controller imports this too, and no model library for it."""
+"""The workers of a training run. Ray Train's controller imports this module, so it imports no model library."""
 
 from __future__ import annotations
 

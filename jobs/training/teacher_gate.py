@@ -1,9 +1,9 @@
 """The teacher gate: a reranker is used as a teacher only if it significantly improves the held-out lists.
 
-`finetune_reranker` writes the gate. `rerank` reads it before it scores lists for distillation; if the gate is closed,
-it hands the lists on as they are and says so in its result, and finetuning jobs learn from the labels alone
-(`ratchet.jobs.training.config.drop_refused_teacher`). A teacher that is worse than its student does harm. Without
-held-out lists nothing shows an improvement, and the gate is closed.
+`finetune_reranker` writes the gate, and `rerank` reads it before it scores lists for distillation. If the gate is
+closed, `rerank` copies the lists without scores, and its result says so; finetuning jobs then learn from the labels
+alone (`ratchet.jobs.training.config.drop_refused_teacher`). The reason: a teacher that is worse than its student does
+harm. Without held-out lists no improvement can be shown, and the gate is closed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ratchet.jobs.training.config import RetrievalFinetuneConfig
 NAME = "teacher_gate.json"
 
 SIGNIFICANCE_LEVEL = 0.05
-"""Largest p-value of a teacher. With a few hundred held-out queries, an improvement of 0.02 MAP may be chance."""
+"""The p-value must be below this. With a few hundred held-out queries, an improvement of 0.02 MAP may be chance."""
 
 TEACHER_MARGIN = 4.0
 """Mean margin of a teacher's scores after division by the temperature. Scores with margins of 3.8, 12.8 and 14.9 were
@@ -28,9 +28,9 @@ distilled best with 3.5 to 5: see docs/results.md."""
 @dataclass(frozen=True)
 class TeacherGate:
     metric: str
-    """Such as map@25."""
+    """Name of the metric, such as map@25."""
     before: float | None
-    """The metric of the held-out lists as they were. None: nothing is held out."""
+    """The metric of the held-out lists before reranking. None: nothing is held out."""
     after: float | None
     """The metric of the same lists, reranked."""
     p_value: float
@@ -59,7 +59,7 @@ def read(folder: Path) -> TeacherGate:
 
 
 def find_teacher_temperature(config: RetrievalFinetuneConfig, triplets: Triplets) -> float:
-    """Return the temperature of the teacher's scores: that of the config, or one for the scale of the scores."""
+    """Return the temperature of the teacher's scores: the setting, or one that makes the margin TEACHER_MARGIN."""
     if config.distillation == "none":
         return 1.0
     return config.teacher_temperature or triplets.teacher_margin / TEACHER_MARGIN

@@ -1,13 +1,13 @@
-"""Curves of a training run while it runs. TensorBoard always gets them:
+"""Live tracking of the curves of a training run. They are always written for TensorBoard:
 
     tensorboard --logdir .ratchet/steps
 
-MLflow and Weights & Biases get them if they are installed and configured by their own environment variables
-(MLFLOW_TRACKING_URI; WANDB_API_KEY or WANDB_MODE). A run that resumes after a kill continues its curves. The result of
-the step contains the curves too, but not these logs.
+They are also sent to MLflow and Weights & Biases, if these are installed and configured by their own environment
+variables (MLFLOW_TRACKING_URI; WANDB_API_KEY or WANDB_MODE). A resumed run continues its curves. The result of the step
+contains the curves too, but not these logs.
 
-Each service is called from a thread of its own, so an outage neither ends nor delays a training: values wait in memory
-until the service answers again, and are given up if it does not at the end of the training.
+Each service is called from its own thread, so an outage neither ends nor delays the training. Values wait in memory
+until the service answers again; they are dropped if it does not answer by the end of the training.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tensorboardX import SummaryWriter
 from ratchet.orchestrator.job_interface import mlflow_runs
 
 QUEUED = 10_000
-"""Calls that wait for a service. Later ones are given up."""
+"""Maximum number of waiting calls per service. Further calls are dropped."""
 
 CLOSE_SECONDS = 20.0
-"""Time that a service has at the end of a training."""
+"""Time that a service gets at the end of a training to take the waiting values."""
 
 LONGEST_WAIT = 60.0
-"""Seconds between two tries, at most. They double from 1 second on."""
+"""Maximum seconds between two tries. The wait starts at 1 second and doubles."""
 
 
 class TensorBoard:
@@ -54,7 +54,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """A run of the experiment MLFLOW_EXPERIMENT_NAME (default `ratchet`). A tag identifies the run."""
+    """An MLflow run in the experiment MLFLOW_EXPERIMENT_NAME (default `ratchet`), found again by a tag."""
 
     def __init__(self, name: str, run_id: str) -> None:
         self.client, self.run_id = mlflow_runs.find_run("ratchet.step", run_id, name)
@@ -72,7 +72,7 @@ class MLflow:
 
 
 class WandB:
-    """A run of the project WANDB_PROJECT (default `ratchet`). Its id is that of the step."""
+    """A W&B run in the project WANDB_PROJECT (default `ratchet`). Its id is the first 32 characters of `run_id`."""
 
     def __init__(self, folder: Path, name: str, run_id: str) -> None:
         import wandb  # an optional dependency
@@ -96,10 +96,10 @@ Sink = TensorBoard | MLflow | WandB
 
 
 class BackgroundSink:
-    """Opens and calls a sink in a thread. Nothing that the sink raises, and no call that hangs, reaches the caller."""
+    """Opens and calls a sink in a thread. Errors and hanging calls of the sink do not affect the caller."""
 
     def __init__(self, name: str, open_sink: Callable[[], Sink], log_file: Path) -> None:
-        """log_file: gets a line for each failure."""
+        """log_file: file to which a line is appended for each failure."""
         self.name, self.open_sink, self.log_file = name, open_sink, log_file
         self.failing = False
         self.calls: queue.Queue[Callable[[Sink], None] | None] = queue.Queue(QUEUED)
@@ -111,7 +111,7 @@ class BackgroundSink:
         self._put(lambda sink: sink.log(step, values))
 
     def close(self, failed: bool) -> None:
-        """Wait until the sink has everything, at most CLOSE_SECONDS. One that is failing is tried once more."""
+        """Wait at most CLOSE_SECONDS until the sink has all values. A failing sink is tried once more."""
         self.closing.set()
         self._put(lambda sink: sink.close(failed))
         self._put(None)
@@ -149,10 +149,10 @@ class BackgroundSink:
 
 
 class Tracker(AbstractContextManager["Tracker"]):
-    """Writes scalars below `folder` (None: nowhere) and to the configured services.
+    """Writes scalars below `folder` and to the configured services. folder: None: nothing is written.
 
-    run_id: identifies the run when it resumes. first_step: the next training step; what an earlier attempt wrote for
-    this step and later ones is hidden. Failures of services are written to `tracking.log` in the folder."""
+    run_id: identifies the run when it resumes. first_step: the next training step; TensorBoard hides the values that an
+    earlier attempt wrote for it and later steps. Failures of services are written to `tracking.log` in the folder."""
 
     def __init__(self, folder: Path | None, name: str, first_step: int, run_id: str) -> None:
         self.sinks: list[BackgroundSink] = []
@@ -171,7 +171,7 @@ class Tracker(AbstractContextManager["Tracker"]):
         return [sink.name for sink in self.sinks if sink.failing]
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Log scalars. Names with a slash are shown in groups. Returns at once."""
+        """Log scalars; return at once. Services group names by the part before a slash."""
         for sink in self.sinks:
             sink.log(step, dict(values))
 

@@ -1,8 +1,8 @@
 """Cleanup of worker groups that failed to start.
 
 If a worker is lost between the creation of its group and the start of training, Ray Train 2.60 keeps the other workers
-and their placement group, and waits for room for a new group: forever, on machines that hold only one. Callbacks that
-are named in RAY_TRAIN_CALLBACKS run in the controller of the training run.
+and their placement group, and waits for resources for a new group. On machines that hold only one group it waits
+forever. Callbacks that are named in RAY_TRAIN_CALLBACKS run in the controller of the training run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VARIABLE = "RAY_TRAIN_CALLBACKS"
 
 
 class WorkerGroupCleanup(WorkerGroupCallback, ControllerCallback):
-    """Shuts a worker group down before the next one starts, and at the end, if Ray Train did not."""
+    """Shuts down a worker group that Ray Train left running, before the next group starts and at the end."""
 
     def __init__(self) -> None:
         self.group: WorkerGroupState | None = None
@@ -41,8 +41,8 @@ class WorkerGroupCleanup(WorkerGroupCallback, ControllerCallback):
 
 
 def install_cleanup() -> None:
-    """Register the cleanup callback for later training runs of this process. It is the first callback, since one that
-    fails keeps those behind it from being called."""
+    """Register the cleanup callback for later training runs of this process. It becomes the first callback, because a
+    callback that fails prevents the calls of those after it."""
     name = f"{__name__}.{WorkerGroupCleanup.__name__}"
     others = [other for other in os.environ.get(VARIABLE, "").split(",") if other and other != name]
     os.environ[VARIABLE] = ",".join([name, *others])

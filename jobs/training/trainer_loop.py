@@ -1,10 +1,10 @@
-"""A training run whose training steps a library's trainer does: a subclass of transformers' Trainer, such as TRL's.
+"""A training loop around a subclass of transformers' Trainer, such as TRL's, which does the training steps.
 
-    TrainerLoop, its callback        evaluations, checkpoints, history, progress: those of TrainingLoop
+    TrainerLoop (TrainerCallback)    evaluations, checkpoints, history and progress, as in TrainingLoop
       └ Trainer, made by the task    batches, loss, optimizer
 
-The trainer writes its own checkpoint (weights, optimizer, training step) where TrainingLoop has DeepSpeed's, into the
-same folders, which are complete or not there. One worker trains.
+Checkpoints have the layout of TrainingLoop's and are also published atomically, but with the trainer's state (weights,
+optimizer, training step) in place of DeepSpeed's. Only one worker trains.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ratchet.models.loading import silence_transformers
 
 
 class TrainerState:
-    """The state of the trainer, with the methods of DeepSpeed's engine that write, read and release it."""
+    """The checkpoint state of the trainer, behind the methods of DeepSpeed's engine that TrainingLoop calls."""
 
     def __init__(self) -> None:
         self.folder: Path | None = None
-        """Where the trainer writes. None: not made yet."""
+        """Folder that the trainer writes its checkpoints into. None: not set yet."""
         self.loaded: Path | None = None
-        """The checkpoint from which it resumes. None: it starts."""
+        """The checkpoint to resume from. None: start from the beginning."""
 
     def save_checkpoint(self, folder: str, tag: str, **options: Any) -> None:
         assert self.folder is not None
@@ -43,18 +43,18 @@ class TrainerState:
         self.loaded = Path(folder) / tag
 
     def destroy(self) -> None:
-        """The trainer ends with its loop."""
+        """Do nothing: the trainer releases its state by itself."""
 
 
 class TrainerLoop(TrainingLoop, TrainerCallback):
-    """Calls the trainer, which calls it back. The trainer logs a training step before it saves."""
+    """Runs the trainer, and is its callback. In each training step the trainer calls `on_log` before `on_save`."""
 
     task: TrainerTask
     seen = 0.0
-    """Tokens that the trainer has seen when a training step begins."""
+    """Number of tokens that the trainer has processed before the current training step."""
 
     def _start_engine(self) -> TrainerState:
-        # Left by DeepSpeed in an earlier step. With it accelerate believes that a launcher started several processes.
+        # DeepSpeed may have set it in an earlier step. accelerate takes it as the sign of a multi-process launcher.
         os.environ.pop("LOCAL_RANK", None)
         return TrainerState()
 
@@ -62,7 +62,7 @@ class TrainerLoop(TrainingLoop, TrainerCallback):
         options, history = self.options, self.history
         if history.epoch == options.epochs:
             return
-        # Beside the checkpoints, on the same disk, and removed at the next start as they are.
+        # On the same disk as the checkpoints, into which it is renamed. `Checkpoints.restore` removes leftovers.
         folder = self.engine.folder = self.checkpoints.folder / f"unfinished-trainer-{self.checkpoints.start_id}"
         trained = [weight for weight in self.task.model.parameters() if weight.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=options.learning_rate, weight_decay=options.weight_decay)
@@ -83,7 +83,7 @@ class TrainerLoop(TrainingLoop, TrainerCallback):
         seed_generators(self.options.seed, state.global_step, 0)
 
     def on_log(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Record a training step, and evaluate the model where that is due. Tell whether a checkpoint is due."""
+        """Record a training step, evaluate the model if that is due, and set `control.should_save`."""
         if "loss" not in (logs := others["logs"]):
             return  # the summary at the end
         before, self.seen = self.seen, state.num_input_tokens_seen
@@ -98,15 +98,15 @@ class TrainerLoop(TrainingLoop, TrainerCallback):
 
 
 class TrainerTask(FinetuneTask):
-    """A task with a trainer."""
+    """A training task whose training steps are done by a Trainer."""
 
     loop = TrainerLoop
 
     def make_trainer(self, folder: Path, optimizers: tuple[Any, Any], callback: TrainerCallback) -> Any:
-        """Return a Trainer of the task's model that logs each training step and does not save by itself. It writes into
-        the folder, and has the optimizer, the learning rate scheduler and the callback."""
+        """Return a Trainer of the task's model that logs each training step and saves only when the callback asks for
+        it. folder: its output folder. optimizers: (optimizer, learning rate scheduler)."""
         raise NotImplementedError
 
     def describe_step(self, logs: Mapping[str, float]) -> dict[str, float]:
-        """Return the further numbers of a training step, such as its mean reward, from what the trainer logged."""
+        """Return additional values of a training step, such as the mean reward, from the trainer's logs."""
         raise NotImplementedError
