@@ -167,7 +167,7 @@ def train(
     if config.eval_steps and rows is not None:
         smallest = min(config.batch_size) if isinstance(config.batch_size, tuple) else config.batch_size
         evaluations = -(-config.epochs * -(-rows // smallest) // config.eval_steps)
-    # Three checkpoints, one of them being written, each with moments and master weights, the weights, and the best model.
+    # Three checkpoints, one of them being written: moments and master weights, the weights, and the best model of each.
     # If the models of all evaluations are kept, they are both in the work folder and in the result.
     model = one.weights if full else 4 * one.trained
     disk = 3 * (12 * one.trained + 2 * model) + 2 * model * evaluations * config.keeps_all

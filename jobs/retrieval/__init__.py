@@ -1,1 +1,1 @@
-"""Jobs on queries, documents and their relevance: prepare, embed, mine, rerank, finetune, merge, evaluate."""
+"""Retrieval jobs: prepare, embed, mine, rerank, finetune, merge, evaluate."""

@@ -1,4 +1,4 @@
-"""Data sets of retrieval as inputs of `prepare`: paths, data sets of the Hugging Face hub, and YAML lists of them."""
+"""Retrieval data sets as inputs of `prepare`: paths, data sets of the Hugging Face hub, and YAML lists of these."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ratchet.models.model_files import is_hub_reachable
 from ratchet.orchestrator.job_interface import Source
 
 KEYS = {"data": "data", "weight": "weight", "task": "instruction", "name": "name"}
-"""Keys of an entry of a list -> what the option behind a path is called."""
+"""Key of an entry in a YAML list -> name of the option behind a path."""
 HUB, LISTS = "hf://", (".yaml", ".yml")
 
 
 def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
-    """Return the inputs of `prepare` and its setting `reading` for the parameters of a recipe.
+    """Return the inputs of `prepare` and its setting `reading` for the recipe parameters data, valid and test.
 
     Each is a path, optionally with options behind it (`pairs.parquet?query=title`), `hf://owner/name?split=train`, or a
     `.yaml` file with a list of these. Only `data` is split and trained on. Raises DataError for a list that cannot be
-    read, and for a data set that is neither in the hub's cache nor can be fetched."""
+    read, and for a hub data set that is not in the cache and cannot be downloaded."""
     found = []
     for name, given in (("data", data), ("valid", valid), ("test", test)):
         entries = [(given, "")] if given or (name == "data" and not test) else []
@@ -40,8 +40,9 @@ def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
 def find_queries(given: str, parameter: str, readings: Sequence[str]) -> dict[str, Any]:
     """Return the input of `prepare_queries` and its setting `reading` for new queries, a path or `hf://owner/name`.
 
-    They are read by the options behind the path and, unless these have a query, template or instruction, by the
-    template and the instruction of the data. readings: those of its parts. Raises InputError where these differ."""
+    The options behind the path apply. Unless one of them is query, template or instruction, the template and the
+    instruction of the data apply too. readings: the options of each data set of the data. Raises InputError if these
+    have different templates or instructions."""
     source, own = _find(given, "", parameter)
     if dict(parse_qsl(own)).keys() & {"query", "template", "instruction"}:
         return {"queries": source, "reading": own}
@@ -55,7 +56,7 @@ def find_queries(given: str, parameter: str, readings: Sequence[str]) -> dict[st
 
 
 def _find(given: str, others: str, parameter: str) -> tuple[Source, str]:
-    """Return the source and its options: those behind the path, and the others."""
+    """Return the source and its options: the options behind the path, followed by `others`."""
     path, _, own = (given, "", "") if os.path.exists(os.path.expanduser(given)) else given.partition("?")
     options = "&".join(text for text in (own, others) if text)
     if path.startswith(HUB):
@@ -64,7 +65,7 @@ def _find(given: str, others: str, parameter: str) -> tuple[Source, str]:
 
 
 def _read_list(path: Path) -> list[tuple[str, str]]:
-    """Return (data, other options) of each entry. Paths are relative to the folder of the file."""
+    """Return (data, other options) of each entry of a YAML list. Paths are relative to the folder of the file."""
     import yaml
 
     found = []
@@ -89,8 +90,8 @@ def _read_list(path: Path) -> list[tuple[str, str]]:
 
 
 def _fetch(name: str, options: str, parameter: str) -> tuple[Source, str]:
-    """Return the Arrow files of a split, from the cache of the library `datasets` or downloaded, and the options with
-    which they are read. The cache comes first, as with models: the data stays the same until it is removed there."""
+    """Return (the Arrow files of a split, the options to read them with). The files come from the cache of the library
+    `datasets` if it has them, else from the hub, as with models. So the data stays the same while it is cached."""
     where, given = f"{parameter}: {HUB}{name}", dict(parse_qsl(options))
     split = given.get("split", {"data": "train", "valid": "validation"}.get(parameter, parameter))
     config, revision = given.get("config"), given.get("revision")

@@ -1,4 +1,4 @@
-"""embed: texts -> vectors, shard by shard."""
+"""embed: compute the embeddings of texts, shard by shard."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parent
 @dataclass(frozen=True)
 class Config(EngineConfig, EncodingSettings):
     role: Literal["query", "passage"] = "passage"
-    """The template of the encoding config that is applied to the texts."""
+    """Prompt template of the encoding config to apply to the texts."""
     storage_dtype: Literal["float32", "float16"] = "float32"
-    """Dtype of the vectors on disk. Searches are as exact as before, on the rounded vectors; `float16` takes half of
-    the space and of the time to read it."""
+    """Dtype of the vectors on disk. `float16` takes half the space and half the time to read. Searches are exact with
+    both, but with `float16` on the rounded vectors."""
     npy: bool = False
-    """Also write `embeddings.npy` (float32 [N, D]) and `ids.txt` (an id per line), for other tools."""
+    """Also write all vectors as `embeddings.npy` (float32 [N, D]) and `ids.txt` (one id per line), for other tools."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Inputs:
     adapter: Path | None = None
     """A LoRA adapter for the model."""
     onnx: Path | None = None
-    """A file of `export_model` that ONNX Runtime runs on CPUs in place of the weights. The rest is the model's."""
+    """An ONNX file of `export_model`, which ONNX Runtime runs on CPUs instead of the model's weights."""
     examples: Path | None = None
-    """Few-shot examples in front of every query: JSON Lines with `query` and `answer`."""
+    """Few-shot examples to put before every query: JSON Lines with `query` and `answer`."""
 
 
 def check(config: Config, inputs: Inputs) -> None:
@@ -55,13 +55,13 @@ def check(config: Config, inputs: Inputs) -> None:
 def find_encoding_config(config: Config, inputs: Inputs) -> EncodingConfig:
     """Return the encoding config with which the texts are embedded."""
     examples = read_examples(inputs.examples) or None
-    # `zero_shot/embed_*.task` is given to the step of the corpus too, whose template seldom has it.
+    # `--set zero_shot/embed_*.task=...` also sets it for the corpus, whose template usually has no {task}.
     uses_task = config.role == "query"
     return resolve_encoding_config("embed", config, inputs.model, inputs.adapter, examples, uses_task=uses_task)
 
 
 def check_vllm(config: Config, inputs: Inputs) -> None:
-    """Raise InputError for what engine `vllm` cannot do. A model that does not exist yet is not checked."""
+    """Raise InputError for a model that vLLM cannot embed with. A model that does not exist yet is not checked."""
     check_engine("embed", config)
     if config.engine == "vllm" and inputs.model is not None and find_encoding_config(config, inputs).projection:
         raise InputError(
@@ -71,7 +71,7 @@ def check_vllm(config: Config, inputs: Inputs) -> None:
 
 
 def check_onnx(config: Config, inputs: Inputs) -> None:
-    """Raise InputError for an ONNX file with settings that it does not follow."""
+    """Raise InputError for an ONNX file with settings that do not apply to it."""
     if inputs.onnx is None:
         return
     require_onnx("embed.onnx")

@@ -1,5 +1,4 @@
-"""evaluate_retrieval: exact metrics over the whole ranking (vectors, BM25, nearest training queries or a reranker), and
-the ranking itself."""
+"""evaluate_retrieval: rank the corpus by vectors, BM25, nearest training queries or a reranker; exact metrics."""
 
 from __future__ import annotations
 
@@ -16,39 +15,39 @@ from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Unit
 @dataclass(frozen=True)
 class Config:
     system: Literal["dense", "bm25", "knn", "reranked"] = "dense"
-    """`dense`: ranked by inner product of the vectors. `bm25`: ranked by words. `knn`: ranked by the nearest training
-    queries, each of which votes for its documents (see `neighbors`). `reranked`: the best documents of another
-    evaluation in the order of a reranker's scores, then all other documents in their previous order."""
+    """What ranks the corpus. `dense`: inner products of the vectors. `bm25`: BM25 on the texts. `knn`: votes of the
+    nearest training queries for their positives (see `neighbors`). `reranked`: the ranking of another evaluation, with
+    its top documents reordered by a reranker's scores."""
     k: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (1, 5, 10, 25, 50, 75, 100)
-    """Cut-offs of the metrics. Ranks are exact over the whole corpus."""
+    """Cut-offs of the metrics. Ranks are exact over the whole corpus, so cut-offs may exceed `top`."""
     top: Annotated[int, Ge(1), Unit("documents")] = 100
-    """Documents per query in `run.trec` and in `ranking/`, the input of `rerank`."""
+    """Number of documents per query that are written to `run.trec` and `ranking/`, the input of `rerank`."""
     dims: tuple[Annotated[int, Ge(1)], ...] = ()
-    """For `dense`: also rank by the first so many dimensions alone (see `matryoshka_dims` of `finetune_embedder`), and
-    by the whole vectors among the `rescore` documents that these find. The table compares them."""
+    """For `dense`: numbers of leading dimensions to evaluate as well, such as 64,128 (see `matryoshka_dims` of
+    `finetune_embedder`): alone, and with the top `rescore` documents reordered by the whole vectors."""
     rescore: Annotated[int, Ge(1), Unit("documents")] = 200
-    """Documents of a search in few dimensions that are ordered again by the whole vectors."""
+    """For `dims`: number of documents per query that are reordered by the whole vectors."""
     neighbors: Annotated[int, Ge(1), Unit("queries")] = 20
-    """For `knn`: the number of training queries that vote. Each has the weight by which its inner product is above that
-    of the first one that does not vote (after Dudani 1976, "The distance-weighted k-nearest-neighbor rule")."""
+    """For `knn`: number of training queries that vote. The weight of a vote is that query's inner product minus that
+    of the nearest one that does not vote (after Dudani 1976, "The distance-weighted k-nearest-neighbor rule")."""
     num_cases: Annotated[int, Ge(0)] = 6
-    """Queries shown in the report with the documents retrieved for them, if there is a `before`."""
+    """Number of queries that the report shows with their retrieved documents, if `before` is given."""
     case_documents: Annotated[int, Ge(0)] = 5
-    """Documents shown per query."""
+    """Number of documents that the report shows per query."""
     tag: str = "ratchet"
     """Name of the system in `run.trec` and in the report."""
 
 
 WITH_INTERVAL = ("map@25", "r@25", "ndcg@10", "mrr", "map")
-"""Metrics that are reported with the half width of their 95 % confidence interval: `map@25/interval`."""
+"""Metrics whose 95 % confidence interval is reported too, as its half width, such as `map@25/interval`."""
 
 
 @dataclass(frozen=True)
 class Inputs:
     queries: Path
-    """Shards of queries with their positives. With the columns of `ratchet.data.tables.HELD_OUT`, queries with a
-    positive of a training query and those without have metrics of their own too (`seen/map@25`, `unseen/map@25`), and
-    the intervals are those of groups."""
+    """Shards of queries with their positives. With the columns of `ratchet.data.tables.HELD_OUT`, metrics are reported
+    also for seen and unseen queries separately (`seen/map@25`, `unseen/map@25`: with and without a positive of a
+    training query), and intervals take groups into account."""
     corpus: Path
     """Shards of documents."""
     query_embeddings: Path | None = None
@@ -60,12 +59,12 @@ class Inputs:
     train_embeddings: Path | None = None
     """For `knn`: vectors of `train`."""
     before: Path | None = None
-    """Another evaluation of the same queries to compare with."""
+    """Another evaluation of the same queries, to show in the report how their documents changed."""
     scored: Path | None = None
-    """For `reranked`: the `ranking/` of another evaluation with the scores of a reranker."""
+    """For `reranked`: the `ranking/` of another evaluation with a reranker's scores, as written by `rerank`."""
     selection: Path | None = None
-    """The `selection.json` of the finetune whose merged model is evaluated, on its held-out rows: adds what merging
-    cost."""
+    """The `selection.json` of the finetuning step whose merged model is evaluated on its held-out queries. Adds the
+    metric `merging_cost`: the selecting metric before merging minus after merging."""
 
 
 def check(config: Config, inputs: Inputs) -> None:

@@ -1,4 +1,4 @@
-"""finetune_embedder: train an embedder, by LoRA or all its weights, with in-batch and mined negatives."""
+"""finetune_embedder: finetune an embedder (LoRA or all weights) with in-batch and mined negatives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ratchet.models.model_kind import check_embedder, read_config
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
 
 CPU_GRAPH = 2**15 * 6 * 384
-"""Tokens of a training step on CPUs whose activations are all kept, times layers and their dimensions: about 8 GB."""
+"""On CPUs: maximum of tokens x layers x hidden size whose activations are kept at a time, about 8 GB."""
 TEMPLATE_TOKENS = 32
 """Estimated tokens of a template and a task. The exact number is checked when the model is loaded."""
 
@@ -27,42 +27,42 @@ TEMPLATE_TOKENS = 32
 @dataclass(frozen=True)
 class Config(EncodingSettings, training.RetrievalFinetuneConfig):
     batch_size: Annotated[int, Ge(2), Unit("queries")] = 64
-    """Largest number of queries per training step, over all workers. The steps of an epoch are of nearly equal size."""
+    """Maximum number of queries per training step, over all workers. All batches of an epoch are of similar size."""
     temperature: Annotated[float, Gt(0)] = 0.02
-    """Softmax temperature of the similarities."""
+    """Temperature of the softmax over the similarities (1 / `scale` of sentence-transformers)."""
     final_temperature: Annotated[float, Gt(0)] | None = None
-    """Temperature of the last training step, approached by the same factor in each step. None: `temperature`
-    throughout."""
+    """Temperature in the last training step. The temperature changes from `temperature` to this value by the same
+    factor in each step. None: constant."""
     matryoshka_dims: tuple[Annotated[int, Ge(1)], ...] = ()
-    """Also train the first so many dimensions to be vectors of their own, such as 64,128: the loss is the mean over all
-    of them and the whole vectors (Kusupati et al. 2022, "Matryoshka representation learning")."""
+    """Numbers of leading dimensions to train as embeddings too, such as 64,128. The loss is the mean over these and the
+    whole vectors (Kusupati et al. 2022, "Matryoshka representation learning")."""
     in_batch_negatives: bool = True
-    """Use the passages of all other queries of the batch, on all workers, as negatives too."""
+    """Also use the passages of all other queries of the batch, on all workers, as negatives."""
     false_negative_mask: bool = True
-    """Mask negatives that are known positives of the query, that mining suspects to be unlabelled ones (see the margins
-    of `mine`), or that have the text of its positive or of the query."""
+    """Mask negatives that are labelled positives of the query, suspected false negatives (see the margins of `mine`),
+    or have the same text as its positive or the query."""
     eval_pool: Annotated[int, Ge(1), Unit("documents")] | None = 1024
-    """Documents that `valid` is ranked against during training, where the corpus has more: the positives, the first
-    ones of `ranking`, and random ones. Metrics are then higher than over the whole corpus. None: all of the corpus."""
+    """Number of documents that `valid` is ranked against during training, if the corpus has more: all positives, top
+    documents of `ranking`, and random ones. Metrics are then higher than over the corpus. None: the whole corpus."""
     guide_margin: Annotated[float, Interval(ge=-2, le=2)] = 0.0
-    """With a guide: negatives whose cosine to the query is above that of the positive, less this margin, are masked."""
+    """With a guide: mask negatives whose cosine similarity to the query is above that of the positive minus this."""
     num_examples: Annotated[int, Ge(0)] = 0
-    """Largest number of few-shot examples before a query in training. Each query gets 0 to so many, sampled from other
-    training queries anew in each epoch."""
+    """Maximum number of few-shot examples before a query in training. Each query gets a random number of them, from 0
+    to this maximum, which are sampled from other training queries anew in each epoch."""
     num_fixed_examples: Annotated[int, Ge(0)] = 0
-    """Few-shot examples that are saved with the adapter for inference: the same before every query."""
+    """Number of few-shot examples to draw and save for inference, where all queries get them. At most num_examples."""
 
 
 @dataclass(frozen=True)
 class Inputs(training.RetrievalFinetuneInputs):
     guide_queries: Path | None = None
-    """Embeddings of the training queries by a guide, a model that tells which passages of a batch are probably
-    unlabelled positives (Solatorio 2024, "GISTEmbed"), such as the model that mined. None: no guide."""
+    """Embeddings of the training queries by a guide, such as the model that mined: a model whose similarities tell
+    which passages of a batch are probably unlabelled positives (Solatorio 2024, "GISTEmbed"). None: no guide."""
     guide_corpus: Path | None = None
     """Embeddings of the corpus by the guide."""
     examples: Path | None = None
-    """Few-shot examples that are saved with the adapter for inference, instead of `num_fixed_examples` drawn ones:
-    JSON Lines with `query` and `answer`."""
+    """Few-shot examples to save with the model for inference, instead of `num_fixed_examples` drawn ones: JSON Lines
+    with `query` and `answer`."""
 
 
 def check(config: Config, inputs: Inputs) -> None:
@@ -83,7 +83,7 @@ def check(config: Config, inputs: Inputs) -> None:
     check_dims(job, config, inputs.base)
     fixed = read_examples(inputs.examples)
     start, adapter = training.find_start(config, inputs)
-    known = config.start_from == "base" or inputs.current_best is not None  # else it may yet bring a template along
+    known = config.start_from == "base" or inputs.current_best is not None  # else the adapter may have a template
     examples = list_examples(config, fixed)
     found = resolve_encoding_config(job, config, start, adapter, examples, uses_task=known)
     each = found.example_query_max_length + found.example_answer_max_length
@@ -97,7 +97,7 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 def check_dims(job: str, config: Config, base: Path) -> None:
-    """Raise InputError for dimensions that do not rise, or that the vectors of the base do not have."""
+    """Raise InputError for `matryoshka_dims` that are not ascending, or not less than the base's dimensions."""
     if not (dims := config.matryoshka_dims):
         return
     size = int(read_config(base).get("hidden_size", 0))
@@ -113,8 +113,8 @@ def check_dims(job: str, config: Config, base: Path) -> None:
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Say which prompts are used, and the architecture. Raises DataError where the data is only evaluated, and
-    InputError for half a guide."""
+    """Return a note on the prompts, and the architecture. Raises DataError for data without training queries, and
+    InputError for inputs that are given without their counterpart."""
     guide = [name for name in ("guide_queries", "guide_corpus") if name in parents or getattr(inputs, name)]
     if len(guide) == 1:
         raise InputError(
@@ -134,7 +134,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 
 def list_examples(config: Config, fixed: Sequence[Example]) -> Sequence[Example] | None:
-    """Return the examples for inference; None where queries have none, in training neither."""
+    """Return the examples to save for inference. None: queries have no examples, neither in training."""
     return fixed if config.num_examples or fixed else None
 
 

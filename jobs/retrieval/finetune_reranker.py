@@ -1,6 +1,6 @@
-"""finetune_reranker: train a reranker, by LoRA or all its weights, on groups of one positive and mined negatives.
+"""finetune_reranker: finetune a reranker (LoRA or all weights) on groups of one positive and mined negatives.
 
-The model with the best metric of reranked held-out lists is kept.
+The model with the best metric on reranked held-out lists is kept.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from ratchet.jobs.training import config as training
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
 
 MICRO_BATCH_SIZE = 8
-"""Queries whose groups are in memory at once if the resources do not set micro_batch_size."""
+"""Number of queries whose groups are in memory at once, if the resource micro_batch_size is None."""
 
 
 @dataclass(frozen=True)
 class Config(RerankerSettings, training.RetrievalFinetuneConfig):
     num_negatives: Annotated[int, Ge(1)] = 15
-    """Mined negatives per query and training step, sampled anew in each epoch."""
+    """Maximum number of mined negatives per query in a training step, sampled anew in each epoch."""
     half: Literal["both", "first", "second"] = "both"
-    """Queries that are trained on. Queries of a group (a question) are in one half, by a hash of its name."""
+    """Half of the queries to train on, for cross-fitting (see `rerank.half`). Queries of a group are in one half."""
     loss: Literal["softmax", "lambdarank"] = "softmax"
-    """Loss on the labels: the cross-entropy of the positive among its group, or LambdaRank's, which weights each
-    negative by what exchanging it with the positive would change in NDCG."""
+    """Loss on the labels. `softmax`: cross-entropy of the positive against the negatives of its group. `lambdarank`:
+    weights each negative by the change of NDCG if it swapped ranks with the positive."""
     depth: Annotated[int, Ge(2), Unit("documents")] = 25
-    """Number of documents of each held-out list that are reranked."""
+    """Number of documents of each held-out list that are reranked in evaluations."""
 
 
 Inputs = training.RetrievalFinetuneInputs
@@ -49,7 +49,7 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Say which prompts are used, and the architecture."""
+    """Return a note on the prompts, and the architecture."""
     return needs.add_architecture(predict_prompts(config, inputs, parents), inputs, parents)
 
 

@@ -17,13 +17,13 @@ from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, R
 @dataclass(frozen=True)
 class Config:
     probes: Annotated[int, Ge(2), Unit("texts")] = 32
-    """Texts of the corpus on which the base with its adapter and the merged model are compared: of each the first 256
-    characters."""
+    """Number of texts of the corpus on which the base with its adapter and the merged model are compared. Only the
+    first 256 characters of a text are used."""
     tolerance: Annotated[float, Gt(0)] = 1e-2
-    """Largest difference between the two: of cosine similarities for embedders, of scores relative to their spread for
-    rerankers. Weights in bfloat16 cannot agree better than about 1e-3."""
+    """Maximum difference between the two. For embedders: 1 - cosine similarity of their vectors. For rerankers:
+    difference of scores, relative to the standard deviation. Weights in bfloat16 differ by about 1e-3 anyway."""
     allow_unchanged: bool = False
-    """Accept an adapter that changes nothing, as finetuning keeps it if training did not improve on the base."""
+    """Accept an adapter that changes nothing. Finetuning writes such an adapter if it did not improve on the base."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Inputs:
     adapter: Path
     """A LoRA adapter of this base."""
     corpus: Path
-    """Shards of texts from which the probes are taken."""
+    """Shards of texts. The probes are the first texts of the first shard."""
     projection: Path | None = None
-    """A file of `torch.save` with the state dict of a linear layer after the pooling, as the theorem scripts of CITER
-    write it beside an adapter. The merged model embeds as they do."""
+    """A state dict of a linear layer after the pooling, saved by `torch.save`, as the theorem scripts of CITER write it
+    beside an adapter. The merged model then embeds as these scripts do."""
 
 
 def check(config: Config, inputs: Inputs) -> None:
@@ -49,7 +49,7 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Name the base that the adapter says it was trained on: an adapter fits all models of one shape."""
+    """Return a note with the base named in the adapter, since an adapter fits any model of the same shape."""
     about = {} if inputs.adapter is None else read_object(inputs.adapter / "adapter_config.json")
     base = about.get("base_model_name_or_path")
     note = f"the adapter was trained on {base}" if base else ""

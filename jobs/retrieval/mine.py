@@ -1,8 +1,8 @@
-"""mine: rank the corpus for each training query -> hard negatives.
+"""mine: rank the corpus for each training query, and draw hard negatives from the ranking.
 
 The mined shards have the columns of `ratchet.data.tables.MINED` and three more: `random_fill` (the number of negatives,
-at the end of the list, that were drawn from the whole corpus), `suspects` and `suspect_scores` (documents of the window
-that were too similar to the query, perhaps unlabelled positives).
+at the end of the list, that were drawn at random from all candidates), `suspects` and `suspect_scores` (suspected false
+negatives: documents of the window that are too similar to the query, and their similarities).
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parent
 @dataclass(frozen=True)
 class Config:
     window: tuple[int, int] = (2, 200)
-    """Ranks that negatives are taken from, from the first up to but not including the second, counted from 0. Positives
-    inside the window are dropped afterwards."""
+    """Ranks that negatives are drawn from, counted from 0: from the first number up to, but not including, the second.
+    Positives in the window are dropped."""
     candidates: Literal["auto", "corpus", "labelled"] = "corpus"
-    """Documents that are ranked and drawn as negatives: all of the corpus, or those that are `labelled` as the positive
-    of a training query. Documents without training queries can only be negatives: a model that has learned to push them
-    away does not find them when a new query needs them. `auto`: labelled, where at least a quarter of the corpus is."""
+    """Documents that may be negatives. `corpus`: all. `labelled`: only positives of training queries. Documents without
+    training queries can only be negatives: a model that learns to push them away does not find them when a new query
+    needs them. `auto`: `labelled` if at least a quarter of the corpus is labelled, else `corpus`."""
     num_negatives: Annotated[int, Ge(1)] = 15
-    """Negatives per query. Missing ones are drawn at random from the candidates."""
+    """Number of negatives per query. If the window has fewer, the rest is drawn at random from the candidates."""
     sampling_strategy: Literal["random", "top"] = "random"
-    """`random`: drawn from the window with the seed. `top`: the best-ranked of the window."""
+    """`random`: draw negatives from the window at random. `top`: take the best-ranked ones of the window."""
     absolute_margin: Annotated[float, Interval(ge=0, le=2)] | None = None
-    """A negative's similarity is at most that of the best positive minus this. None: no limit."""
+    """The similarity of a negative is at most that of the best positive minus this margin. None: no limit."""
     percent_of_positive: Annotated[float, Interval(ge=0, le=2)] | None = None
-    """A negative's similarity is at most this fraction of the best positive's, such as 0.95. None: no limit."""
+    """The similarity of a negative is at most this fraction (such as 0.95) of the best positive's. None: no limit."""
     max_score: float | None = None
     """Maximum similarity of a negative. None: no limit."""
     min_score: float | None = None
     """Minimum similarity of a negative. None: no limit."""
     min_recall: Annotated[float, Interval(gt=0, le=1)] | None = None
-    """Share of the nearest documents, as many as the window's end, that an approximate search finds (FAISS IVF, as many
-    lists as a sample of the queries needs for it; the metric `recall` is that of other queries). It pays for millions
-    of documents and many thousand queries. The index takes up to twice the bytes of the vectors on disk. None:
+    """Recall of the documents up to the window's end that an approximate search (FAISS IVF) must reach. A sample of
+    queries determines how many lists are searched for it; the metric `recall` is measured on other queries. Useful for
+    millions of documents and many thousand queries. The index takes up to twice the disk space of the vectors. None:
     exact search."""
     seed: Seed = 42
-    """Seed of the random draws. The draw of a query does not depend on other queries."""
+    """Seed of the random draws. The draw for a query does not depend on the other queries."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
-"""prepare: retrieval data of any known format, or generated questions -> corpus/, train/, valid/, test/.
+"""prepare: read retrieval data of any known format, or generate questions, and write corpus/, train/, valid/ and test/.
 
-The folders hold Parquet shards. `train` also has the negatives that the data brings, and a teacher's scores if all
-passages have them (FlagEmbedding's `pos_scores` and `neg_scores`), in the columns of
-`ratchet.data.tables.TEACHER_SCORES`. Finetuning can start from these. `train` has the columns of
-`ratchet.data.tables.GROUPED`, and `valid` and `test` those of `HELD_OUT`.
+The folders hold Parquet shards: `train` with the columns `GROUPED` of `ratchet.data.tables`, `valid` and `test` with
+`HELD_OUT`. `train` contains the negatives of the data. If all its passages have teacher scores (FlagEmbedding's
+`pos_scores` and `neg_scores`), it also has the columns `TEACHER_SCORES`. Finetuning can use both without mining.
 """
 
 from __future__ import annotations
@@ -25,34 +24,35 @@ class Config:
     questions: Annotated[int, Ge(1)] = 800
     """Number of multiple-choice questions to generate if no data is given."""
     split_by: SplitBy = "question"
-    """What stays in one split. `question`: the queries of a question. `document`: queries that share a positive, also
-    indirectly, so that no positive of `valid` and `test` is one of a training query. `query`: each query on its own."""
+    """Queries that stay in one split. `question`: the queries of a question. `document`: queries that share a positive,
+    directly or through other queries; no positive of `valid` and `test` is then a positive of a training query.
+    `query`: each query is split on its own."""
     test_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.2
-    """Fraction of the questions (with `document`: of the queries) that is held out for the final metrics. 0: no test
-    split."""
+    """Fraction of the questions (with split_by=document: of the queries) in the test split, which is only used for the
+    final metrics. 0: no test split."""
     validation_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.1
-    """Fraction of the rest that selects checkpoints, so that nothing is selected on the test split. 0: no valid
-    split."""
+    """Fraction of the rest in the valid split, which selects checkpoints and settings. 0: no valid split."""
     unseen_fraction: Annotated[float, Interval(ge=0, le=1)] = 0.0
-    """Least fraction of `valid` whose positives are positives of no training query, as expected in use: models that
-    only learn labels by heart are then not selected. Training queries of the rarest such labels are left out."""
+    """Minimum fraction of `valid` without a positive of a training query. Set it to the fraction that is expected in
+    use, so that models that only memorize labels are not selected. To reach it, the training queries of some positives
+    of `valid` are left out, those with the fewest training queries first."""
     folds: Annotated[int, Interval(ge=1, le=1000)] = 1
-    """Parts of a cross-validation, one of which is the test split instead of `test_fraction`. 1: none."""
+    """Number of folds of a cross-validation. One is the test split, and `test_fraction` is not used. 1: none."""
     fold: Annotated[int, Ge(0)] = 0
-    """The part that is the test split."""
+    """Index of the fold that is the test split, from 0."""
     seed: Seed = 42
     """Seed of the split and of the generated questions."""
     reading: tuple[str, ...] = ()
-    """How each path of `data`, `valid` and `test` is read, in this order: what may stand behind a path, such as
-    `query=title&positive=body&weight=0.5`. Empty: as is."""
+    """Reading options of each path of `data`, `valid` and `test`, in this order: the same as behind a path, such as
+    `query=title&positive=body&weight=0.5`. Empty: none."""
     shard_rows: Annotated[int, Ge(1), Unit("rows")] = 4096
-    """Rows per shard. The shard is the unit of work, and of what a lost worker repeats."""
+    """Rows per shard. A shard is the unit of work, and the unit that is repeated if a worker is lost."""
 
 
 @dataclass(frozen=True)
 class Inputs:
     data: tuple[Path, ...] = ()
-    """Eedi CSVs, FlagEmbedding JSONL, BEIR folders, or pairs as JSONL, CSV or Parquet. None: generated questions."""
+    """Eedi CSVs, FlagEmbedding JSONL, BEIR folders, or pairs as JSONL, CSV or Parquet. Empty: generate questions."""
     valid: tuple[Path, ...] = ()
     """Data for `valid` only, instead of a part of `data`."""
     test: tuple[Path, ...] = ()
@@ -75,8 +75,8 @@ def list_outputs(config: Config) -> tuple[str, ...]:
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Read and split the data, of large files the first rows. Errors name the file and line before anything is
-    started; the counts of large files are estimates."""
+    """Read and split the data, so that a bad row is an error, with file and line, before the run starts. Only the first
+    rows of large files are read, and their counts are estimates."""
     from ratchet.data.retrieval import sample
     from ratchet.jobs.retrieval.splits import describe_repeated, load_data, split_data
 

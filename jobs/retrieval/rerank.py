@@ -1,6 +1,6 @@
-"""rerank: score lists of passages with a reranker: mined negatives (for distillation) or rankings.
+"""rerank: score lists of documents with a reranker: mined lists (for distillation) or rankings.
 
-The columns of the input stay. Next to each column of document ids, a column of scores is added:
+The columns of the input are kept. For each column of document ids, a column of scores is added:
 
     positives, negatives  ->  teacher_positive_scores, teacher_negative_scores
     documents             ->  teacher_scores
@@ -28,10 +28,10 @@ from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parent
 @dataclass(frozen=True)
 class Config(EngineConfig, RerankerSettings):
     depth: Annotated[int, Ge(1), Unit("documents")] | None = None
-    """Number of documents of each ranking that are scored. None: all."""
+    """Number of top documents of each ranking to score. None: all. Mined lists are always scored as a whole."""
     half: Literal["both", "first", "second"] = "both"
-    """Queries whose lists are scored; those of the other half keep the scores that they have. A reranker that was
-    trained on one half can so score the other one (`finetune_reranker.half`)."""
+    """Half of the queries whose lists are scored; the lists of the other half keep the scores that they have. So a
+    reranker that was trained on one half (`finetune_reranker.half`) can score the other half only."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Inputs:
     lists: Path
     """Shards of queries with lists of document ids, as written by `mine` and `evaluate_retrieval`."""
     corpus: Path
-    """Shards of documents with the texts of these ids."""
+    """Shards of documents (columns id and text) that contain all documents of the lists."""
     adapter: Path | None = None
     """A LoRA adapter for the model."""
     teacher_gate: Path | None = None
-    """The decision of `finetune_reranker` whether the model may be used as a teacher. If it may not, the lists are
-    copied without scores, and finetuning learns from the labels alone."""
+    """The output `teacher_gate` of `finetune_reranker`. If the gate is closed, the model is not used as a teacher: the
+    lists are copied without scores, and finetuning learns from the labels alone. None: no gate."""
 
 
 def check(config: Config, inputs: Inputs) -> None:
@@ -58,7 +58,7 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 def check_vllm(config: Config, inputs: Inputs) -> None:
-    """Raise InputError for what engine `vllm` cannot do. A model that does not exist yet is not checked."""
+    """Raise InputError for a model that vLLM cannot score with. A model that does not exist yet is not checked."""
     check_engine("rerank", config)
     if config.engine != "vllm" or inputs.model is None:
         return

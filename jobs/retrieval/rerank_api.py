@@ -1,7 +1,7 @@
-"""rerank_api: score lists of passages by a reranker behind an HTTP API. The output is that of `rerank`.
+"""rerank_api: score lists of documents with a reranker behind an HTTP API. The output is the same as that of `rerank`.
 
-The environment variable that `key_variable` names may hold the key. It is read by the worker that sends the requests,
-and is no part of the result's identity. Answers are kept as they arrive, so that a killed run does not ask again.
+The API key is read from the environment variable `key_variable` by the process that sends the requests. It is not part
+of the fingerprint. Answers are stored as they arrive, so a killed run does not repeat requests.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from ratchet.orchestrator.job_interface import Job, Unit
 @dataclass(frozen=True)
 class Config:
     url: str
-    """The address that requests are posted to, such as http://localhost:8000/v1/rerank."""
+    """URL that requests are posted to, such as http://localhost:8000/v1/rerank."""
     model: str = ""
-    """The model's name, where the server has several."""
+    """Name of the model in requests, for servers with several models. Empty: no name is sent."""
     api: Api = "cohere"
-    """Format of requests: Cohere's, which Jina and vLLM have too, or text-embeddings-inference's (tei)."""
+    """Format of requests and answers: `cohere` (also Jina and vLLM) or `tei` (text-embeddings-inference)."""
     probabilities: bool = True
-    """Whether the scores are between 0 and 1. They are then written as logits, log(p / (1 - p)), which is what losses
-    on a teacher's scores expect. text-embeddings-inference is asked for logits, so that this is ignored."""
+    """Whether the server returns probabilities (0 to 1). They are then written as logits, log(p / (1 - p)), which the
+    distillation losses expect. Ignored for `tei`, which is asked for logits."""
     depth: Annotated[int, Ge(1), Unit("documents")] | None = None
-    """Number of documents of each ranking that are scored. None: all."""
+    """Number of top documents of each ranking to score. None: all. Mined lists are always scored as a whole."""
     concurrency: Annotated[int, Ge(1), Unit("requests")] = 8
-    """Requests in flight."""
+    """Maximum number of concurrent requests."""
     timeout: Annotated[float, Gt(0), Unit("seconds")] = 60.0
-    """Time that the server may be silent."""
+    """Maximum time without data from the server. The request is then tried again."""
     key_variable: str = "RERANK_API_KEY"
-    """Name of the environment variable with the key, which is sent as a bearer token."""
+    """Name of the environment variable with the API key, which is sent as a bearer token."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Inputs:
     lists: Path
     """Shards of queries with lists of document ids, as written by `mine` and `evaluate_retrieval`."""
     corpus: Path
-    """Shards of documents with the texts of these ids."""
+    """Shards of documents (columns id and text) that contain all documents of the lists."""
 
 
 def check(config: Config, inputs: Inputs) -> None:
@@ -50,4 +50,4 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 JOB = Job("rerank_api", config=Config, inputs=Inputs, check=check, single_process=True, resources=("retries",))
-"""One process sends the requests: the server does the work."""
+"""A single process is enough to send the requests, since the server does the work."""

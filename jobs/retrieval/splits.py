@@ -1,4 +1,4 @@
-"""The data of `prepare` and its splits: read at plan time to find errors, and again by the job."""
+"""Reading and splitting of the data of `prepare`: at plan time to find errors, and again in the job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ratchet.jobs.retrieval.prepare import Config, Inputs
 
 
 def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> RetrievalData:
-    """Read the data, or generate questions where none are given. sampled: only the first rows of large files. Raises
+    """Read the data, or generate questions if there is none. sampled: read only the first rows of large files. Raises
     DataError for an unusable file."""
     given = (("", inputs.data), ("valid", inputs.valid), ("test", inputs.test))
     found = [(path, split) for split, own in given for path in ([own] if isinstance(own, Path) else own or ())]
@@ -68,7 +68,7 @@ def split_data(data: RetrievalData, config: Config) -> Splits:
 
 
 def describe_repeated(splits: Splits) -> str:
-    """Return how many queries of `train` have the text of a test query, or an empty string for none."""
+    """Return a note on the training queries that have the text of a test query; an empty string if there are none."""
     test_Q, train_Q = (hash_each(query.text for query in splits.get(name, ())) for name in ("test", "train"))
     if not len(repeated := np.flatnonzero(np.isin(train_Q, test_Q))):
         return ""

@@ -37,8 +37,8 @@ def checkpoint_folder(context: Context, step: int) -> Path:
 
 def run_folder(context: Context, options: FinetuneConfig, workers: int) -> Path:
     """Return the folder of a run's checkpoints. Sharded optimizer states fit only the number of workers that wrote
-    them, so the folder name then contains it, and a run with another number starts again. For bfloat16 weights optimizer
-    states are always sharded."""
+    them, so the folder name then contains it, and a run with another number starts again. For bfloat16 weights,
+    optimizer states are always sharded."""
     is_sharded = options.zero_stage or (options.method, options.dtype) == ("full", "bfloat16")
     name = context.step_id[:32] + (f"-{workers}" if is_sharded else "")
     return context.work.absolute() / "train" / name

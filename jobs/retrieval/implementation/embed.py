@@ -1,4 +1,4 @@
-"""Embeds shards of texts."""
+"""The work of embed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ratchet.orchestrator.job_interface import Context, Result
 
 
 class Worker:
-    """Embeds shards with one copy of the model."""
+    """Embeds shards of texts with transformers. Each worker has a copy of the model."""
 
     def __init__(self, inputs: Inputs, config: Config, batch_tokens: int, device: str) -> None:
         self.encoder = encoder.load(
@@ -83,8 +83,8 @@ class ShardClient:
 
 
 def _count(lengths: Counter[int]) -> dict[str, int]:
-    """Return the counts of a shard: texts, tokens, and the number of texts of each length. The sums over all shards are
-    the exact distribution, and as large as a text is long, whatever the number of texts."""
+    """Return the counts of a shard: texts, tokens, and the number of texts of each length in tokens. Their sums over
+    all shards are the exact distribution of lengths, whose size depends on the longest text only."""
     texts = {f"length/{length}": number for length, number in sorted(lengths.items())}
     return {"rows": lengths.total(), "tokens": _sum(lengths), **texts}
 
@@ -109,7 +109,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 def _write_npy(folder: Path, rows: int, dim: int) -> None:
-    """Write the vectors of all shards as one array, one shard in memory at a time, and the ids."""
+    """Write the vectors of all shards as one array (one shard is in memory at a time), and the ids."""
     array = np.lib.format.open_memmap(folder / "embeddings.npy", "w+", np.float32, (rows, dim))
     done = 0
     with (folder / "ids.txt").open("w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Ranks the corpus for queries and computes the metrics."""
+"""The work of evaluate_retrieval: ranks the corpus for queries, and computes the metrics."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ NEEDED = {
     "knn": ("query_embeddings", "train", "train_embeddings"),
     "reranked": ("scored",),
 }
-"""Inputs that a system needs."""
+"""System -> the inputs that it needs."""
 
 TRUNCATED = ("map@25", "r@25", "ndcg@10")
-"""Metrics of the table by dimensions."""
+"""Metrics in the table "metrics by dimensions"."""
 
 
 class Worker:
-    """Ranks the corpus for shards of queries. Streams the vectors of the corpus if they are large.
+    """Ranks the corpus for shards of queries. Large corpus vectors are read in blocks.
 
-    Writes `ratchet.data.tables.RANKED`; the ranks are in the order of the query's positives."""
+    Writes `ratchet.data.tables.RANKED`. The ranks of a query are in the order of its positives."""
 
     def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
         self.config, self.inputs, self.device = config, inputs, device
@@ -103,7 +103,7 @@ class Worker:
         return {"rows": len(queries)}
 
     def _vote(self, query_QD: np.ndarray) -> csr_matrix:
-        """Return the votes of the nearest training queries for all documents [Q, N]."""
+        """Return the votes of the nearest training queries for all documents, [Q, N]."""
         assert self.inputs.train_embeddings is not None
         blocks = read_blocks(self.inputs.train_embeddings, self.train_ids)
         return vote(*self._search(query_QD, blocks, self.config.neighbors + 1), self.labels, len(self.ids))
@@ -115,26 +115,26 @@ class Worker:
         most: int,
         also: Callable[..., None] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return scores [Q, K] and rows [Q, K] of the best vectors. also: see `top_k`."""
+        """Return (scores, rows) of the `most` best vectors of each query, both [Q, K]. also: see `top_k`."""
         groups = group_blocks(blocks, max(1, BYTES_AT_ONCE // (4 * query_QD.shape[1])))
         return merge_top_k([top_k(query_QD, one, most, device=self.device, also=also) for one in groups], most)
 
     def _dense(
         self, query_QD: np.ndarray, relevant: Relevant, own_Q: np.ndarray, most: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the ranks of the relevant documents [R], and scores [Q, K] and rows [Q, K] of the best documents."""
+        """Return the ranks of the relevant documents, [R], and scores and rows of the best documents, [Q, K] each."""
         scores_R = score_relevant(query_QD, relevant, self._read_blocks(mapped=True))
         counter = RankCounter(relevant, scores_R, query_QD=query_QD, exclude_Q=own_Q, device=self.device)
         best = self._search(query_QD, self._read_blocks(), most, counter.count)
         return counter.before_R + 1, *best
 
     def _read_blocks(self, mapped: bool = False) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the vectors of the corpus."""
+        """Yield blocks of the corpus vectors, as (row of the first, [n, D])."""
         assert self.inputs.corpus_embeddings is not None
         return read_blocks(self.inputs.corpus_embeddings, self.ids, mapped=mapped)
 
     def _rank_truncated(self, query_QD: np.ndarray, relevant: Relevant, own_Q: np.ndarray) -> dict[str, np.ndarray]:
-        """Return, by column, the ranks of the relevant documents by the first dimensions [R]; see `rank_truncated`."""
+        """Return column -> ranks of the relevant documents by leading dimensions, [R]; see `rank_truncated`."""
         config, found = self.config, dict[str, np.ndarray]()
         if config.dims and config.dims[-1] >= query_QD.shape[1]:
             raise InputError(
@@ -167,7 +167,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     names, positives, grades = (queries[name].to_pylist() for name in ("id", "positives", "grades"))
     flat_grades = queries["grades"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     ends_Q = np.cumsum(pc.list_value_length(queries["positives"]).to_numpy())
-    relevant = Relevant(np.append(0, ends_Q), np.arange(len(flat_grades)), flat_grades)  # metrics need no rows
+    relevant = Relevant(np.append(0, ends_Q), np.arange(len(flat_grades)), flat_grades)  # metrics do not use its rows
     ranks_R = ranked["ranks"].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.int64)
     metrics = compute_rank_metrics(ranks_R, relevant, list_cutoffs(inputs.selection, config.k))
     columns = zip(*(ranked[name] for name in ("id", "documents", "scores")), strict=True)
@@ -184,7 +184,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     group_Q = number_groups(queries)
     groups = compute_by_seen(metrics, per_query["seen"].to_numpy(), group_Q) if "seen" in per_query else {}
     intervals = list_half_widths(metrics.per_query, WITH_INTERVAL, group_Q)
-    if metrics.empty == metrics.queries:  # new queries, whose labels are not known
+    if metrics.empty == metrics.queries:  # new queries without labels
         return Result({"queries": metrics.queries, "queries_without_relevant": metrics.empty})
     cost = compute_merging_cost(inputs.selection, metrics.values, metrics.queries)
     return Result(
@@ -221,8 +221,8 @@ def _scalars(metrics: RankMetrics) -> dict[str, float | int | str]:
 
 
 def compute_by_seen(metrics: RankMetrics, seen_Q: np.ndarray, group_Q: np.ndarray) -> dict[str, float | int | str]:
-    """Return the metrics of the queries with a positive of a training query, and of those without: `seen/map@25`. A
-    group without queries has none; queries without a relevant document are left out, as in the other metrics."""
+    """Return the metrics of seen and unseen queries separately, such as `seen/map@25`. If there are no seen (or unseen)
+    queries, their metrics are left out. Queries without a relevant document do not count, as in the other metrics."""
     found: dict[str, float | int | str] = {}
     for group, own_Q in (("seen", seen_Q), ("unseen", ~seen_Q)):
         if (own_Q := own_Q & ~np.isnan(metrics.per_query["mrr"])).any():
@@ -240,7 +240,7 @@ def _name_columns(dim: int) -> tuple[str, str]:
 def _by_dim(
     config: Config, ranked: pa.Table, relevant: Relevant, whole: RankMetrics
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the table of the metrics by fewer dimensions, alone and rescored, and by all; none without `dims`."""
+    """Return the table of the metrics by leading dimensions (alone and rescored) and by all; empty without `dims`."""
     rows = []
     for dim in config.dims:
         row: dict[str, Any] = {"dimensions": str(dim)}
@@ -256,7 +256,7 @@ def _by_dim(
 def _cases(
     config: Config, inputs: Inputs, queries: pa.Table, first: list[int | None], shown: list[list[str]]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the queries whose first relevant document rose or fell most, before and after."""
+    """Return cases of the queries whose first relevant document rose or fell most since the evaluation `before`."""
     if inputs.before is None or not config.num_cases:
         return {}
     before = pq.read_table(inputs.before / "per_query.parquet", columns=["id", "first_rank", "top"])
@@ -265,7 +265,7 @@ def _cases(
     ranks, tops = before["first_rank"].to_pylist(), pc.list_slice(before["top"], 0, config.case_documents).to_pylist()
     # By ratio, so that 40 -> 2 counts more than 400 -> 300.
     if not (pairs := [(a / b, q) for q, (a, b) in enumerate(zip(ranks, first, strict=True)) if a and b and a != b]):
-        return {}  # nor is the corpus read
+        return {}  # without reading the corpus
     worst = [q for ratio, q in sorted(pairs) if ratio < 1][: max(1, config.num_cases // 3)]
     rose = [q for ratio, q in sorted(pairs, key=lambda pair: (-pair[0], pair[1])) if ratio > 1]
     better = rose[: max(1, config.num_cases - len(worst))]

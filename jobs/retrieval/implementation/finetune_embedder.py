@@ -1,11 +1,11 @@
-"""Finetuning of an embedder with in-batch and mined negatives.
+"""The work of finetune_embedder.
 
-Legend: Q queries of a batch, P its passages (each text once), D dimensions.
+Legend: Q queries of a batch, P its passages (each text once), D dimensions, G members of a query's group.
 
 All workers know the whole batch. Its queries and passages are distributed by length, each worker embeds its part, and
-passages are gathered with their gradient: the loss is the same for any number of workers. In-batch negatives need all
-vectors at once. Where the activations of all texts do not fit in memory, the texts are embedded twice
-(`ratchet.models.losses.grad_cache`).
+passage embeddings are gathered with their gradient, so the loss is the same for any number of workers. In-batch
+negatives need all embeddings at once. If the activations of all texts do not fit in memory, the texts are embedded
+twice (gradient caching, `ratchet.models.losses.grad_cache`).
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 @dataclass(frozen=True)
 class WorkerBatch:
-    """The part of a batch that one worker computes. R: its texts, the queries first, then its passages."""
+    """The part of a batch that one worker computes. R: the worker's texts, first its queries, then its passages."""
 
     drawn: TripletBatch
     ids_R: list[list[int]]
     """Token ids."""
     row_ids_R: np.ndarray
-    """Row ids for `DropoutMasks`, int64: which query or document a text is, whichever worker computes it."""
+    """Row ids for `DropoutMasks`, int64. They identify the query or document, independent of the worker."""
     member_QG: Tensor
-    """The index of each query's positive and negatives among all passages; -1 where a query has fewer."""
+    """Indices into P of each query's positive (first) and negatives; -1 where a query has fewer."""
     teacher_QG: Tensor | None
     mask_QP: Tensor | None
     temperature: float
@@ -69,7 +69,7 @@ class TrainTask(EmbedderTask):
         resources: Resources,
         pool_rows: np.ndarray | None = None,
     ) -> None:
-        """pool_rows: rows of the documents that `valid` is ranked against. None: all of the corpus."""
+        """pool_rows: corpus rows that `valid` is ranked against. None: the whole corpus."""
         self.corpus = read_shards(inputs.corpus, ["id", "text"])
         self.pool = self.corpus
         if pool_rows is not None:  # `take` would copy all texts first, and fails above 2 GB
@@ -92,7 +92,7 @@ class TrainTask(EmbedderTask):
     def list_examples(self) -> Sequence[Example] | None:
         fixed = read_examples(self.inputs.examples)
         if not fixed and self.config.num_fixed_examples:
-            # The first queries of a fixed order. As in evaluation, a query may be among its own fixed examples.
+            # The first queries of a fixed order. A query of the training data may be among its own fixed examples.
             order = self.triplets.split_epoch(self.config.seed, -1 & 0xFFFF, len(self.triplets))[0]
             drawn = order[: self.config.num_fixed_examples].tolist()
             fixed = tuple(self._get_example(query, int(self.triplets.positives(query)[0])) for query in drawn)
@@ -102,7 +102,7 @@ class TrainTask(EmbedderTask):
         return self.triplets.query_text[query].as_py(), self.triplets.corpus_text[answer].as_py()
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
-        """Return one part where the texts of every worker fit in memory, else one per micro batch."""
+        """Return one part if the texts of every worker fit in memory, else one part per micro batch."""
         batch, workers = self._take_batch(epoch, step), self.worker.world_size
         self.dropout.start_step(epoch, step)
 
@@ -110,7 +110,7 @@ class TrainTask(EmbedderTask):
             vector_RD.requires_grad_()
             with torch.enable_grad():
                 loss = self._compute_loss(batch, vector_RD)
-            # The gradients of passages are summed over workers, and those of the parts averaged.
+            # The loss is scaled for a mean over workers, but the gather sums the gradients of passages over workers.
             return loss, torch.autograd.grad(loss, vector_RD)[0] / workers
 
         if all(gather_objects(self._fits(batch.ids_R))):
@@ -118,7 +118,7 @@ class TrainTask(EmbedderTask):
         return self.make_parts(batch.ids_R, batch.row_ids_R, gradient)
 
     def _fits(self, ids_R: list[list[int]]) -> bool:
-        """Whether the graph of one forward and backward pass of all texts is kept in memory."""
+        """Return whether the activations of all texts fit in memory, so that one pass embeds them."""
         if self.resources.micro_batch_size is not None:
             return len(ids_R) <= self.resources.micro_batch_size
         size_R, shape = np.array([len(ids) for ids in ids_R], np.int64), self.model.config.get_text_config()
@@ -132,7 +132,7 @@ class TrainTask(EmbedderTask):
         return self._compute_loss(batch, vector_RD), sum(map(len, batch.ids_R))
 
     def _compute_loss(self, batch: WorkerBatch, vector_RD: Tensor) -> Tensor:
-        """Return this worker's share of the loss."""
+        """Return this worker's share of the loss, averaged over `matryoshka_dims` and the whole vectors."""
         queries = len(batch.drawn.query_Q)
         query_QD, own_PD = vector_RD.split([queries, len(vector_RD) - queries])
         passage_PD = gather_with_gradient(own_PD, offsets=batch.drawn.offsets)
@@ -207,7 +207,7 @@ class TrainTask(EmbedderTask):
         )
 
     def _sample_examples(self, epoch: int, query_Q: np.ndarray) -> list[list[tuple[str, str]]] | None:
-        """Sample the in-context examples of each query. None if training uses none."""
+        """Sample few-shot examples (query, answer) for each query. None: training uses no examples."""
         config = self.config
         if not config.num_examples:
             return None
@@ -215,8 +215,8 @@ class TrainTask(EmbedderTask):
         return [[self._get_example(*pair) for pair in own] for own in drawn]
 
     def evaluate_model(self, model: Encoder) -> Evaluation:
-        """Exact metrics on `valid` over the pool; none without it. Each worker embeds a part of the queries and of the
-        pool."""
+        """Compute exact metrics of `valid` over the pool; none without `valid`. Each worker embeds a part of
+        the queries and of the pool."""
         if self.valid is None:
             return Evaluation({})
         asked, own = self.split_rows(len(self.valid)), self.split_rows(len(self.pool))

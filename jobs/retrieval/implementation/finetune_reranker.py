@@ -1,6 +1,6 @@
-"""Finetuning of a reranker on groups of one positive and mined negatives.
+"""The work of finetune_reranker.
 
-Legend: Q queries of a batch, G members of a group (the positive first).
+Legend: Q queries of a batch, G members of a query's group (the positive first, then negatives).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ratchet.orchestrator.job_interface import Context, Resources, Result
 
 
 class TrainTask(FinetuneTask):
-    """A reranker, trained by LoRA or whole."""
+    """A reranker of which an adapter or all weights are trained."""
 
     job = "finetune_reranker"
 
@@ -72,7 +72,7 @@ class TrainTask(FinetuneTask):
         start, adapter = find_start(config, inputs)
         self.reranker_config = resolve_reranker_config(config, start, adapter)
         decodes = self.reranker_config.kind == "yes_no"
-        # PEFT copies a head that is trained, which works for whole weights only.
+        # PEFT copies a head that is trained. This works only if ZeRO-3 has not partitioned its weights.
         options = {"zero_stage": None if decodes else 0, "seed": config.seed}
         self.reranker = self.load(reranker.load, start, reranker_config=self.reranker_config, **options)
         heads, task = reranker.find_heads(self.reranker), "CAUSAL_LM" if decodes else "SEQ_CLS"
@@ -100,12 +100,12 @@ class TrainTask(FinetuneTask):
         self.reranker_config.write(folder)
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
-        """Split the batch into parts of as many groups as fit in memory. Groups are independent of each other."""
+        """Split the batch into parts of about `micro_batch_size` groups. Groups are independent of each other."""
         config, worker = self.config, self.worker
         data = (config.seed, epoch, step, config.batch_size, config.num_negatives, worker.rank, worker.world_size)
         batch = self.triplets.make_batch(*data)
         self.dropout.start_step(epoch, step)
-        # The same number on all workers, and none of them empty.
+        # All workers have the same number of parts, and no part is empty.
         least, most = batch.queries // worker.world_size, -(-batch.queries // worker.world_size)
         count = min(least, -(-most // (self.resources.micro_batch_size or MICRO_BATCH_SIZE)))
         return [partial(self._run_part, batch, own) for own in np.array_split(np.arange(len(batch.query_Q)), count)]
@@ -116,7 +116,7 @@ class TrainTask(FinetuneTask):
         passages = [take_texts(data.corpus_text, batch.passage_P[batch.own_Q[q]]) for q in chosen]
         prompts = [self.prompts[query] for query in batch.query_Q[chosen]]
         rows = self.reranker.tokenize(queries, passages, prompts)
-        # The id of a row is that of its first pair.
+        # The id of a row is the id of its first pair.
         pair_ids = np.concatenate([(batch.query_Q[q] << 20) + np.arange(len(batch.own_Q[q])) for q in chosen])
         row_ids = np.array([pair_ids[pairs[0]] for pairs in index_pairs(rows)])
         scores = torch.split(self._score(rows, row_ids), [len(own) for own in passages])
@@ -147,7 +147,7 @@ class TrainTask(FinetuneTask):
             return self.reranker.forward([make_pair_row([], [0, 0], None)])
 
     def _score(self, rows: Sequence[PrefixRow], row_ids: np.ndarray) -> Tensor:
-        """float32 [pairs] with gradient, computed in batches of similar length."""
+        """Return the scores of all pairs, float32 [pairs] with gradient, computed in batches of similar length."""
         groups = self.group_rows([len(row.ids) for row in rows])
         scores = torch.cat([self._forward([rows[i] for i in group], row_ids[group]) for group in groups])
         pairs_of = index_pairs(rows)
@@ -160,7 +160,7 @@ class TrainTask(FinetuneTask):
             return self.reranker.forward(rows, self.multiple)
 
     def _evaluate_reranked(self, model: Any) -> Evaluation:
-        """Evaluate the held-out lists, if any, in the order of `model`. Each worker scores a part of them."""
+        """Evaluate the held-out lists, if any, reranked by `model`. Each worker scores a part of the lists."""
         if not self.valid:
             return Evaluation({})
         mine = self.split_rows(len(self.valid))
@@ -179,8 +179,8 @@ class TrainTask(FinetuneTask):
 
 
 def evaluate_lists(config: Config, valid: pa.Table, ranks: Sequence[Sequence[int]]) -> Evaluation:
-    """Evaluate the lists of the queries in `valid`, given the ranks of each list's positives."""
-    # Which rows are relevant does not matter here: only how many, and their ranks.
+    """Evaluate rankings of the queries in `valid`, given the ranks of each query's positives."""
+    # The metrics depend only on the number of relevant documents and on their ranks, so any row numbers do.
     relevant = Relevant.from_lists([list(range(len(own))) for own in ranks])
     flat_R = np.array([rank for own in ranks for rank in own], np.int64)
     return HeldOutRows(valid).evaluate(config.metric, flat_R, relevant, "map@25", "r@25")

@@ -1,4 +1,4 @@
-"""Merging of a LoRA adapter into its base."""
+"""The work of merge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mines hard negatives for shards of queries."""
+"""The work of mine: draws hard negatives for shards of queries."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ BYTES_AT_ONCE = 1 << 30
 """Bytes of corpus vectors that a worker holds at a time. Larger corpora are searched in parts and merged."""
 
 SAMPLE = 256
-"""Queries that measure the recall of an approximate search."""
+"""Number of queries in the sample that measures the recall of an approximate search."""
 
 NUM_CASES = 3
-"""Queries shown in the report with their negatives."""
+"""Number of queries that the report shows with their negatives."""
 
 
 class Candidates:
-    """Vectors of the documents that may be negatives. They are in memory only if they are not large."""
+    """Vectors of the documents that may be negatives. They stay in memory only if they have at most BYTES_AT_ONCE."""
 
     def __init__(self, config: Config, inputs: Inputs) -> None:
         self.inputs, self.folder = inputs, inputs.corpus_embeddings
         self.ids = tables.read_shards(inputs.corpus, ["id"])["id"].combine_chunks()
         whole = config.candidates == "corpus"
         self.rows = None if whole else choose_candidates(config, self.known.list_rows(), len(self.ids))
-        """Corpus rows of the candidates, int64, rising. None: all."""
+        """Corpus rows of the candidates, int64, ascending. None: all."""
         self.rows_at_once = max(1, BYTES_AT_ONCE // (4 * read_dim(self.folder)))
         self.held: list[list[tuple[int, np.ndarray]]] = []
 
@@ -63,11 +63,11 @@ class Candidates:
         return KnownPositives.read(self.inputs.queries, self.corpus, self.inputs.corpus)
 
     def search(self, query_QD: np.ndarray, k: int, device: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return scores [Q, K] and numbers [Q, K] of the best candidates, by exact search."""
+        """Return (scores, candidate indices) of the best candidates by exact search, both [Q, K]."""
         return merge_top_k([top_k(query_QD, group, k, device=device) for group in self.read_groups()], k)
 
     def read_groups(self) -> Iterable[list[tuple[int, np.ndarray]]]:
-        """Return the blocks (number of the first candidate, [n, D] float32), in groups that fit into memory."""
+        """Return the blocks (index of the first candidate, [n, D] float32) in groups that fit in memory."""
         groups = self.held or group_blocks(self.read(), self.rows_at_once)
         if len(self) <= self.rows_at_once:
             self.held = list(groups)
@@ -75,7 +75,7 @@ class Candidates:
         return groups
 
     def read(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the vectors of the candidates, as (number of the first, [n, D] float32)."""
+        """Yield the vectors of the candidates, as (index of the first candidate, [n, D] float32)."""
         for first, block_ND in read_blocks(self.folder, self.ids):
             if self.rows is None:
                 yield first, block_ND
@@ -86,7 +86,7 @@ class Candidates:
 
 
 class IndexBuilder:
-    """Writes an index of the candidates that finds `min_recall` of the nearest ones of a sample of queries."""
+    """Writes an index of the candidates that has the recall `min_recall` on a sample of queries."""
 
     def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
         self.config, self.inputs, self.device = config, inputs, device
@@ -119,16 +119,16 @@ class IndexBuilder:
         for _, block_ND in self.candidates.read():
             yield block_ND
             self.read += len(block_ND)
-            report(self.read // 2)  # all are read twice
+            report(self.read // 2)  # `build_lists` reads all vectors twice
 
 
 def draw(number: int, most: int, seed: int) -> np.ndarray:
-    """Draw at most `most` of the numbers below `number`, rising."""
+    """Draw at most `most` of the integers 0 to `number` - 1, in ascending order."""
     return np.sort(np.random.default_rng(seed).permutation(number)[:most])
 
 
 class Worker:
-    """Mines negatives for shards of queries. index: of `IndexBuilder`, for an approximate search."""
+    """Mines negatives for shards of queries. index: file of `IndexBuilder`. None: exact search."""
 
     def __init__(self, config: Config, inputs: Inputs, device: str, index: Path | None = None) -> None:
         self.text_N = tables.hash_shards(inputs.corpus)
@@ -186,7 +186,7 @@ class Worker:
         }
 
     def _ranked(self, query_QD: np.ndarray, positives: Relevant) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        """Return scores [Q, K] and rows [Q, K] of the best candidates, and the scores of each query's positives."""
+        """Return scores and rows of the best candidates, both [Q, K], and the scores of each query's positives."""
         positive_R = self._score(query_QD, positives)
         if self.index is None:
             scores_QK, rows_QK = self.candidates.search(query_QD, self.window.hi, self.device)
@@ -202,7 +202,7 @@ class Worker:
     def _scores(
         self, query_QD: np.ndarray, wanted: list[np.ndarray], rows_QK: np.ndarray, scores_QK: np.ndarray
     ) -> list[list[float]]:
-        """Return the similarities of the wanted rows of each query. Those outside the ranking are computed."""
+        """Return the similarities of each query's `wanted` rows; they are computed for rows outside the ranking."""
         known = [
             dict(zip(rows.tolist(), scores.tolist(), strict=True))
             for rows, scores in zip(rows_QK, scores_QK, strict=True)
@@ -217,7 +217,7 @@ class Worker:
 
 
 def choose_candidates(config: Config, labelled: np.ndarray, documents: int) -> np.ndarray | None:
-    """Return the corpus rows that may be negatives, int64, rising. None: all. labelled: those of all positives."""
+    """Return the corpus rows that may be negatives, int64, ascending. None: all. labelled: rows of all positives."""
     return labelled if config.candidates == "labelled" or len(labelled) >= documents / 4 else None
 
 
@@ -249,13 +249,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 def write_jsonl(folder: Path, corpus: Path) -> tuple[float, float, list[dict[str, Any]]]:
-    """Write the mined shards as FlagEmbedding JSONL, and the suspects. Return the mean similarities of the positives
-    and of the negatives, and the cases of the hardest queries."""
+    """Write the mined shards as FlagEmbedding JSONL, and `suspects.jsonl`. Return the mean similarity of the positives,
+    the mean similarity of the negatives, and the cases of the hardest queries."""
     text_of = tables.read_texts(corpus, tables.read_listed(folder))
     rows = (row for path in tables.list_shards(folder) for row in pq.read_table(path).to_pylist())
 
     def write() -> Iterator[tuple[float, int, dict[str, Any]]]:
-        """Yield how much nearer than the positives the negatives of a query are, and the query."""
+        """Write the lines. Yield (best negative's similarity minus best positive's, -row number, row) per query."""
         for number, row in enumerate(rows):
             lines.write(json.dumps(make_line(row, text_of.find), ensure_ascii=False) + "\n")
             if row["suspects"]:
@@ -272,7 +272,7 @@ def write_jsonl(folder: Path, corpus: Path) -> tuple[float, float, list[dict[str
 
 
 def _suspects_line(row: dict[str, Any], text_of: tables.Texts) -> dict[str, Any]:
-    """Return a line of suspects.jsonl: unlabelled documents that are too similar to the query for a negative."""
+    """Return a line of suspects.jsonl: the suspected false negatives of a query."""
     suspects = zip(row["suspects"], text_of.find(row["suspects"]), row["suspect_scores"], strict=True)
     return {
         "query_id": row["id"],

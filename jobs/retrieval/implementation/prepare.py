@@ -1,4 +1,4 @@
-"""Writes the corpus and the splits of retrieval data as shards."""
+"""The work of prepare: writes the corpus and the splits as shards."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 def _copy_corpus(context: Context, config: Config, data: RetrievalData) -> tuple[int, int]:
-    """Check the documents and write them as shards. Return their number, and the characters of the longest text."""
+    """Check the documents and write them as shards. Return (number of documents, characters of the longest text)."""
     documents, longest = 0, max(len(query.text) for query in data.queries)
 
     def rows() -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Scores lists of passages with a reranker."""
+"""The work of rerank."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ratchet.orchestrator.job_interface import Context, Result
 
 
 class Worker:
-    """Scores shards with one copy of the model."""
+    """Scores shards of lists with transformers. Each worker has a copy of the model."""
 
     def __init__(self, inputs: Inputs, config: Config, batch_tokens: int, device: str) -> None:
         self.reranker = reranker.load(
@@ -89,7 +89,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if inputs.teacher_gate is not None:
         gate = teacher_gate.read(inputs.teacher_gate)
         if not gate.is_open:
-            # The same files as before: what follows is then the same step as without a teacher.
+            # The same files as the input, so that later steps have the same fingerprint as without a teacher.
             for path in [*shards, *inputs.lists.glob("*.jsonl")]:
                 shutil.copyfile(path, context.out / path.name)
             why = f"the teacher is not used: {str(gate).removeprefix('no: ')}"

@@ -1,4 +1,4 @@
-"""Scores lists of passages by a reranker behind an HTTP API."""
+"""The work of rerank_api."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ratchet.models.reranker.remote import RemoteReranker
 from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 SMALLEST = 1e-6
-"""Probabilities nearer to 0 or 1 than this, which have no finite logit in float32, are moved to it."""
+"""Probabilities are clipped to [SMALLEST, 1 - SMALLEST], so that their logits are finite in float32."""
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -70,8 +70,7 @@ def _logit(probability_P: np.ndarray) -> np.ndarray:
 
 
 class Answers:
-    """The answers to the requests of a shard, in a file of JSON Lines. A line that a killed process left unfinished is
-    ignored."""
+    """The API's answers for a shard, stored as JSON Lines. A line that a killed process left unfinished is ignored."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.known, self.lock = path, dict[int, np.ndarray](), threading.Lock()
@@ -84,6 +83,6 @@ class Answers:
 
     def keep(self, row: int, scores: list[float]) -> None:
         with self.lock, self.path.open("a") as file:
-            # First the end of a line that a killed process may have left unfinished.
+            # The first line break ends a line that a killed process may have left unfinished.
             file.write(f"\n{json.dumps([row, scores])}\n")
             self.known[row] = np.array(scores, np.float32)
