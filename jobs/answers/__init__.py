@@ -1,1 +1,1 @@
-"""Jobs on tasks that a causal language model answers: prepare, finetune, generate, evaluate."""
+"""Jobs on tasks that a causal language model answers: prepare, finetune, generate, verify."""

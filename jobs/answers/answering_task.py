@@ -1,4 +1,4 @@
-"""The base class of tasks that train a causal language model to answer: the model, the held-out answers, and saving."""
+"""Base class of the training tasks of `sft` and `grpo`: the model, answers to held-out samples, and saving."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class AnsweringTask(FinetuneTask):
     def __init__(
         self, worker: WorkerInfo, config: Any, inputs: Any, resources: Resources, *, dtype: str | None = None
     ) -> None:
-        """config: a FinetuneConfig with `method`, `valid_samples` and `max_new_tokens`. inputs: with `base`, `train`,
-        `valid` and `current_best`. dtype: that of the weights; None: that of the config."""
+        """config: a FinetuneConfig with `valid_samples` and `max_new_tokens`. inputs: has `base`, `train`, `valid` and
+        `current_best`. dtype: dtype of the loaded weights; None: `config.dtype`."""
         super().__init__(worker, config, inputs, resources)
         self.task = read_task(inputs.train)
         if read_task_name(inputs.valid) != self.task.name:
@@ -47,7 +47,7 @@ class AnsweringTask(FinetuneTask):
         write_task_name(folder, self.task.name, **self.task.source)
 
     def verify_answers(self) -> tuple[int, int]:
-        """Answer this worker's part of the held-out samples greedily. Return (correct answers, questions)."""
+        """Answer this worker's part of the held-out samples by greedy decoding. Return (correct answers, questions)."""
         sampling = Sampling(temperature=0, max_new_tokens=self.config.max_new_tokens, stop=self.stop)
         own = self.valid_samples[self.worker.rank :: self.worker.world_size]
         conversations = [ConversationState(one.id, one.system, [question for question, _ in one.turns]) for one in own]

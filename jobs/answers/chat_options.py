@@ -1,7 +1,7 @@
-"""How models are asked: arguments of their chat templates, and stop strings besides the task's.
+"""Chat options of samples: arguments of chat templates, and additional stop strings.
 
-`prepare_tasks` writes both beside the samples. `generate`, `sft`, `grpo` and `teacher_logprobs` read them there and
-have no such settings of their own, so they cannot differ.
+`prepare_tasks` writes both beside the samples. `generate`, `sft`, `grpo` and `teacher_logprobs` read them from there,
+and have no such settings themselves, so all of them use the same options.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ CHAT_FILE = "chat.json"
 
 
 def describe_chat(config: Any, stop: Sequence[str], job: str = "prepare_tasks") -> dict[str, str]:
-    """Return the content of `chat.json` as the metric `chat`, by which plans know it; nothing without settings.
+    """Return the metric `chat`, the content of `chat.json`, from which plans know the options; empty without options.
 
-    stop: those of the task and of the settings. job: has the settings. Raises InputError for arguments that are not
-    `name=value`."""
+    stop: stop strings of the task and of the settings. job: name of the job that has the settings. Raises InputError
+    for arguments that are not `name=value`."""
     arguments = config.chat_template_kwargs
     try:
         found = {name: json.loads(text) for name, _, text in (item.partition("=") for item in arguments)}
@@ -35,7 +35,7 @@ def describe_chat(config: Any, stop: Sequence[str], job: str = "prepare_tasks") 
 
 
 def read_chat(samples: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return (arguments of chat templates, stop strings) of samples; both empty where none were set."""
+    """Return (arguments of chat templates, stop strings) of samples; both are empty if none were set."""
     file = samples / CHAT_FILE
     return _parse(file.read_text() if file.is_file() else "{}")
 
@@ -46,7 +46,7 @@ def _parse(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def check_chat(config: Any, inputs: Any, parents: Parents) -> Result:
-    """Raise ModelError when planning, for arguments that the chat template of the job's model does not use."""
+    """Raise ModelError at plan time for arguments that the chat template of the job's model does not use."""
     model = getattr(inputs, "model", None) or getattr(inputs, "base", None)
     field = "samples" if hasattr(inputs, "samples") else "valid"
     samples, made = getattr(inputs, field), parents.get(field, Result())

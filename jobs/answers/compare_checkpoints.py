@@ -1,6 +1,6 @@
-"""compare_checkpoints: losses, gradient norm, pass@k and failures of a training run's checkpoints; finds collapses.
+"""compare_checkpoints: compare losses, gradient norm, pass@k and failures of a run's checkpoints, and find collapses.
 
-The best checkpoint is that of the held-out rows of training. The test questions do not choose.
+The best checkpoint is selected on the held-out samples of training (`valid`), never on the test questions.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Config:
 @dataclass(frozen=True)
 class Inputs:
     training: Path
-    """The output of `sft`."""
+    """The output of `sft` or `grpo`."""
     evaluations: tuple[Path, ...]
     """The output of `evaluate_answers` for each checkpoint, on the same samples."""
     before: Path | None = None
-    """The evaluation of the model before training."""
+    """The output of `evaluate_answers` for the model before training. None: it is not in the comparison."""
 
 
 def check(config: Config, inputs: Inputs) -> None:

@@ -1,4 +1,4 @@
-"""evaluate_answers: verify answers with the task's own verifier; reports pass@k, scores, tokens and failures."""
+"""evaluate_answers: verify answers with the task's verifier, and report pass@k, scores, tokens and failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ratchet.orchestrator.job_interface import Job
 @dataclass(frozen=True)
 class Config:
     k: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (1, 2, 4, 8)
-    """Values of k for pass@k. Those above the number of completions are skipped."""
+    """Values of k for pass@k. Values above the number of completions per question are skipped."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""generate: a model's answers to a task's questions, with several completions each and conversations turn by turn.
+"""generate: answer a task's questions with a model: several completions per question, conversations turn by turn.
 
-Shards of prompts are distributed over workers. The random numbers of an answer depend on (seed, sample, completion,
-turn), so the answers are the same for any number of workers, and a killed run continues at the next shard. The engine
-is Hugging Face `generate` or vLLM, which draws other random numbers and writes the same artifact.
+Shards of samples are distributed over workers. The random numbers of an answer depend only on (seed, sample,
+completion, turn), so answers are the same for any number of workers, and a killed run repeats only unfinished shards.
+The engine vLLM writes the same tables as transformers, but with other random numbers.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class Config(EngineConfig):
     temperature: Annotated[float, Ge(0)] = 0.0
     """Sampling temperature. 0: greedy decoding."""
     top_p: Annotated[float, Interval(gt=0, le=1)] = 1.0
-    """Sample from the most likely tokens whose probabilities add up to this."""
+    """Sample only from the most likely tokens, up to this total probability. 1: from all tokens."""
     top_k: Annotated[int, Ge(0)] = 0
-    """Sample from this many of the most likely tokens. 0: all."""
+    """Sample only from this number of most likely tokens. 0: from all tokens."""
     max_new_tokens: Annotated[int, Ge(1), Unit("tokens")] = 512
-    """Maximum length of an answer."""
+    """Maximum length of an answer. A longer answer is cut off there and marked as truncated."""
     max_prompt_length: Annotated[int, Ge(1), Unit("tokens")] = 4096
-    """Maximum length of a prompt. A longer one is an error; prompts are never truncated."""
+    """Maximum length of a prompt. A longer prompt is an error; prompts are never truncated."""
     measure_latency: bool = False
-    """Answer one group at a time and record the seconds it took. Slower, and the result differs from run to run."""
+    """Answer one group at a time and record the seconds it takes. Slower, and the result differs from run to run."""
     allow_other_task: bool = False
-    """Answer samples of another task than the model was trained on, to see what its answer format costs there."""
+    """Allow samples of another task than the model was trained on, such as one with another answer format."""
     seed: Seed = 42
     """Seed of the sampling."""
 
@@ -68,7 +68,7 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Check the arguments of the chat template, and that model and samples are of one task."""
+    """Check the arguments of the chat template, and that the model was trained on the task of the samples."""
     from ratchet.data.tasks.task import read_task_name
 
     made = parents["samples"].metrics.get("task") if "samples" in parents else None
@@ -79,7 +79,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 
 def check_same_task(config: Config, inputs: Inputs, task: str) -> None:
-    """Raise InputError for an adapter or a model that was trained on the format of another task than the samples'."""
+    """Raise InputError for an adapter or a model that was trained on another task than that of the samples."""
     from ratchet.data.tasks.task import TASK_FILE, read_task_name
 
     for kind, folder in (("adapter", inputs.adapter), ("model", inputs.model)):
@@ -94,7 +94,7 @@ def check_same_task(config: Config, inputs: Inputs, task: str) -> None:
 
 
 def check_vllm(config: Config, inputs: Inputs) -> None:
-    """Raise InputError for what engine `vllm` cannot do. Samples that do not exist yet are not checked."""
+    """Raise InputError for settings and samples that vLLM does not support. Samples of later steps are not checked."""
     check_engine("generate", config)
     if config.engine != "vllm":
         return

@@ -1,4 +1,4 @@
-"""init_decoder: a small decoder with random weights and its own tokenizer, to train from scratch."""
+"""init_decoder: make a small decoder with random weights and its own tokenizer, to train from scratch."""
 
 from __future__ import annotations
 

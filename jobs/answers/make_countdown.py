@@ -16,9 +16,9 @@ class Config:
     tasks: Annotated[int, Ge(3)] = 10_000
     """Number of tasks."""
     sizes: Annotated[tuple[Annotated[int, Interval(ge=1, le=5)], ...], MinLen(1)] = (3, 4)
-    """Numbers per task, drawn uniformly from these."""
+    """How many numbers a task has, drawn uniformly from these sizes."""
     largest: Annotated[int, Ge(1)] = 99
-    """Largest number. Numbers are drawn from 1 to this."""
+    """Numbers are drawn from 1 to this."""
     targets: tuple[Annotated[int, Ge(0)], Annotated[int, Ge(0)]] = (10, 99)
     """Smallest and largest target."""
     seed: Seed = 42

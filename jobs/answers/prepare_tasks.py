@@ -1,7 +1,7 @@
-"""prepare_tasks: a task's official file -> train/, valid/ and test/, each target verified by the task's own verifier.
+"""prepare_tasks: read and verify a task's official file, and split it into train/, valid/ and test/.
 
 Groups, such as the questions on a passage, are never split. Groups of one document, such as the passages of an article,
-are on the same side of a split, and so are equal questions.
+are in the same split, and so are equal questions. Each target is verified by the task's verifier.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ if TYPE_CHECKING:  # they import numpy and pyarrow
 @dataclass(frozen=True)
 class Config:
     task: str
-    """Task: chat, countdown, gsm8k, gsm8k-boxed, query-generation, squad-batch or squad-sequential. It defines prompt,
-    target and verifier."""
+    """Name of the task, which defines prompts, targets and verifier: chat, countdown, gsm8k, gsm8k-boxed,
+    query-generation, squad-batch or squad-sequential."""
     system: str | None = None
-    """The system prompt; empty: none. None: the task's."""
+    """System prompt. Empty: no system prompt. None: the system prompt of the task."""
     stop: tuple[str, ...] = ()
-    """Answers also end after any of these texts; `\\n` is a line break."""
+    """Additional stop strings: an answer also ends after any of them. `\\n` is a line break."""
     chat_template_kwargs: tuple[str, ...] = ()
-    """Arguments of the models' chat templates, such as `enable_thinking=false`."""
+    """Arguments of the chat template of all models that use the samples, such as `enable_thinking=false`."""
     verifier: str = "none"
     """Verifier of the task `chat`: none, exact, math, or the name of a function in the input `verifier_file`."""
     test_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.1
-    """Fraction of the groups to hold out, in whole documents, as the test split where no test file is given."""
+    """Fraction of the groups in the test split, in whole documents. Not used if a test file is given."""
     validation_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.02
-    """Fraction of the remaining groups to hold out for the selection of checkpoints."""
+    """Fraction of the remaining groups in the valid split, which selects checkpoints."""
     max_train: Annotated[int, Ge(1), Unit("questions")] | None = None
-    """Train on a random subset of at most this size, in whole groups. None: all."""
+    """Maximum size of the train split, which is then a random subset of whole groups. None: all groups."""
     max_test: Annotated[int, Ge(1), Unit("groups")] | None = None
-    """Test on a random subset of this size. A group is a passage with its questions, or one problem. None: all."""
+    """Maximum number of test groups (a passage with its questions, or one problem), drawn at random. None: all."""
     seed: Seed = 42
     """Seed of the split and the subsets."""
     shard_rows: Annotated[int, Ge(1), Unit("samples")] = 128
-    """Samples per shard, the unit of generation and of recovery after a kill."""
+    """Samples per shard. A shard is the unit of generation, and is repeated if it was not finished by a killed run."""
 
 
 @dataclass(frozen=True)
 class Inputs:
     data: Path
-    """The official file: SQuAD's JSON, GSM8K's JSONL, JSONL or Parquet with `nums` and `target`, or JSONL with
-    `messages`, or with `document` and `query`."""
+    """The file of the task: SQuAD's JSON, GSM8K's JSONL, JSONL or Parquet with `nums` and `target` (countdown), JSONL
+    with `messages` (chat), or JSONL with `document` and `query` (query-generation)."""
     test: Path | None = None
-    """The official test file."""
+    """The official test file, in the same format. None: a part of `data` is held out."""
     verifier_file: Path | None = None
     """A Python file with a function `verify(gold, answers)`; see `ratchet.data.tasks.chat`."""
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Read, verify and split all samples, so that a bad row is an error before anything starts."""
+    """Read, verify and split all samples, so that a bad row is an error before the run starts."""
     from ratchet.data.tasks.splits import describe_repeated
 
     known = {"task": config.task, **describe_chat(config, make_task(config, inputs).stop)}
@@ -80,7 +80,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 
 def make_task(config: Config, inputs: Inputs) -> Task:
-    """Return the task with its verifier, and the system prompt and the stop strings of the settings."""
+    """Return the task with the verifier, system prompt and stop strings of the settings."""
     from ratchet.data.tasks import chat, get_task
 
     file = inputs.verifier_file
@@ -99,8 +99,8 @@ def make_task(config: Config, inputs: Inputs) -> Task:
 def split_samples(
     config: Config, inputs: Inputs, watch: Callable[[Iterator[Sample]], Iterator[Sample]] = iter
 ) -> Splits:
-    """Read, verify and split all samples. `watch` sees those of `data` pass. Raises InputError for a file without
-    any."""
+    """Read, verify and split all samples. watch: wraps the iterator over the samples of `data`, to report progress.
+    Raises InputError for a file without samples."""
     from ratchet.data.tasks import read_samples
     from ratchet.data.tasks.splits import group_samples, split_groups
 

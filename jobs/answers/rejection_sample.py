@@ -1,4 +1,4 @@
-"""rejection_sample: a teacher's verified answers as training samples. Works with teachers of any vocabulary."""
+"""rejection_sample: make training samples of a teacher's correct answers. The teacher may have any vocabulary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ratchet.orchestrator.job_interface import Job, Result
 @dataclass(frozen=True)
 class Config:
     max_per_sample: Annotated[int, Ge(1)] = 1
-    """Maximum number of distinct correct answers to keep per sample, the earliest first."""
+    """Maximum number of distinct correct answers to keep per sample: the first ones in the order of generation."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Inputs:
     completions: Path
     """A teacher's answers to `samples`, written by `generate`."""
     samples: Path
-    """Samples written by `prepare_tasks`."""
+    """Samples written by `prepare_tasks`, whose targets are replaced by the answers."""
 
 
 JOB = Job(

@@ -1,7 +1,7 @@
-"""sft: supervised finetuning on a task's answers, with LoRA or of all weights. The loss is on the answers' tokens only.
+"""sft: supervised finetuning (LoRA or all weights) on a task's answers. The loss covers answers only.
 
-The model is evaluated on held-out samples during training (loss, and accuracy of its answers by the task's verifier).
-The best one is kept and, where asked for, the model after each of some training steps.
+The model is evaluated on held-out samples during training: by the loss, and by the accuracy of its answers. The best
+model is kept, and the models after the training steps in `checkpoints`.
 """
 
 from __future__ import annotations
@@ -22,39 +22,40 @@ from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, R
 DEFAULT_MAX_LENGTH = 2048
 """Maximum length of a sample in tokens, where `max_length` is None."""
 LABELS = 1024
-"""Labels whose logits are in memory at once, as `ratchet.models.losses.causal_lm_loss.CHUNK`."""
+"""Number of labels whose logits are in memory at once, equal to `ratchet.models.losses.causal_lm_loss.CHUNK`."""
 LEARNING_RATES = {"lora": 2e-4, "full": 2e-5}
-"""By `method`, where `learning_rate` is None. All weights together need smaller steps than an adapter."""
+"""Method -> learning rate if the setting is None. All weights together need smaller steps than an adapter."""
 
 
 @dataclass(frozen=True)
 class Config(training.FinetuneConfig):
     batch_size: Annotated[int, Ge(1), Unit("samples")] = 16
-    """Samples per training step, over all workers."""
+    """Maximum number of samples per training step, over all workers. Batches of an epoch are of similar size."""
     learning_rate: Annotated[float, Gt(0)] | None = None  # type: ignore[assignment]
     """Peak learning rate, reached after the warm-up. None: 2e-4 with LoRA, and 2e-5 for all weights."""
     lora_r: Annotated[int, Ge(1)] = 16
     """LoRA rank."""
     lora_alpha: Annotated[float, Gt(0)] = 32.0
-    """LoRA alpha. The update is scaled by lora_alpha / lora_r."""
+    """LoRA alpha: the adapter's update is scaled by lora_alpha / lora_r."""
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
-    """Maximum length of a sample. Longer ones are left out, not truncated, and counted, also of `valid`. None: 2048."""
+    """Maximum length of a sample of `train` and `valid`. Longer samples are not truncated, but left out and counted
+    (metrics `too_long` and `valid/too_long`). None: 2048."""
     packing: bool = False
-    """Pack several samples into a row of `max_length` tokens without attention between them: no padding, same loss."""
+    """Pack samples into rows of up to `max_length` tokens, without attention between samples: no padding, same loss."""
     checkpoints: tuple[Annotated[int, Ge(1)], ...] = ()
-    """Training steps after which the model is evaluated and saved, besides the best one. Empty: evaluate after each
-    epoch."""
+    """Training steps after which the model is evaluated and saved, besides the best model. Empty: see `eval_steps`."""
     ce_weight: Annotated[float, Interval(ge=0, le=1)] = 1.0
-    """Weight of the cross-entropy on the targets. The rest is on the KL divergence from the teacher's distributions:
-    ce_weight * CE + (1 - ce_weight) * KL."""
+    """Weight of the cross-entropy (CE) on the targets against the KL divergence from the teacher's distributions. The
+    loss is ce_weight * CE + (1 - ce_weight) * KL. Values below 1 need the input `teacher`."""
     teacher_temperature: Annotated[float, Gt(0)] = 1.0
-    """Temperature of the KL divergence, for the logits of teacher and student."""
+    """Temperature of the KL divergence: divides the logits of teacher and student."""
     valid_samples: Annotated[int, Ge(0), Unit("samples")] = 64
-    """Held-out samples that the model answers at each evaluation. 0: only the loss, on all held-out samples."""
+    """Number of held-out samples that the model answers at each evaluation, for the accuracy. The loss is always
+    computed on all held-out samples. 0: only the loss."""
     max_new_tokens: Annotated[int, Ge(1), Unit("tokens")] = 512
-    """Maximum length of such an answer."""
+    """Maximum length of an answer at evaluations."""
     metric: Literal["accuracy", "eval_loss"] = "accuracy"
-    """Metric on `valid` that selects the best checkpoint."""
+    """Metric on `valid` that selects the best model."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Inputs:
     teacher: Path | None = None
     """A teacher's distributions over the tokens of `train`, written by `teacher_logprobs`."""
     current_best: Path | None = None
-    """The current best adapter, which training has to improve on; with `method=lora` only. None: the base."""
+    """The current best adapter, which training has to improve on; with method=lora only. None: improve on the base."""
 
 
 def check(config: Config, inputs: Inputs) -> None:
@@ -96,8 +97,8 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Refuse an adapter to improve on by a model of all weights, and checkpoints and a warm-up after the last training
-    step, as if no sample were too long."""
+    """Check inputs and settings at plan time. Raises InputError for an adapter as `current_best` with method=full, and
+    for checkpoints or a warm-up after the last training step, assuming that no sample is too long."""
     training.check_no_adapter("sft", config.method, inputs, parents)
     check_chat(config, inputs, parents)
     if (samples := needs.count(parents, "train", "train")) is not None:

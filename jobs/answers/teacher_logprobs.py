@@ -1,7 +1,7 @@
-"""teacher_logprobs: a teacher's most likely tokens at every label of a task's samples, the soft targets of `sft`.
+"""teacher_logprobs: compute a teacher's most likely tokens at each label of samples, as soft targets of `sft`.
 
-Computed once per teacher and data. Teacher and student must have the same vocabulary. A teacher with another one
-teaches with its answers (`rejection_sample`).
+Computed once per teacher and data. Teacher and student must have the same vocabulary; from a teacher with another
+vocabulary, distill its answers (`rejection_sample`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parent
 @dataclass(frozen=True)
 class Config(InferenceConfig):
     top_k: Annotated[int, Ge(2), Unit("tokens")] = 32
-    """Tokens to keep of each distribution."""
+    """Number of most likely tokens to store per label."""
     max_length: Annotated[int, Ge(1), Unit("tokens")] = 2048
-    """Maximum length of a sample. A longer one is an error."""
+    """Maximum length of a sample. A longer sample is an error."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Inputs:
     samples: Path
     """Samples written by `prepare_tasks`."""
     student: Path
-    """The model to be trained. Only its configuration and its tokenizer are read."""
+    """The model to be trained. Only its config and its tokenizer are read."""
     adapter: Path | None = None
-    """A LoRA adapter of the teacher."""
+    """A LoRA adapter for the teacher."""
 
 
 def check(config: Config, inputs: Inputs) -> None:

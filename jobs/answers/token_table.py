@@ -1,5 +1,4 @@
-"""Tokens of training samples and the distributions of their teacher, read by index from tables that may be larger than
-memory."""
+"""Tokens of training samples and their teacher's distributions, read by row from tables that may exceed the memory."""
 
 from __future__ import annotations
 
@@ -17,22 +16,22 @@ from ratchet.models.decoder.conversation import Tokens
 from ratchet.models.losses.causal_lm_loss import TeacherLogprobs
 
 TALK = itemgetter("system", "questions", "targets")
-"""What `Conversations.tokenize_samples` takes, from a row of SAMPLES."""
+"""Returns the arguments of `Conversations.tokenize_samples` from a row of SAMPLES."""
 TOKENS = pa.schema(
     {"id": pa.string(), "labels": pa.int32(), "ids": pa.list_(pa.int32()), "trained": pa.list_(pa.bool_())}
 )
-"""Samples as the fields of `Tokens`."""
+"""Schema of tokenized samples: the id, and the fields of `Tokens`."""
 
 
 class TokenTable:
-    """The tokens of N samples. 16 bytes per sample are in memory besides the table."""
+    """The tokens of N samples. Besides the table it holds 16 bytes per sample in memory."""
 
     def __init__(self, table: pa.Table) -> None:
         self.id_N: pa.ChunkedArray = table["id"]
         self.labels_N: np.ndarray = table["labels"].to_numpy().astype(np.int64)
-        """Number of labels of each sample."""
+        """Number of labels of each sample, int64 [N]."""
         self.size_N: np.ndarray = pc.list_value_length(table["ids"]).to_numpy().astype(np.int64)
-        """Number of tokens of each sample."""
+        """Number of tokens of each sample, int64 [N]."""
         self._columns = table["ids"], table["trained"]
 
     def __len__(self) -> int:
@@ -43,7 +42,7 @@ class TokenTable:
 
 
 class Teacher:
-    """The teacher's distributions at the labels of samples. Raises InputError for a sample without them."""
+    """The teacher's distributions at the labels of samples. Raises InputError for a sample without distributions."""
 
     def __init__(self, folder: Path, samples: TokenTable) -> None:
         table = read_shards(folder, TEACHER_LOGPROBS.names)

@@ -25,7 +25,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             " samples"
         )
     names = [name for name in summaries[0]["metrics"] if name.startswith("pass@")]
-    # Those of a user's verifier are known only where an answer has them.
+    # The failure labels of a user's verifier are known only from the answers that have them.
     failures = list(dict.fromkeys(name for summary in summaries for name in summary["failures"]))
     held_out = [name for name in history["tables"]["steps"][0] if name.startswith("valid/")]
     rows: list[dict[str, Any]] = [
@@ -41,7 +41,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     ]
     accuracy, questions = [row["pass@1"] for row in rows], summaries[0]["questions"]
     collapsed = find_collapses(accuracy, questions)
-    best = 0  # by the held-out rows: the answers above are those to test questions
+    best = 0  # selected on the held-out samples, not on the test questions that were answered above
     for number, row in enumerate(rows):
         row["note"] = "collapsed" if number in collapsed else ""
         values, than = ({name.removeprefix("valid/"): one[name] for name in held_out} for one in (row, rows[best]))

@@ -20,7 +20,7 @@ from ratchet.jobs.answers.evaluate_answers import Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 MAX_CASES = 4
-"""Answers with each label in the report."""
+"""Maximum number of answers per label that the report shows."""
 MAX_CASE_CHARACTERS = 1200
 
 
@@ -42,17 +42,17 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 class _Statistics:
-    """Sums over the verifications of all questions."""
+    """Statistics over the verifications of all questions."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self.questions: list[list[str]] = []
-        """The labels of each question's completions, the last one last."""
+        """The labels of each question's completions, in the order of the completions."""
         self.labels: Counter[str] = Counter()
         self.scores: dict[str, float] = dict.fromkeys(task.scores, 0.0)
         self.groups: set[str] = set()
         self.totals: dict[str, float] = defaultdict(float)
-        """Tokens, as in the metrics, and seconds (`latency`)."""
+        """Name of a metric of tokens, or `latency` (seconds) -> sum over samples."""
         self.timed = True
         self.cases: dict[str, list[dict[str, Any]]] = {}
 
@@ -76,13 +76,13 @@ class _Statistics:
         }
 
     def _verify(self, gold: Any, answers: list[str], truncated: list[bool]) -> list[Verification]:
-        """Verify a completion. A wrong answer of a truncated turn has the label `TRUNCATED`."""
+        """Verify a completion. A wrong answer in a truncated turn gets the label `TRUNCATED`."""
         found = self.task.verify(gold, answers)
         cut = truncated[-len(found) :]
         return [replace(v, label=TRUNCATED) if c and v.label != CORRECT else v for v, c in zip(found, cut, strict=True)]
 
     def _count_tokens(self, row: dict[str, Any]) -> None:
-        """Add the means over completions. What a group's samples share is counted once."""
+        """Add the token counts, averaged over completions. Tokens that a group's samples share are counted once."""
         num_completions = len(row["answers"])
         shared = row["shared_tokens"] if row["group"] in self.groups else 0
         self.groups.add(row["group"])
@@ -115,7 +115,7 @@ class _Statistics:
         return found | means | ({"latency": latency} if self.timed else {})
 
     def failures(self) -> dict[str, int]:
-        """Return failure label -> questions without a correct completion whose last one failed so, in task order."""
+        """Return failure -> questions without a correct completion whose last one has it, in the task's order."""
         counts = count_failures(self.questions)
         known = (*self.task.failures, TRUNCATED)
         return {name: counts[name] for name in (*known, *sorted({*self.labels} - {CORRECT, *known}))}

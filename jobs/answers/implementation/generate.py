@@ -64,7 +64,7 @@ class Worker:
         return {"rows": len(rows), "tokens": tokens}
 
     def _make_batches(self, samples: list[Sample]) -> list[list[Sample]]:
-        """Return all samples as one batch, or one batch per group to measure latency."""
+        """Return all samples as one batch, or with `measure_latency` one batch per group."""
         groups: dict[str, list[Sample]] = {}
         for sample in samples:
             groups.setdefault(sample.group if self.config.measure_latency else "", []).append(sample)
@@ -135,7 +135,7 @@ def _start_conversations(samples: Sequence[Sample], num_completions: int) -> lis
 def _make_rows(
     samples: Sequence[Sample], talks: Sequence[ConversationState], tokenizer: Any, seconds: float | None
 ) -> list[dict[str, Any]]:
-    """Return rows of COMPLETIONS. talks: the conversations of each sample. seconds: the time that a sample took."""
+    """Return rows of COMPLETIONS. talks: the conversations, sample by sample. seconds: time per sample, or None."""
     each = len(talks) // max(1, len(samples))
     return [
         {
@@ -154,7 +154,7 @@ def _make_rows(
 
 
 def count_shared_tokens(sample: Sample, tokenizer: Any) -> int:
-    """Return the tokens before the last paragraph of the first question: the passage that several questions share."""
+    """Return the number of tokens before the last paragraph of the first question: the passage."""
     head, newline, _ = sample.turns[0][0].rpartition("\n\n")
     return len(tokenizer(head + newline, add_special_tokens=False)["input_ids"])
 
@@ -164,7 +164,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
     conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
-    for path in shards:  # before a model is loaded: with another limit this is another step, without its answers
+    for path in shards:  # check lengths before any answer: a higher limit is another step, and answers would be lost
         tokenize_prompts(_start_conversations(_read_samples(path), 1), conversations, config.max_prompt_length)
     config = resolve_dtype(context, config)
     check_vllm(config, inputs)  # at plan time the samples may not have existed

@@ -32,7 +32,7 @@ class GrpoTask(AnsweringTask, TrainerTask):
     job = "grpo"
 
     def __init__(self, worker: WorkerInfo, config: Options, inputs: Inputs, resources: Resources, counts: Path) -> None:
-        # Where all weights are trained, bfloat16 is a cast of float32 ones.
+        # With method=full the weights are float32, and bfloat16 is used by autocast only.
         super().__init__(worker, config, inputs, resources, dtype="float32" if config.method == "full" else None)
         self.steps = [config.steps]
         self.table = read_shards(inputs.train, SAMPLES.names)
@@ -45,7 +45,7 @@ class GrpoTask(AnsweringTask, TrainerTask):
             )
         counts.write_text(json.dumps({"samples": len(kept_N), "too_long": len(size_N) - len(kept_N)}))
         self.row_D = kept_N[draw_order(len(kept_N), config.steps * config.batch_size, config.seed)]
-        """The sample of each draw; `batch_size` of them per training step."""
+        """The row of the sample of each draw, int64 [D]. A training step takes `batch_size` draws."""
         self.longest = int(size_N[self.row_D].max())
 
     def _find_sample(self, draw: str) -> Sample:
@@ -77,9 +77,9 @@ class GrpoTask(AnsweringTask, TrainerTask):
             temperature=config.temperature,
             max_completion_length=config.max_new_tokens,
             beta=config.kl_weight,
-            max_grad_norm=config.max_grad_norm or float("inf"),  # 0 would leave the norm out
+            max_grad_norm=config.max_grad_norm or float("inf"),  # with 0 the norm would not be computed
             bf16=config.method == "full" and config.dtype == "bfloat16",
-            gradient_checkpointing=False,  # the task has turned it on where asked for
+            gradient_checkpointing=False,  # `make_trainable` has turned it on if the setting is true
             use_cpu=self.device == "cpu",
             seed=config.seed,
             shuffle_dataset=False,
@@ -100,7 +100,7 @@ class GrpoTask(AnsweringTask, TrainerTask):
                 rollout_func=self._answer,
             )
         if config.method == "lora":
-            # TRL adds a copy, `ref`, for the divergence, and casts adapters over a base in 4 bits to bfloat16.
+            # TRL adds a copy `ref` for the KL divergence. It casts adapters over a base in 4 bits to bfloat16: undo it.
             for name in sorted(self.model.peft_config, reverse=True):
                 self.model.set_adapter(name)
                 train_in_float32(self.model)
@@ -111,15 +111,15 @@ class GrpoTask(AnsweringTask, TrainerTask):
         return {"reward": logs["reward"], "completion length": logs["completions/mean_length"], **kl}
 
     def _rows_per_pass(self, rows: int) -> int:
-        """Return the largest number of completions that fit into a forward pass and divide those of a training step."""
+        """Return the largest divisor of `rows`, the completions of a training step, that fits into a forward pass."""
         length = self.longest + self.config.max_new_tokens
         most = self.resources.micro_batch_size or max(1, self.pass_tokens // length)
         return next(count for count in range(min(rows, most), 0, -1) if rows % count == 0)
 
     def _answer(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
-        """Sample a completion of each prompt, which is the number of a draw, as `generate` would: TRL's rollout_func.
+        """Sample completions: TRL's rollout_func. prompts: draw numbers as text, each once per completion of the draw.
 
-        A draw stands there once per completion. What is sampled depends on (seed, draw, completion, position)."""
+        The sampled tokens depend only on the model and (seed, draw, completion, position)."""
         config = self.config
         sampling = Sampling(config.temperature, max_new_tokens=config.max_new_tokens, stop=self.stop, seed=config.seed)
         ids = self._tokenize(map(self._find_sample, prompts))
@@ -140,14 +140,14 @@ class GrpoTask(AnsweringTask, TrainerTask):
 
 
 def compute_reward(task: Task, sample: Sample, answer: str) -> float:
-    """Return the share of the sample's questions that are answered correctly by the task's verifier. Most tasks have
-    one question per sample: 1 or 0."""
+    """Return the fraction of the sample's questions that are answered correctly. Most tasks have one question per
+    sample, so it is 1 or 0."""
     labels = [verification.label for verification in task.verify(sample.gold, [answer])]
     return labels.count(CORRECT) / len(labels)
 
 
 def draw_order(samples: int, draws: int, seed: int) -> np.ndarray:
-    """Return indices of samples, int64 [draws]: random permutations of all, one after the other."""
+    """Return indices of samples, int64 [draws]: random permutations of all samples, one after the other."""
     rounds = [np.random.default_rng([seed, number]).permutation(samples) for number in range(-(-draws // samples))]
     return np.concatenate(rounds)[:draws]
 

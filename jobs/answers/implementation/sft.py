@@ -100,8 +100,8 @@ class TrainTask(AnsweringTask):
         return [[rows[i] for i in group] for group in groups]
 
     def _compute_loss(self, rows: list[list[int]], labels: int) -> tuple[Tensor, int]:
-        """Return this worker's part of the mean loss over the batch's labels, and its tokens. Without rows, a pass with
-        weight 0 is made, since all workers take part in each pass."""
+        """Return (this worker's share of the mean loss over the batch's labels, number of its tokens). If `rows` is
+        empty, run a pass with weight 0, since all workers take part in each pass."""
         weight = self.worker.world_size / labels if rows else 0.0
         chosen = rows or [[0]]
         with self.dropout.tokens(*self._name_tokens(chosen)):
@@ -116,8 +116,8 @@ class TrainTask(AnsweringTask):
         return loss * weight, sum(int(self.train.size_N[row].sum()) for row in rows)
 
     def _name_tokens(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-        """Return the sample of each token and its position in the sample, both int64 [B, L]. How samples are packed
-        depends on the workers, so the rows of the batch cannot name them."""
+        """Return (sample, position in the sample) of each token, both int64 [B, L], as keys of the dropout masks. Rows
+        of the batch cannot be keys, since packing depends on the number of workers."""
         samples = [np.repeat(row, self.train.size_N[row]).tolist() for row in rows]
         positions = [[at for size in self.train.size_N[row] for at in range(size)] for row in rows]
         sample_BL, position_BL = (pad(own, 0, multiple=self.multiple)[0] for own in (samples, positions))

@@ -59,7 +59,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
     conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
-    # Before the model is loaded: with another limit this is another step, and what was computed would be lost.
+    # Check lengths before the model runs: a higher limit is another step, and computed shards would be lost.
     for rows in (pq.read_table(path).to_pylist() for path in shards):
         for row, tokens in zip(rows, conversations.tokenize_samples(map(TALK, rows)), strict=True):
             if len(tokens.ids) > config.max_length:
