@@ -1,4 +1,4 @@
-"""compare_systems: differences of systems' metrics on the same queries, with intervals, and queries won and lost."""
+"""compare_systems: paired differences of systems' metrics, with confidence intervals, and queries won and lost."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ratchet.orchestrator.job_interface import Job, Seed
 @dataclass(frozen=True)
 class Config:
     names: Annotated[tuple[str, ...], MinLen(2)]
-    """Names of the systems. The others are compared with the first."""
+    """Names of the systems. Each further system is compared with the first."""
     metrics: Annotated[tuple[str, ...], MinLen(1)] = ("map@25", "ndcg@10", "r@25", "mrr")
-    """Metrics of `evaluate_retrieval`. Queries are won and lost by the first."""
+    """Metrics of `evaluate_retrieval` to compare. The first one decides which queries are won and lost."""
     samples: Annotated[int, Ge(100)] = 10_000
-    """Bootstrap samples of an interval."""
+    """Number of bootstrap samples for an interval."""
     seed: Seed = 42
     """Seed of the bootstrap."""
 
@@ -27,9 +27,9 @@ class Config:
 @dataclass(frozen=True)
 class Inputs:
     queries: Path
-    """Shards of the queries, whose groups are resampled: the queries of a group are not independent."""
+    """Shards of the queries. The bootstrap resamples groups, since the queries of a group are not independent."""
     evaluations: tuple[Path, ...]
-    """What `evaluate_retrieval` wrote for each system, on these queries."""
+    """The output of `evaluate_retrieval` for each system, on these queries."""
 
 
 def check(config: Config, inputs: Inputs) -> None:

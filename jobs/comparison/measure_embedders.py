@@ -1,4 +1,4 @@
-"""measure_embedders: what embedders cost on CPUs: milliseconds per query, megabytes, dimensions."""
+"""measure_embedders: measure milliseconds per query on CPUs, megabytes and dimensions of embedders."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ratchet.orchestrator.job_interface import Job, Unit
 @dataclass(frozen=True)
 class Config:
     samples: Annotated[int, Ge(1), Unit("queries")] = 50
-    """Queries that are embedded one at a time, the first ones of the data."""
+    """Number of queries, the first ones of the data, which are embedded one at a time."""
     rounds: Annotated[int, Ge(1)] = 2
-    """Rounds over all models, every other one in reverse. The fastest round of a model counts."""
+    """Number of rounds over all models, every second one in reverse order. The fastest round of a model counts."""
     max_gigabytes: Annotated[float, Gt(0), Unit("GB")] = 4.0
-    """Models with more weights are not run: they belong on GPUs."""
+    """Models whose weights take more than this are not run, since they are meant for GPUs."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Dtype of weights and arithmetic."""
 

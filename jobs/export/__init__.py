@@ -1,1 +1,1 @@
-"""Export: a model folder for other libraries, checked with those that are installed."""
+"""Export: a model folder for other libraries, checked with the installed ones."""

@@ -1,8 +1,8 @@
-"""export_model: a model, or an adapter and its base, as one folder that other libraries load, with a model card.
+"""export_model: write a model, or an adapter and its base, as a folder that other libraries load, with a model card.
 
-The folder is used through each library that is installed, and the export fails where one differs: embedders through
-sentence-transformers, transformers and FlagEmbedding, cross-encoders through sentence-transformers and transformers,
-rerankers that answer Yes or No through transformers, adapters through PEFT.
+The export is checked with each library that is installed, and fails if results differ. Embedders are checked with
+sentence-transformers, transformers and FlagEmbedding; cross-encoders with sentence-transformers and transformers;
+rerankers that answer Yes or No and other decoders with transformers; adapters with PEFT.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from ratchet.models.usage import find_usage
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources
 
 MOST_BYTES = 2**31
-"""Size of the weights from which an ONNX model does not fit in one file, by Protocol Buffers."""
+"""Size limit of an ONNX file, set by Protocol Buffers."""
 
 
 @dataclass(frozen=True)
 class Config:
     form: Literal["model", "adapter"] = "model"
-    """`model`: a whole model, with the adapter merged into it. `adapter`: the adapter alone, for PEFT."""
+    """`model`: write a whole model, with the adapter merged into it. `adapter`: write only the adapter, for PEFT."""
     base_name: str = ""
-    """The name of the base that is written into the adapter, such as its hub id. Empty: none."""
+    """Name of the base to write into the adapter's config, such as a hub id. Empty: none."""
     onnx: bool = False
-    """Also write `onnx/model.onnx`, of an embedder whose weights in float32 are less than 2 GB."""
+    """Also write `onnx/model.onnx`. Only for embedders with less than 2 GB of weights in float32."""
     int8: bool = False
-    """Also write `onnx/model_int8.onnx`: weights and activations in 8 bits, for CPUs."""
+    """Also write `onnx/model_int8.onnx`, with weights and activations in 8 bits, for CPUs. Same limits as `onnx`."""
     card: str = ""
-    """The text of README.md, the model card. Empty: that of the model's folder, if it has one."""
+    """Text of README.md, the model card. Empty: the README.md of the model's folder, if it has one."""
     tolerance: Annotated[float, Gt(0)] = 1e-3
-    """Largest difference between Ratchet's results and those of another library in float32: of cosine similarities for
-    embedders, of scores or logits relative to their spread for others. Ten times as much with weights in bfloat16."""
+    """Maximum difference between Ratchet's and another library's results for weights in float32. For embedders: 1 -
+    cosine similarity of the vectors. For others: difference of scores or logits, relative to their standard deviation.
+    For weights in bfloat16 ten times this value."""
 
 
 @dataclass(frozen=True)
 class Inputs:
     model: Path
-    """A model folder; with an adapter its base."""
+    """A model folder; if an adapter is given, its base."""
     adapter: Path | None = None
     """A LoRA adapter of the model."""
 
@@ -61,7 +62,7 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 def check_onnx(config: Config, inputs: Inputs) -> None:
-    """Raise InputError for a model that is not written as ONNX. A model that does not exist yet is not checked."""
+    """Raise InputError for a model that cannot be written as ONNX. A model that does not exist yet is not checked."""
     name = "int8" if config.int8 else "onnx"
     require_onnx(f"export_model.{name}")
     if config.form == "adapter":

@@ -1,4 +1,4 @@
-"""An exported model on the Hugging Face hub."""
+"""Upload of an exported model to the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ratchet.orchestrator.job_interface.terminal import print_clean
 
 
 def push(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
-    """Upload the exported folder as one commit, where `--push` asks for it. A repository that does not exist yet is
-    made, private without `--public`. Raises ModelError where the hub refuses."""
+    """Upload the exported folder as one commit if `--push` is given. A repository that does not exist is created; it is
+    private unless `--public` is given. Raises ModelError if the hub refuses."""
     if not arguments.push:
         return
     from httpx2 import HTTPError  # what the hub's client raises

@@ -1,4 +1,4 @@
-"""What other libraries make of a model folder, beside what Ratchet makes of it: one model is in memory at a time.
+"""Comparison of a model folder's results in other libraries with Ratchet's. One model is in memory at a time.
 
 Each function returns library -> the largest difference on `PROBES`. A library that is not installed is left out.
 """
@@ -29,13 +29,13 @@ PROBES = (
     ("a", "b"),
     ("Why does 3/4 + 1/2 not equal 4/6?", "Adds numerators and denominators " * 8),
 )
-"""(query, passage)"""
+"""Texts for the comparison: (query, passage)."""
 QUERIES, PASSAGES = (list(texts) for texts in zip(*PROBES, strict=True))
 TEXTS: dict[Role, list[str]] = {"query": QUERIES, "passage": PASSAGES}
 
 
 def compare_embedder(folder: Path, dtype: str, adapter: Path | None = None) -> dict[str, float]:
-    """Return differences of cosine similarities from 1."""
+    """Return library -> largest 1 - cosine similarity between its embeddings and Ratchet's."""
     loaded = encoder.load(folder, adapter, dtype=dtype, device="cpu")
     ours = {role: loaded.encode(texts, role) for role, texts in TEXTS.items()}
     config = loaded.encoding_config
@@ -79,7 +79,7 @@ def compare_embedder(folder: Path, dtype: str, adapter: Path | None = None) -> d
     if (folder / "modules.json").is_file() and adapter is None:
         libraries["sentence_transformers"] = use_sentence_transformers
     plain_tokens = adapter is not None or (folder / "modules.json").is_file()
-    if not config.projection and plain_tokens:  # then the tokenizer alone gives the tokens
+    if not config.projection and plain_tokens:  # then the tokenizer alone gives Ratchet's tokens
         libraries["PEFT" if adapter else "transformers"] = use_transformers
         if adapter is None and dtype == "float32" and config.pooling != "last_token":
             libraries["FlagEmbedding"] = use_flag_embedding
@@ -88,7 +88,7 @@ def compare_embedder(folder: Path, dtype: str, adapter: Path | None = None) -> d
 
 
 def compare_reranker(folder: Path, dtype: str, adapter: Path | None = None) -> dict[str, float]:
-    """Return differences of scores relative to their spread."""
+    """Return library -> largest difference of scores, relative to the standard deviation of Ratchet's scores."""
     loaded = reranker.load(folder, adapter, dtype=dtype, device="cpu")
     lists = [[text] for text in PASSAGES]
     ours, rows = np.concatenate(loaded.score(QUERIES, lists)), loaded.tokenize(QUERIES, lists)
@@ -115,14 +115,15 @@ def compare_reranker(folder: Path, dtype: str, adapter: Path | None = None) -> d
 
     if config.kind == "cross_encoder" and adapter is None:
         libraries["sentence_transformers"] = use_sentence_transformers
-    if config.kind == "yes_no" or not adapter:  # a head of one number is made anew without the adapter's
+    if config.kind == "yes_no" or not adapter:  # without the adapter's head, transformers would create a random one
         libraries["PEFT" if adapter else "transformers"] = use_transformers
     return {name: float(np.abs(own - ours).max() / (ours.std() + 1e-6)) for name, own in _run(libraries).items()}
 
 
 def compare_decoder(folder: Path, dtype: str, base: Path, adapter: Path | None) -> dict[str, float]:
-    """Return the differences of the logits after the last token from those of the base, with the adapter beside it if
-    there is one, relative to their spread. folder: the merged model, or the base: then its adapter is merged here."""
+    """Return library -> largest difference of the logits after the last token, relative to their standard deviation.
+    Compared are `folder` (a merged model; or `base`, into which `adapter` is then merged here) and, loaded by the other
+    library, `base` with the adapter beside it, if there is one."""
     tokenizer, kind = transformers.AutoTokenizer.from_pretrained(folder), transformers.AutoModelForCausalLM
     given = [tokenizer(f"{query} {passage}", return_tensors="pt").input_ids for query, passage in PROBES]
 
@@ -136,7 +137,7 @@ def compare_decoder(folder: Path, dtype: str, base: Path, adapter: Path | None) 
 
 
 def open_plain(kind: Any, folder: Path, dtype: str, adapter: Path | None = None) -> Any:
-    """Load a model by transformers alone, with an adapter beside it by PEFT."""
+    """Load a model with transformers only, and an adapter, not merged, with PEFT."""
     with silence_transformers():
         model = kind.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
     return model if adapter is None else PeftModel.from_pretrained(model, str(adapter)).eval()
@@ -144,7 +145,7 @@ def open_plain(kind: Any, folder: Path, dtype: str, adapter: Path | None = None)
 
 @torch.no_grad()
 def _run(libraries: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-    """Return what each library computes, of those that are installed."""
+    """Return library -> what it computes, for the installed ones."""
     modules = {"PEFT": "peft"}
     return {name: use() for name, use in libraries.items() if importlib.util.find_spec(modules.get(name, name))}
 

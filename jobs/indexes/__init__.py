@@ -1,1 +1,1 @@
-"""Indexes: documents that are found by typed queries."""
+"""Search indexes of documents, and search in them."""

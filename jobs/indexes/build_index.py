@@ -1,4 +1,4 @@
-"""build_index: vectors of documents -> a FAISS index with the documents, and its recall against exact search."""
+"""build_index: build a FAISS index of documents from their vectors, and measure its recall against exact search."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ INDEX, DOCUMENTS = "index.faiss", "documents.parquet"
 @dataclass(frozen=True)
 class Config:
     kind: Literal["flat", "ivf", "hnsw"] = "flat"
-    """`flat` compares with all vectors. `ivf` compares with those of some of many lists (IndexIVFFlat), `hnsw` walks a
-    graph of neighbours (Malkov and Yashunin 2018; built by several threads, so that no two are the same)."""
+    """`flat`: exact search. `ivf`: search in the nearest lists of vectors only (IndexIVFFlat). `hnsw`: search in a
+    graph (Malkov and Yashunin 2018); several threads build it, so each build differs slightly."""
     lists: Annotated[int, Ge(1)] | None = None
-    """Lists of `ivf`. None: 4 * sqrt(documents)."""
+    """For `ivf`: number of lists (FAISS's nlist). None: 4 * sqrt(documents)."""
     probes: Annotated[int, Ge(1)] = 16
-    """Lists that `ivf` searches per query."""
+    """For `ivf`: number of lists that are searched per query (nprobe). More are slower and raise the recall."""
     links: Annotated[int, Ge(2)] = 32
-    """Neighbours per document of `hnsw`."""
+    """For `hnsw`: number of neighbours per document (M). More take more memory and raise the recall."""
     depth: Annotated[int, Ge(1)] = 64
-    """Candidates that `hnsw` keeps during a search."""
+    """For `hnsw`: number of candidates kept during a search (efSearch). More are slower and raise the recall."""
     k: Annotated[int, Ge(1)] = 10
-    """The recall is that of so many documents per query."""
+    """Number of documents per query for the recall, the metric `recall@K`."""
     samples: Annotated[int, Ge(1)] = 200
-    """Documents whose texts are the queries that measure the recall."""
+    """Number of documents whose texts serve as queries to measure the recall."""
     seed: Seed = 42
-    """Seed of the sample and of the training of `ivf`."""
+    """Seed of the sample of documents and of the training of `ivf`."""
 
 
 @dataclass(frozen=True)
 class Inputs:
     model: Path
-    """The embedder of the vectors, which embeds the queries that measure the recall."""
+    """The embedder that made the vectors. It embeds the queries that measure the recall."""
     vectors: Path
     """Vectors of the documents, as written by `embed`."""
     texts: Path

@@ -1,4 +1,4 @@
-"""Search in an index: by vectors, or by vectors and words."""
+"""Search in an index: by vectors, or hybrid with BM25."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ratchet.jobs.indexes.build_index import DOCUMENTS, INDEX
 from ratchet.models.embedder import encoder
 
 CANDIDATES = 100
-"""Documents of each of two rankings that are fused."""
+"""Number of documents of each ranking that are fused in a hybrid search."""
 
 Found = tuple[str, str, float]
 """Id, text and score of a document."""
@@ -24,8 +24,8 @@ class Finder:
     """An index with its embedder."""
 
     def __init__(self, model: Path, folder: Path, hybrid: bool = False) -> None:
-        """hybrid: fuse with BM25 by reciprocal ranks (Cormack, Clarke and Büttcher 2009)."""
-        # One query at a time: bfloat16 would save nothing and reorder documents whose scores are close.
+        """folder: output of `build_index`. hybrid: fuse with BM25 by reciprocal ranks (Cormack et al. 2009)."""
+        # For one query at a time bfloat16 is no faster, and it would reorder documents with close scores.
         self.encoder = encoder.load(model, dtype="float32", device="cpu")
         self.index = faiss.read_index(str(folder / INDEX))
         documents = pq.read_table(folder / DOCUMENTS)

@@ -1,4 +1,4 @@
-"""Typed queries: the best documents of an index, for people or as JSON."""
+"""`ratchet search`: print the best documents of an index for queries, as text or JSON."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ratchet.orchestrator.job_interface.terminal import print_clean
 
 
 def ask(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
-    """Answer the queries of the command, else those on the standard input, one per line. paths: of the `index` and its
-    `model`."""
+    """Search with the queries of the command line, or if there are none, those on standard input, one per line. paths:
+    the folders `index` and `model`."""
     from ratchet.jobs.indexes.finder import Finder
 
     finder = Finder(paths["model"], paths["index"], arguments.hybrid)
@@ -29,7 +29,7 @@ def ask(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
 
 
 def read_queries() -> Iterator[str]:
-    """Yield the lines of the standard input, after a prompt if a person types them."""
+    """Yield the lines of standard input, with a prompt if it is a terminal."""
     types = sys.stdin.isatty()
     while True:
         if types:
@@ -41,6 +41,6 @@ def read_queries() -> Iterator[str]:
 
 
 def shorten(text: str, width: int = 100) -> str:
-    """Return a text on one line, with its end cut off."""
+    """Return a text on one line, truncated to `width` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -1,1 +1,1 @@
-"""Jobs on new queries: read them, fuse rankings, write the predictions."""
+"""Jobs on new queries: read the queries, fuse rankings, write predictions."""

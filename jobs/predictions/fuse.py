@@ -1,4 +1,4 @@
-"""fuse: rankings of several systems -> one, with weights that are chosen on held-out queries."""
+"""fuse: fuse the rankings of several systems into one, with weights chosen on held-out queries."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ratchet.orchestrator.job_interface import Job
 @dataclass(frozen=True)
 class Config:
     method: Literal["scores", "rrf"] = "scores"
-    """`scores`: the weighted sum of the scores above the lowest of the query's list, divided by their mean spread on
-    the held-out queries; a document that a list lacks has 0. `rrf`: reciprocal rank fusion, the sum of weight /
-    (60 + rank) (Cormack et al., 2009)."""
+    """`scores`: weighted sum of normalized scores. A system's score minus the lowest one of the query's list is divided
+    by the mean score range of the system's lists on the held-out queries; documents outside a list get 0. `rrf`:
+    reciprocal rank fusion, the sum of weight / (60 + rank) (Cormack et al., 2009)."""
     names: Annotated[tuple[str, ...], MinLen(2)] = ("first", "second")
     """Names of the systems, for the report."""
     weights: tuple[Annotated[float, Ge(0)], ...] = ()
-    """Weight of each system. Empty: chosen on the held-out queries, on 10,000 if there are more; where they are not
-    better than the best system alone by more than the standard error over groups of queries, it is kept alone."""
+    """Weight of each system. Empty: choose the weights with the best MAP on the held-out queries (on at most 10,000).
+    If they do not improve on the best single system by more than the standard error, only that system is used."""
     k: Annotated[int, Ge(1)] = 25
-    """The weights are chosen by MAP at this cut-off."""
+    """Cut-off of the MAP that chooses the weights."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Inputs:
     valid: Path
     """Held-out queries with their positives."""
     valid_rankings: tuple[Path, ...]
-    """The systems' rankings of the held-out queries, as written by `evaluate_retrieval`."""
+    """Each system's ranking for the held-out queries, as written by `evaluate_retrieval`."""
     rankings: tuple[Path, ...]
-    """The systems' rankings of the queries to fuse."""
+    """Each system's ranking for the queries whose rankings are fused."""
 
 
 def check(config: Config, inputs: Inputs) -> None:

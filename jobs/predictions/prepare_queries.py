@@ -1,4 +1,4 @@
-"""prepare_queries: queries of any known format, with or without labels -> shards to embed and to rank."""
+"""prepare_queries: read queries of any known format, with or without labels, and write them as shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Config:
     shard_rows: Annotated[int, Ge(1), Unit("rows")] = 4096
     """Rows per shard."""
     reading: str = ""
-    """How the queries are read, as `prepare.reading` says it of a path. Empty: as is."""
+    """Reading options of the queries, in the format of `prepare.reading` for one path. Empty: none."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Inputs:
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Read all queries. Errors name the file and line before anything is started."""
+    """Read all queries, so that a bad row is an error, with file and line, before the run starts."""
     from ratchet.data.formats.detection import load_queries
 
     queries = load_queries(inputs.queries, config.reading)

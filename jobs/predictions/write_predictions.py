@@ -1,4 +1,4 @@
-"""write_predictions: a ranking -> the first documents of each query as CSV, JSON Lines and a TREC run."""
+"""write_predictions: write the best documents of each query as CSV, JSON Lines and a TREC run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ FILES = ("predictions.csv", "predictions.jsonl", "predictions.trec")
 @dataclass(frozen=True)
 class Config:
     top: Annotated[int, Ge(1), Unit("documents")] = 25
-    """Documents per query."""
+    """Maximum number of documents per query."""
     columns: tuple[str, str] = ("query", "documents")
-    """Header of the CSV file, such as `QuestionId_Answer,MisconceptionId`. Ids of documents are separated by
-    spaces; a space in an id is written as `%20`, here and in the TREC run."""
+    """Header of the CSV file, such as `QuestionId_Answer,MisconceptionId`. The ids of documents are separated by
+    spaces; a space in an id is written as `%20`, also in the TREC run."""
     tag: str = "ratchet"
     """Name of the system in the TREC run."""
 
@@ -28,9 +28,9 @@ class Config:
 @dataclass(frozen=True)
 class Inputs:
     ranking: Path
-    """Ranked documents, as written by `evaluate_retrieval`."""
+    """A ranking, as written by `evaluate_retrieval` or `fuse`."""
     corpus: Path
-    """Shards of documents with their texts, which the JSON Lines have."""
+    """Shards of documents, whose texts are written to the JSON Lines file."""
 
 
 def check(config: Config, inputs: Inputs) -> None:

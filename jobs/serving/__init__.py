@@ -1,1 +1,1 @@
-"""Models behind an HTTP endpoint."""
+"""Serving of models over HTTP."""

@@ -1,7 +1,7 @@
-"""The HTTP application of `ratchet serve`: embeddings as OpenAI's API gives them, and reranking as Cohere's does."""
+"""The HTTP application of `ratchet serve`: embeddings in the format of OpenAI's API, and reranking in Cohere's."""
 
-# Ray Serve makes the routes from copies of the methods, which have the names above the class alone. Annotations are
-# therefore no strings (`from __future__ import annotations`), and functions stand above it.
+# Ray Serve makes the routes from copies of the methods, which see only names defined before the class. So this module
+# has no `from __future__ import annotations`, and its functions stand before the class.
 import asyncio
 import base64
 import secrets
@@ -25,7 +25,7 @@ from ratchet.models.reranker import reranker
 from ratchet.models.usage import find_usage
 
 MOST_TEXTS = 2048
-"""Texts of a request: OpenAI's limit."""
+"""Maximum number of texts per request, as OpenAI's."""
 
 Texts = Annotated[list[str], Field(min_length=1, max_length=MOST_TEXTS)]
 application = FastAPI(title="ratchet serve")
@@ -38,16 +38,16 @@ class EmbeddingRequest(BaseModel):
     input: str | Texts
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = None
-    """The first so many dimensions, normalised again: for models that were trained for it (Matryoshka)."""
+    """Number of leading dimensions to return, normalised again; for models trained with `matryoshka_dims`."""
     input_type: Literal["passage", "document", "query"] = "passage"
-    """Which template of the model is applied. Not of OpenAI; the name is Cohere's."""
+    """Prompt template to apply; `document` is the same as `passage`. OpenAI has no such field; the name is Cohere's."""
 
 
 class RerankRequest(BaseModel):
     """https://docs.cohere.com/reference/rerank"""
 
     model: str = ""
-    """Empty: the only reranker."""
+    """Name of the reranker. Empty: the first one."""
     query: str
     documents: Texts
     top_n: Annotated[int, Field(ge=1)] | None = None
@@ -56,7 +56,7 @@ class RerankRequest(BaseModel):
 
 @application.exception_handler(RequestValidationError)
 async def refuse(request: Request, error: RequestValidationError) -> JSONResponse:
-    found = error.errors()[-1]  # of a union that of its last type, the general one
+    found = error.errors()[-1]  # for a union: the error for its last type, the most general one
     where = ".".join(str(part) for part in found["loc"][1:] if part == found["loc"][1] or isinstance(part, int))
     return _answer_error(400, f"{where or 'request'}: {found['msg']}")
 
@@ -72,11 +72,11 @@ def _answer_error(status: int, message: str) -> JSONResponse:
 
 @serve.ingress(application)
 class ModelServer:
-    """A replica: all models, and the routes."""
+    """A replica with all models and the routes."""
 
     def __init__(self, folders: Mapping[str, str], token: str, threads: int) -> None:
-        """folders: the name of each model in requests -> its folder. token: what the header `Authorization` must hold
-        after `Bearer`."""
+        """folders: name of a model in requests -> its folder. token: the bearer token that requests must have. threads:
+        torch threads per replica."""
         torch.set_num_threads(threads)
         self.token = token
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -85,8 +85,8 @@ class ModelServer:
             {name: load(Path(folders[name]), device=device) for name, usage in usages.items() if usage == wanted}
             for wanted, load in (("embedder", encoder.load), ("reranker", reranker.load))
         )
-        # One request at a time: concurrent ones would share the same processor, and keep their activations meanwhile.
-        # A thread also ends the request of a client that is gone before it begins the next one.
+        # One request at a time: concurrent requests would share the same processor, and all hold their activations.
+        # The thread also finishes the request of a disconnected client before it begins the next one.
         self.thread = ThreadPoolExecutor(1)
 
     @application.get("/health")
@@ -119,7 +119,7 @@ class ModelServer:
             vectors_ND = vectors_ND[:, : request.dimensions]
             vectors_ND = vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-12)
         values = vectors_ND.tolist()
-        if request.encoding_format == "base64":  # of float32, little-endian
+        if request.encoding_format == "base64":  # float32, little-endian
             values = [base64.b64encode(vector_D.astype("<f4").tobytes()).decode() for vector_D in vectors_ND]
         rows = [{"object": "embedding", "index": index, "embedding": value} for index, value in enumerate(values)]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}

@@ -1,4 +1,4 @@
-"""`ratchet serve`: starts the HTTP endpoint by Ray Serve, and stops it at ctrl-C or SIGTERM."""
+"""`ratchet serve`: starts the HTTP endpoint with Ray Serve, and stops it at Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def serve(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
-    """Serve models until the process is interrupted. paths: name in requests -> the exported folder."""
-    check(arguments)  # the port may have been taken since
+    """Serve models until the process is interrupted. paths: name of a model in requests -> its exported folder."""
+    check(arguments)  # again, since another process may have taken the port
     for name, path in paths.items():
         if find_usage(path) == "decoder":
             raise InputError(
@@ -42,11 +42,11 @@ def serve(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
     token = given or secrets.token_urlsafe(24)
     address = arguments.address or os.environ.get("RAY_ADDRESS") or "local"
     with freeze_code(()) as (_, runtime_env):
-        handler = signal.getsignal(signal.SIGTERM)  # Ray sets its own, which ends the process at once
+        handler = signal.getsignal(signal.SIGTERM)  # Ray sets its own handler, which ends the process at once
         ray.init(
             address=address,
             runtime_env=runtime_env,
-            include_dashboard=False if address == "local" else None,  # it costs seconds
+            include_dashboard=False if address == "local" else None,  # the dashboard takes seconds to start
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
@@ -74,18 +74,18 @@ def serve(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         print_clean("stopping")
     finally:
-        if address != "local":  # else everything ends with Ray
+        if address != "local":  # a local Ray ends with all its applications
             ray_serve.delete(NAME)
         ray.shutdown()
 
 
 def count_threads(cpus: Sequence[int], replicas: int) -> int:
-    """Return the most CPUs that each replica can have, so that all have room. cpus: those of each machine."""
+    """Return the maximum number of CPUs per replica with which all replicas fit. cpus: CPUs of each machine."""
     return max((n for n in range(1, max(cpus) + 1) if sum(own // n for own in cpus) >= replicas), default=1)
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise InputError for arguments with which no model can be served, before anything is run."""
+    """Raise InputError for arguments with which no model can be served. Called before any step runs."""
     require_extra("serve: given", "serve", "fastapi")
     processors = os.cpu_count() or 1
     if not (arguments.address or os.environ.get("RAY_ADDRESS")) and arguments.replicas > processors:
@@ -109,7 +109,7 @@ def _refuse_replicas(arguments: argparse.Namespace, there_are: str) -> InputErro
 
 
 def _tell(paths: Mapping[str, Path], arguments: argparse.Namespace, token: str) -> None:
-    """Print where the models are served. token: one that nobody knows yet; empty: that of RATCHET_TOKEN."""
+    """Print where the models are served. token: the generated token; empty: the token is in RATCHET_TOKEN."""
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     url, models = f"http://{host}:{arguments.port}", {name: find_usage(path) for name, path in paths.items()}
     if arguments.json:

@@ -1,1 +1,1 @@
-"""Jobs that make training queries of documents: prompts for `generate`, its answers as queries, and the filter."""
+"""Jobs that make synthetic queries: prompts for `generate`, queries from its answers, and the round-trip filter."""

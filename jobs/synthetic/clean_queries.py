@@ -1,7 +1,7 @@
-"""clean_queries: the answers of `generate` to `prepare_query_generation` -> distinct queries, each with its document.
+"""clean_queries: convert the answers of `generate` into distinct queries, each with its document as the positive.
 
-An answer is read up to the end of its first line. Empty answers, copies of the document, and repetitions of another
-query of the document or of a training query are left out.
+The answers are those to the prompts of `prepare_query_generation`. Only the first line of an answer is used. Empty
+answers, copies of the document, and duplicates of another query of the document or of a training query are left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from annotated_types import Ge
 from ratchet.orchestrator.job_interface import Job, Unit
 
 COUNTS_FILE = "counts.json"
-"""How many answers there were, and how many were left out, for `filter_queries`."""
+"""File with the numbers of answers and of left-out answers, for `filter_queries`."""
 COUNTS = ("completions", "empty", "copies", "duplicates", "queries")
 
 
@@ -30,7 +30,7 @@ class Inputs:
     completions: Path
     """The output of `generate`."""
     train: Path
-    """Shards of training queries. The new ones get their most frequent instructions."""
+    """Shards of training queries. Synthetic queries get their most frequent task and prompt."""
 
 
 JOB = Job("clean_queries", config=Config, inputs=Inputs, resources=("retries",), metrics=lambda config: COUNTS)

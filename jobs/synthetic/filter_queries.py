@@ -1,8 +1,8 @@
-"""filter_queries: keep generated queries that find their document again, and add them to the training queries.
+"""filter_queries: keep synthetic queries that find their document again, and add them to the training queries.
 
 Round-trip consistency (Alberti et al. 2019; for retrieval Promptagator, Dai et al. 2023, with rank 1): a query is kept
-if an exact search of the corpus ranks its document among the first. A reranker may judge too, as in InPars-v2 (Jeronymo
-et al. 2023).
+if an exact search of the corpus ranks its document at the top. Optionally, a reranker must also rank it at the top, as
+in InPars-v2 (Jeronymo et al. 2023).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ratchet.orchestrator.job_interface import Job, Parents, Result, Unit
 @dataclass(frozen=True)
 class Config:
     round_trip_rank: Annotated[int, Ge(1)] = 1
-    """Largest rank of a query's document in the embedder's ranking of the corpus."""
+    """A query is kept if the embedder ranks its document at this rank or better."""
     reranker_rank: Annotated[int, Ge(1)] = 1
-    """Largest rank of a query's document after reranking, where `reranked` is given."""
+    """With `reranked`: a query is kept if its document is at this rank or better after reranking, too."""
     num_cases: Annotated[int, Ge(0)] = 3
-    """Kept queries, and queries that failed, that the report shows."""
+    """Number of kept queries, and number of rejected queries, that the report shows."""
     shard_rows: Annotated[int, Ge(1), Unit("rows")] = 4096
     """Rows per shard."""
 
@@ -32,7 +32,7 @@ class Config:
 @dataclass(frozen=True)
 class Inputs:
     train: Path
-    """Shards of training queries, which come first in the output, unchanged."""
+    """Shards of training queries. The output contains them first, unchanged."""
     corpus: Path
     """Shards of documents."""
     queries: Path
@@ -44,7 +44,7 @@ class Inputs:
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Return what is known of the data. How many queries are added, and how long they are, is not."""
+    """Return the metrics of the training data, except the longest text: synthetic queries may be longer."""
     known = parents["train"].metrics if "train" in parents else {}
     return Result({name: value for name, value in known.items() if name != "longest_text"})
 

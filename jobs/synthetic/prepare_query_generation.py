@@ -1,7 +1,7 @@
-"""prepare_query_generation: documents -> prompts that ask for a query of each, for `generate`.
+"""prepare_query_generation: make prompts for `generate` that ask for a query for each document.
 
-Prompts begin with pairs of a document and a real training query, so that a model that was trained on nothing of the
-kind writes queries like them (InPars, Bonifacio et al. 2022; Promptagator, Dai et al. 2023).
+A prompt begins with examples, pairs of a document and a training query, so that a model writes similar queries
+without being trained for it (InPars, Bonifacio et al. 2022; Promptagator, Dai et al. 2023).
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from ratchet.orchestrator.job_interface import Job, Parents, Result, Seed, Unit
 @dataclass(frozen=True)
 class Config:
     documents: Literal["unlabelled", "all"] = "unlabelled"
-    """`unlabelled`: the documents that are a positive of no training query. `all`: the whole corpus."""
+    """`unlabelled`: documents that are not a positive of any training query. `all`: all documents of the corpus."""
     max_documents: Annotated[int, Ge(1), Unit("documents")] | None = None
-    """Ask for queries of a random subset of at most this size. None: of all."""
+    """Maximum number of these documents, drawn at random. None: all."""
     num_examples: Annotated[int, Ge(0)] = 3
-    """Pairs of a document and a training query in front of each document, the same in all prompts. The document's own
-    query is never one of them."""
+    """Number of examples (a document and one of its training queries) in a prompt. All prompts have the same examples,
+    except that a document's own query is left out."""
     prompt_template: str | None = None
-    """Template of prompts, with `{document}`, and `{examples}` where there are some; `\\n` is a line break. None: that
-    of the task `query-generation`."""
+    """Template of prompts, with `{document}`, and with `{examples}` if num_examples > 0; `\\n` is a line break. None:
+    the template of the task `query-generation`."""
     max_characters: Annotated[int, Ge(1), Unit("characters")] = 2000
-    """Longer documents are truncated in the prompt."""
+    """Maximum length of a document in a prompt. Longer documents are truncated."""
     stop: tuple[str, ...] = ()
-    """Answers also end after any of these texts; `\\n` is a line break."""
+    """Additional stop strings: an answer also ends after any of them. `\\n` is a line break."""
     chat_template_kwargs: tuple[str, ...] = ()
-    """Arguments of the models' chat templates, such as `enable_thinking=false`."""
+    """Arguments of the generator's chat template, such as `enable_thinking=false`."""
     seed: Seed = 42
-    """Seed of the examples and of the subset."""
+    """Seed of the examples and the subset."""
     shard_rows: Annotated[int, Ge(1), Unit("prompts")] = 128
-    """Prompts per shard, the unit of generation and of recovery after a kill."""
+    """Prompts per shard. A shard is the unit of generation, and is repeated if it was not finished by a killed run."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Inputs:
 
 
 def find_template(config: Config) -> str:
-    """Return the template of prompts. Raises ModelError for one without its placeholders."""
+    """Return the prompt template. Raises ModelError for a template without its placeholders."""
     from ratchet.data.tasks.query_generation import PROMPT
 
     template = PROMPT if config.prompt_template is None else config.prompt_template.replace("\\n", "\n")
@@ -60,7 +60,7 @@ def find_template(config: Config) -> str:
 
 
 def find_chat(config: Config) -> dict[str, str]:
-    """Return what `describe_chat` returns."""
+    """Return the metric `chat`; see `describe_chat`."""
     return describe_chat(config, [text.replace("\\n", "\n") for text in config.stop], "prepare_query_generation")
 
 

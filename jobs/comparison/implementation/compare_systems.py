@@ -1,4 +1,4 @@
-"""Paired differences of systems."""
+"""The work of compare_systems."""
 
 from __future__ import annotations
 

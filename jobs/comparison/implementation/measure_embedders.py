@@ -1,4 +1,4 @@
-"""Measures embedders. The milliseconds are those of this machine at this time, and of no other run."""
+"""The work of measure_embedders. Latencies hold for this machine at this time, and differ from run to run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ratchet.models.embedder import encoder
 from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 WARM_UP = 3
-"""Queries that are embedded before the clock runs."""
+"""Number of queries that are embedded before the measurement."""
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -38,7 +38,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 def measure(folder: Path, dtype: str, texts: list[str]) -> dict[str, float | int]:
-    """Return the median of the milliseconds per query of a model, and the number of queries."""
+    """Return the median milliseconds per query of a model, its dimensions, and the number of queries."""
     loaded = encoder.load(folder, dtype=dtype, device="cpu")
     seconds = []
     for text in [*texts[:WARM_UP], *texts]:

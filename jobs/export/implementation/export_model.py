@@ -1,4 +1,4 @@
-"""Writes a model for other libraries, and compares it with what they make of it."""
+"""The work of export_model: writes a model for other libraries, and compares their results with Ratchet's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     target, kind = context.out / "model", find_usage(inputs.model, inputs.adapter)
     context.progress(Progress(0, 2, "stages", "writing"))
     if config.form == "adapter":
-        if inputs.adapter is None:  # when planned, its step may be still to come
+        if inputs.adapter is None:  # not checked at plan time, since a later step may make it
             raise InputError("export_model.form: adapter given, for a model without one; expected model; leave it out")
         write_adapter(inputs.adapter, config.base_name, target)
     else:
@@ -65,7 +65,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 def write_model(kind: str, inputs: Inputs, target: Path) -> None:
-    """Write a whole model: a merged one, or a copy; embedders with the files of sentence-transformers."""
+    """Write a whole model: a copy, or the merge with an adapter. Embedders get the files of sentence-transformers."""
     if inputs.adapter is None:
         copy_folder(inputs.model, target)
         if kind == "embedder" and not (target / "modules.json").is_file():
@@ -80,7 +80,7 @@ def write_model(kind: str, inputs: Inputs, target: Path) -> None:
 
 
 def write_adapter(adapter: Path, base_name: str, target: Path) -> None:
-    """Copy an adapter, and name its base in it, by which PEFT and the hub find it."""
+    """Copy an adapter, and write the name of its base into its config, where PEFT and the hub look for it."""
     copy_folder(adapter, target)
     file = target / lora.CONFIG
     about = json.loads(file.read_text()) | {"base_model_name_or_path": base_name or None}
@@ -88,14 +88,14 @@ def write_adapter(adapter: Path, base_name: str, target: Path) -> None:
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """Copy what other libraries read. The copy can be written, which the store's folders cannot."""
+    """Copy the files that other libraries read. Unlike folders of the store, the copy is writable."""
     ignored = shutil.ignore_patterns(*OTHER_FORMATS, *TRAINING_STATE, ".*")
     shutil.copytree(source, target, copy_function=shutil.copyfile, ignore=ignored)
     target.chmod(0o755)
 
 
 def compare(kind: str, form: str, inputs: Inputs, target: Path, dtype: str) -> dict[str, float]:
-    """Return library -> its largest difference."""
+    """Return library -> its largest difference from Ratchet's results."""
     if kind == "decoder":
         folder, adapter = (inputs.model, target) if form == "adapter" else (target, inputs.adapter)
         return compare_decoder(folder, dtype, inputs.model, adapter)

@@ -1,4 +1,4 @@
-"""Builds an index and measures its recall."""
+"""The work of build_index."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 def make_index(config: Config, dim: int, rows: int) -> Any:
-    """Return an empty index of inner products."""
+    """Return an empty FAISS index for inner products."""
     lists = min(rows, config.lists or max(1, round(4 * rows**0.5)))
     kinds = {"flat": "Flat", "ivf": f"IVF{lists},Flat", "hnsw": f"HNSW{config.links},Flat"}
     index: Any = faiss.index_factory(dim, kinds[config.kind], faiss.METRIC_INNER_PRODUCT)

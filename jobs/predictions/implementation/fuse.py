@@ -1,4 +1,4 @@
-"""Fuses rankings."""
+"""The work of fuse."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ratchet.models.search.ranks import Relevant
 from ratchet.orchestrator.job_interface import Context, Result
 
 BATCH = 4096
-"""Queries that are fused at a time, and rows of a shard."""
+"""Number of queries that are fused at a time, and of rows per shard."""
 
 MOST = 10_000
-"""Held-out queries that choose the weights, since each takes some 30 KB. They are evenly spaced."""
+"""Maximum number of held-out queries that choose the weights (evenly spaced). Each takes about 30 KB of memory."""
 
 Fused = list[list[tuple[str, float]]]
 
@@ -57,7 +57,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     weights, best = list(config.weights) or choose_weights(len(names), average), max(eye, key=average)
     sums = (sum_by_group(measure(tuple(one)), group_Q) for one in (weights, best))
     if not config.weights and not loses(*sums):
-        weights = best  # what the others add may be chance
+        weights = best  # the improvement of the fusion may be due to chance
     fused = _fuse(_read(inputs.rankings), lambda systems: fuse(score(systems), weights))
     schema = RANKED.append(pa.field(TEACHER_SCORES["documents"], SCORES))
     write_shards(context.out / "ranking", fused, schema, BATCH)
@@ -79,16 +79,16 @@ def _read(folders: Sequence[Path]) -> list[pa.Table]:
 
 
 def _rank(fused: Sequence[tuple[str, float]], positives: Sequence[str]) -> np.ndarray:
-    """Return the ranks of the positives. Those that no list has share the rank behind the list, and follow it."""
+    """Return the ranks of the positives. Positives outside the fused list get consecutive ranks after its end."""
     place = {name: rank for rank, (name, _) in enumerate(fused, 1)}
     lacking = iter(range(len(fused) + 1, len(fused) + 1 + len(positives)))
     return np.array([place[name] if name in place else next(lacking) for name in positives], np.int64)
 
 
 def _fuse(systems: Sequence[pa.Table], fuse: Callable[[Sequence[pa.Table]], Fused]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a ranking with the fused points as the scores that `evaluate_retrieval` orders by.
-
-    A positive that no list has keeps the best of its ranks, and follows all documents of the fused list."""
+    """Yield the rows of the fused ranking. Its fused scores are also in the column of teacher scores, by which
+    `evaluate_retrieval` orders. The rank of a positive is the best one of all systems, but after the end of the fused
+    list; `evaluate_retrieval` replaces it if the positive is in the list."""
     for start in range(0, len(systems[0]), BATCH):
         part = [table.slice(start, BATCH) for table in systems]
         queries, ranks = part[0].select(["id", "text"]).to_pylist(), (one["ranks"].to_pylist() for one in part)

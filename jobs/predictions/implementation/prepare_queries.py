@@ -1,4 +1,4 @@
-"""Writes queries as shards, without labels."""
+"""The work of prepare_queries."""
 
 from __future__ import annotations
 

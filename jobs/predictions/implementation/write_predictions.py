@@ -1,4 +1,4 @@
-"""Writes the first documents of each query in three formats."""
+"""The work of write_predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes queries of generated answers."""
+"""The work of clean_queries."""
 
 from __future__ import annotations
 

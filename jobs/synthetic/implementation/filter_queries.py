@@ -1,4 +1,4 @@
-"""Keeps generated queries by the ranks of their documents."""
+"""The work of filter_queries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     passed = [number for number in range(len(queries)) if found[number] and confirmed[number]]
     first: dict[str, int] = {}
     for number in sorted(passed, key=lambda number: ranks[number]):
-        # Documents may share a query, which then belongs to the one that it finds first.
+        # Several documents may have the same query. It is kept for the document with the best rank.
         first.setdefault(queries[number]["text"].casefold(), number)
     kept = sorted(first.values())
     rows = [*train.to_pylist(), *(queries[number] for number in kept)]
@@ -55,7 +55,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 def _read_ranks(ranking: Path, names: Sequence[str]) -> list[int]:
-    """Return the rank of each query's document. Raises InputError for the ranking of other queries."""
+    """Return the rank of each query's document. Raises InputError for a ranking of other queries."""
     table = read_shards(ranking, ["id", "ranks"])
     if table["id"].to_pylist() != names:
         raise InputError(f"{ranking}: ranks other queries; expected those of filter_queries.queries in the same order")

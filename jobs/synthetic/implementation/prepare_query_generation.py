@@ -1,4 +1,4 @@
-"""Writes prompts for documents as samples."""
+"""The work of prepare_query_generation."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 def _draw(seed: int, name: str) -> bytes:
-    """Return a random place in the order. Others join without moving it, so a changed corpus changes few prompts."""
+    """Return a random sort key that depends on the name only, so that a changed corpus changes few prompts."""
     return hashlib.sha256(f"{seed}/{name}".encode()).digest()
 
 
 def _draw_examples(train: list[dict[str, Any]], config: Config) -> list[tuple[str, str]]:
-    """Draw pairs (document, text of one of its queries), of different documents."""
+    """Draw pairs (document, text of one of its queries) from different documents."""
     drawn: dict[str, str] = {}
     for query in sorted(train, key=lambda query: _draw(config.seed, query["id"])):
         if len(drawn) == config.num_examples:
