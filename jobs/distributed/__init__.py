@@ -1,1 +1,1 @@
-"""Infrastructure for jobs that run on many workers: maps over shards, vLLM engines."""
+"""Infrastructure of jobs with several workers: maps over shards, vLLM engines."""

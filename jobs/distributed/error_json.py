@@ -1,6 +1,6 @@
-"""Errors as JSON text: how an error of a worker reaches the process that started it.
+"""Conversion of errors to JSON and back, to pass an error of a worker to the process that started it.
 
-No pickle: everyone who may write to a store can write into its work folders, and unpickling runs code.
+JSON and not pickle: everyone who may write to a store can write into its work folders, and unpickling runs code.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ def error_to_json(error: Exception) -> str:
 def error_from_json(text: str) -> Exception:
     """Return the error, with the traceback as its attribute `remote_traceback`.
 
-    Errors of Python and of `ratchet.errors` have their class; any other one is a JobError with the name of its class.
-    """
+    Errors of Python and of `ratchet.errors` keep their class. Others become a JobError with the name of their class."""
     read = json.loads(text)
     error = (_find_class(read["class"]) or JobError)(*read["arguments"])
     error.__dict__["remote_traceback"] = read["traceback"]

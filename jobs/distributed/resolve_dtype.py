@@ -1,7 +1,7 @@
-"""The dtype of a step: `auto` is resolved once, before the workers start, so that no result mixes two dtypes.
+"""Resolution of dtype=auto: once per step, before its workers start, so that a result never mixes two dtypes.
 
-The choice is kept in the step's work folder. A later attempt uses it again, on whichever machines it runs, and a worker
-on a machine that does not multiply bfloat16 natively refuses to take part.
+The resolved dtype is stored in the step's work folder. Later attempts use it again, on any machines. If it is bfloat16,
+a worker on a machine that does not multiply bfloat16 natively raises an error.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ratchet.orchestrator.job_interface import Context, Resources, write_atomica
 from ratchet.orchestrator.job_interface.placement import list_nodes
 
 FILE = "dtype"
-"""The file in the work folder. It exists only if the setting is `auto`."""
+"""File in the work folder with the resolved dtype. It exists only if the setting is `auto`."""
 
 GPUS_WITHOUT_BFLOAT16 = frozenset({"K80", "P4", "P100", "V100", "T4"})
-"""In Ray's spelling."""
+"""GPU types in Ray's spelling."""
 
 C = TypeVar("C")
 
 
 def resolve_dtype(context: Context, config: C) -> C:
-    """Return the config with `dtype` float32 or bfloat16, where it is `auto`. Ray must be running.
+    """Return the config with `dtype` auto replaced by float32 or bfloat16. Ray must be running.
 
-    auto is bfloat16 if all machines that workers fit on now multiply it natively."""
+    auto is bfloat16 if all machines that currently have room for a worker multiply bfloat16 natively."""
     given: Any = config
     if given.dtype != "auto":
         return config
@@ -42,8 +42,8 @@ def resolve_dtype(context: Context, config: C) -> C:
 
 
 def check_dtype(context: Context) -> None:
-    """Raise InputError if `auto` is bfloat16 in this step and this machine does not multiply it natively. Called first
-    in every worker."""
+    """Raise InputError if `auto` was resolved to bfloat16 and this machine does not multiply it natively. Every worker
+    calls it first."""
     file = context.work / FILE
     if not file.exists() or file.read_text() != "bfloat16":
         return
@@ -57,7 +57,7 @@ def check_dtype(context: Context) -> None:
 
 
 def _is_bfloat16_native(resources: Resources) -> bool:
-    """Whether all machines that workers fit on now multiply bfloat16 natively. Waits for a machine if there is none."""
+    """Return whether all machines with room for a worker multiply bfloat16 natively; wait for one if there is none."""
     nodes = {node: machine for node, machine in list_nodes().items() if machine.count_fitting(resources)}
     if resources.gpus:
         kinds = [machine.accelerators or frozenset() for machine in nodes.values()]
@@ -68,6 +68,6 @@ def _is_bfloat16_native(resources: Resources) -> bool:
     if not nodes:
         anywhere = probe.options(num_cpus=resources.cpus, label_selector=resources.selector() or None)
         return bool(ray.get(anywhere.remote()))
-    # Soft: a machine that is lost meanwhile is not asked.
+    # Soft affinity: if a machine is lost meanwhile, its probe runs on another one.
     pinned = [probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)) for node in nodes]
     return all(ray.get([one.remote() for one in pinned]))

@@ -1,15 +1,15 @@
-"""Maps a worker over Parquet shards with Ray. The shard is the unit of work, and of what a lost worker repeats.
+"""Maps a worker over Parquet shards with Ray. A shard is the unit of work, and is repeated if its worker is lost.
 
 A worker is a class that is constructed once per process and called with (input shard, file to write). It returns
 counts. A shard is finished when it has a record: a small JSON file, replaced atomically, that names the shard's output
-file and holds the digests of output and input. Files without a record, or that do not match it, are ignored, so a
-worker that outlives its killed driver cannot corrupt a shard.
+file and holds the digests of output and input. Files without a matching record are ignored, so a worker that outlives
+its killed driver cannot corrupt a shard.
 
-Several workers are tasks of Ray that take shards from a `ShardQueue`. Ray runs a task in a process that an earlier step
-of the run has left, which has imported torch and the rest; an actor, and so Ray Data's pool of actors, would start a
-new one, for some 10 s. Ray repeats the task of a lost worker (killed, out of memory, node gone), and it begins with the
-shard that was lost. A step that holds the resources of its one worker (`Job.is_worker`) works in its own process. If
-that is lost, the next attempt finds the finished shards.
+Several workers are Ray tasks that take shards from a `ShardQueue`. Tasks reuse the processes of earlier steps of the
+run, which have imported torch and other libraries. Actors (and so Ray Data's actor pools) would start new processes,
+which takes about 10 s. Ray repeats the task of a lost worker (killed, out of memory, node gone), which begins with the
+lost shard. A step that holds the resources of its only worker (`Job.is_worker`) runs the worker in its own process. If
+this process is lost, the next attempt continues with the unfinished shards.
 
 An exception in a worker is returned as JSON and raised again with its type, also if it cannot be pickled.
 """
@@ -47,19 +47,19 @@ from ratchet.orchestrator.job_interface.worker import check_worker, find_existin
 
 
 class ReportProgress(Protocol):
-    """Reports how many rows of the current shard are done, and how many tokens that took."""
+    """Reports the number of finished rows of the current shard, and the number of tokens processed for them."""
 
     def __call__(self, rows: int, tokens: int = 0) -> None: ...
 
 
 ShardWorker = Callable[[Path, Path, ReportProgress], Mapping[str, int]]
-"""The worker that `map_shards` runs, one per process: writes the file `target` from `source` and returns counts, among
-them `rows`."""
+"""The worker of `map_shards`, one instance per process: (source, target, report) -> counts, among them `rows`. It
+writes the file `target`."""
 
 
 def count_rows(shards: Sequence[Path], columns: Sequence[str]) -> int:
-    """Return the number of rows of all shards, read from their footers. Raises InputError for a file that is not
-    Parquet or lacks one of `columns`."""
+    """Return the total number of rows of shards, read from their footers. Raises InputError for a file that is not
+    Parquet, or that lacks one of `columns`."""
     rows = 0
     for path in shards:
         try:
@@ -84,13 +84,13 @@ def map_shards(
 ) -> dict[str, int]:
     """Write one file into `out` for each of `shards`, with the same stem. Return the summed counts.
 
-    `out` is `context.out`, a folder below it, or a folder below `context.work` (for files outside the artifact). Shards
-    that an earlier attempt finished are taken from `context.work`. `arguments` are the keyword arguments of `worker`;
-    `total_rows` is used for the progress, and checked. Ray must be running; the caller may be a task or a driver.
+    out: `context.out`, a folder below it, or a folder below `context.work` (for files outside the artifact). Shards
+    that an earlier attempt finished are taken from `context.work`. arguments: keyword arguments of `worker`.
+    total_rows: expected number of rows, for progress and a check. Ray must be running; the caller may be a task.
 
-    Raises the exception of a worker with its type; ArtifactError for another number of rows; JobError if the worker of
-    one shard was lost more than `context.resources.retries` times, which suggests that the shard is the cause; an error
-    of ray.exceptions if Ray gave up."""
+    Raises the exception of a worker with its type; ArtifactError if the number of rows is not `total_rows`; JobError if
+    the worker of one shard was lost more than `context.resources.retries` times, which suggests that the shard is the
+    cause; an error of ray.exceptions if Ray gave up."""
     process = partial(_run_workers, context, worker, arguments, total_rows)
     return complete_shards(context, shards, out, process, total_rows, suffix)
 
@@ -103,10 +103,9 @@ def complete_shards(
     total_rows: int | None,
     suffix: str = "parquet",
 ) -> dict[str, int]:
-    """Do the same as `map_shards` with another way to process shards.
+    """Do the same as `map_shards`, but process the unfinished shards with a function.
 
-    `process` is called with the unfinished shards, each with the target that `commit_shard` is to write, and with the
-    number of rows that are finished already."""
+    process: called with (unfinished shard -> target for `commit_shard`, number of rows in finished shards)."""
     inside = out.relative_to(context.out) if out.is_relative_to(context.out) else out.relative_to(context.work)
     finished = context.work / "shards" / inside
     names = {shard: f"{shard.stem}.{suffix}" for shard in shards}
@@ -157,34 +156,34 @@ def _run_workers(
     queue_class = remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())(ShardQueue)
     queue = queue_class.remote(context, done, total_rows, list(targets.items()))
     options = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, **make_ray_options(resources)}
-    # With a GPU the process ends: it would keep the first one that it used, and the next step may be given another.
+    # On GPUs the process ends after the task: it would keep using its first GPU, but the next step may get another one.
     options |= {"name": f"{context.step} worker", "max_retries": -1, "max_calls": int(bool(resources.gpus))}
     task = remote(scheduling_strategy="SPREAD", **options)(_work_from_queue)
-    # Loaded by `ShardRunner.work`, after the checks of its machine.
+    # Unpickled in `ShardRunner._process`, after the checks of the machine.
     pickled = cloudpickle.dumps(partial(worker, **arguments))
     running = [task.remote(n, context, paths, pickled, queue) for n in range(min(resources.workers or 1, len(targets)))]
     try:
-        # A worker that has found no room yet is not waited for when the others have done all shards.
+        # Do not wait for workers that have not started when the others have finished all shards.
         while running and ray.get(queue.count_unfinished.remote()):
             [ended], running = ray.wait(running)
             if failure := ray.get(ended):
                 raise error_from_json(failure)
     finally:
-        # Not those that are about to end: their processes stay for later steps.
+        # Cancel the tasks that do not end by themselves within 1 s. The other processes stay for later steps.
         for left in running and ray.wait(running, num_returns=len(running), timeout=1)[1]:
             ray.cancel(left)
     ray.get(queue.flush.remote())
 
 
 def _work_from_queue(number: int, context: Context, paths: Sequence[Path], pickled: bytes, queue: Any) -> str:
-    """Work on the queue's shards as worker `number`. Returns what `ShardRunner.work` does."""
+    """Process shards of the queue as worker `number`. Return the error as JSON, or an empty string."""
     ray.get(queue.put_back.remote(number))
     runner = ShardRunner(context, paths, lambda: cloudpickle.loads(pickled)(), queue.report.remote)
     return runner.work(iter(lambda: ray.get(queue.take.remote(number)), None))
 
 
 class ShardRunner:
-    """Constructs the worker at the first shard, and calls it for each one."""
+    """Constructs the worker at the first shard, and calls it for each shard."""
 
     def __init__(
         self,
@@ -193,12 +192,12 @@ class ShardRunner:
         make_worker: Callable[[], ShardWorker],
         tell: Callable[[str, int, int], Any],
     ) -> None:
-        """paths: as for `check_worker`. tell: `ProgressTally.report`, here or of an actor."""
+        """paths: as for `check_worker`. tell: `ProgressTally.report`, local or of an actor."""
         self.context, self.paths, self.make_worker, self.tell = context, paths, make_worker, tell
         self.worker: ShardWorker | None = None
 
     def work(self, shards: Iterable[tuple[Path, Path]]) -> str:
-        """Process shards, given with their targets. Returns the error as JSON, or an empty text."""
+        """Process shards, given as (source, target). Return the error as JSON, or an empty string."""
         try:
             for source, target in shards:
                 self._process(source, target)
@@ -206,7 +205,7 @@ class ShardRunner:
             return error_to_json(error)
         finally:
             self.worker = None
-            torch.cuda.empty_cache()  # this process stays, and other steps of the GPU need its memory
+            torch.cuda.empty_cache()  # the process goes on, and other steps need the GPU memory
         return ""
 
     def _process(self, source: Path, target: Path) -> None:
@@ -245,9 +244,9 @@ class ShardRunner:
 def commit_shard(
     context: Context, source: Path, target: Path, write: Callable[[Path], Mapping[str, int]]
 ) -> dict[str, int]:
-    """Finish a shard: `write` writes a file and returns counts, among them `rows`. If it raises, nothing is left behind
-    and the exception is passed on."""
-    # A name that no other worker, attempt or machine uses.
+    """Write the file of a shard, and then its record. write: writes the file and returns counts, among them `rows`. If
+    it raises, the file is removed and the exception is passed on."""
+    # A file name that no other worker, attempt or machine uses.
     file = target.with_name(f"{target.stem}.{context.attempt}-{uuid.uuid4().hex[:8]}{target.suffix}")
     try:
         counts = dict(write(file))

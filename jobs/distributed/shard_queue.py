@@ -1,4 +1,4 @@
-"""The shards of a map, handed out to workers, and their progress. A module of its own: the actor imports no torch."""
+"""Queue of the shards of a map, and progress of its workers. A separate module, so that the actor imports no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ProgressTally:
         self.context, self.done, self.total = context, done, total
         self.shards: dict[str, tuple[int, int]] = {}
         self.start: tuple[float, int] | None = None
-        """Time and tokens of the first report, when loading is over."""
+        """Time and tokens of the first report, so that the speed does not include the loading of models."""
         self.passed_on = 0.0
 
     def report(self, shard: str, rows: int, tokens: int) -> None:
@@ -42,20 +42,20 @@ class ShardQueue(ProgressTally):
     """Gives each shard to one worker at a time, and adds up the progress of all workers."""
 
     def __init__(self, context: Context, done: int, total: int | None, shards: Iterable[tuple[Path, Path]]) -> None:
-        """done, total: rows. shards: each with its target."""
+        """done, total: numbers of rows. shards: (source, target) of each."""
         super().__init__(context, done, total)
         self.waiting = deque(shards)
         self.taken: dict[int, tuple[Path, Path]] = {}
 
     def take(self, worker: int) -> tuple[Path, Path] | None:
-        """Return the next shard, or None if there is none left. The worker has finished the one before."""
+        """Return the next shard for a worker, or None if none is left. Its previous shard counts as finished."""
         self.taken.pop(worker, None)
         if self.waiting:
             self.taken[worker] = self.waiting.popleft()
         return self.taken.get(worker)
 
     def put_back(self, worker: int) -> None:
-        """Put back the shard of a worker that was lost and starts anew: it will take that one first."""
+        """Put the shard of a lost worker back to the front. The restarted worker calls this before it takes a shard."""
         if worker in self.taken:
             self.waiting.appendleft(self.taken.pop(worker))
 

@@ -1,7 +1,7 @@
-"""Generates answers to, embeds or scores shards of texts with vLLM, through Ray Data's processor (`ray.data.llm`).
+"""Generation, embedding and scoring of shards of texts with vLLM, through Ray Data's processor (`ray.data.llm`).
 
-vLLM batches requests continuously, so the requests of all shards stream through its engines together. A shard is
-committed, as in `map_shards`, when its last answer has arrived. A killed run repeats the unfinished shards.
+vLLM uses continuous batching, so the requests of all shards stream through its engines together. A shard is committed,
+as in `map_shards`, when its last answer has arrived. A killed run repeats the unfinished shards.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.placement import make_ray_options
 
 REQUESTS_PER_BATCH = 64
-"""Requests that are handed to an engine at a time. An engine holds several batches and schedules them itself."""
+"""Number of requests that an engine is given at a time. It holds several such batches and schedules them itself."""
 
 Task = Literal["generate", "embed", "classify"]
-"""What is asked of vLLM. The answers are token ids, vectors, or scores of one number."""
+"""Task of vLLM. An answer is token ids (generate), a vector (embed), or a score, an array of one number (classify)."""
 Request = tuple[np.ndarray, dict[str, Any]]
 """The token ids of a text, int32, and vLLM's sampling or pooling parameters."""
 
 
 class ShardClient(Protocol):
-    """Makes the requests of a shard, and its output file from the answers."""
+    """Makes the requests for a shard, and writes its output file from the answers."""
 
     task: Task
     engine_args: dict[str, Any]
-    """The engine's arguments for this task."""
+    """Additional arguments of the vLLM engine."""
 
     def requests(self, source: Path) -> list[Request]:
         """Return the requests of a shard."""
         ...
 
     def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> Mapping[str, int]:
-        """Write the file `target` from the answers, in the order of the requests. tokens: those that were generated, or
-        read. Return counts, among them `rows` and `tokens`."""
+        """Write the file `target`. answers: in the order of the requests. tokens: number of generated tokens, or for
+        embed and classify of input tokens. Return counts, among them `rows` and `tokens`."""
         ...
 
 
@@ -64,11 +64,12 @@ def run_engine(
     rows: int,
     suffix: str = "parquet",
 ) -> dict[str, int]:
-    """Write one output file into `context.out` for each of `shards`, with the same stem, by the engine of the config:
-    `worker`s of transformers, or the requests of a `client` to vLLM, both classes that take config and inputs. Return
-    summed counts. With vLLM each worker starts an engine on the model, with the adapter merged. Ray must be running.
+    """Write one output file into `context.out` for each of `shards`, with the same stem, with the engine of the config.
+    Return the summed counts. Ray must be running.
 
-    Raises what `worker` or `client` raises, and JobError for an engine that does not start or is lost more than
+    worker: class for the engine transformers, see `map_shards`. client: ShardClient class for the engine vLLM, called
+    with (config, inputs). With vLLM each worker starts an engine, and an adapter is merged into the model first. Raises
+    the exceptions of `worker` or `client`, and JobError for an engine that does not start, or is lost more than
     `context.resources.retries` times."""
     if config.engine == "vllm":
         requests, folder = client(config, inputs), inputs.model
@@ -85,8 +86,8 @@ def run_engine(
 def _ask_shards(
     context: Context, model: Path, dtype: str, client: ShardClient, total: int, targets: Mapping[Path, Path], done: int
 ) -> None:
-    """Ask the engines for all shards, and commit each when its last answer has arrived. Requests wait in files, so that
-    the memory holds one shard's, and the answers of the shards that are under way."""
+    """Send the requests of all shards to the engines, and commit a shard when its last answer has arrived. Requests are
+    kept in files, so memory holds only the requests of one shard, and the answers of unfinished shards."""
     counts, pieces, longest = dict[Path, int](), list[dict[str, Any]](), 0
     for source in targets:
         requests, file = client.requests(source), context.work / "requests" / f"{source.stem}.arrow"
@@ -119,15 +120,15 @@ def _ask_shards(
 def _answers(
     context: Context, model: Path, dtype: str, client: ShardClient, pieces: list[dict[str, Any]], longest: int
 ) -> Iterator[tuple[Path, int, np.ndarray, int]]:
-    """Yield (source, number of the request, answer, tokens of the answer or the request) in the order in which answers
-    arrive. pieces: see `_read_requests`. longest: tokens of the longest request and its answer."""
+    """Yield (source, index of the request, answer, number of tokens of the answer or the request) in the order of
+    arrival. pieces: see `_read_requests`. longest: maximum tokens of a request with its answer."""
     if not pieces:
         return
     # vLLM is an optional dependency.
     from ray.data import DataContext
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
-    # Failures are raised, so Ray Data's log only repeats them.
+    # Failures are raised anyway, so Ray Data need not log them.
     DataContext.get_current().enable_progress_bars = False
     DataContext.get_current().print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
@@ -142,7 +143,7 @@ def _answers(
             batch_size=REQUESTS_PER_BATCH,
             concurrency=(workers, workers),
             placement_group_config={"bundles": [{"CPU": resources.cpus, "GPU": resources.gpus}]},
-            # Token ids go in and come out; chat templates are applied by the task.
+            # Requests and answers are token ids; the clients have applied chat templates.
             chat_template_stage=False,
             tokenize_stage=False,
             detokenize_stage=False,
@@ -150,7 +151,7 @@ def _answers(
             runtime_env={"env_vars": {"VLLM_NO_USAGE_STATS": "1"}},
         ),
         postprocess=_answer,
-        # Ray Data's own tasks would wait for the CPUs that the engines hold.
+        # Otherwise Ray Data's own tasks would wait for CPUs, which the engines hold.
         preprocess_map_kwargs={"num_cpus": 0},
         postprocess_map_kwargs={"num_cpus": 0},
     )
@@ -171,7 +172,7 @@ def _answers(
 
 
 def _read_requests(task: Task, piece: dict[str, Any]) -> list[dict[str, Any]]:
-    """Read the requests of a shard from `start` on, at most REQUESTS_PER_BATCH, from the file of them."""
+    """Read at most REQUESTS_PER_BATCH requests of a shard, beginning with the index `start`, from its file."""
     table = open_mapped_shard(Path(piece["file"])).slice(piece["start"], REQUESTS_PER_BATCH)
     kind = "sampling_params" if task == "generate" else "pooling_params"
     return [

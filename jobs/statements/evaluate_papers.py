@@ -1,7 +1,7 @@
-"""evaluate_papers: how well a statement retrieves the other statements of its paper; exact, over all statements.
+"""evaluate_papers: measure how well a statement retrieves the other statements of its paper, over all statements.
 
-Each statement is a query that ranks all statements except itself. Shards are distributed to workers. Ranks are counted
-without sorting (ratchet.models.search.ranks). The only statement of a paper is a document but no query.
+Each statement is a query that ranks all statements except itself. Shards are distributed over workers. Ranks are exact,
+and counted without sorting (`ratchet.models.search.ranks`). If a paper has only one statement, this is not a query.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Seed
 @dataclass(frozen=True)
 class Config:
     system: Literal["dense", "bm25", "jaccard"] = "dense"
-    """`dense`: ranked by inner product of the vectors. `bm25`, `jaccard`: ranked by words; slow for more than about
-    100,000 statements."""
+    """What ranks the statements. `dense`: inner products of the vectors. `bm25`: BM25. `jaccard`: Jaccard similarity of
+    word sets. The last two are slow for more than about 100,000 statements."""
     k: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (1, 5, 10, 50, 100, 1000)
     """Cut-offs of the metrics."""
     max_queries: Annotated[int, Ge(1)] | None = None
-    """Size of a sample of the queries, which still rank all statements. None: all statements are queries."""
+    """Maximum number of queries, sampled at random; each still ranks all statements. None: no sampling."""
     seed: Seed = 42
-    """Seed of the sample."""
+    """Seed of the sample of queries."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Inputs:
     embeddings: Path | None = None
     """Vectors of the statements, as written by `embed`; for `dense` only."""
     selection: Path | None = None
-    """The `selection.json` of the finetune whose merged model is evaluated, on its held-out rows: adds what merging
-    cost."""
+    """The `selection.json` of the finetuning step whose merged model is evaluated on its held-out statements. Adds the
+    metric `merging_cost`: the selecting metric before merging minus after merging."""
 
 
 def list_metrics(config: Config) -> list[str]:

@@ -1,4 +1,4 @@
-"""finetune_embedder_pairs: train a LoRA adapter for an embedder on pairs of texts, with a global batch of any size."""
+"""finetune_embedder_pairs: finetune an embedder (LoRA) on pairs of statements, with a global batch of any size."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, R
 @dataclass(frozen=True)
 class Config(EncodingSettings, training.RankFinetuneConfig):
     batch_size: Annotated[tuple[Annotated[int, Ge(2)], ...], MinLen(1), Unit("pairs")] = (1024,)
-    """Pairs per training step, over all workers: one number per epoch, the last one for all epochs that follow."""
+    """Pairs per training step, over all workers: one number per epoch; the last number holds for all later epochs."""
     drop_last: bool = True
     """Leave out the last pairs of an epoch if they do not fill a batch."""
     temperature: Annotated[float, Gt(0)] = 0.07
-    """Softmax temperature of the similarities."""
+    """Temperature of the softmax over the similarities."""
     mask_paper: bool = True
-    """Mask other statements of the same paper, which would count as negatives."""
+    """Mask other statements of the same paper, which would otherwise be negatives."""
     chunk: Annotated[int, Ge(1), Unit("rows")] = 256
-    """Size of a tile of the loss."""
+    """Number of rows in a tile of the similarity matrix. Smaller tiles take less memory."""
     projection: Annotated[int, Ge(1), Unit("dimensions")] | None = None
-    """Dimensions of the vectors, by a linear layer that is trained too. None: as the base has it."""
+    """Train a linear layer after the pooling too, with this output dimension. None: no new layer."""
     metric: str = "mrr"
     """Metric on `valid` that selects the model to keep: mrr, map, p@K, r@K, map@K, ndcg@K or hit@K."""
 
@@ -42,9 +42,9 @@ class Inputs:
     train: Path
     """Statements for training, as written by `prepare_papers`."""
     valid: Path
-    """Held-out statements. The other statements of its paper are relevant to each."""
+    """Held-out statements. For each one, the other statements of its paper are relevant."""
     current_best: Path | None = None
-    """The current best adapter, which is kept if training does not improve on it. None: the base."""
+    """The current best adapter, which is kept if training does not improve on it. None: improve on the base."""
 
 
 def check(config: Config, inputs: Inputs) -> None:
@@ -72,7 +72,7 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Refuse a batch size above the number of pairs."""
+    """Return a note on the prompts. Raises an error for a batch size above the number of pairs."""
     if (pairs := needs.count(parents, "train", "train/pairs")) is not None:
         from ratchet.data.pair_batches import check_pairs
 

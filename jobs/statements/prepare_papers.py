@@ -1,6 +1,6 @@
-"""prepare_papers: JSONL of papers with their statements -> train/, valid/, test/, split by paper.
+"""prepare_papers: read papers with their statements, and split them by paper into train/, valid/ and test/.
 
-The files are read twice, with one shard in memory at a time. A text that stands in several papers is kept in one.
+The files are read twice, with one shard in memory at a time. A text that occurs in several papers is kept in only one.
 `valid` and `test` are Parquet shards for `embed`; `train` is Arrow files that training maps into memory.
 """
 
@@ -15,22 +15,21 @@ from annotated_types import Ge, Gt, Lt
 from ratchet.orchestrator.job_interface import Job, Parents, Result, Seed, Unit
 
 LEFT_OUT = ("blank_statements", "repeated_statements", "in_other_papers")
-"""Numbers of statements that are left out."""
+"""Metrics: numbers of statements that are left out."""
 
 
 @dataclass(frozen=True)
 class Config:
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.2
-    """Fraction of the papers that is held out for the final metrics. Not used if `test` is given."""
+    """Fraction of the papers in the test split, used for the final metrics only. Ignored if `test` is given."""
     validation_fraction: Annotated[float, Gt(0), Lt(1)] = 0.02
-    """Fraction of the remaining papers that selects checkpoints, so that nothing is selected on the test split. Not
-    used if `valid` is given."""
+    """Fraction of the remaining papers in the valid split, which selects checkpoints. Ignored if `valid` is given."""
     max_papers: Annotated[int, Ge(3)] | None = None
-    """Size of a sample of `papers`, drawn before the split. None: all papers."""
+    """Maximum number of papers, drawn at random from `papers` before the split. None: all papers."""
     max_statements: Annotated[int, Ge(2)] | None = None
-    """Maximum number of statements per paper; longer papers are sampled. None: all statements."""
+    """Maximum number of statements per paper, drawn at random. None: all statements."""
     seed: Seed = 42
-    """Seed of the samples and of the split."""
+    """Seed of the samples and the split."""
     shard_rows: Annotated[int, Ge(1), Unit("rows")] = 16_384
     """Statements per shard."""
 
@@ -46,7 +45,7 @@ class Inputs:
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Read every line. Errors name the file and line before anything is started."""
+    """Read all papers, so that a bad line is an error, with file and line, before the run starts."""
     import numpy as np
 
     from ratchet.data.formats.papers import SPLITS, select_statements

@@ -1,4 +1,4 @@
-"""Ranks statements against all others and computes the metrics."""
+"""The work of evaluate_papers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from ratchet.orchestrator.job_interface import Context, Result
 
 
 class Worker:
-    """Ranks all statements for the queries of a shard. Writes one row per query: its id, and the `ranks` of the others
-    of its paper."""
+    """Ranks all statements for the queries of a shard. Writes one row per query: its id, and the ranks of the other
+    statements of its paper."""
 
     def __init__(self, config: Config, inputs: Inputs, starts: dict[str, int], device: str) -> None:
         self.config, self.starts, self.device = config, starts, device
@@ -100,7 +100,7 @@ def _queries_mask(config: Config, paper_S: np.ndarray) -> np.ndarray:
 
 
 def _true_positives(metrics: RankMetrics, ks: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Return statistics of the relevant statements found per query."""
+    """Return statistics of the number of relevant statements in the top k of a query, for each k."""
     rows = []
     for k in ks:
         found_Q = metrics.per_query[f"p@{k}"] * k

@@ -1,11 +1,11 @@
-"""Finetuning of an embedder on pairs of texts with a global batch of any size.
+"""The work of finetune_embedder_pairs.
 
-Pairs are statements of one paper, drawn anew in each epoch. The loss is symmetric InfoNCE over all pairs of a batch, on
-all workers. Every text is embedded twice (`ratchet.models.losses.grad_cache`), so that memory is that of a micro batch,
-and the loss is computed in tiles (`ratchet.models.losses.tiled_contrastive_loss`), so that the matrix of similarities
-never exists.
+A pair is two statements of one paper; pairs are drawn anew in each epoch. The loss is symmetric InfoNCE over all pairs
+of a batch, on all workers. Gradient caching (`ratchet.models.losses.grad_cache`) limits the memory to that of a micro
+batch. The loss is computed in tiles (`ratchet.models.losses.tiled_contrastive_loss`), so the similarity matrix is never
+stored.
 
-Legend: N pairs of this worker, R = 2 N texts (all left ones first), D dimensions.
+Legend: N pairs of this worker, R = 2 N texts (first all left ones, then all right ones), D dimensions.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TrainTask(EmbedderTask):
         self._attach_projection(read_encoding_config(inputs.base))
 
     def _attach_projection(self, base: EncodingConfig) -> None:
-        """Train the projection: that of the current best adapter, or a new one if the base has none."""
+        """Make the projection trainable: that of the current best adapter, or a new one if the base has none."""
         one, dim = self.encoder, self.config.projection
         self.projects = dim is not None and not base.projection
         self.is_new = self.projects and one.projection is None
@@ -84,7 +84,7 @@ class TrainTask(EmbedderTask):
         batch = self.sampler.make_batch(config.seed, epoch, step, worker.rank, worker.world_size)
         texts = take_texts(self.sampler.text, np.concatenate([batch.left_N, batch.right_N]))
         ids_R = self.encoder.tokenize(texts, "passage")
-        # A statement may be in two pairs, but on the left of one only.
+        # A statement may be in two pairs, but it is the left text of only one. So left_N identifies a pair.
         row_ids = np.concatenate([2 * batch.left_N, 2 * batch.left_N + 1])
         self.dropout.start_step(epoch, step)
         group_N = torch.from_numpy(batch.paper_N).to(self.device) if config.mask_paper else None
@@ -98,7 +98,7 @@ class TrainTask(EmbedderTask):
         return self.make_parts(ids_R, row_ids, gradient)
 
     def evaluate_model(self, model: Encoder) -> Evaluation:
-        """Exact metrics on `valid`, each statement against all others. Each worker embeds a part."""
+        """Compute exact metrics on `valid`, each statement against all others. Each worker embeds a part."""
         own = self.split_rows(len(self.valid))
         texts = take_texts(self.valid["text"], own)
         own_ND = model.encode(texts, "passage", batch_tokens=self.resources.batch_tokens)

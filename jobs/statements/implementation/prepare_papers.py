@@ -1,4 +1,4 @@
-"""Splits papers and writes their statements as shards."""
+"""The work of prepare_papers."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class SplitWriter:
 
 
 def _statistics(name: str, counts: np.ndarray) -> dict[str, float | int | str]:
-    relevant = summarize_counts(np.repeat(counts - 1, counts))  # of each statement, the others of its paper
+    relevant = summarize_counts(np.repeat(counts - 1, counts))  # for each statement, the other statements of its paper
     return {
         "split": name,
         "papers": len(counts),
