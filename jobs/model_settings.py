@@ -40,8 +40,7 @@ class EncodingSettings:
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
     """Maximum length of a text with its template. Longer texts are truncated. None: as in the encoding config."""
     query_max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
-    """Maximum length of a query before the template is applied. Longer queries are truncated. None: as in the encoding
-    config."""
+    """Maximum length of a query without its template. Longer ones are truncated. None: as in the encoding config."""
     example_template: str | None = None
     """Template of few-shot examples, with `{text}` and `{answer}`. None: as in the encoding config, or if it has none,
     the query template followed by the answer."""
@@ -66,10 +65,9 @@ class RerankerSettings:
     separator: str | None = None
     """Text between query, passage and prompt. None: as in the reranker config."""
     answer: str | None = None
-    """The answer, such as Yes: a single token. Its logit is the score. None: as in the reranker config."""
+    """A single token, such as Yes, whose logit is the score. None: as in the reranker config."""
     against: str | None = None
-    """The opposite answer, such as No: a single token. Its logit is subtracted from the score. Empty: no subtraction.
-    None: as in the reranker config."""
+    """A single token, such as No, whose logit is subtracted. Empty: no subtraction. None: as in the reranker config."""
     prefix: str | None = None
     """Text before the query. None: as in the reranker config."""
     suffix: str | None = None

@@ -40,9 +40,8 @@ def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
 def find_queries(given: str, parameter: str, readings: Sequence[str]) -> dict[str, Any]:
     """Return the input of `prepare_queries` and its setting `reading` for new queries, a path or `hf://owner/name`.
 
-    The options behind the path apply. Unless one of them is query, template or instruction, the template and the
-    instruction of the data apply too. readings: the options of each data set of the data. Raises InputError if these
-    have different templates or instructions."""
+    The options behind the path apply. Unless one of them is query, template or instruction, those of the data apply
+    too. readings: options of the data's parts. Raises InputError if their templates or instructions differ."""
     source, own = _find(given, "", parameter)
     if dict(parse_qsl(own)).keys() & {"query", "template", "instruction"}:
         return {"queries": source, "reading": own}

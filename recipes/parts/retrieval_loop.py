@@ -50,8 +50,7 @@ class RetrievalLoop:
     embedder: Model
     """The base model of the embedder in all iterations."""
     reranker: Model | Literal["embedder"] | None = None
-    """The base model of the reranker in all iterations. `embedder`: the embedder that iteration 0 made. None: no
-    reranker."""
+    """The base model of the reranker in all iterations. `embedder`: the embedder of iteration 0. None: no reranker."""
     mining: Mining = "each"
     distillation: Distillation = "kl_div"
     """Loss on the teacher's scores. `none`: no teacher."""
