@@ -27,7 +27,7 @@ class Config:
     training queries can only be negatives: a model that learns to push them away does not find them when a new query
     needs them. `auto`: `labelled` if at least a quarter of the corpus is labelled, else `corpus`."""
     num_negatives: Annotated[int, Ge(1)] = 15
-    """Number of negatives per query. If the window has fewer, the rest is drawn at random from the candidates."""
+    """Number of negatives per query. Missing negatives are drawn at random from the candidates."""
     sampling_strategy: Literal["random", "top"] = "random"
     """`random`: draw negatives from the window at random. `top`: take the best-ranked ones of the window."""
     absolute_margin: Annotated[float, Interval(ge=0, le=2)] | None = None

@@ -92,7 +92,7 @@ def test_the_schema_has_types_bounds_and_defaults(capsys: pytest.CaptureFixture[
     schema = json.loads(capsys.readouterr().out)
     assert schema["properties"]["num_negatives"] | {"title": ""} == {
         "default": 15,
-        "description": "Negatives per query. Missing ones are drawn at random from the candidates.",
+        "description": "Number of negatives per query. Missing negatives are drawn at random from the candidates.",
         "minimum": 1,
         "title": "",
         "type": "integer",
