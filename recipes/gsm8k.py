@@ -35,7 +35,7 @@ def gsm8k(
     base        the model to finetune: a folder or a hub id
     data, test  the official train.jsonl and test.jsonl. Without test, a tenth of data is held out
     task        answer format: gsm8k ('#### 42', as in the official answers) or gsm8k-boxed ('\\boxed{42}')
-    evaluate_as  the other answer format, to evaluate the same models with its prompt and verifier in further rows
+    evaluate_as  also evaluate the models with the prompt and verifier of this format, in further rows; same: do not
     max_train, max_test  maximum number of problems, drawn at random. none: all
     method      lora (train a LoRA adapter) or full (train all weights)
     num_completions  completions per test problem, for pass@num_completions. 1: greedy decoding

@@ -48,7 +48,7 @@ class Inputs:
     model: Path
     """A Hugging Face folder of a causal language model."""
     samples: Path
-    """Samples written by `prepare_tasks`."""
+    """Samples written by `prepare_tasks` or `prepare_query_generation`."""
     adapter: Path | None = None
     """A LoRA adapter for the model."""
 

@@ -43,9 +43,9 @@ class Config(EncodingSettings, training.RetrievalFinetuneConfig):
     or have the same text as its positive or the query."""
     eval_pool: Annotated[int, Ge(1), Unit("documents")] | None = 1024
     """Number of documents that `valid` is ranked against during training, if the corpus has more: all positives, top
-    documents of `ranking`, and random ones. Metrics are then higher than over the corpus. None: the whole corpus."""
+    documents of `ranking`, and random ones. Metrics over this pool are higher. None: the whole corpus."""
     guide_margin: Annotated[float, Interval(ge=-2, le=2)] = 0.0
-    """With a guide: mask negatives whose cosine similarity to the query is above that of the positive minus this."""
+    """With a guide: mask negatives whose cosine to the query is above that of the positive minus this margin."""
     num_examples: Annotated[int, Ge(0)] = 0
     """Maximum number of few-shot examples before a query in training. Each query gets a random number of them, from 0
     to this maximum, which are sampled from other training queries anew in each epoch."""

@@ -30,7 +30,7 @@ class Config(EncodingSettings, training.RankFinetuneConfig):
     chunk: Annotated[int, Ge(1), Unit("rows")] = 256
     """Number of rows in a tile of the similarity matrix. Smaller tiles take less memory."""
     projection: Annotated[int, Ge(1), Unit("dimensions")] | None = None
-    """Train a linear layer after the pooling too, with this output dimension. None: no new layer."""
+    """Output dimension of a linear layer after the pooling, which is trained too. None: no new layer."""
     metric: str = "mrr"
     """Metric on `valid` that selects the model to keep: mrr, map, p@K, r@K, map@K, ndcg@K or hit@K."""
 

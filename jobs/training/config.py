@@ -26,8 +26,8 @@ class OptimizerConfig:
     learning_rate: Annotated[float, Gt(0)] = 2e-4
     """Peak learning rate, reached after the warm-up."""
     method: Literal["lora", "full"] = "lora"
-    """`lora`: train an adapter. `full`: train all weights (but not the head of a decoder as a reranker), and write a
-    whole model."""
+    """`lora`: train an adapter. `full`: train all weights (except the head of a decoder that is finetuned as a
+    reranker), and write a whole model."""
     lora_r: Annotated[int, Ge(1)] = 32
     """LoRA rank."""
     lora_alpha: Annotated[float, Gt(0)] = 64.0
@@ -145,7 +145,7 @@ class RetrievalFinetuneInputs:
     base: Path
     """A Hugging Face model folder. A reranker's base is a decoder, a cross-encoder, or an encoder (gets a new head)."""
     mined: Path
-    """Queries with positives and negatives, as written by `mine`; for distillation, as written by `rerank`."""
+    """Queries with positives and negatives, as written by `mine` (or `prepare`); for distillation, by `rerank`."""
     corpus: Path
     """Shards of documents (columns id and text) that contain all positives and negatives."""
     valid: Path | None = None

@@ -1,1 +1,1 @@
-"""The work of the jobs in ratchet.jobs.answers."""
+"""Implementations of the answering jobs. Workers import these modules; plans do not."""

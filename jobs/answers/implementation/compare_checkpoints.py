@@ -1,4 +1,4 @@
-"""The work of compare_checkpoints."""
+"""Implementation of `compare_checkpoints`: table, curves and collapses of the checkpoints."""
 
 from __future__ import annotations
 

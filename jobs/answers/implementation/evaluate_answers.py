@@ -1,4 +1,4 @@
-"""The work of evaluate_answers."""
+"""Implementation of `evaluate_answers`: verifies completions, and computes metrics, failures and cases."""
 
 from __future__ import annotations
 

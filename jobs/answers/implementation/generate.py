@@ -1,4 +1,4 @@
-"""The work of generate."""
+"""Implementation of `generate`: answers shards of samples with transformers or vLLM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of grpo."""
+"""Implementation of `grpo`: the training task, with TRL's GRPOTrainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of init_decoder."""
+"""Implementation of `init_decoder`: trains a tokenizer, and writes a decoder with random weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of make_countdown."""
+"""Implementation of `make_countdown`: writes generated tasks as JSON Lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of prepare_tasks."""
+"""Implementation of `prepare_tasks`: writes the splits as shards of samples."""
 
 from __future__ import annotations
 

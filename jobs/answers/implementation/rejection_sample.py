@@ -1,4 +1,4 @@
-"""The work of rejection_sample."""
+"""Implementation of `rejection_sample`: writes a teacher's correct answers as samples."""
 
 from __future__ import annotations
 

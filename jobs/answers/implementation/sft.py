@@ -1,4 +1,4 @@
-"""The work of sft."""
+"""Implementation of `sft`: the training task, with its batches, loss and evaluation."""
 
 from __future__ import annotations
 

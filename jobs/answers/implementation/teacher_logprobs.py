@@ -1,4 +1,4 @@
-"""The work of teacher_logprobs."""
+"""Implementation of `teacher_logprobs`: computes a teacher's top log-probabilities for shards of samples."""
 
 from __future__ import annotations
 

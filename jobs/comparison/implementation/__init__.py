@@ -1,1 +1,1 @@
-"""The work of the jobs of comparison."""
+"""Implementations of the comparison jobs. Workers import these modules; plans do not."""

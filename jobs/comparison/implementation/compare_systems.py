@@ -1,4 +1,4 @@
-"""The work of compare_systems."""
+"""Implementation of `compare_systems`: paired differences of metrics, with bootstrap intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of measure_embedders. Latencies hold for this machine at this time, and differ from run to run."""
+"""Implementation of `measure_embedders`. Latencies hold for this machine at this time, and differ from run to run."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The work of the jobs of export."""
+"""Implementations of the export jobs. Workers import these modules; plans do not."""

@@ -1,4 +1,4 @@
-"""The work of export_model: writes a model for other libraries, and compares their results with Ratchet's."""
+"""Implementation of `export_model`: writes a model for other libraries, and compares their results with Ratchet's."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The work of the jobs of indexes."""
+"""Implementations of the index jobs. Workers import these modules; plans do not."""

@@ -1,1 +1,1 @@
-"""The work of the jobs of predictions."""
+"""Implementations of the prediction jobs. Workers import these modules; plans do not."""

@@ -1,4 +1,4 @@
-"""The work of fuse."""
+"""Implementation of `fuse`: chooses weights on held-out queries, and fuses rankings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of prepare_queries."""
+"""Implementation of `prepare_queries`: writes queries as shards."""
 
 from __future__ import annotations
 

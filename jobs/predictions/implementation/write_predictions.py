@@ -1,4 +1,4 @@
-"""The work of write_predictions."""
+"""Implementation of `write_predictions`: writes the best documents of each query in three formats."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The work of the retrieval jobs. A worker imports these modules; a plan does not."""
+"""Implementations of the retrieval jobs. Workers import these modules; plans do not."""

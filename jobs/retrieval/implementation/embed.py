@@ -1,4 +1,4 @@
-"""The work of embed."""
+"""Implementation of `embed`: embeds shards of texts with transformers or vLLM."""
 
 from __future__ import annotations
 

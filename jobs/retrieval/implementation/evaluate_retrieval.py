@@ -1,4 +1,4 @@
-"""The work of evaluate_retrieval: ranks the corpus for queries, and computes the metrics."""
+"""Implementation of `evaluate_retrieval`: ranks the corpus for queries, and computes the metrics."""
 
 from __future__ import annotations
 

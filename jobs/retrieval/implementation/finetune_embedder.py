@@ -1,4 +1,4 @@
-"""The work of finetune_embedder.
+"""Implementation of `finetune_embedder`: the training task, with its batches, loss and evaluation.
 
 Legend: Q queries of a batch, P its passages (each text once), D dimensions, G members of a query's group.
 

@@ -1,4 +1,4 @@
-"""The work of finetune_reranker.
+"""Implementation of `finetune_reranker`: the training task, with its batches, loss and evaluation.
 
 Legend: Q queries of a batch, G members of a query's group (the positive first, then negatives).
 """

@@ -1,4 +1,4 @@
-"""The work of merge."""
+"""Implementation of `merge`: merges an adapter, and compares the result on probe texts."""
 
 from __future__ import annotations
 

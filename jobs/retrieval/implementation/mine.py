@@ -1,4 +1,4 @@
-"""The work of mine: draws hard negatives for shards of queries."""
+"""Implementation of `mine`: draws hard negatives for shards of queries."""
 
 from __future__ import annotations
 

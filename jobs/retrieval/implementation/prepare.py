@@ -1,4 +1,4 @@
-"""The work of prepare: writes the corpus and the splits as shards."""
+"""Implementation of `prepare`: writes the corpus and the splits as shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of rerank."""
+"""Implementation of `rerank`: scores shards of lists with transformers or vLLM."""
 
 from __future__ import annotations
 

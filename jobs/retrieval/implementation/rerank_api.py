@@ -1,4 +1,4 @@
-"""The work of rerank_api."""
+"""Implementation of `rerank_api`: sends the requests of a shard, and stores the answers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The work of the jobs on statements of papers. A worker imports these modules; a plan does not."""
+"""Implementations of the statement jobs. Workers import these modules; plans do not."""

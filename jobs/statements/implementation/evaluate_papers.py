@@ -1,4 +1,4 @@
-"""The work of evaluate_papers."""
+"""Implementation of `evaluate_papers`: ranks statements against all others, and computes the metrics."""
 
 from __future__ import annotations
 

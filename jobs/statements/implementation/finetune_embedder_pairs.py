@@ -1,4 +1,4 @@
-"""The work of finetune_embedder_pairs.
+"""Implementation of `finetune_embedder_pairs`: the training task, with its batches, loss and evaluation.
 
 A pair is two statements of one paper; pairs are drawn anew in each epoch. The loss is symmetric InfoNCE over all pairs
 of a batch, on all workers. Gradient caching (`ratchet.models.losses.grad_cache`) limits the memory to that of a micro

@@ -1,4 +1,4 @@
-"""The work of prepare_papers."""
+"""Implementation of `prepare_papers`: splits papers, and writes their statements as shards."""
 
 from __future__ import annotations
 

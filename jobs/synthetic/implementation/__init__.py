@@ -1,1 +1,1 @@
-"""The work of the jobs of synthetic queries."""
+"""Implementations of the synthetic-query jobs. Workers import these modules; plans do not."""

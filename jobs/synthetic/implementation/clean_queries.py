@@ -1,4 +1,4 @@
-"""The work of clean_queries."""
+"""Implementation of `clean_queries`: converts generated answers into queries."""
 
 from __future__ import annotations
 

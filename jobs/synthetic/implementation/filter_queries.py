@@ -1,4 +1,4 @@
-"""The work of filter_queries."""
+"""Implementation of `filter_queries`: selects queries by the ranks of their documents."""
 
 from __future__ import annotations
 

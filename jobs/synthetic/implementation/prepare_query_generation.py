@@ -1,4 +1,4 @@
-"""The work of prepare_query_generation."""
+"""Implementation of `prepare_query_generation`: writes prompts for documents as samples."""
 
 from __future__ import annotations
 
