@@ -91,7 +91,7 @@ def infer(
     operations = None if rows is None else 2.0 * (one.multiplied + (kept > 0) * one.head) * rows * length
     if gpus:
         host = _gb(LIBRARIES + CUDA + (config.quantization == "none") * loaded)
-        # Over several GPUs layers are whole, and run one after the other: no faster than on one.
+        # A model on several GPUs is split by layers, which run one after the other: no faster than on one GPU.
         weights = one.weights if gpus <= 1 else one.weights * (1 / gpus + 1.25 / one.layers)
         operations = operations and operations * max(1.0, gpus)
         return Needs(_gb(CUDA + weights + working), host, 0.0, operations, LESS["inference"])

@@ -23,7 +23,7 @@ def evaluate(
 ) -> Summary:
     """Rank a corpus with several models: exact metrics, and paired differences from the first model with intervals.
 
-    Vectors are stored and reused: a model that was evaluated on the same data before does not embed it again.
+    Vectors are stored and reused: a model is not run again on data that it was evaluated on before.
 
     models      embedders: folders, hub ids, models of runs (`ratchet models` lists them), or bm25. Each further one
                 is compared with the first, query by query

@@ -27,8 +27,8 @@ def predict(*, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm
 
     The rankings of each run's embedder and reranker, of its nearest training queries (if the run evaluated them) and
     of BM25 are fused into one ranking. The fusion weights are chosen on the held-out queries; all runs must have the
-    same corpus and the same held-out queries. The results are predictions.csv, predictions.jsonl and predictions.trec
-    in the folder of this run.
+    same corpus, held-out queries and test queries. The results are predictions.csv, predictions.jsonl and
+    predictions.trec in the folder of this run.
 
     run         ids of finished runs of retriever, misconceptions or quickstart; a prefix means the newest such run
     queries     Eedi's test.csv, BEIR, FlagEmbedding JSONL, JSONL with `query`, or text with a query per line; labels

@@ -80,7 +80,7 @@ def retriever(
                 chosen on the held-out queries. BM25 holds all documents in memory, about 3 KB each
     knn         whether to rank the documents of the nearest training queries too, and fuse them likewise. This helps
                 most where many queries have the same positives, such as labels. none: yes if iterations > 0
-    ablations   also iterate without a teacher, and without a teacher and mining, in the same table
+    ablations   also iterate without reranker and teacher, and then also without mining, in the same table
     predict     new queries without labels. The last models rank documents for them; the best documents are written to
                 predictions.csv, .jsonl and .trec (settings: write_predictions.top and .columns)
     split_by    queries that stay in one split: those of a question (question), those that share a positive (document:

@@ -74,7 +74,7 @@ def squad(
         found = {"untrained": (model, None), f"trained{suffix}": select_model(model, training)}
         for label, chosen in found.items():
             title, steps = f"{name}, {label}", [training] if label != "untrained" else []
-            if title not in (row.label for row in rows):  # the test passages are the same for all sizes
+            if title not in (row.label for row in rows):  # evaluate the untrained model only once
                 options: dict[str, Any] = {"measure_latency": True, **sampling}
                 answered = evaluate_model(f"{prefix}/{label.partition(' ')[0]}", *chosen, prepared["test"], **options)
                 columns = {column: answered.metric(metric) for column, metric in COLUMNS.items()}

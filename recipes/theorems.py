@@ -90,7 +90,7 @@ def evaluate(name: str, statements: Output, model: Source | Output, max_length: 
 
 
 def make_row(label: str, evaluation: Step, finetuned: Step | None = None, held_out: Step | None = None) -> Row:
-    """Return a row of the final table."""
+    """Return a row of the summary table."""
     columns = {"loss": finetuned.metric("loss")} if finetuned else {}
     for name in ("mrr", "map", "p@1", "r@10", "r@100", "r@1000"):
         columns[name.upper()] = evaluation.metric(name)

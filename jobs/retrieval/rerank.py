@@ -39,7 +39,7 @@ class Inputs:
     model: Path
     """A reranker: a Hugging Face model folder."""
     lists: Path
-    """Shards of queries with lists of document ids, as written by `mine` and `evaluate_retrieval`."""
+    """Shards of queries with lists of document ids, as written by `mine` or `evaluate_retrieval`."""
     corpus: Path
     """Shards of documents (columns id and text) that contain all documents of the lists."""
     adapter: Path | None = None

@@ -40,7 +40,7 @@ class Config:
 @dataclass(frozen=True)
 class Inputs:
     lists: Path
-    """Shards of queries with lists of document ids, as written by `mine` and `evaluate_retrieval`."""
+    """Shards of queries with lists of document ids, as written by `mine` or `evaluate_retrieval`."""
     corpus: Path
     """Shards of documents (columns id and text) that contain all documents of the lists."""
 

@@ -193,7 +193,7 @@ def _run_worker(config: dict[str, Any]) -> None:
     from ratchet.jobs.training.loop import TrainingLoop  # only workers need it: seconds of imports
 
     place = get_context()
-    # Ray shows GPUs to workers without any, and get_device would return the first one.
+    # Ray also shows GPUs to workers that requested none, for which get_device would return the first one.
     device = str(get_device()) if ray.get_gpu_ids() else "cpu"
     worker = WorkerInfo(place.get_world_rank(), place.get_world_size(), device)
     context, options, task_class, arguments, failure = cloudpickle.loads(config["spec"])

@@ -29,7 +29,7 @@ class TrainHistory:
     sums: list[dict[str, list[float]]] = field(default_factory=list)
     """`Evaluation.sums` of each evaluation."""
     best: int | None = None
-    """Index into `evaluations`."""
+    """Index of the best evaluation in `evaluations`. None: there is none yet."""
     loss: list[float] = field(default_factory=list)
     learning_rate: list[float] = field(default_factory=list)
     gradient_norm: list[float] = field(default_factory=list)

@@ -21,8 +21,8 @@ SIGNIFICANCE_LEVEL = 0.05
 """The p-value must be below this. With a few hundred held-out queries, an improvement of 0.02 MAP may be chance."""
 
 TEACHER_MARGIN = 4.0
-"""Mean margin of a teacher's scores after division by the temperature. Scores with margins of 3.8, 12.8 and 14.9 were
-distilled best with 3.5 to 5: see docs/results.md."""
+"""Mean margin of a teacher's scores after division by the temperature. Teachers with margins of 3.8, 12.8 and 14.9 were
+distilled best after scaling to margins of 3.5 to 5: see docs/results.md."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class TeacherGate:
     before: float | None
     """The metric of the held-out lists before reranking. None: nothing is held out."""
     after: float | None
-    """The metric of the same lists, reranked."""
+    """The metric of the same lists after reranking. None: nothing is held out."""
     p_value: float
     """The p-value of the improvement; see `ratchet.data.significance.compute_p_value`."""
 

@@ -85,7 +85,7 @@ class TrainerLoop(TrainingLoop, TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Record a training step, evaluate the model if that is due, and set `control.should_save`."""
         if "loss" not in (logs := others["logs"]):
-            return  # the summary at the end
+            return  # the trainer's summary at the end of the training
         before, self.seen = self.seen, state.num_input_tokens_seen
         loss, rate = float(logs["loss"]), self._learning_rate(len(self.history.loss))
         self._check_finite(loss)

@@ -1,1 +1,1 @@
-"""What several recipes are made of."""
+"""Building blocks that several recipes share."""
