@@ -83,7 +83,7 @@ def check(config: Config, inputs: Inputs) -> None:
     check_dims(job, config, inputs.base)
     fixed = read_examples(inputs.examples)
     start, adapter = training.find_start(config, inputs)
-    known = config.start_from == "base" or inputs.current_best is not None  # an adapter yet to be made may have a template
+    known = config.start_from == "base" or inputs.current_best is not None  # else the adapter may bring a template
     examples = list_examples(config, fixed)
     found = resolve_encoding_config(job, config, start, adapter, examples, uses_task=known)
     each = found.example_query_max_length + found.example_answer_max_length
