@@ -22,7 +22,7 @@ class Config:
     """Names of the systems, for the report."""
     weights: tuple[Annotated[float, Ge(0)], ...] = ()
     """Weight of each system. Empty: choose the weights with the best MAP on the held-out queries (on at most 10,000).
-    If they do not improve on the best single system by more than the standard error, only that system is used."""
+    If these do not beat the best single system by more than the standard error over groups, only that one is used."""
     k: Annotated[int, Ge(1)] = 25
     """Cut-off of the MAP that chooses the weights."""
 

@@ -91,7 +91,7 @@ class FinetuneConfig(OptimizerConfig):
     bfloat16, stage 1 is used instead). 1: optimizer states. 2: also gradients. 3: also all weights; slow, for bases
     that do not fit otherwise, and not with nf4."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
-    """What is kept in host memory instead of GPU memory, which is slower. `optimizer`: optimizer states; needs
+    """What is kept in host memory instead of GPU memory. Training is then slower. `optimizer`: optimizer states; needs
     zero_stage 1 or more. `parameters`: also the weights; needs zero_stage 3."""
 
     @property

@@ -55,7 +55,7 @@ class FinetuneTask:
         self.dropout = DropoutMasks(config.seed)
 
     def load(self, load_model: Callable[..., Any], base: Path, *, zero_stage: int | None = None, **options: Any) -> Any:
-        """Load a model to train. zero_stage: None: the setting's. options: further arguments of `load_model`."""
+        """Load a model to train. zero_stage: None: `config.zero_stage`. options: further arguments of `load_model`."""
         config = self.config
         options = {"dtype": config.dtype, "device": self.device, "quantization": config.quantization} | options
         stage = config.zero_stage if zero_stage is None else zero_stage
