@@ -1,4 +1,4 @@
-"""The command line's mistakes: a parser whose errors have Ratchet's form, and the numbers of options."""
+"""Parsing of the command line: an argument parser whose errors have Ratchet's form, and types of numeric options."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from ratchet.orchestrator.job_interface.terminal import print_clean
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises InputError in Ratchet's form, where argparse prints the usage and its own words."""
+    """An argument parser that raises InputError in Ratchet's form instead of printing argparse's usage and message."""
 
     def error(self, message: str) -> NoReturn:
         command = self.prog.removeprefix("ratchet").strip()
         raise InputError(f"{command} {_explain(message, self)}".strip())
 
-    def _print_message(self, message: str, file: Any = None) -> None:  # help: flushed, so that its errors are seen
+    def _print_message(self, message: str, file: Any = None) -> None:  # help; flushed, to notice errors of the stream
         print_clean(message, file, end="")
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse a command line. Raises InputError, with what was probably meant."""
+        """Parse a command line. Raises InputError, with a suggestion for a misspelt name."""
         arguments, unknown = self.parse_known_args(argv)
         if unknown:
             self._refuse(arguments, unknown)
         return arguments
 
     def list_commands(self) -> dict[str, argparse.ArgumentParser]:
-        """Return command -> its parser; empty for the parser of a command."""
+        """Return command -> its parser. The parser of a single command has none."""
         found = (action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction))
         return dict(next(found, {}))
 
@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def number(kind: type[int] | type[float], least: float, most: float = math.inf) -> Callable[[str], int | float]:
-    """Return a reader of the numbers of an option, for argparse's `type`."""
+    """Return a function for argparse's `type` that reads a finite number from `least` to `most`, both included."""
 
     def read(text: str) -> int | float:
         try:
@@ -98,4 +98,4 @@ def _explain(message: str, parser: Parser) -> str:
         return f"{match[1]}: begins several options; expected one of {match[2]}; write it in full"
     if match := re.fullmatch(r"argument ([^\s/]+)\S*: ignored explicit argument '(.*)'", message, re.DOTALL):
         return f"{match[1]}={match[2]}: a value given; expected none; write {match[1]} alone"
-    return re.sub(r"^argument ([^\s/:]+)[^\s:]*: ", r"\1 ", message)  # of `number`
+    return re.sub(r"^argument ([^\s/:]+)[^\s:]*: ", r"\1 ", message)  # message of `number`

@@ -32,7 +32,7 @@ from ratchet.orchestrator.store import Store
 
 
 def execute(argv: Sequence[str]) -> int:
-    """Run a command and return its exit status. Every error that leaves it is reported here."""
+    """Run a command and return its exit status. Errors that the command raises are reported here."""
     store, debug = None, "--debug" in argv
     try:
         arguments = parse(argv)
@@ -161,7 +161,7 @@ def _lines(arguments: argparse.Namespace) -> list[str]:
     lines = recipe.read_settings(arguments.settings) if arguments.settings else []
     if arguments.command in RECIPE_COMMANDS:
         given = {name: getattr(arguments, name, None) for name in recipe.find(arguments.command).parameters}
-        if "name" in given:  # a model is called as its folder if nobody says otherwise
+        if "name" in given:  # by default the model has the name of its folder
             lines.insert(0, f"name={arguments.target.name}")
         lines += write_lines({name: value for name, value in given.items() if value is not None}, None)
     return [*lines, *arguments.set]
@@ -186,4 +186,4 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "gc": store_commands.collect_garbage,
     "verify": store_commands.verify_store,
 }
-"""Command -> what runs it and returns the exit status; None is 0."""
+"""Command -> the function that runs it and returns the exit status (None: 0)."""

@@ -1,4 +1,4 @@
-"""Completion in a shell, by argcomplete: of commands and options, and of the names in `LISTERS`.
+"""Shell completion by argcomplete, of commands, options, and the arguments in `LISTERS`. To turn it on in bash:
 
 eval "$(register-python-argcomplete ratchet)"
 """
@@ -23,7 +23,7 @@ Lister = Callable[[argparse.Namespace], list[str]]
 
 
 def complete(parser: Parser) -> None:
-    """Answer the shell that asks for completions, and end the process."""
+    """Print the completions that the shell asks for, and end the process."""
     for command in parser.list_commands().values():
         for action in command._actions:
             if lister := LISTERS.get(action.dest):
@@ -52,4 +52,4 @@ LISTERS: dict[str, Lister] = {
     **dict.fromkeys(("run", "before", "after"), lambda a: [run.run_id for run in list_run_logs(Store.view(a.store))]),
     **dict.fromkeys(("model", "models"), lambda a: [model.name for model in list_models(Store.view(a.store))]),
 }
-"""Destination of an option or a word -> what it is completed by."""
+"""`dest` of an argument in argparse -> the function that returns its completions."""

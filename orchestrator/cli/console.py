@@ -1,4 +1,4 @@
-"""The output of the commands: texts, and tables with the numbers in them."""
+"""The output of the commands: texts, and tables of texts and numbers."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def print_error(text: str) -> None:
 
 
 def print_outcome(run: Run) -> None:
-    """Print the summary table of a run, its failures, its best models with how to load and to export them, and the
-    path of the report."""
+    """Print the summary table of a run, its failures, the path of its report, and its best models with the code that
+    loads and the command that exports each."""
     _print_summary(build_summary_table(run.plan, run.summary))
     for line in list_unreported_metrics(run.plan, run.summary):
         print_error(f"warning: {line}")
@@ -68,7 +68,7 @@ def print_sweep(data: SweepReport) -> None:
 
 
 def print_warnings(plan: Plan, summary: Summary) -> None:
-    """Print the steps that the recipe made for nothing, and what of the jobs' code could not be followed."""
+    """Print the steps that no row or goal of the summary depends on, and the warnings of the plan."""
     if summary.unreached:
         names = ", ".join(summary.unreached)
         print_error(f"warning: {names}: no row or goal of the Summary depends on it; it does not run")
@@ -77,8 +77,8 @@ def print_warnings(plan: Plan, summary: Summary) -> None:
 
 
 def print_plan(plan: Plan, before: Mapping[str, str], needs: Mapping[str, StepNeeds], *, explain: bool) -> None:
-    """Print a line per step: done, to run, or open, with what it needs. before: step ids of the last run. explain:
-    print the reasons too."""
+    """Print a line per step with its state (done, to run, open), needs, and last time. before: step name -> step id in
+    the last run. needs: step name -> its needs. explain: also print why steps are not done."""
     console = CleanConsole(soft_wrap=True, highlight=False)
     colours = {"done": "green", "to run": "yellow", "open": "dim"}
     width, last_times = max((len(name) for name in plan.steps), default=0), plan.list_last_times(before)
@@ -110,7 +110,7 @@ def print_recipes(recipes: Sequence[Recipe], jobs: Sequence[str]) -> None:
 
 
 def print_recipe(recipe: Recipe, steps: Sequence[Step]) -> None:
-    """Print the documentation of a recipe, its parameters, and its steps by job, if they are known."""
+    """Print the documentation and the parameters of a recipe, and `steps` by job if there are any."""
     print_clean(f"{recipe.name}\n\n{recipe.doc}\n\nParameters (--set NAME=VALUE):")
     settings = describe_settings(recipe.function)
     name_width, type_width = (max((len(getattr(s, part)) for s in settings), default=0) for part in ("name", "type"))
@@ -143,7 +143,7 @@ def _format_cell(column: str, value: float | None) -> str:
 
 
 def _format_needs(own: StepNeeds) -> str:
-    """Return the memory and disk of a step, and its time on the GPUs where it is known."""
+    """Format the needs of a step: workers, memory, disk, and the hours on the GPUs if they are known."""
     needs, workers = own.needs, own.resources.workers or 1
     parts = [f"{workers} workers"] if workers > 1 else []
     parts += [f"GPU {needs.gpu_memory:.1f} GB"] if needs.gpu_memory else []
@@ -154,7 +154,7 @@ def _format_needs(own: StepNeeds) -> str:
 
 
 def _format_total(needs: Collection[StepNeeds]) -> str:
-    """Return the totals of all steps, or an empty string without GPUs."""
+    """Format the hours, GPU-hours and disk space of all steps together; empty if no step uses a GPU."""
     on_gpus = [own for own in needs if own.needs.gpu_memory]
     known = [own for own in on_gpus if own.hours is not None]
     hours = sum(own.hours or 0.0 for own in known)
@@ -172,8 +172,8 @@ def print_table(rows: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def print_grid(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()) -> None:
-    """Print a table. Words are never cut: a terminal that is too narrow for the longest ones wraps the lines. numbers:
-    the columns that are aligned on the right."""
+    """Print a table. Words are never cut: if the terminal is too narrow for the longest words, it wraps the lines.
+    numbers: the columns to align on the right."""
     grid = Table(box=None, pad_edge=False)
     for name, *cells in zip(header, *rows, strict=True):
         longest = max((cell_len(word) for cell in (name, *cells) for word in cell.split()), default=0)

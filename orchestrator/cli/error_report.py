@@ -1,7 +1,7 @@
 """Errors that end a command: one line on the standard error, and the exit status.
 
-The line of an error that is not Ratchet's own names a file with the traceback. If the error comes from the user's own
-code, such as a recipe, the line names the places in that code and nothing of Ratchet.
+For an error that is not a RatchetError, the line names a file with the traceback. If the error comes from the user's
+own code, such as a recipe, the line names the places in that code and no place in Ratchet.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ratchet.orchestrator.job_interface.terminal import OutputError, print_clean
 from ratchet.orchestrator.store.backend import FORMAT_NAME
 
 MAX_PLACES = 4
-"""Places in the user's code that the line names: the first, and the last ones."""
+"""Maximum number of places in the user's code that the line names: if there are more, the first and the last ones."""
 
 _NOT_THE_USERS = tuple(
     {str(Path(ratchet.__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))}
@@ -30,13 +30,13 @@ _NOT_THE_USERS = tuple(
 
 
 def report_error(error: BaseException, store: str | None, debug: bool) -> int:
-    """Print the line of an error; return the exit status. store: as given by the user. debug: print the traceback."""
+    """Print the line of an error and return the exit status. store: value of --store. debug: print the traceback."""
     trace = "".join(traceback.format_exception(error))
     if isinstance(error, BrokenPipeError | OutputError):
-        # Else Python fails once more when it flushes the stream at its end.
+        # Otherwise, Python fails again when it flushes the stream at exit.
         with suppress(OSError, ValueError, AttributeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):  # as of a program that SIGPIPE ends: `| head` has read enough
+    if isinstance(error, BrokenPipeError):  # as if ended by SIGPIPE: the reader, such as `head`, is done
         return 141
     with suppress(OSError):  # the standard error may be full or gone too
         if debug:

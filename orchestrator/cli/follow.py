@@ -17,11 +17,11 @@ INTERVAL = 2.0
 """Seconds between reads."""
 
 STATUS = {"finished": 0, "failed": 1, "interrupted": 130}
-"""How a run ended -> exit status of its command."""
+"""How a run ended -> the exit status of `ratchet run`."""
 
 
 def follow_run(store: Store, run_log: RunLog) -> int:
-    """Show a run until it ends, and return the exit status of its command; 1 if its driver is gone."""
+    """Show a run until it ends, and return the exit status of its command; 1 if its driver ended without a result."""
     about = run_log.read("about.json") or {}
     while not run_log.steps() and _is_running(store, run_log):
         time.sleep(INTERVAL)
@@ -35,7 +35,7 @@ def follow_run(store: Store, run_log: RunLog) -> int:
             shown, ended = len(events), run_log.find_end(events)
             if ended or gone:
                 break
-            gone = not _is_running(store, run_log)  # its last events may not have been read yet
+            gone = not _is_running(store, run_log)  # one more pass: its last events may not have been read
             with suppress(FileNotFoundError):
                 if (changed := (run_log.folder / PROGRESS).stat().st_mtime) != stamp:
                     stamp = changed
@@ -55,7 +55,7 @@ def _is_running(store: Store, run_log: RunLog) -> bool:
 
 
 def _show(view: LiveView, event: dict[str, Any]) -> None:
-    """Show an event of a run log as its driver did."""
+    """Show an event of a run log in the same way as the driver of the run."""
     step = event["step"]
     match event["event"]:
         case "hit":

@@ -34,7 +34,7 @@ from ratchet.orchestrator.reporting.formatting import format_compact, format_dur
 _LOG_INTERVAL = 15.0
 """Seconds between progress lines of one step in a log."""
 _LIST_LIMIT = 60
-"""On a terminal, finished steps of a longer plan are counted, not listed."""
+"""On a terminal, a plan with more steps than this shows a count of the finished steps instead of a line for each."""
 _RECENT_STEPS = 3
 """Number of finished steps that stay visible in such a plan."""
 _MAX_NUMBERS = 4
@@ -44,8 +44,8 @@ _RATE_SECONDS = 120.0
 
 
 class LiveView(RunListener):
-    """Context manager that shows a run of the steps `names` of `recipe`. last_times: the seconds that steps took in an
-    earlier run."""
+    """Context manager that shows the progress of a run. names: the steps (or trials) of the plan. last_times: step name
+    -> seconds in an earlier run."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class LiveView(RunListener):
         with self._state:
             if (task := self.running.get(name)) is None:
                 return  # a late report of an ended step
-            # Another total is another kind of work, whose rate is measured anew.
+            # A new total means a new kind of work; rich then measures the rate anew.
             self.bars.update(task.id, total=progress.total, completed=progress.done, state="running", progress=progress)
             if self.live_here or self.clock() - task.fields["logged"] < _LOG_INTERVAL:
                 return
@@ -182,10 +182,10 @@ class LiveView(RunListener):
             self._queue_line("note", clean(text))
 
     def frame(self) -> Group:
-        """Return the live lines, which fit on the terminal: of the steps as many as there is room for."""
+        """Return the live lines. Only as many running steps are shown as fit on the terminal."""
         with self._state:
             room = max(1, min(10, self.console.height - 3 - len(self.recent)))
-            # Running steps come before waiting ones, else in the order of their start.
+            # Running steps come before waiting ones; both are in the order of their start.
             steps = sorted(self.running.values(), key=lambda task: task.fields["state"] == "waiting")
             shown = steps if len(steps) <= room else steps[: room - 1]
             for task in shown:
@@ -205,7 +205,7 @@ class LiveView(RunListener):
             return Group(*lines, totals)
 
     def _add(self, name: str, state: str = "running", **fields: Any) -> Task:
-        """Show a step from now on, in place of what was shown of it."""
+        """Add a line for a step to the live lines, and remove its earlier line."""
         self._remove(name)
         shown = shorten(" ".join(clean(name).split()), max(12, self.console.width * 2 // 5))
         fields |= {"state": state, "progress": None, "logged": self.clock(), "last_time": self._format_last_time(name)}
@@ -258,7 +258,7 @@ class LiveView(RunListener):
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Hold the lock in the block; queue the collected hits and skips before it, and write all lines after it."""
+        """Hold the lock in the block. Collected hits and skips are queued before it; all lines are written after it."""
         with self._state:
             if hits := self.hits:
                 named = hits[0] if len(hits) == 1 else f"{pluralize(len(hits), self.noun)}: {_join_names(hits)}"
@@ -292,7 +292,7 @@ class LiveView(RunListener):
         with self._writing:
             while self._lines:
                 line = self._lines.popleft()
-                # Lines of a log never wrap. Steps do not fail because nobody reads: the command says so at its end.
+                # Lines of a log never wrap. A closed output does not fail a step: the command reports it at its end.
                 with suppress(BrokenPipeError, OutputError):
                     self.console.print(line, soft_wrap=not self.live_here, highlight=False)
 
@@ -318,7 +318,7 @@ def _join_names(names: Sequence[str], most: int = 4) -> str:
 
 
 def _can_erase(console: Console) -> bool:
-    """Return whether lines can be drawn over: on a terminal, and in a notebook with ipywidgets."""
+    """Return whether printed lines can be replaced: on a terminal, and in a notebook with ipywidgets."""
     if console.is_jupyter:
         return importlib.util.find_spec("ipywidgets") is not None
     # With FORCE_COLOR rich assumes a terminal; only a real one can erase lines.

@@ -1,6 +1,6 @@
 """The entry point: `ratchet`, or `python -m orchestrator`.
 
-Little is imported here, so that ctrl-C and SIGTERM are answered while everything else is imported.
+This module imports little, so that ctrl-C and SIGTERM are handled while the rest is imported.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from ratchet.orchestrator.cli.termination import end_at_once, interrupt_on_termi
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns the exit status: 0 done, 1 a step failed or a result is damaged, 2 bad input, 130
-    interrupted, 141 the reader of the output is gone, 143 by SIGTERM."""
+    """Run a command and return the exit status: 0 success, 1 a step failed or a result is damaged, 2 wrong input, 130
+    after ctrl-C, 141 if the output pipe was closed, 143 after SIGTERM."""
     with end_at_once():
         _prepare_streams()
         from ratchet.orchestrator.cli.commands import execute
@@ -24,12 +24,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _prepare_streams() -> None:
-    """Open closed standard streams, and replace characters that a stream has no code for."""
+    """Open closed standard streams on /dev/null, and replace characters that a stream cannot encode."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # else the next file, such as one of the store, would get this number
+            os.open(os.devnull, os.O_RDWR)  # otherwise the next opened file would get this number
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

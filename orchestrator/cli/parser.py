@@ -28,8 +28,8 @@ first steps:
   ratchet run quickstart               run it; after an interruption, the same command continues
   ratchet report                       show the report of the newest run
 
-`ratchet COMMAND --help` explains the options of a command. The Tab key completes commands, options, recipes, settings,
-runs and models after this line in bash (for other shells see `register-python-argcomplete --help`):
+`ratchet COMMAND --help` explains the options of a command. In bash, this line turns on completion of commands, options,
+recipes, settings, runs and models by the Tab key (other shells: `register-python-argcomplete --help`):
   eval "$(register-python-argcomplete ratchet)"
 """
 
@@ -41,7 +41,7 @@ settings:
   --set 'iter*/mine.window=2,100'                   a setting of all steps whose name matches the pattern
   --set embed.workers=4                             a resource: changes the speed, never the results
 
-Commas separate the items of a list. `none` is None. `ratchet recipes NAME` lists parameters, steps and jobs.
+Commas separate the items of a list. `none` means None. `ratchet recipes NAME` lists parameters, steps and jobs.
 """
 
 RUN = """\
@@ -51,19 +51,19 @@ examples:
   ratchet run ./my_recipe.py --settings settings.yaml
   ratchet run jobs/embed --set model=MODEL --set texts=FOLDER --out vectors      a single job
 
-A failed step does not stop the steps that do not depend on it. The exit status is 0 if all steps are done, 1 if a step
-failed, 2 for wrong input, 130 if interrupted. The report is written to STORE/runs/RUN/report.html.
+If a step fails, the steps that do not depend on it still run. The exit status is 0 if all steps are done, 1 if a step
+failed, 2 for wrong input, 130 after ctrl-C, 143 after SIGTERM. The report is STORE/runs/RUN/report.html.
 
 """
 
 PLAN = """\
-Each step is done (its result is in the store and would be reused), to run, or open: it depends on a step that would
-run, and is reused if that step gives the same result as in an earlier run.
+A step is `done` (its result is in the store and is reused), `to run`, or `open`: it depends on a step that would run.
+An open step is reused if the outputs of the steps before it are the same as in an earlier run.
 
-For the steps of models it shows what they need at most: memory of each GPU, memory of the host per worker, disk, and
-the hours that the operations take on the GPUs. Models below 0.5 GB are left out where there are no GPUs. A step that
-needs more memory than the machines have is refused, with the settings that make it fit. `last time` is how long the
-step took in the last run, with other settings or inputs.
+For steps that run a model, the plan shows upper bounds: memory per GPU, host memory per worker, disk space, and hours
+on the GPUs. Without GPUs, models below 0.5 GB are not estimated. If a step needs more memory than the machines have,
+the command fails and names settings with which the step fits. `last time` is the duration of the step in an earlier
+run, with other settings, inputs or code.
 
 """
 
@@ -74,11 +74,11 @@ examples:
   ratchet sweep gsm8k --space tune_spaces/sft.yaml --metric accuracy --set data=PATH --seeds 3 --promote gsm8k
 
 A search space is a YAML file of lines such as `finetune_embedder.learning_rate: loguniform(1e-5, 1e-3)`. The
-distributions are uniform, loguniform, randint, choice and grid. All trials have a plain value, unless --set is given.
+distributions are uniform, loguniform, randint, choice and grid. A plain value holds for all trials; --set overrides it.
 
 The first trial has the recipe's defaults. Trials are compared by the held-out metric of the last training step that the
-space changes; `--metric STEP.NAME` selects a metric of another step. Steps after the deciding step are not run. Steps
-that trials have in common are computed once. An interrupted sweep continues when the same command is given again.
+space changes; `--metric STEP.NAME` selects a metric of another step. Steps after that step are not run. Steps that
+trials have in common are computed once. An interrupted sweep continues when the same command is given again.
 
 """
 
@@ -87,16 +87,16 @@ examples:
   ray up cluster.yaml; ray dashboard cluster.yaml
   ratchet submit misconceptions --store /mnt/ratchet/store --address http://127.0.0.1:8265 --set data=/mnt/ratchet/eedi
 
-The program is uploaded, without data, results and secrets, and `ratchet run` is started on the cluster. Paths in
-settings are paths on the cluster. The same command again follows the running job; the connection may be lost at any
-time. The exit status is that of the job.
+The code and the --settings file are uploaded, and `ratchet run` is started on the cluster. Data and results are not
+uploaded; files that look like secrets are refused. Paths in settings are paths on the cluster. The job continues if the
+connection is lost; the same command follows it again. The exit status is that of the job.
 
 """
 
 MODELS = """\
-A model is named RUN:NAME, where NAME is `embedder`, `reranker` or the like for those that the run ended with, which are
-marked as best, and a step for others. RUN may be the beginning of a run's id, and stands alone for the first of its
-best models. These names are accepted wherever a recipe takes a model:
+A model is named RUN:NAME. RUN is the id of a run, or its beginning. For the models that the run ended with, marked as
+best, NAME is `embedder`, `reranker` or the like; for other models it is the name of the step. RUN alone means the first
+of the best models. Recipes accept these names wherever they take a model:
   ratchet models
   ratchet run retriever --set data=PATH --set base=20261124-2311:embedder
 
@@ -108,25 +108,25 @@ examples:
   ratchet promote 20261201-0815:embedder eedi --if-better
   ratchet run retriever --set data=PATH --set base=eedi
 
-The model is exported with its card (see `ratchet export`), and promoted/NAME in the store links to the result. `gc`
-keeps it. NAME.json beside it lists what the name stood for before. The name is accepted wherever a recipe takes a
-model.
+The model is exported with its model card (see `ratchet export`), and promoted/NAME in the store links to the export.
+`gc` keeps the export while it has the name. promoted/NAME.json describes the model and lists the earlier ones of this
+name. Recipes accept NAME wherever they take a model.
 
 """
 
 DIFF = """\
-Parameters, numbers of the final tables, and of each step what gives it another identity: settings, inputs, functions of
-its code, libraries. A difference of numbers that have intervals is called more than noise if it is larger than the root
-of the sum of their squares: the interval of a difference of independent numbers.
+Shows the parameters and the numbers of the final tables that differ and, for each step with another step id, which
+settings, inputs, code and libraries changed. A difference of two numbers is `more than noise` if it is larger than
+sqrt(s^2 + t^2), where s and t are the half widths of their intervals, or their standard deviations over seeds or folds.
 """
 
 GC = """\
-These are never removed: results of the newest --keep runs that finished and of every run since, of the newest --keep
-sweeps, of runs whose folder holds a file named `pinned`, of runs whose driver may be running, of promoted models, and
-anything younger than --grace-period. While the steps of a run are unknown, since it is starting or its plan.json cannot
-be read, all steps are kept, and `gc` says so. A driver on another machine counts as lost after a day without a sign of
-life. In object storage the result of a step is given up first; its files are removed by the first `gc` after another
-grace period.
+`gc` always keeps the results of the newest --keep finished runs, of all runs after the oldest of these, of the newest
+--keep sweeps, of runs whose folder holds a file named `pinned`, and of runs that may still be running. It also keeps
+promoted models, and everything that is younger than --grace-period. If the steps of a run are unknown, because the run
+is starting or its plan.json cannot be read, `gc` keeps all steps and says so. A process on another machine counts as
+lost a day after its last heartbeat. In object storage, the first `gc` withdraws the result of a step; the first `gc`
+after another grace period removes the files.
 """
 
 VERIFY = """\
@@ -134,8 +134,8 @@ examples:
   ratchet verify                 read every byte of every result
   ratchet verify --sample 0.05   check all names and sizes, and the content of 5% of the files
 
-The exit status is 0 if all results are as they were stored, 1 if one is damaged. Nothing is changed. In object
-storage, the content of files is downloaded and not kept.
+The exit status is 0 if all results are as they were stored, 1 if one is damaged. Nothing in the store is changed. With
+object storage, the files are downloaded for the check and not kept.
 """
 
 
@@ -153,8 +153,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         sub = commands.add_parser(name, help=help, description=text, epilog=epilog, formatter_class=formatter)
         sub.add_argument("--store", default=os.environ.get("RATCHET_STORE", ".ratchet"), metavar="DIR",
             help="where results are stored: a folder, or s3://BUCKET/PREFIX, gs:// or az:// (default: the environment"
-            " variable RATCHET_STORE, else .ratchet in the working directory). For object storage, copies and work in"
-            " progress are in the folder that the environment variable RATCHET_CACHE names")
+            " variable RATCHET_STORE, else .ratchet in the working directory). With object storage, the environment"
+            " variable RATCHET_CACHE names the folder for copies and work in progress (default: ~/.cache/ratchet)")
         sub.add_argument("--debug", action="store_true", help="after an error, print the traceback")
         return sub
 
@@ -163,25 +163,25 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             sub.set_defaults(recipe=name)
         else:
             sub.add_argument("recipe",
-                help="name from `ratchet recipes`, or path of a Python file with a recipe or a job in it")
+                help="name of a recipe or job (see `ratchet recipes`), or path of a Python file that defines one")
         sub.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
             help="set a parameter of the recipe (NAME=VALUE), a setting of all steps of a job (JOB.SETTING=VALUE), or a"
             " setting of the steps that match a pattern (STEP.SETTING=VALUE); may be repeated")
         sub.add_argument("--settings", type=find_settings, metavar="FILE",
-            help="YAML file of settings, one `NAME: VALUE` per line, such as the winner.yaml of a sweep, or"
-            " published/NAME, those of a published run; --set takes precedence")
+            help="YAML file of settings, one `NAME: VALUE` per line, such as winner.yaml of a sweep; or published/NAME"
+            " for the settings of a published run; --set takes precedence")
         return sub
 
     def add_seeds(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
         sub.add_argument("--seeds", type=number(int, 1), default=1, metavar="N",
-            help="repeat the recipe with N values of its parameter seed, in one table of means and standard deviations"
-            " (default: 1)")
+            help="run the recipe with N seeds (its parameter seed, seed + 1, ...) and show the means and standard"
+            " deviations in one table (default: 1)")
         return sub
 
     sub = add_command("run", "run a recipe, or continue a run", epilog=RUN + SETTINGS)
     _add_run(add_seeds(add_recipe(sub)))
     sub.add_argument("--out", type=Path, dest="target", metavar="DIR",
-        help="copy the result to a new folder; jobs have one, and recipes that write a model, vectors or an index")
+        help="new folder to copy the result to; for jobs, and for recipes that write a model, vectors or an index")
     sub = add_command("sweep", "search for good settings of a recipe with Ray Tune", epilog=SWEEP + SETTINGS)
     _add_sweep(add_recipe(sub))
     sub = add_command("submit", "run a recipe on a cluster, as a Ray job", epilog=SUBMIT + SETTINGS)
@@ -192,8 +192,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="for each step that would run, show which setting, input or function changed since the last run")
     sub.add_argument("--json", action="store_true", help="print step, job, state, id and reasons of each step as JSON")
     sub.add_argument("--gpu", action="append", default=[], metavar="NAME:GB[:COUNT]",
-        help="plan for a machine with COUNT of these GPUs (default 1), such as H100:80:8; may be repeated (default: the"
-        " machines of the file RATCHET_CLUSTER, else this machine)")
+        help="plan for a machine with COUNT GPUs (default 1) of this type and memory, as in H100:80:8; may be repeated"
+        " (default: the machines in the file that RATCHET_CLUSTER names, else this machine)")
 
     sub = add_command("recipes", "list the recipes, or show one",
         "With a name: the recipe's documentation, its parameters with types and defaults, and its steps by job.")
@@ -207,8 +207,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="show the progress of the run (default: the newest) until it ends, from any machine that reads the store;"
         " the exit status is that of the run")
     sub.add_argument("--log", action="store_true",
-        help="show which results were stored (commit), given up as damaged (withdraw), given a name (promote) and"
-        " removed (collect), when and by whom, the newest last")
+        help="show the audit log: which results were stored (commit), withdrawn as damaged (withdraw), named (promote)"
+        " and removed (collect), when and by whom, the newest last")
     sub.add_argument("--limit", type=number(int, 0), default=50, metavar="N",
         help="with --log: show the newest N records (default: 50)")
 
@@ -219,16 +219,16 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     for name, own in RECIPE_COMMANDS.items():
         sub = add_command(name, own.help, epilog=own.examples)
         own.add_arguments(sub)
-        said = "what it answers as JSON" if own.answers else "report.json of the run"
-        sub.add_argument("--json", action="store_true", help=f"print {said} alone, and the progress as errors")
+        said = "the answers as JSON" if own.answers else "report.json of the run"
+        sub.add_argument("--json", action="store_true", help=f"print only {said}; progress goes to standard error")
         _add_run(add_recipe(sub, name))
         sub.set_defaults(seeds=1)
 
-    sub = add_command("promote", "give a model of a run a name that stays", epilog=PROMOTE)
+    sub = add_command("promote", "give a model of a run a permanent name", epilog=PROMOTE)
     sub.add_argument("model", metavar="MODEL", help="a model that `ratchet models` lists")
-    sub.add_argument("name", metavar="NAME", help="letters, digits, - and _, a letter first")
+    sub.add_argument("name", metavar="NAME", help="the new name: letters, digits, - and _, with a letter first")
     sub.add_argument("--if-better", action="store_true",
-        help="refuse a model that is no better than the one that has the name, on the same data")
+        help="promote only if the model is better than the one that has the name now, on the same data")
     sub.add_argument("--license", default="unknown", help="the license in the model card (default: unknown)")
 
     sub = add_command("report", "show the report of a run, and the path of report.html")
@@ -238,7 +238,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub.add_argument("before", metavar="RUN", help="id of a run, or its beginning")
     sub.add_argument("after", metavar="RUN", help="id of another run, or its beginning")
     sub.add_argument("--json", action="store_true", help="print all differences as JSON")
-    sub.add_argument("--html", type=Path, metavar="FILE", help="also write them as a page")
+    sub.add_argument("--html", type=Path, metavar="FILE", help="also write the differences as an HTML page")
 
     _add_gc(add_command("gc", "list results that no kept run needs, and remove them with --yes", epilog=GC))
     sub = add_command("verify", "check that stored results are unchanged", epilog=VERIFY)
@@ -260,35 +260,35 @@ def _add_address(sub: argparse.ArgumentParser) -> None:
 
 def _add_notify(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--notify", metavar="URL",
-        help="post JSON to this URL when a step fails and when the run ends; its `text` is a sentence, as chat services"
-        " expect (default: the environment variable RATCHET_NOTIFY; docs/cluster.md lists the fields)")
+        help="post JSON to this URL when a step fails and when the run ends; its field `text` is a sentence for chat"
+        " services (default: the environment variable RATCHET_NOTIFY; docs/cluster.md lists the fields)")
 
 
 def _add_run(sub: argparse.ArgumentParser) -> None:
     _add_address(sub)
     _add_notify(sub)
     sub.add_argument("--repair", action="store_true",
-        help="move stored results that are damaged on disk aside and compute them again (default: stop with an error)")
+        help="check the content of all reused results, and compute damaged ones again (default: stop with an error)")
 
 
 def _add_sweep(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
-        "--space", type=Path, required=True, metavar="FILE", help="YAML file of the search space, as in tune_spaces/")
+        "--space", type=Path, required=True, metavar="FILE", help="YAML file of the search space; see tune_spaces/")
     sub.add_argument(
-        "--metric", required=True, help="metric that decides, such as map@25, or STEP.NAME for the metric of a step")
+        "--metric", required=True, help="metric to optimize, such as map@25, or STEP.NAME for the metric of a step")
     sub.add_argument("--trials", type=number(int, 1), default=16, metavar="N",
-        help="number of trials, including the defaults (default: 16)")
+        help="number of trials, including the one with the defaults (default: 16)")
     sub.add_argument("--searcher", choices=["random", "optuna"], default="random",
         help="search algorithm: random (also enumerates grids), or optuna (TPE) (default: random)")
     sub.add_argument("--stopping", choices=["asha", "none"], default="asha",
         help="early stopping: asha ends bad trials at a checkpoint, none runs all to the end (default: asha)")
     sub.add_argument("--grace-period", type=number(int, 1), default=1, metavar="N",
-        help="ASHA grace period: checkpoints that every trial reaches (default: 1)")
+        help="ASHA grace period: number of checkpoints before a trial may be stopped (default: 1)")
     sub.add_argument("--reduction-factor", type=number(int, 2), default=3, metavar="N",
         help="ASHA reduction factor (default: 3)")
     sub.add_argument("--seeds", type=number(int, 1), default=1, metavar="N",
-        help="training seeds per trial; their mean decides. With 2 or more, the result says whether the winner beats"
-        " the defaults by more than noise (default: 1)")
+        help="training seeds per trial; trials are compared by the mean. With 2 or more, the result says whether the"
+        " winner beats the defaults by more than noise (default: 1)")
     sub.add_argument("--seed", type=number(int, 0), default=0, help="random seed of the search (default: 0)")
     sub.add_argument("--max-concurrent", type=number(int, 1), metavar="N",
         help="maximum number of trials at once (default: as many as the cluster can place)")
@@ -305,13 +305,13 @@ def _add_submit(sub: argparse.ArgumentParser) -> None:
     _add_notify(sub)
     sub.add_argument("--no-wait", action="store_true", help="return after the job is started; do not follow its log")
     sub.add_argument("--env", action="append", default=[], metavar="NAME",
-        help="environment variable to pass on, such as WANDB_PROJECT; secrets are refused; may be repeated")
+        help="environment variable to pass to the job, such as WANDB_PROJECT; no secrets; may be repeated")
 
 
 def _add_gc(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--keep", type=number(int, 0), default=5, metavar="N",
-        help="keep the results of the newest N finished runs, and of every run since (default: 5)")
+        help="keep the newest N finished runs, all runs after the oldest of these, and N sweeps (default: 5)")
     sub.add_argument("--grace-period", type=number(float, 0), default=1.0, metavar="HOURS",
-        help="keep everything that was made or used in the last HOURS hours, at least the last minute (default: 1)")
-    sub.add_argument("--yes", action="store_true", help="remove them (default: only list them)")
+        help="keep everything that was created or used in the last HOURS hours, at least a minute (default: 1)")
+    sub.add_argument("--yes", action="store_true", help="remove these results (default: only list them)")
 # fmt: on

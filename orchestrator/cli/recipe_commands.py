@@ -12,16 +12,16 @@ from ratchet.orchestrator.cli.arguments import number
 
 @dataclass(frozen=True)
 class RecipeCommand:
-    """A command, which has the name of its recipe. An argument that is called as a parameter of the recipe sets it."""
+    """A command with the name of its recipe. An argument with the name of a parameter of the recipe sets this one."""
 
     help: str
     examples: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     before: str = ""
-    """The function, `module:function`, that checks the arguments of `after` before the run. Empty: none."""
+    """The location, `module:function`, of a function that checks the arguments before the run. Empty: none."""
     after: str = ""
-    """The function, `module:function`, that is called with the paths of the summary's results and the arguments. Empty:
-    none."""
+    """The location of a function that is called after a finished run, with the paths of the summary's results and the
+    arguments. Empty: none."""
     answers: bool = False
     """Whether `after` prints the JSON that `--json` asks for, instead of report.json."""
 
@@ -33,24 +33,24 @@ def _add_evaluate(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--data", metavar="VALUE", required=True,
         help="queries with their documents: a BEIR or NanoBEIR folder, pairs, ... (docs/data.md)")
     sub.add_argument("--reranker", metavar="VALUE",
-        help="a model, or the address of an API, that orders each model's first documents")
-    sub.add_argument("--depth", metavar="VALUE", help="documents that are reranked (default: 25)")
+        help="a model, or the address of an API, that reranks the first documents of each model")
+    sub.add_argument("--depth", metavar="VALUE", help="number of documents per query that are reranked (default: 25)")
 
 
 def _add_export(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("model", metavar="MODEL")
     sub.add_argument("target", metavar="DIR", type=Path, help="a new folder")
     sub.add_argument("--adapter", action="store_const", const=True,
-        help="write the LoRA adapter alone, with the name of its base, for PEFT")
-    sub.add_argument("--onnx", action="store_const", const=True, help="also write onnx/model.onnx, of an embedder")
+        help="write only the LoRA adapter, with the name of its base model, for PEFT")
+    sub.add_argument("--onnx", action="store_const", const=True, help="also write onnx/model.onnx (embedders only)")
     sub.add_argument("--int8", action="store_const", const=True,
-        help="also write onnx/model_int8.onnx, and show what 8 bits cost on --data")
-    sub.add_argument("--data", metavar="VALUE", help="queries with their documents, for --int8 (docs/data.md)")
-    sub.add_argument("--name", metavar="VALUE", help="what the model card calls the model, such as its id on the hub")
+        help="also write onnx/model_int8.onnx, and compare its metrics with those of float32 on --data")
+    sub.add_argument("--data", metavar="VALUE", help="queries with their documents, to evaluate --int8 (docs/data.md)")
+    sub.add_argument("--name", metavar="VALUE", help="name in the model card, such as a hub id (default: name of DIR)")
     sub.add_argument("--license", metavar="VALUE",
-        help="the license in the model card, an identifier of the hub such as apache-2.0")
+        help="the license in the model card, an identifier of the hub such as apache-2.0 (default: unknown)")
     sub.add_argument("--push", metavar="OWNER/NAME", help="also upload the folder to the Hugging Face hub")
-    sub.add_argument("--public", action="store_true", help="make a new repository public (default: private)")
+    sub.add_argument("--public", action="store_true", help="with --push: make a new repository public, not private")
 
 
 def _add_embed(sub: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def _add_embed(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("texts", metavar="FILE")
     sub.add_argument("target", metavar="DIR", type=Path, help="a new folder")
     sub.add_argument("--role", metavar="VALUE",
-        help="the template of the model that is applied: passage or query (default: passage)")
+        help="which prompt template of the model to apply: passage or query (default: passage)")
 
 
 def _add_search(sub: argparse.ArgumentParser) -> None:
@@ -68,7 +68,7 @@ def _add_search(sub: argparse.ArgumentParser) -> None:
         help="flat (exact), ivf or hnsw (approximate, for millions of documents) (default: flat)")
     sub.add_argument("--query", action="append", metavar="TEXT",
         help="a query; may be repeated (default: queries are typed, or read from the standard input)")
-    sub.add_argument("--hybrid", action="store_true", help="fuse with BM25 by reciprocal ranks")
+    sub.add_argument("--hybrid", action="store_true", help="combine with BM25 by reciprocal rank fusion")
     sub.add_argument("--top", type=number(int, 1), default=10, metavar="N", help="documents per query (default: 10)")
 
 
@@ -77,7 +77,7 @@ def _add_serve(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)")
     sub.add_argument("--port", type=number(int, 1, 65_535), default=8000, help="port to listen on (default: 8000)")
     sub.add_argument("--replicas", type=number(int, 1), default=1, metavar="N",
-        help="processes with the models; each takes a GPU, or its share of the CPUs (default: 1)")
+        help="processes that each load all models; each takes a GPU, or its share of the CPUs (default: 1)")
 # fmt: on
 
 
@@ -89,8 +89,8 @@ examples:
   ratchet evaluate bm25 sentence-transformers/all-MiniLM-L6-v2 20261124-2311:embedder --data beir/scifact
   ratchet evaluate base/ finetuned/ --data questions.jsonl --reranker 20261124-2311:reranker
 
-A model is a folder, a hub id, a model of a run (`ratchet models` lists them) or bm25. The others are compared with the
-first, query by query. Vectors are kept in the store: a model that was evaluated on the data before is not run again.
+A model is a folder, a hub id, a model of a run (`ratchet models` lists them) or bm25. Each further model is compared
+with the first one, query by query. Vectors are kept in the store: a model is run only once on the same data.
 
 """,
         add_arguments=_add_evaluate,
@@ -105,8 +105,8 @@ examples:
   ratchet export 20261124-2311 my-embedder --onnx --int8 --data beir/scifact
   ratchet export 20261124-2311 my-embedder --name me/my-embedder --push me/my-embedder
 
-The folder is loaded by sentence-transformers, transformers, FlagEmbedding and PEFT, as far as they are installed and
-the model is of their kind, and nothing is written where one of them gives other results than Ratchet.
+sentence-transformers, transformers, FlagEmbedding and PEFT load the folder if they support this kind of model. Those
+that are installed are checked: if one of them gives other results than Ratchet, the command fails and writes nothing.
 
 """,
         add_arguments=_add_export,
@@ -119,7 +119,7 @@ examples:
   ratchet embed 20261124-2311:embedder documents.jsonl vectors
   ratchet embed sentence-transformers/all-MiniLM-L6-v2 questions.txt vectors --role query
 
-DIR has shard-00000.arrow and so on (id, embedding), embeddings.npy (float32) and ids.txt.
+DIR contains shard-00000.arrow, ... (columns id and embedding), embeddings.npy (float32) and ids.txt.
 
 """,
         add_arguments=_add_embed,
@@ -132,7 +132,7 @@ examples:
   ratchet search 20261124-2311:embedder documents.jsonl --query "adds the denominators" --hybrid
   ratchet search base/ documents.parquet --index hnsw --json < queries.txt
 
-The index is kept in the store: the same command searches at once.
+The index is kept in the store: the next search with this model and these documents does not build it again.
 
 """,
         add_arguments=_add_search,
@@ -140,7 +140,7 @@ The index is kept in the store: the same command searches at once.
         answers=True,
     ),
     "serve": RecipeCommand(
-        help="serve embedders and rerankers over HTTP, with OpenAI's and Cohere's requests",
+        help="serve embedders and rerankers over HTTP, with the request formats of OpenAI and Cohere",
         examples="""\
 examples:
   ratchet serve 20261124-2311:embedder
@@ -149,10 +149,10 @@ examples:
   curl http://127.0.0.1:8000/v1/embeddings -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" \\
     -d '{"model": "20261124-2311:embedder", "input": ["a question"], "input_type": "query"}'
 
-POST /v1/embeddings takes OpenAI's requests; `input_type` (passage or query) says which template of the model is
-applied. POST /rerank takes Cohere's; scores are the logistic function of the model's. GET /v1/models and /health
-answer too. Clients send a bearer token: that of the environment variable RATCHET_TOKEN, else a random one, which is
-printed. The models are exported first, and are not served where another library gives other results.
+POST /v1/embeddings takes OpenAI's requests; `input_type` (passage or query) selects the prompt template of the model.
+POST /rerank takes Cohere's requests; relevance scores are the model's scores after a sigmoid. GET /v1/models and
+/health are supported too. Clients send a bearer token: the environment variable RATCHET_TOKEN, else a random token,
+which is printed. The models are exported first; if another library gives other results, the command fails.
 
 """,
         add_arguments=_add_serve,

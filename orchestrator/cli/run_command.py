@@ -1,4 +1,4 @@
-"""A run from its settings to its report, by the command and by Python."""
+"""A whole run, from its settings to its report, as the command line and the Python API start it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def run_recipe(
     target: Path | None = None,
     notify: str | None = None,
 ) -> Run:
-    """Run a recipe, or continue a run, and print what happens. Return the run, which may have failed steps.
+    """Run a recipe, or continue a run, and print its progress. Return the run, which may have failed steps.
 
-    name: of the recipe, or its file. argv: the command that repeats the run. address: of a Ray cluster. repair: compute
-    damaged results again. target: a new folder for the result of the recipe. notify: a URL for notifications (default:
-    the environment variable RATCHET_NOTIFY). Raises InputError for wrong input."""
+    name: name or file of the recipe. argv: the command that repeats the run. address: address of a Ray cluster. repair:
+    compute damaged results again. target: new folder for the first result of the recipe. notify: URL for notifications
+    (default: the environment variable RATCHET_NOTIFY). Raises InputError for wrong input."""
     if target and (target.exists() or not target.absolute().parent.is_dir()):
         what = "exists already" if target.exists() else "is in a folder that does not exist"
         raise InputError(f"{target}: {what}; expected a new folder; give another name")

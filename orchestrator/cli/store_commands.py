@@ -1,4 +1,4 @@
-"""The commands that show a store: its runs, models and garbage."""
+"""The commands on a store: status, models, report, diff, gc and verify."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_LISTED = 50
 
 
 def print_status(arguments: argparse.Namespace) -> int:
-    """Print all runs, newest first, the steps of one run, or the audit log, or follow a run. Return the exit status."""
+    """Print all runs (newest first), the steps of a run or the audit log, or follow a run. Return the exit status."""
     store, run = Store.view(arguments.store), arguments.run
     if arguments.follow:
         return follow_run(store, find_run(store, run))
@@ -52,7 +52,7 @@ def print_status(arguments: argparse.Namespace) -> int:
 
 
 def list_run_steps(run_log: RunLog) -> list[dict[str, Any]]:
-    """Return the steps of a run with their last events, but for those of lost work, which follow the end of a step."""
+    """Return the steps of a run with their last events. Events of lost work, which follow `done`, are left out."""
     latest = {event["step"]: event for event in run_log.events() if event["event"] != "lost"}
     rows = []
     for step in run_log.steps():
@@ -63,7 +63,7 @@ def list_run_steps(run_log: RunLog) -> list[dict[str, Any]]:
 
 
 def list_run_states(store: Store) -> list[dict[str, Any]]:
-    """Return what is known of each run, the newest first."""
+    """Return id, recipe, start, steps and state of each run, the newest first."""
     running = {mark["run"] for mark in list_open_runs(store)}
     rows = []
     for run_log in list_run_logs(store):
@@ -81,7 +81,7 @@ def list_run_states(store: Store) -> list[dict[str, Any]]:
 
 
 def list_sweeps_and_leases(store: Store) -> list[str]:
-    """Return a line for each sweep, and for each step that a process holds."""
+    """Return a line for each sweep, and a line for each step whose lease a process holds."""
     lines = []
     for sweep in list_sweeps(store):
         events = sweep.events()
@@ -93,7 +93,7 @@ def list_sweeps_and_leases(store: Store) -> list[str]:
 
 
 def print_models(arguments: argparse.Namespace) -> None:
-    """Print the models of the runs whose ids begin with `run`, a line for each, or all that is known of them."""
+    """Print the models of the runs whose ids begin with `run`, as a table or with all their fields as JSON."""
     store, models = Store.view(arguments.store), list[RunModel]()
     for run_log in list_run_logs(store):
         try:
@@ -115,7 +115,7 @@ def print_models(arguments: argparse.Namespace) -> None:
 
 
 def print_log(store: Store, limit: int, run: str) -> None:
-    """Print the newest records of the audit log, the newest last; only those of runs whose id starts with `run`."""
+    """Print the newest `limit` records of the audit log, newest last, of the runs whose ids begin with `run`."""
     rows = []
     for event in audit_log.read_newest(store, limit, run):
         subject = f"{event['things']:,} things" if "things" in event else event.get("name") or ""
@@ -143,7 +143,7 @@ def print_report(arguments: argparse.Namespace) -> None:
 
 
 def print_diff(arguments: argparse.Namespace) -> None:
-    """Print what differs between two runs, and write it as a page if one is asked for."""
+    """Print what differs between two runs, and write it to an HTML page with --html."""
     store = Store.view(arguments.store)
     found = compare_runs(store, find_run(store, arguments.before), find_run(store, arguments.after))
     if arguments.html:
@@ -172,7 +172,7 @@ def print_diff(arguments: argparse.Namespace) -> None:
 
 
 def collect_garbage(arguments: argparse.Namespace) -> None:
-    """Print what `gc` would remove, the largest first; remove it with `yes`."""
+    """Print the garbage, the largest first, and remove it with --yes."""
     store = Store.open(arguments.store, create=False) if arguments.yes else Store.view(arguments.store)
     keep, grace = arguments.keep, arguments.grace_period * 3600
     garbage = gc.plan(store, keep=keep, grace=grace)
@@ -193,7 +193,7 @@ def collect_garbage(arguments: argparse.Namespace) -> None:
 
 
 def verify_store(arguments: argparse.Namespace) -> int:
-    """Check all results, print what is damaged, and return the exit status: 1 if anything is."""
+    """Check all results, print the damaged ones, and return the exit status: 1 if there are any."""
     found = verify(Store.view(arguments.store), arguments.sample)
     for problem in found.problems:
         print_clean(problem)
@@ -206,7 +206,7 @@ def verify_store(arguments: argparse.Namespace) -> int:
 
 
 def find_run(store: Store, run: str | None) -> RunLog:
-    """Return the newest run whose id begins with `run`; None: of all. Raises StoreError if there is none."""
+    """Return the newest run whose id begins with `run` (None: the newest run). Raises StoreError if there is none."""
     for run_log in list_run_logs(store):
         if run is None or run_log.run_id.startswith(run):
             return run_log

@@ -1,4 +1,4 @@
-"""SIGTERM, which Slurm, Kubernetes and systemd send before they kill, interrupts a command as ctrl-C does."""
+"""Signals: SIGTERM, which Slurm, Kubernetes and systemd send before SIGKILL, interrupts a command like ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from types import FrameType
 
 @contextmanager
 def interrupt_on_termination() -> Iterator[list[int]]:
-    """While it is entered, the first SIGTERM is handled as SIGINT, and later ones are ignored. Yields the list of those
-    received. Main thread only."""
+    """Handle the first SIGTERM inside the block as SIGINT, and ignore later ones. Yields the list of received signals.
+    Main thread only."""
     received: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -33,8 +33,8 @@ def interrupt_on_termination() -> Iterator[list[int]]:
 
 @contextmanager
 def end_at_once() -> Iterator[None]:
-    """While it is entered, ctrl-C and SIGTERM end the process at once. For imports: nothing has to be cleaned up, and
-    libraries turn a KeyboardInterrupt in the middle of their import into errors of their own. Main thread only."""
+    """End the process at once on ctrl-C or SIGTERM inside the block. Used around imports: there is nothing to clean up,
+    and libraries turn a KeyboardInterrupt during their import into other errors. Main thread only."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
