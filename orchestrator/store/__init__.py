@@ -1,9 +1,9 @@
 """The store: results by content, committed once and never partially visible.
 
-docs/architecture.md lists its folders. Small control objects are created exclusively (see `backend`); artifacts are
-plain files. A commit writes to a staging folder, verifies it, syncs it to disk and becomes visible in one operation.
-Where the store is a bucket (see `bucket`), its local folder holds copies and work in progress; attempts, objects and
-runs are in the bucket.
+docs/architecture.md lists the folders of a store. Small control objects are created exclusively (see `backend`);
+artifacts are plain files. A commit hashes the files of a staging folder, syncs them to disk, and becomes visible in one
+operation. If the store is a bucket (see `bucket`), a local folder holds copies and work in progress; attempts, objects
+and runs are in the bucket.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ratchet.orchestrator.store.read_only import (
 )
 
 PLACE_TRIES = 5
-"""Times that a damaged object is repaired while a result is placed at its address."""
+"""Maximum number of repairs of a damaged object while a result is moved to its address."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class Commit:
     attempt: int
     fingerprint: Mapping[str, Any]
     record: Mapping[str, Any]
-    """Seconds, retries, lost work, library versions."""
+    """Data about the attempt: name of the step, seconds, retries, lost work, library versions."""
 
 
 class Store:
     """A store in a folder, or in a bucket with a local folder. Threads, processes and machines may share it."""
 
     def __init__(self, prefix: str | Path, *, read_only: bool) -> None:
-        """Use `open` or `view`: this reads nothing. Raises StoreError for what is no folder or supported URL."""
+        """Reads nothing; use `open` or `view` instead. Raises StoreError for an empty path and an unsupported URL."""
         scheme, colon, place = str(prefix).partition(":/")
         local = not colon or not scheme.isalnum() or scheme == "file"
         path = str(prefix).removeprefix("file://") if local else place.lstrip("/")
@@ -77,8 +77,8 @@ class Store:
     def open(cls, prefix: str | Path, *, create: bool = True) -> Store:
         """Open the store at a folder, or at a URL of object storage (s3://, gs://, az://), for writing.
 
-        create: create the store if the folder or prefix is empty or missing. Raises StoreError if there is none then,
-        if it holds something else, cannot be written, has a newer format, does not answer, or does not support
+        create: create the store if the folder or prefix is empty or missing. Raises StoreError if there is no store, if
+        the folder holds other files, cannot be written, has a newer format, does not answer, or does not support
         exclusive creation.
         """
         store = cls(prefix, read_only=False)
@@ -100,9 +100,9 @@ class Store:
 
     @classmethod
     def view(cls, prefix: str | Path, *, missing_ok: bool = False) -> Store:
-        """Open a store for reading: nothing in it is written.
+        """Open a store for reading. Nothing in it is changed.
 
-        missing_ok: an empty or missing folder is a store without results. Raises StoreError as `open` does.
+        missing_ok: treat an empty or missing folder as a store without results. Raises StoreError as `open` does.
         """
         store = cls(prefix, read_only=True)
         try:
@@ -125,11 +125,11 @@ class Store:
     def create(self, key: str, value: Mapping[str, Any]) -> bool:
         """Create a control object. Returns False if it exists already. The object is durable when this returns."""
         assert not self.read_only
-        # The nonce makes all values differ: `Bucket.create` recognizes its own value where an answer was lost.
+        # The nonce makes all values differ: if an answer is lost, `Bucket.create` recognizes its own value.
         return self.backend.create(key, canonical_json({**value, "nonce": uuid.uuid4().hex}))
 
     def overwrite(self, key: str, value: Any, *, durable: bool = True) -> None:
-        """Create or replace a control object atomically. If not `durable`, a power loss may leave an empty one."""
+        """Create or replace a control object atomically. If not `durable`, it may be empty after a power loss."""
         assert not self.read_only
         self.backend.overwrite(key, canonical_json(value), durable=durable)
 
@@ -152,14 +152,14 @@ class Store:
             return None
 
     def remove(self, key: str) -> None:
-        """Remove a control object. It may be missing already; it stays if the storage does not answer, or if this store
-        is open for reading."""
+        """Remove a control object if it exists. Nothing happens if the storage does not answer, or if this store is
+        open for reading."""
         with suppress(OSError):
             if not self.read_only:
                 self.backend.remove(key)
 
     def read_all(self, key: str) -> Iterator[tuple[str, Any]]:
-        """Yield the name and the content of the whole control objects (see `read_if_whole`) directly below a key."""
+        """Yield (name, content) of the control objects directly below a key, without those that were cut off."""
         for name in self.list_names(key):
             if (value := self.read_if_whole(f"{key}/{name}")) is not None:
                 yield name, value
@@ -169,7 +169,7 @@ class Store:
         return self.backend.list_names(key)
 
     def newest(self, step_id: str) -> tuple[int, Mapping[str, Any] | None]:
-        """Return the number of a step's newest attempt (0: none) and how it ended (None: it has not)."""
+        """Return the number of a step's newest attempt (0: none) and its `end` object (None: it has not ended)."""
         numbers = self.list_names(f"steps/{step_id}/attempts")
         attempt = max((int(number) for number in numbers if number.isdecimal()), default=0)
         return attempt, self.read(f"{attempt_key(step_id, attempt)}/end") if attempt else None
@@ -184,8 +184,8 @@ class Store:
         return commit
 
     def use(self, step_id: str) -> Commit | None:
-        """Return the step's commit, or None, and restart the grace period of `gc` for the step and its object, unless
-        this store is open for reading."""
+        """Return the step's commit, or None. Unless this store is open for reading, also restart the grace period of
+        `gc` for the step and its object."""
         if self.read_only:
             return self.lookup(step_id)
         _touch(self.root / "steps" / step_id)
@@ -205,10 +205,10 @@ class Store:
         return Manifest.load(found, digest, str(path))
 
     def path(self, digest: str, part: str | None = None, *, full: bool = False) -> Path:
-        """Verify an artifact, or one folder of it, and return its path.
+        """Verify an artifact, or one folder or file of it (`part`), and return its path.
 
-        The size of every file is checked. If `full`, files that changed since this process last read them are hashed
-        too. Raises DamagedError, and StoreError if there is no such part.
+        The size of every file is checked. If `full`, every file is also hashed, unless this process has hashed it
+        before and it has not changed since. Raises DamagedError, and StoreError if there is no such part.
         """
         self.verified(digest, part, full=full)
         folder = self.root / "objects" / digest
@@ -223,14 +223,14 @@ class Store:
         return manifest
 
     def staging(self, step_id: str, attempt: int) -> Path:
-        """Create an empty folder for the output of an attempt, and remove those of the attempts before, which have
-        ended. Each is renamed first: a driver that still writes there finds the whole output or none."""
+        """Create an empty folder for the output of an attempt, and remove the folders of earlier attempts, which have
+        ended. Each is renamed first: a driver that still uses it finds its output complete or not at all."""
         parent = self.root / "steps" / step_id / "staging"
         folder = parent / f"{attempt}-{uuid.uuid4().hex[:6]}"
         folder.mkdir(parents=True)
         for left in parent.iterdir():
             number = left.name.partition("-")[0]
-            if not number.isdecimal() or int(number) < attempt:  # a later attempt if this process was suspended
+            if not number.isdecimal() or int(number) < attempt:  # not later ones, if this process was suspended
                 gone = parent / f".gone-{uuid.uuid4().hex}"
                 with suppress(OSError):  # another process removes it
                     left.rename(gone)
@@ -238,7 +238,7 @@ class Store:
         return folder
 
     def work(self, step_id: str) -> Path:
-        """Return the folder that the attempts of a step share; it is created if missing."""
+        """Return the folder that the attempts of a step share, and create it if it is missing."""
         folder = self.root / "steps" / step_id / "work"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -246,8 +246,8 @@ class Store:
     def add_object(self, staging: Path, result: Result, mark: Callable[[str], None]) -> Manifest:
         """Turn a staging folder into an object, synced to disk, and return its manifest. No step points to it yet.
 
-        mark: called with the address before the object is there; makes `gc` keep it (see `announcement`). Raises
-        StoreError if the disk is full or the folder holds something that an artifact cannot.
+        mark: called with the address before the object exists, so that `gc` keeps the object (see `announcement`).
+        Raises StoreError if the disk is full, for links, and for file names that are not portable.
         """
         with self.report_full_disk(staging):
             canonical_json(result, "result")  # raises for NaN and for what is not plain data
@@ -279,26 +279,26 @@ class Store:
                 remove_tree(self.root / "steps" / step_id / name)
 
     def withdraw(self, commit: Commit) -> None:
-        """Withdraw a damaged result, so that its step is a miss. The next attempt replaces the files that are damaged.
+        """Withdraw a damaged result, so that its step is a miss. The next attempt replaces the damaged files.
 
-        The withdrawal is a new attempt that has ended: attempt numbers only grow, so no older attempt can commit. A
-        result that another process has made since stays.
+        The withdrawal is a new attempt that has ended: attempt numbers only grow, so no older attempt can commit. If
+        another process has committed a newer result, that result stays.
         """
         if self.lookup(commit.step_id) != commit:
             return
-        # Before the withdrawal, so that every later attempt sees it. This process may be suspended here while others
-        # withdraw and replace the object: nothing that may be sound is removed.
+        # Reported before the withdrawal, so that every later attempt sees the report. Nothing is removed: while this
+        # process is suspended here, others may withdraw and replace the object.
         self.backend.report_damage(commit.manifest, self.root / "objects" / commit.manifest)
         if self.create(f"{attempt_key(commit.step_id, commit.attempt + 1)}/end", {"withdrawn": commit.attempt}):
             audit_log.record(self, "withdraw", about=commit, name=commit.record.get("name"))
 
     def _place(self, staging: Path, manifest: Manifest) -> None:
-        """Move a staging folder to its address. If the object exists, replace what is damaged in it."""
+        """Move a staging folder to its address. If the object exists, replace its damaged files."""
         target = self.root / "objects" / manifest.digest
         for _ in range(PLACE_TRIES):
             try:
                 staging.rename(target)
-                with suppress(FileNotFoundError):  # `gc` looks at it
+                with suppress(FileNotFoundError):  # `gc` has moved it to check it
                     set_read_only(target)  # after the move, which needs the permission to write the folder
                 break
             except OSError as error:
@@ -309,7 +309,7 @@ class Store:
                 self.manifest(manifest.digest).verify(target, full=True)
                 break
             except DamagedError:
-                # The local copy of an object in a bucket may be removed meanwhile; another process may repair it, too.
+                # Meanwhile, the local copy of a bucket's object may be removed, or another process may repair it.
                 with suppress(FileNotFoundError, PermissionError):
                     _replace_damaged(target, staging, manifest)
         else:
@@ -340,13 +340,13 @@ class Store:
 
 
 def _touch(folder: Path) -> None:
-    """Set a folder's modification time to now, if it exists and is this user's."""
+    """Set the modification time of a folder to now, if the folder exists and belongs to this user."""
     with suppress(FileNotFoundError, PermissionError):
         os.utime(folder)
 
 
 def _replace_damaged(target: Path, staging: Path, manifest: Manifest) -> None:
-    """Replace the damaged files of an object by those of a staging folder, each atomically, and remove strays."""
+    """Replace the damaged files of an object with those of a staging folder, each atomically; remove other files."""
     allow_writing(target)
     for stray in reversed(manifest.find_strays(*list_below(target, target))):
         (target / stray).rmdir() if stray.endswith("/") else (target / stray).unlink()

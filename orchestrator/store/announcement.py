@@ -1,11 +1,11 @@
 """Announcements: which objects a garbage collection is about to remove.
 
-    collections/<random>   the addresses, from before the last check that nobody uses them until all are removed
+    collections/<random>   addresses of these objects; it exists from before the last check of their use until removal
 
 A collection announces objects, then checks that no step and no attempt names them. A commit names its object in the
-mark of its attempt (see `lease`), then looks for announcements. Whatever the order and however long a process is
-suspended between two lines, one of them sees the other: the collection keeps the object, or the commit takes another
-address. A collection that was killed leaves its announcement; it is removed a week later.
+mark of its attempt (see `lease`), then looks for announcements. In any order, and however long a process is suspended
+between two lines, one of the two sees the other: the collection keeps the object, or the commit takes another address.
+A collection that was killed leaves its announcement behind; it is removed a week later.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from ratchet.orchestrator.store import Store
 
 LEFT_OVER = 7 * 86_400.0
-"""Age in seconds at which an announcement was left over by a collection that was killed."""
+"""Age in seconds after which an announcement counts as left over by a killed collection, and is removed."""
 
 
 @contextmanager
 def announce(store: Store, digests: Sequence[str]) -> Iterator[None]:
-    """Announce the removal of objects. After an error the announcement stays: requests may still be under way."""
+    """Announce objects while the block removes them. The announcement stays after an error: requests may be pending."""
     for name, value in store.read_all("collections"):
         if time.time() - value["at"] > LEFT_OVER:
             store.remove(f"collections/{name}")
@@ -36,5 +36,5 @@ def announce(store: Store, digests: Sequence[str]) -> Iterator[None]:
 
 
 def is_announced(store: Store, digest: str) -> bool:
-    """Whether a collection may be removing an object. None does whose announcement a power loss cut off."""
+    """Return whether a collection may be removing an object. Announcements that a power loss cut off do not count."""
     return any(digest in value["objects"] for _, value in store.read_all("collections"))

@@ -2,9 +2,9 @@
 
     log/<day>/<time>-<random>   one record; day and time in UTC
 
-The layout is the same in a folder and in a bucket, where nothing can be appended to. Records are never changed, and
-`gc` keeps them; a day may be removed by hand. They are informative: a process that is killed right after a commit
-leaves none, and the commit is valid without.
+A record is a file of its own, since files in a bucket cannot be appended to. Records are never changed, and `gc` keeps
+them; the folder of a day may be removed by hand. Records are for information only: a process that is killed right after
+a commit leaves no record, and the commit is valid without it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from ratchet.orchestrator.store import Commit, Store
 
 READERS = 16
-"""Concurrent reads, since object storage has a high latency."""
+"""Number of concurrent reads, since object storage has a high latency."""
 
 
 def record(store: Store, what: str, run: str = "", about: Commit | None = None, **details: Any) -> None:
     """Write a record. It is not synced to disk, and a failure to write it is ignored.
 
-    what: commit, withdraw, promote or collect. run: the id of a run or sweep; empty if there is none. about: the result
-    whose `step`, `attempt` and `object` are recorded. details: plain JSON values, such as `name`, `bytes`.
+    what: commit, withdraw, promote or collect. run: the id of a run or sweep, or empty. about: the result whose step
+    id, attempt and address are recorded. details: plain JSON values, such as `name` and `bytes`.
     """
     if about is not None:
         details |= {"step": about.step_id, "attempt": about.attempt, "object": about.manifest}
@@ -43,7 +43,7 @@ def record(store: Store, what: str, run: str = "", about: Commit | None = None, 
 
 
 def read_newest(store: Store, limit: int, run: str = "") -> list[dict[str, Any]]:
-    """Return the newest records, oldest first; only those of runs whose id starts with `run`."""
+    """Return the newest `limit` records of the runs whose ids start with `run`, oldest first."""
     found = (value for value in _read_backwards(store) if value["run"].startswith(run))
     return list(islice(found, limit))[::-1]
 

@@ -1,7 +1,7 @@
 """Backends of a store: a folder, or a bucket (see `bucket`). `Store` works the same with both.
 
-The file FORMAT in its root marks a folder, or a prefix of a bucket, as a store. It is created exclusively, before
-anything else. A folder with other files and without this one is not a store: nothing is written or deleted in it.
+The file FORMAT in a folder, or below a prefix of a bucket, marks a store. It is created exclusively, before all other
+files. A folder that has other files but no FORMAT is not a store: nothing is written or deleted in it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ratchet.orchestrator.store.manifest import NAME, File, Manifest, list_below
 from ratchet.orchestrator.version import VERSION
 
 FORMAT = 1
-"""Increased when an older Ratchet can no longer read or continue a store."""
+"""Version of the store's format; increased when older versions of Ratchet can no longer read or extend a store."""
 
 FORMAT_NAME = "FORMAT"
 
@@ -30,7 +30,7 @@ def attempt_key(step_id: str, number: int) -> str:
 
 @dataclass(frozen=True)
 class Garbage:
-    """Something that is no longer needed: a folder of the store or, if `remote`, a prefix of its bucket."""
+    """A folder of the store that is no longer needed or, if `remote`, a prefix of its bucket."""
 
     kind: str
     """`steps` or `objects`."""
@@ -39,7 +39,7 @@ class Garbage:
     why: str
     bytes: int
     inside: str = ""
-    """The folder of a step, such as `work`; empty for the whole step."""
+    """The name of a folder in a step, such as `work`. Empty: the whole step."""
     remote: bool = False
 
     @property
@@ -52,30 +52,30 @@ class Garbage:
 
 
 class Backend:
-    """Small control objects by key, and the transfer of artifacts to and from the store's local folder. This one is a
-    local or shared folder, which holds the artifacts already, so that its transfers do nothing. See `bucket.Bucket`."""
+    """Storage of small control objects by key, and transfer of artifacts to and from the store's local folder. This
+    class is for a local or shared folder; its transfers do nothing. See `bucket.Bucket` for object storage."""
 
     where: str
     """The folder or URL as the user gave it."""
     downloads = False
-    """Whether the local folder holds copies of artifacts, which are downloaded when a step or a command reads them."""
+    """Whether the local folder only holds copies of artifacts, which are downloaded when they are read."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.where = root, str(root)
 
     def is_empty(self) -> bool:
         """Return whether nothing is stored, so that a store can be created here."""
-        # A new disk has a folder `lost+found`. Another process may be creating the file FORMAT.
+        # Ignored: the folder `lost+found` of a new disk, and the temporary file of a process that creates FORMAT.
         names = os.listdir(self.root) if self.root.exists() else []
         return not [name for name in names if name != "lost+found" and not name.startswith(".FORMAT.")]
 
     def create(self, key: str, value: bytes) -> bool:
-        """Create a control object, durably. Returns False if it exists already. All values must differ: see
+        """Create a control object durably. Returns False if it exists already. No two values may be equal; see
         `Bucket.create`."""
         return atomic_file.create(self.root / key, value)
 
     def overwrite(self, key: str, value: bytes, *, durable: bool = True) -> None:
-        """Create or replace a control object atomically. If not `durable`, a power loss may empty it."""
+        """Create or replace a control object atomically. If not `durable`, it may be empty after a power loss."""
         atomic_file.replace(self.root / key, value, durable=durable)
 
     def read(self, key: str) -> bytes | None:
@@ -91,25 +91,25 @@ class Backend:
         os.unlink(self.root / key)
 
     def list_names(self, key: str) -> list[str]:
-        """Return the names of what is directly below a key, sorted: control objects, not those of unfinished writes,
-        and folders."""
+        """Return the sorted names of the control objects and folders directly below a key, without those of unfinished
+        writes."""
         try:
             return sorted(name for name in os.listdir(f"{self.root}/{key}") if name[0] != ".")
         except FileNotFoundError:
             return []
 
     def manifest(self, digest: str) -> bytes | None:
-        """Read the manifest of an object, or return None. Not that of a local copy."""
+        """Return the manifest of an object in the storage itself (not of a local copy), or None."""
         return self.read(f"objects/{digest}/{NAME}")
 
     def list_sizes(self, digest: str) -> tuple[dict[str, int], list[str]]:
-        """Return the files of an object, by relative path, with their bytes, and the folders. Not of a local copy."""
+        """Return relative path -> bytes of an object's files in the storage itself, and its folders."""
         folder = self.root / "objects" / digest
         files, folders = list_below(folder, folder)
         return {file: (folder / file).stat().st_size for file in files}, folders
 
     def hash_file(self, digest: str, file: File) -> str:
-        """Return the sha256, hex, of the content of a file of an object. Not of a local copy."""
+        """Return the SHA-256 (hex) of a file of an object in the storage itself, not of a local copy."""
         return compute_sha256(self.root / "objects" / digest / file.path)
 
     def upload(self, folder: Path, manifest: Manifest) -> None:
@@ -119,7 +119,7 @@ class Backend:
         """Download the files of an object, or of one folder of it, that are missing in `folder`."""
 
     def report_damage(self, digest: str, copy: Path) -> None:
-        """Have the next upload of a damaged object replace all of its files. copy: its folder in the local folder."""
+        """Make the next upload of a damaged object replace all of its files. copy: the local copy of the object."""
 
     def publish(self, folder: Path, key: str) -> None:
         """Make the current content of a folder visible to other machines."""
@@ -129,7 +129,7 @@ class Backend:
 
 
 def find_format(backend: Backend) -> bool:
-    """Return whether there is a store. Raises StoreError if its format is newer than ours."""
+    """Return whether there is a store. Raises StoreError if its format is newer than this Ratchet's."""
     if (text := backend.read(FORMAT_NAME)) is None:
         return False
     try:

@@ -33,25 +33,25 @@ from ratchet.orchestrator.store.manifest import NAME, File, Manifest, describe_d
 from ratchet.orchestrator.store.read_only import set_read_only
 
 SCHEMES = ("s3", "gs", "az", "memory")
-"""Schemes of the URLs of buckets; `memory` is one that lives as long as the process, for tests."""
+"""URL schemes of buckets. `memory`, for tests, is a bucket in the memory of the process."""
 
 TRANSFERS = 8
-"""Concurrent transfers."""
+"""Number of concurrent transfers."""
 
 PIECE = 16 << 20
-"""Bytes per request of a large file: how much is repeated when a connection breaks."""
+"""Bytes per request for a large file. When a connection breaks, this much is transferred again."""
 
 TRIES = 5
 """Attempts to create an object when the answer is lost."""
 
 DAMAGED = ".damaged-"
-"""Start of the names of marks in an object whose files must all be uploaded again."""
+"""Prefix of the names of marks in an object: all files of an object with such a mark must be uploaded again."""
 
 PATIENCE: Any = {
     "client": {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=5)},
     "retry": {"max_retries": 10, "retry_timeout": timedelta(seconds=180)},
 }
-"""Timeouts of one request, and of all its retries together."""
+"""Timeouts of one request, and of the request with all its retries."""
 
 
 class Bucket(Backend):
@@ -60,7 +60,7 @@ class Bucket(Backend):
     downloads = True
 
     def __init__(self, url: str) -> None:
-        """Raises StoreError for an unsupported URL. Does not access the network."""
+        """Does not access the network. Raises StoreError for an unsupported URL, and for a URL with a key or token."""
         if (parts := urlsplit(url)).query or parts.password:
             raise StoreError(
                 f"store {parts.scheme}://{parts.hostname}{parts.path}: a key or token given in the URL; expected none,"
@@ -88,7 +88,8 @@ class Bucket(Backend):
     def create(self, key: str, value: bytes) -> bool:
         """Create a small object. Returns False if it exists already.
 
-        All values must differ: if the answer to a request is lost, an equal value shows that the request succeeded.
+        No two values may be equal: if the answer is lost, a stored value equal to `value` proves that the request
+        succeeded.
         """
         for tries in range(TRIES):
             try:
@@ -98,7 +99,7 @@ class Bucket(Backend):
             except AlreadyExistsError:
                 return self.read(key) == value
             except UnreachableError:
-                # The library does not retry this, since the request may have succeeded.
+                # The library does not retry an exclusive creation, since the request may have succeeded.
                 if tries + 1 == TRIES:
                     raise
         return False
@@ -137,8 +138,8 @@ class Bucket(Backend):
         return found.hexdigest()
 
     def upload(self, folder: Path, manifest: Manifest) -> None:
-        """Upload a folder as an object. Files of an interrupted upload are not sent again, unless damage was reported.
-        The manifest always is, which restarts the grace period of `gc`."""
+        """Upload a folder as an object. Files that an interrupted upload has sent are skipped, unless damage was
+        reported. The manifest is always sent, which restarts the grace period of `gc`."""
         prefix = f"objects/{manifest.digest}"
         sizes = self._sizes(prefix)
         marks = [key for key in sizes if key.startswith(f"{prefix}/{DAMAGED}")]
@@ -164,14 +165,14 @@ class Bucket(Backend):
             list(pool.map(lambda file: self._fetch(f"{prefix}/{file.path}", file, folder / file.path), missing))
 
     def report_damage(self, digest: str, copy: Path) -> None:
-        # Nothing is removed from the bucket, where another machine may have replaced the object meanwhile.
+        # Nothing is removed from the bucket: another machine may have replaced the object meanwhile.
         self.overwrite(f"objects/{digest}/{DAMAGED}{uuid.uuid4().hex}", b"")
         with suppress(FileNotFoundError):
             copy.rename(copy.with_name(f".aside-{uuid.uuid4().hex}"))
 
     def clear(self, prefix: str, before: float, name: str = "") -> bool:
-        """Remove everything below a prefix, or only the file `name` of it. If any of that was written since `before`,
-        remove nothing and return False."""
+        """Remove all keys below a prefix, or only its file `name`, and return True. If one of them was written since
+        `before` (seconds since 1970), remove nothing and return False."""
         found = [meta for meta in self.list_objects(prefix) if not name or meta["path"] == f"{prefix}/{name}"]
         if any(meta["last_modified"].timestamp() >= before for meta in found):
             return False
@@ -191,7 +192,7 @@ class Bucket(Backend):
     def pull(self, key: str, folder: Path) -> None:
         """Download the files below a key that other machines published since the last pull.
 
-        A local file that continues the published one, such as the events of a run on this machine, stays.
+        A local file that begins with the published content, such as the events of a run on this machine, stays.
         """
 
         def update(meta: Any) -> None:
@@ -241,8 +242,8 @@ class Bucket(Backend):
             return obstore.put(self.control, key, path, chunk_size=PIECE, max_concurrency=2)["e_tag"] or ""
 
     def _read_synced(self, name: str) -> tuple[str, list[int]]:
-        """Return the version in the bucket of a published file when it was last uploaded or downloaded, and the stamp
-        of the local file then; an empty stamp if the local file differs from the published one."""
+        """Return a published file's version (its ETag) and its local file's stamp at the last upload or download. The
+        stamp is empty if the local file differed from the published one."""
         try:
             version, *stamp = json.loads((self._records / name).read_text())
         except (FileNotFoundError, ValueError):

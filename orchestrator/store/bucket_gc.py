@@ -1,10 +1,10 @@
 """Garbage collection in a bucket. Objects there cannot be renamed, so they are removed in two phases.
 
-A step that no kept run names is *withdrawn*: a new attempt that says so is created exclusively. From then on every run
-computes the step again; a run that found the result before has the grace period to download it. In a later collection,
-an object is removed, its manifest first, if no step points to it and none did within the grace period. The same holds
-for the keys of a step that was withdrawn, or had no result, that long ago. Objects are announced before the last check
-that no step points to them (see `announcement`).
+A step that no kept run names is *withdrawn*: a new attempt with this end is created exclusively. From then on, runs
+compute the step again; a run that found the result before has the grace period to download it. A later
+collection removes an object, its manifest first, if no step has pointed to it within the grace period. It also removes
+the keys of steps that were withdrawn, or had no result, before the grace period. Objects are announced before the last
+check that no step points to them (see `announcement`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ratchet.orchestrator.store.manifest import NAME
 from ratchet.orchestrator.store.parallel import map_parallel
 
 THREADS = 64
-"""Concurrent requests, since latency is high."""
+"""Number of concurrent requests, since object storage has a high latency."""
 
 
 @dataclass
 class _Found:
-    """Totals of the keys below a step or an object."""
+    """Totals of the keys below a step or an object: their size, newest modification time, and newest attempt."""
 
     bytes: int = 0
     youngest: float = 0.0
@@ -37,7 +37,7 @@ class _Found:
 def plan(store: Store, kept: Kept, before: float) -> list[Garbage]:
     """Find garbage in the bucket of a store; none if it has no bucket.
 
-    kept: what to keep. before: anything written since then, in seconds since 1970, is kept too.
+    kept: what to keep. before: seconds since 1970; keys that were written later are kept too.
     """
     bucket = store.backend
     if not isinstance(bucket, Bucket):
@@ -49,7 +49,7 @@ def plan(store: Store, kept: Kept, before: float) -> list[Garbage]:
     for step_id, step in sorted(steps.items()):
         if kept.keeps(step_id) or step.youngest >= before:
             continue
-        done = "commit" in ends[step_id]  # it is withdrawn at first, which frees nothing
+        done = "commit" in ends[step_id]  # only withdrawn at first, which frees no space
         why = "a step that no kept run names" if done else "attempts of a step without a result"
         garbage.append(Garbage("steps", step_id, why, 0 if done else step.bytes, remote=True))
     for digest, item in sorted(objects.items()):
@@ -59,16 +59,16 @@ def plan(store: Store, kept: Kept, before: float) -> list[Garbage]:
 
 
 def sweep(store: Store, garbage: Sequence[Garbage], kept: Kept, before: float) -> list[Garbage]:
-    """Remove garbage, except what was used since, and return what was removed. Safe to kill at any point.
+    """Remove garbage that has not been used since, and return what was removed. Safe to kill at any point.
 
-    kept: found after the objects were announced (see `announcement`).
+    kept: must be found after the objects were announced (see `announcement`).
     """
     bucket = store.backend
     if not isinstance(bucket, Bucket) or not garbage:
         return []
     in_use = set(kept.objects)
     if any(item.kind == "objects" for item in garbage):
-        # Again, since a step may have been committed after `plan` looked and before the objects were announced.
+        # Read again: a step may have been committed between `plan` and the announcement of the objects.
         steps = _group_keys(bucket, "steps")
         in_use |= _used_addresses(store, steps, _read_ends(store, steps), before)
 
@@ -81,7 +81,7 @@ def sweep(store: Store, garbage: Sequence[Garbage], kept: Kept, before: float) -
             if end.get("at", 0.0) >= before:
                 return False
             return store.create(f"{attempt_key(item.name, attempt + 1)}/end", {"withdrawn": attempt, "at": time.time()})
-        # The oldest attempts first: killed in between, this must not leave an old commit as the newest end.
+        # Oldest attempts first: if killed in between, an old commit must not become the newest end.
         older = (attempt_key(item.name, number) for number in range(1, attempt))
         return all(bucket.clear(key, before) for key in older) and bucket.clear(item.key, before)
 
@@ -89,7 +89,7 @@ def sweep(store: Store, garbage: Sequence[Garbage], kept: Kept, before: float) -
 
 
 def _used_addresses(store: Store, steps: Mapping[str, _Found], ends: Mapping[str, Any], before: float) -> set[str]:
-    """Return the addresses of the objects that steps point to, or pointed to until a withdrawal since `before`."""
+    """Return the addresses of objects that steps point to, or pointed to before a withdrawal later than `before`."""
     in_use: set[str] = set()
     for step_id, end in ends.items():
         if "withdrawn" in end and steps[step_id].youngest >= before:
@@ -112,7 +112,7 @@ def _group_keys(bucket: Bucket, kind: str) -> dict[str, _Found]:
 
 
 def _read_ends(store: Store, steps: Mapping[str, _Found]) -> dict[str, Any]:
-    """Return step id -> how its newest attempt ended, {} if it has not."""
+    """Return step id -> the `end` object of its newest attempt, {} if it has not ended."""
 
     def read_end(step_id: str) -> list[tuple[str, Any]]:
         return [(step_id, store.read_if_whole(f"{attempt_key(step_id, steps[step_id].attempt)}/end") or {})]

@@ -1,4 +1,4 @@
-"""Names of files in an artifact: what every system can hold, as a store may be moved to another one."""
+"""Checks that file names in artifacts work on Linux, macOS, Windows and in buckets, since a store may be moved."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import PurePosixPath
 from ratchet.errors import StoreError
 
 LONGEST = 255
-"""UTF-8 bytes of a file or folder name on common file systems."""
+"""Maximum length of a file or folder name, in UTF-8 bytes, on common file systems."""
 
 FORBIDDEN = set('<>:"|?*')
 """Characters that Windows forbids, beside those of `check_safe`."""
 
 RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{device}{n}" for device in ("COM", "LPT") for n in "123456789¹²³")}
-"""Names of devices on Windows, with any suffix."""
+"""Names of devices on Windows, which are reserved with any suffix."""
 
 
 def check_safe(name: str, reserved: str) -> None:
-    """Raises StoreError if a relative posix path leaves its folder, is `reserved`, or has control characters."""
+    """Raise StoreError if a relative POSIX path leaves its folder, is `reserved`, or has control characters."""
     parts = PurePosixPath(name).parts
     has_control = any(unicodedata.category(character) == "Cc" for character in name)
     unsafe = name.startswith("/") or ".." in parts or "\\" in name or has_control
@@ -30,7 +30,7 @@ def check_safe(name: str, reserved: str) -> None:
 
 
 def check_portable(names: Iterable[str]) -> None:
-    """Raises StoreError, naming the file, if Linux, macOS, Windows or a bucket cannot hold all of these names."""
+    """Raise StoreError, naming the file, if these names cannot exist together on all systems (see the module)."""
     seen: dict[str, str] = {}
     for name in names:
         path = PurePosixPath(name)

@@ -1,10 +1,10 @@
-"""Garbage collection: marks, waits for a grace period, deletes.
+"""Garbage collection: removes steps and objects that are not in use and older than the grace period.
 
 Kept are the steps that `kept` finds, every object that a kept step points to, and everything created or used within the
-grace period. Objects are announced before the last check (see `announcement`), so that nothing is lost that another
-process is about to commit. Each folder is renamed first, checked again, and renamed back if it was used in between. A
-renamed folder is missing for every process at once, so that no process reads half of it. For a bucket see `bucket_gc`;
-the local copies are collected like results.
+grace period. Objects are announced before the last check (see `announcement`), so that no object is removed that a
+process is about to commit. Each folder is renamed first, checked again, and renamed back if it was used in between. The
+renaming hides a folder from all processes at once, so that none reads a half-removed folder. `bucket_gc` collects in
+buckets; the local copies of a bucket are collected here.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from ratchet.orchestrator.store.parallel import map_parallel
 from ratchet.orchestrator.store.read_only import remove_tree
 
 THREADS = 16
-"""For a shared disk: with a latency of 2 ms, twelve times as fast as one thread. On a local disk this many take up to
-1.5 times as long as a few."""
+"""Number of threads, chosen for shared disks: at a latency of 2 ms, 12 times as fast as one thread. On a local disk, up
+to 1.5 times as slow as a few threads."""
 
 FIRST_LOOK = 16
-"""Files and folders of a folder that are looked at before it is renamed; its own folders are among them."""
+"""Number of entries (the folder, then what is in it) whose times are checked before a folder is renamed."""
 
 MIN_GRACE = 60.0
-"""Smallest grace period in seconds: more than the clocks of two machines differ."""
+"""Minimum grace period in seconds, larger than the difference of two machines' clocks."""
 
 _RENAMED = {".aside-": "moved aside as damaged", ".gone-": "half removed"}
 
 
 def plan(store: Store, *, keep: int, grace: float) -> list[Garbage]:
-    """Find garbage, and print each reason why all steps are kept. keep: number of newest finished runs to keep. grace:
-    anything created or used in so many seconds is kept, at least MIN_GRACE."""
+    """Find garbage, and print why all steps are kept if they are. keep: number of finished runs and of sweeps to keep.
+    grace: grace period in seconds, at least MIN_GRACE; whatever was created or used within it is kept."""
     before = time.time() - max(grace, MIN_GRACE)
     kept = find_kept(store, keep)
     for note in kept.unknown:
@@ -66,7 +66,7 @@ def plan(store: Store, *, keep: int, grace: float) -> list[Garbage]:
             yield Garbage("objects", item.name, _why_renamed(item.name) or "an object of no step", size)
 
     garbage = map_parallel(THREADS, of_step, steps, "steps")
-    if unused := map_parallel(THREADS, of_object, objects, "objects"):  # else nobody need know what steps point to
+    if unused := map_parallel(THREADS, of_object, objects, "objects"):  # otherwise reading the steps is not needed
         gone = {item.name for item in garbage if not item.inside}
         # With a bucket, steps of other machines have no local folder, but their objects may have local copies.
         stay = kept.steps.union(step.name for step in steps) - gone
@@ -76,7 +76,7 @@ def plan(store: Store, *, keep: int, grace: float) -> list[Garbage]:
 
 
 def sweep(store: Store, garbage: Sequence[Garbage], *, keep: int, grace: float) -> list[Garbage]:
-    """Remove garbage, except what was used since, and return what was removed. Safe to kill at any point."""
+    """Remove garbage that has not been used since, and return what was removed. Safe to kill at any point."""
     before = time.time() - max(grace, MIN_GRACE)
 
     def take(item: Garbage) -> Iterator[tuple[Garbage, Path]]:
@@ -89,7 +89,7 @@ def sweep(store: Store, garbage: Sequence[Garbage], *, keep: int, grace: float) 
         yield item
 
     with announce(store, [item.name for item in garbage if item.kind == "objects"]):
-        # Only now: an attempt that has not seen the announcement has named its object before.
+        # After the announcement: an attempt that has not seen it has named its object already.
         kept = find_kept(store, keep)
         garbage = [item for item in garbage if item.kind != "steps" or item.inside or not kept.keeps(item.name)]
         here = [item for item in garbage if not item.remote]
@@ -109,7 +109,7 @@ def sweep(store: Store, garbage: Sequence[Garbage], *, keep: int, grace: float) 
 
 
 def _why_renamed(name: str) -> str:
-    """Return why a folder was renamed, from its new name; empty if it was not."""
+    """Return why a folder was renamed, according to its name; empty if it was not."""
     return next((why for start, why in _RENAMED.items() if name.startswith(start)), "")
 
 
@@ -117,7 +117,7 @@ def _rename_away(path: Path, before: float) -> Iterator[Path]:
     """Rename a folder and yield the new path; rename it back if it was used in the meantime."""
     gone = path.with_name(f".gone-{uuid.uuid4().hex}")
     try:
-        # What was used since the list was made need not be missing for a moment.
+        # A quick check, so that most folders in use are not even renamed.
         if any(stat.st_mtime >= before for stat in islice(_walk_stats(path), FIRST_LOOK)):
             return
         path.rename(gone)
@@ -130,7 +130,7 @@ def _rename_away(path: Path, before: float) -> Iterator[Path]:
 
 
 def _rename_back(gone: Path, path: Path) -> None:
-    """Rename a folder back. If another process made it again, move what it lacks into it."""
+    """Rename a folder back. If another process created it anew, link the missing files into the new one."""
     try:
         gone.rename(path)
         return
@@ -155,7 +155,7 @@ def _used_addresses(store: Store, step_ids: Iterable[str], what: str) -> set[str
 
 
 def _find_address(store: Store, step_id: str) -> str | None:
-    """Return the address of the object that a step points to; None if its end cannot be read, which a run reports."""
+    """Return the address of a step's object. None: it has none, or its end cannot be read, which a run reports."""
     try:
         commit = store.lookup(step_id)
     except DamagedError:
@@ -173,9 +173,9 @@ def _list_folders(folder: Path) -> Iterator[Path]:
 
 
 def measure_if_old(path: Path, before: float) -> int | None:
-    """Return the total bytes at or below a path if all of it was modified before `before`, in seconds since 1970.
+    """Return the total bytes of a file or folder if all of it was last modified before `before` (seconds since 1970).
 
-    Returns None otherwise, and if another process removes it meanwhile.
+    Return None otherwise, and if another process removes it meanwhile.
     """
     total = 0
     try:
@@ -190,7 +190,7 @@ def measure_if_old(path: Path, before: float) -> int | None:
 
 
 def _walk_stats(path: Path) -> Iterator[os.stat_result]:
-    """Yield the stat of a path and of everything below it. Stores have millions of files: pathlib is half as fast."""
+    """Yield the stat of a path and of everything below it. Twice as fast as pathlib: stores have millions of files."""
     yield path.stat()
     folders = [str(path)]
     while folders:

@@ -1,8 +1,8 @@
 """What `gc` keeps: the steps and objects that runs, sweeps, promotions and running attempts name.
 
-Kept are the steps in the plans of the newest finished runs and of every run since, of the newest sweeps, of pinned
-runs, and of every run whose driver may be running. The objects in the latter's plans are kept too: they are the inputs
-of running steps.
+Kept are the steps in the plans of the newest finished runs and all runs after the oldest of these, of the newest
+sweeps, of pinned runs and sweeps, and of runs whose driver may be running. For runs whose driver may be running, the
+objects in the plan are kept too: they are the inputs of running steps.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Kept:
     steps: set[str] = field(default_factory=set)
     """Step ids."""
     objects: set[str] = field(default_factory=set)
-    """Addresses, beside those of the objects that kept steps point to."""
+    """Addresses of further objects, besides those that kept steps point to."""
     unknown: list[str] = field(default_factory=list)
-    """Why it is not known which steps a kept run names; then all steps are kept."""
+    """Reasons why the steps of some kept run are unknown. If there is any, all steps are kept."""
 
     def keeps(self, step_id: str) -> bool:
         return bool(self.unknown) or step_id in self.steps
 
     def add_plan(self, run_log: RunLog, with_objects: bool) -> None:
-        """Keep the steps of a plan."""
+        """Keep the steps in the plan of a run and, if `with_objects`, their objects."""
         try:
             steps = run_log.steps()
         except DamagedError:
@@ -59,12 +59,12 @@ def find_kept(store: Store, keep: int) -> Kept:
         if started < keep or _is_pinned(sweep.folder):
             for trial in (trials := _list_trials(sweep.folder)):
                 kept.add_plan(trial, with_objects=False)
-            started += bool(trials)  # none, if its cluster did not answer
+            started += bool(trials)  # a sweep whose cluster did not answer has no trials
     _add_promoted(store, kept)
-    # After the plans: a step that is in none is kept while it is worked on.
+    # Open attempts: a step that is in no kept plan is kept while a process works on it.
     for attempt in list_open_attempts(store):
         if attempt.owner is None or not is_gone(attempt.owner):
-            # Also of an owner without a sign of life, which may have been suspended right before its commit.
+            # Even without a heartbeat for a day: the owner may have been suspended right before its commit.
             kept.objects |= {attempt.object} if attempt.object else set()
             if attempt.owner is None or not is_gone({**attempt.owner, "at": attempt.at}):
                 kept.steps |= {step for step in (attempt.owner and attempt.step_id, attempt.continued) if step}
@@ -93,9 +93,9 @@ def _add_open_runs(store: Store, kept: Kept) -> None:
 
 
 def _select_runs(store: Store, keep: int) -> Iterator[RunLog]:
-    """Yield the newest `keep` finished runs, every run since, and pinned runs.
+    """Yield the newest `keep` finished runs, all runs after the oldest of these, and pinned runs.
 
-    A run that failed, was interrupted or was killed counts as none: its command continues it.
+    Runs that failed, were interrupted or were killed do not count towards `keep`: their commands continue them.
     """
     finished = 0
     for run_log in list_all_runs(store):

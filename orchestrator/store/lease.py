@@ -1,9 +1,9 @@
 """Leases: who works on a step. Attempts of a step are numbered, and each attempt ends in exactly one way.
 
-docs/architecture.md describes the files. An attempt begins only after the one before it ended without a result, so the
-history of a step is linear and its newest end is the truth. An owner that was suspended for an hour and wakes up right
-before its commit finds its attempt ended and cannot commit. This needs only exclusive creation: no locks, no
-compare-and-swap, no synchronized clocks.
+docs/architecture.md describes the files. An attempt begins only after the previous attempt ended without a result. The
+history of a step is therefore linear, and the end of its newest attempt is authoritative. An owner that was suspended
+and wakes up right before its commit finds that its attempt has ended, and cannot commit. The only requirement is
+exclusive creation: no locks, no compare-and-swap, no synchronized clocks.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ TTL = 60.0
 """Seconds without a heartbeat after which an owner on another machine counts as lost."""
 
 BEATS = 12
-"""Heartbeats per TTL: the resolution at which the duration of a lost attempt is known."""
+"""Heartbeats per TTL. The duration of a lost attempt is known with this resolution, TTL / BEATS."""
 
 LOST = 86_400.0
-"""Seconds without a sign of life after which a process on another machine is lost for `gc`."""
+"""Seconds without a heartbeat after which `gc` counts a process on another machine as lost."""
 
 HIDDEN = "running"
-"""The start of a process that lives and of which the system does not tell more."""
+"""Start time of a running process whose start the system hides."""
 
 
 @dataclass(frozen=True)
 class HeldByOther:
-    """Another process works on the step. `owner` describes it."""
+    """Another process works on the step. `owner` describes that process."""
 
     owner: str
 
@@ -57,12 +57,12 @@ class Lease:
     ) -> Commit:
         """Make a staging folder the step's result and end the attempt. The result becomes visible atomically.
 
-        Raises LeaseLost if another process ended or removed the attempt and StoreError if the disk is full; then
-        nothing is visible.
+        Raises LeaseLost if another process ended or removed the attempt, and StoreError if the disk is full. After
+        either error, no result is visible.
         """
         store = self.leases.store
         manifest = store.add_object(staging, result, self._announce)
-        # After a day without a heartbeat `gc` removes the step, and the job may have written only the rest since then.
+        # `gc` may have removed the step after a day without a heartbeat; the staging folder may then be incomplete.
         if (store.read_if_whole(f"{self._key}/lease") or {}).get("run") != self.leases.run_id:
             raise LeaseLost(f"step {self.step_id[:12]}, attempt {self.attempt}: removed by a garbage collection")
         commit = Commit(self.step_id, manifest.digest, self.attempt, fingerprint, record)
@@ -75,14 +75,14 @@ class Lease:
         return commit
 
     def fail(self, reason: str) -> bool:
-        """End the attempt without a result. Returns False if another process ended it. If that cannot be written, the
-        attempt ends when its heartbeat expires."""
+        """End the attempt without a result. Returns False if another process ended it. If the end cannot be written,
+        the attempt ends when its heartbeat expires."""
         with suppress(OSError):
             return self._create_end({"failed": reason})
         return True
 
     def keep_step(self, step_id: str) -> None:
-        """Have `gc` keep another step while this attempt runs, instead of the one given before."""
+        """Make `gc` keep another step while this attempt runs. A later call replaces the step."""
         self.leases.store.overwrite(_open_key(self.step_id, self.attempt), {"step": step_id})
 
     def _announce(self, digest: str) -> None:
@@ -129,9 +129,8 @@ class Leases:
             lease.fail("it was stopped")
 
     def acquire(self, step_id: str) -> Lease | HeldByOther | Commit:
-        """Start the step's next attempt. Returns its lease, the other owner, or the commit if the step is done.
-
-        The attempt of a lost owner is revoked.
+        """Start the step's next attempt and return its lease. Return HeldByOther if another process works on the step,
+        and the commit if the step is done. If the owner of the newest attempt is lost, the attempt is revoked.
         """
         while True:
             attempt, end = self.store.newest(step_id)
@@ -141,15 +140,15 @@ class Leases:
                 try:
                     owner = self.store.read(f"{attempt_key(step_id, attempt)}/lease")
                 except DamagedError:
-                    owner = {}  # a power loss, which the owner did not survive
+                    owner = {}  # cut off by a power loss, which ended the owner too
                 if owner and not self._is_lost(step_id, attempt, owner):
                     return HeldByOther(_describe_owner(owner))
                 if owner is not None:
                     self._revoke(step_id, attempt)
                     continue
-            # An attempt without a lease: the process was killed while it created it.
+            # Reuse an attempt without a lease: its process was killed while it created the attempt.
             number = attempt if attempt and end is None else attempt + 1
-            # Another process may have this attempt by now: its mark, which names an object, must stay.
+            # `create` keeps an existing mark: another process may have this attempt, and its mark may name an object.
             self.store.create(_open_key(step_id, number), {})
             if self.store.create(f"{attempt_key(step_id, number)}/lease", describe_process(self.run_id)):
                 lease = Lease(self, step_id, number)
@@ -163,7 +162,7 @@ class Leases:
             self.store.remove(_open_key(step_id, attempt))
 
     def _is_lost(self, step_id: str, attempt: int, owner: Mapping[str, Any]) -> bool:
-        """Whether the owner's process ended (on this machine) or its heartbeat has not changed for `ttl` seconds."""
+        """Return whether the owner's process ended, or its heartbeat has not changed for `ttl` seconds."""
         if is_gone(owner):
             return True
         beat = self.store.read_if_whole(f"{attempt_key(step_id, attempt)}/heartbeat")
@@ -195,20 +194,20 @@ class OpenAttempt:
     owner: Mapping[str, Any] | None
     """None: the attempt has no lease, or its lease cannot be read."""
     at: float
-    """Time of its last heartbeat, or of its lease, in seconds since 1970; infinity if it has neither."""
+    """Time of its last heartbeat, else of its lease, in seconds since 1970; infinity if it has neither."""
     object: str | None
-    """Address of the object that it is about to commit."""
+    """Address of the object that it is about to commit, if any."""
     continued: str | None
-    """Id of the step whose training state it continues."""
+    """Id of the step whose training state it continues, if any."""
 
 
 def list_open_attempts(store: Store) -> Iterator[OpenAttempt]:
-    """Yield the attempts that have not ended. Names and contents that a killed process left incomplete are ignored."""
+    """Yield the attempts that have not ended. Incomplete files that killed processes left behind are ignored."""
     for name in store.list_names("open_attempts"):
         step_id, _, number = name.rpartition(".")
         if not number.isdecimal():
             continue
-        # The mark before the end: an attempt removes its mark after it has ended.
+        # Read the mark before the end: an attempt removes its mark after it has ended.
         mark = store.read_if_whole(f"open_attempts/{name}") or {}
         key = attempt_key(step_id, int(number))
         if store.read_if_whole(f"{key}/end") is not None:
@@ -230,9 +229,9 @@ def _open_key(step_id: str, attempt: int) -> str:
 
 
 def find_failed_attempts(store: Store, step_id: str, attempt: int) -> list[tuple[int, str, float]]:
-    """Return the attempts without a result right before `attempt`, oldest first: number, reason and seconds.
+    """Return (number, reason, seconds) of the consecutive attempts without a result before `attempt`, oldest first.
 
-    The duration of an attempt whose process was lost is measured to its last heartbeat.
+    If the process of an attempt was lost, its duration ends at the last heartbeat.
     """
     found = []
     for number in range(attempt - 1, 0, -1):
@@ -248,7 +247,7 @@ def find_failed_attempts(store: Store, step_id: str, attempt: int) -> list[tuple
 
 
 def describe_process(run_id: str) -> dict[str, Any]:
-    """Return what identifies this process, for leases and marks of runs."""
+    """Return the fields that identify this process in leases and marks of runs."""
     process = {"host": platform.node(), "machine": _machine_id(), "pid": os.getpid()}
     return {**process, "pid_started": _process_start(os.getpid()), "run": run_id, "since": time.time()}
 
@@ -259,15 +258,15 @@ def _describe_owner(owner: Mapping[str, Any]) -> str:
 
 
 def is_gone(owner: Mapping[str, Any]) -> bool:
-    """Whether a process ended; on another machine, or where the system hides processes of other users, whether its last
-    sign of life, at the time `at`, is older than LOST. Without a time it is not."""
+    """Return whether a process ended. For a process on another machine, or one that the system hides: whether its last
+    heartbeat, `at`, is older than LOST; False without `at`."""
     if owner["machine"] == _machine_id() and (start := _process_start(owner["pid"])) != HIDDEN:
         return bool(start != owner["pid_started"])
     return bool(time.time() - owner.get("at", math.inf) > LOST)
 
 
 def _machine_id() -> str:
-    """Return what makes a process id unique: host, boot and process namespace."""
+    """Return an id of the host, its boot and the process namespace, within which a process id is unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink("/proc/self/ns/pid")
@@ -277,7 +276,7 @@ def _machine_id() -> str:
 
 
 def _process_start(pid: int) -> str | None:
-    """Return when a process started, in kernel ticks; None if there is none. A pid alone may be reused."""
+    """Return when a process started, in kernel ticks, since process ids are reused. None: no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

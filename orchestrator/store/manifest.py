@@ -1,4 +1,4 @@
-"""Manifests: the files of an artifact and the job's result. The digest of a manifest is the artifact's address."""
+"""Manifests: the files of an artifact and the job's Result. The digest of a manifest is the artifact's address."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ REPAIR = "`ratchet run ... --repair` moves the result aside and recomputes it"
 STRAY = ("not in the manifest", "only the files of the result")
 
 Stamp = tuple[int, int, int]
-"""Inode, size and modification time (ns) of a file. While they are unchanged, the content is."""
+"""Inode, size and modification time (ns) of a file. If they are unchanged, the content counts as unchanged."""
 
 
 @dataclass(frozen=True)
 class File:
-    """One file: `path` relative and posix, `bytes`, `sha256` hex."""
+    """A file of an artifact: relative POSIX path, size in bytes, SHA-256 in hex."""
 
     path: str
     bytes: int
@@ -61,10 +61,10 @@ class Manifest:
 
     @classmethod
     def load(cls, text: bytes | None, address: str, where: str) -> Manifest:
-        """Parse the manifest at an address. where: for messages. text: None if it is missing.
+        """Parse the manifest at an address. text: its content; None if it is missing. where: its name in messages.
 
-        Raises DamagedError if it is not the one that was committed, and StoreError if it names files outside its folder
-        or was written by a newer version.
+        Raises DamagedError if its digest is not the address, and StoreError if it names files outside its folder or was
+        written by a newer version.
         """
         if text is None:
             raise DamagedError(f"{where}: missing; expected a committed result; {REPAIR}")
@@ -86,7 +86,7 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """The bytes of all files."""
+        """Total size of the files in bytes."""
         return sum(file.bytes for file in self.files)
 
     @property
@@ -95,18 +95,18 @@ class Manifest:
         return {"schema": SCHEMA, "files": [asdict(file) for file in self.files], "result": self.result}
 
     def to_bytes(self) -> bytes:
-        """Return the content of the file: columns and metrics in the job's order. The address ignores the order."""
+        """Return the content of MANIFEST.json. Metrics and columns keep the job's order, which the address ignores."""
         return json.dumps(self.document, ensure_ascii=False, indent=1).encode()
 
     @property
     def digest(self) -> str:
-        """sha256, hex, of the canonical JSON: the artifact's address."""
+        """The artifact's address: SHA-256 (hex) of the manifest's canonical JSON."""
         return digest(self.document)
 
     def part_digest(self, part: str | None) -> str:
-        """Return the digest of the file or folder `part` (None: all), by content and path within it.
+        """Return the digest of the contents of a file or folder (`part`), and of the relative paths in it. None: all.
 
-        A step whose input is one folder is not affected by changes in another. Raises StoreError if there is no such
+        A step that reads one folder is not affected by changes in other folders. Raises StoreError if there is no such
         file or folder.
         """
         start = 0 if part is None else len(part.rstrip("/")) + 1
@@ -117,17 +117,17 @@ class Manifest:
         return digest(inside)
 
     def of_part(self, part: str | None) -> list[File]:
-        """Return the file `part`, or the files below that folder; None: all."""
+        """Return the file `part`, or the files below the folder `part`; None: all files."""
         prefix = "" if part is None else part.rstrip("/") + "/"
         return [file for file in self.files if file.path.startswith(prefix) or file.path == part]
 
     def missing(self, folder: Path, part: str | None = None) -> list[File]:
-        """Return the files (of one part) that are missing in `folder` or differ in size."""
+        """Return the files of `part` (None: all) that are missing in `folder`, or have another size there."""
         inside = self.of_part(part)
         return [f for f in inside if not (folder / f.path).exists() or (folder / f.path).stat().st_size != f.bytes]
 
     def find_strays(self, paths: Iterable[str], folders: Iterable[str] = ()) -> list[str]:
-        """Return those of the paths of files and of folders, relative to the object, that do not belong to it."""
+        """Return the files and folders, among these paths relative to the object, that do not belong to it."""
         files = {file.path for file in self.files} | {NAME}
         parents = {str(parent) for path in files for parent in PurePosixPath(path).parents}
         unknown = [path for path in paths if path not in files and _PARTIAL.sub(r"\1\2", path) not in files]
@@ -136,10 +136,11 @@ class Manifest:
     def verify(
         self, folder: Path, *, full: bool, part: str | None = None, known: MutableMapping[Path, Stamp] | None = None
     ) -> None:
-        """Raises DamagedError, naming the file, if the files below `folder` differ in size or, if `full`, in content,
-        or if there are others.
+        """Raise DamagedError, naming the file, if a file below `folder` is missing, has another size or (if `full`)
+        another content, or does not belong there.
 
-        known: files that were hashed before, with their stamps; updated. Raises StoreError if there is no such part.
+        known: stamps of files that were hashed before, which are not hashed again; updated. Raises StoreError if there
+        is no such part.
         """
         known = {} if known is None else known
         self.part_digest(part)
@@ -167,17 +168,17 @@ class Manifest:
 
 
 _PARTIAL = re.compile(r"(^|.*/)\.([^/]+)\.[0-9a-f]{8,12}$", re.DOTALL)
-"""A file that is being downloaded into a local copy: `.NAME.RANDOM` in place of NAME."""
+"""Name of a file while it is downloaded into a local copy: `.NAME.RANDOM` instead of NAME."""
 
 
 def refuse_newer(where: str, what: str, given: Any, known: int, by: str = "") -> None:
-    """Raises StoreError if the number of a format is larger than the one that this version knows."""
+    """Raise StoreError if the number of a format is larger than the number that this version knows."""
     if isinstance(given, int) and given > known:
         raise StoreError(f"{where}: {what} {given}{by} given; this Ratchet reads {what} {known}; upgrade Ratchet")
 
 
 def list_below(start: Path, root: Path) -> tuple[list[str], list[str]]:
-    """Return the files and the folders below a folder, relative to `root`; none if it is missing."""
+    """Return the paths, relative to `root`, of the files and of the folders below `start`; none if it is missing."""
     files: list[str] = []
     folders: list[str] = []
     skip = len(str(root)) + 1

@@ -1,10 +1,10 @@
 """Open runs: which drivers may be running, so that `gc` keeps what they use.
 
-    open_runs/<random>   created before a driver plans, removed when it ends: its process, and the folder of its run
+    open_runs/<random>   mark of a driver, from before planning until its end: its process, and the folder of its run
 
-The plan in that folder names the steps and objects that the run uses. Before there is one, `gc` keeps everything. The
-mark of a killed driver is removed by the next `gc` on its machine; that of a driver on another machine after a day
-without a sign of life.
+The plan in that folder names the steps and objects that the run uses. Until there is a plan, `gc` keeps all steps. The
+next `gc` on the same machine removes the mark of a killed driver; `gc` on another machine removes it a day after the
+last heartbeat.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import describe_process, is_gone
 
 INTERVAL = 600.0
-"""Seconds between signs of life."""
+"""Seconds between heartbeats."""
 
 
 class OpenRun:
@@ -43,7 +43,7 @@ class OpenRun:
         self.store.remove(self.key)
 
     def set_folder(self, folder: Path) -> None:
-        """Name the folder of the run, or of the sweep, whose plans say what is used."""
+        """Record the folder of the run, or of the sweep, whose plans name the steps in use."""
         self.folder = folder.relative_to(self.store.root).as_posix()
         self._write()
 
@@ -57,9 +57,9 @@ class OpenRun:
 
 
 def list_open_runs(store: Store) -> list[dict[str, Any]]:
-    """Return the marks of the drivers that may be running. `run`: the folder in the store, empty before there is one.
+    """Return the marks of drivers that may be running. Their `run` is the folder of the run in the store, or empty.
 
-    Marks of drivers that ended without removing them are removed.
+    Marks that drivers left behind when they were killed are removed.
     """
     found = []
     for name, mark in store.read_all("open_runs"):

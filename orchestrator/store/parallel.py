@@ -18,15 +18,15 @@ F = TypeVar("F")
 
 
 def map_parallel(threads: int, do: Callable[[T], Iterable[F]], items: Sequence[T], what: str) -> list[F]:
-    """Return all results of `do(item)` for all items, in order. `do` is called and iterated in one of the threads.
+    """Return the concatenated results of `do(item)` for all items, in order. `do` is called and iterated in a thread.
 
-    what: what the items are called, beside a progress bar. It is drawn only if the standard error is a terminal.
+    what: label of the progress bar, which is drawn only if the standard error is a terminal.
     """
 
     def task(some: Sequence[T]) -> list[F]:
         return [found for item in some for found in do(item)]
 
-    size = min(MOST, len(items) // (4 * threads) + 1)  # so that all threads get work for few items too
+    size = min(MOST, len(items) // (4 * threads) + 1)  # small tasks if there are few items, so that all threads work
     tasks = [items[start : start + size] for start in range(0, len(items), size)]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = CleanConsole(stderr=True)

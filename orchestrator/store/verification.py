@@ -1,4 +1,4 @@
-"""Verification of a whole store: every pointer resolves, and every object is what was committed. Nothing is written."""
+"""Verification of a whole store: checks every pointer to a result, and every object against its manifest. Read-only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THREADS = 8
 
 @dataclass
 class Verification:
-    """What was checked, and what is damaged."""
+    """Counts of what was checked, and messages about damage."""
 
     commits: int = 0
     objects: int = 0
@@ -24,13 +24,13 @@ class Verification:
     files_read: int = 0
     bytes_read: int = 0
     problems: list[str] = field(default_factory=list)
-    """A message for each: where; what was found; what was expected; what to do."""
+    """A message for each damage: where; what was found; what was expected; what to do."""
 
 
 def verify(store: Store, sample: float = 1.0) -> Verification:
-    """Check every commit of a store. sample: fraction of the files whose content is read, drawn at random.
+    """Check every commit of a store. sample: fraction of the files, drawn at random, whose content is read.
 
-    Raises StoreError for what a newer version wrote, and UnreachableError.
+    Raises StoreError for results of a newer version, and UnreachableError if object storage does not answer.
     """
     found = Verification()
     commits = _read_commits(store, found)
@@ -76,7 +76,7 @@ def _check_promoted(store: Store, found: Verification) -> None:
 
 
 def _check_object(store: Store, digest: str, step: str) -> Iterator[tuple[str, File] | str]:
-    """Yield the files of an object that have the right size, and a message for everything that is wrong."""
+    """Yield (address, file) for each file of the right size, and a message for each damage of the object."""
     key = f"{store.where}/objects/{digest}"
     try:
         manifest = Manifest.load(store.backend.manifest(digest), digest, f"{step}: {key}/{NAME}")
