@@ -1,4 +1,4 @@
-"""Ratchet from Python, as from the command line: `import ratchet; ratchet.run("retriever", data="pairs.jsonl")`."""
+"""The Python API, with the functions of the command line: `ratchet.run("retriever", data="pairs.jsonl")`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepResult:
-    """A step of a run that has ended."""
+    """A step of a run that has ended: its metrics and the folder of its result."""
 
     store: Store
     data: StepReport
@@ -41,8 +41,8 @@ class StepResult:
 
     @cached_property
     def path(self) -> Path:
-        """The folder of the result. Its files are verified, and those in a bucket are downloaded first. Raises RunError
-        if the step has no result."""
+        """The folder of the result. The files are verified, and first downloaded if they are in a bucket. Raises
+        RunError if the step has no result."""
         if (commit := self.store.lookup(self.data.step_id) if self.data.step_id else None) is None:
             raise RunError(f"step {self.data.name}: no result; expected one; run the recipe again")
         return self.store.path(commit.manifest, full=True)
@@ -83,7 +83,7 @@ class Run:
 
     @property
     def table(self) -> pd.DataFrame:
-        """The final table: a row per label; a column `NAME ±` behind each that has intervals or deviations."""
+        """The final table, indexed by label. A column `NAME ±` follows each column with intervals or deviations."""
         import pandas as pd
 
         rows: dict[str, dict[str, float | None]] = {}
@@ -97,12 +97,12 @@ class Run:
 
     @property
     def models(self) -> list[RunModel]:
-        """The models of the rows of the table."""
+        """The models in the rows of the table, then the other models that the run ended with."""
         return run_models.read_models(self.store, RunLog(self.folder))
 
     @property
     def best(self) -> Path:
-        """The folder of the model that the run ended with. Raises InputError if it made none."""
+        """The folder of the model that the run ended with. Raises InputError if the run made no model."""
         return run_models.find_model(self.store, self.run_id).locate(self.store)
 
 
@@ -118,9 +118,9 @@ def run(
 ) -> Run:
     """Run a recipe, or continue a run, and print its progress and its table.
 
-    name: of the recipe, or the path of a file with one. parameters: those of the recipe. settings: those of steps and
-    jobs, {"finetune_embedder.epochs": 2}. store, seeds, address: the options of `ratchet run`. check: raise RunError if
-    a step fails or the run is interrupted; it keeps what it has done, and the same call continues it. Raises
+    name: name of the recipe, or path of its file. parameters: parameters of the recipe. settings: settings of steps and
+    jobs, such as {"finetune_embedder.epochs": 2}. store, seeds, address: as the options of `ratchet run`. check: raise
+    RunError if a step fails or the run is interrupted; results are kept, and the same call continues the run. Raises
     RatchetError for wrong input."""
     lines = write_lines(parameters, settings)
     opened = Store.open(find_store(store))
@@ -149,9 +149,9 @@ def sweep(
 ) -> Sweep:
     """Search for good settings of a recipe, or continue a search, and print its progress and its table.
 
-    space: YAML file of the search space. metric: the one that decides, such as map@25. options: further options of
-    `ratchet sweep`, {"seeds": 3, "searcher": "optuna"}. name, settings, store, parameters: as for `run`. The same call
-    continues a sweep that was interrupted. Raises RatchetError for wrong input."""
+    space: YAML file of the search space. metric: the metric to optimize, such as map@25. options: further options of
+    `ratchet sweep`, such as {"seeds": 3, "searcher": "optuna"}. name, settings, store, parameters: as for `run`. The
+    same call continues an interrupted sweep. Raises RatchetError for wrong input."""
     from ratchet.orchestrator.cli.parser import parse
     from ratchet.orchestrator.sweeps.command import run_sweep
 
@@ -170,8 +170,8 @@ def plan(
     seeds: int = 1,
     **parameters: Any,
 ) -> dict[str, str]:
-    """Return step -> `done`, `to run` or `open` (see `ratchet plan`). Nothing is started. Raises RatchetError for wrong
-    input."""
+    """Return step name -> `done`, `to run` or `open` (see `ratchet plan --help`). Nothing is started. Raises
+    RatchetError for wrong input."""
     opened = Store.view(find_store(store), missing_ok=True)
     given = recipe.Settings.read(write_lines(parameters, settings), seeds)
     made = Plan(recipe.build(recipe.find(name), given, opened)[0], opened)
@@ -180,12 +180,12 @@ def plan(
 
 
 def list_models(run: str = "", *, store: str | Path | None = None) -> list[RunModel]:
-    """Return the models of the runs whose ids begin with `run`, those of the newest run first."""
+    """Return the models of the runs whose ids begin with `run` (default: all runs), newest run first."""
     return list(run_models.list_models(Store.view(find_store(store)), run))
 
 
 def find_store(given: str | Path | None) -> str | Path:
-    """Return the store that is meant: the given one, else that of the environment, else `.ratchet`."""
+    """Return the given store, else the environment variable RATCHET_STORE, else `.ratchet`."""
     return given or os.environ.get("RATCHET_STORE", ".ratchet")
 
 

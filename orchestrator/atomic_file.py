@@ -1,7 +1,7 @@
-"""Files that are complete or absent, also after a power loss, and append-only files of complete lines.
+"""Files that are complete or absent, even after a power loss, and append-only files of JSON lines.
 
-A file is synced before it gets its name, and its folder afterwards. A temporary name starts with a dot; the listings of
-the store leave such names out, so that what a killed process left behind is never read.
+A file is synced before it gets its name, and its folder afterwards. Temporary names start with a dot. The listings of
+the store leave out such names, so that files of killed processes are never read.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a text file in one step, durably: a reader sees the old text or the new one, never a part."""
+    """Create or replace a text file atomically and durably: a reader sees the whole old text or the whole new text."""
     replace(path, text.encode())
 
 
 def replace(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Create or replace a file in one step. Folders that are missing are created.
+    """Create or replace a file atomically. Missing folders are created.
 
-    durable: sync it. Without, a power loss may leave the old content, the new one, or an empty file.
+    durable: sync the file. If false, a power loss may leave the old content, the new content, or an empty file.
     """
     with _write_temporary(path, content, durable) as temporary:
         os.replace(temporary, path)
@@ -32,7 +32,7 @@ def replace(path: Path, content: bytes, *, durable: bool = True) -> None:
 
 
 def create(path: Path, content: bytes) -> bool:
-    """Create a file with all of its content, durably. Returns False if it exists already."""
+    """Create a file with its whole content, exclusively and durably. Returns False if it exists already."""
     with _write_temporary(path, content, durable=True) as temporary:
         try:
             os.link(temporary, path)
@@ -40,7 +40,7 @@ def create(path: Path, content: bytes) -> bool:
             # On NFS the answer to a link that succeeded may be lost, and the repeated request fails.
             if os.stat(temporary).st_nlink == 1:
                 return False
-        # Another process may have moved the folder away, as garbage collection does to look at it.
+        # Another process may have renamed the folder, as garbage collection does before it checks a folder.
         with suppress(FileNotFoundError):
             sync(path.parent)
     return True
@@ -49,7 +49,8 @@ def create(path: Path, content: bytes) -> bool:
 def append_json(path: Path, value: Mapping[str, Any], *, durable: bool = False) -> None:
     """Append a line of JSON in one write, so that lines of several processes never mix.
 
-    durable: sync the file. Without, a power loss may cut off its end. A line that was cut off before is ended first.
+    durable: sync the file. If false, a power loss may cut off the end of the file. If the last line was cut off
+    earlier, a line break is added first.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
@@ -65,7 +66,7 @@ def append_json(path: Path, value: Mapping[str, Any], *, durable: bool = False) 
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Read all complete lines; empty if there is no file. A line cut off by a kill is skipped."""
+    """Return the JSON objects of a file, one per line; empty if there is no file. Incomplete lines are skipped."""
     try:
         texts = path.read_bytes().splitlines()
     except FileNotFoundError:
@@ -79,7 +80,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def make_folder(path: Path, *, new: bool = False) -> None:
-    """Create a folder and its parents, durably. It may exist already, unless it must be `new`: then FileExistsError."""
+    """Create a folder and its parents durably, if it is missing. new: raise FileExistsError if it exists."""
     if path.is_dir() and not new:
         return
     make_folder(path.parent)
@@ -120,7 +121,7 @@ def _write_temporary(path: Path, content: bytes, durable: bool) -> Iterator[Path
                 os.fsync(file.fileno())
         yield temporary
     except OSError as error:
-        # Errors of a descriptor, such as a full disk, name no file.
+        # Errors of a file descriptor, such as a full disk, do not name the file.
         error.filename = str(path) if error.filename in (None, str(temporary)) else error.filename
         raise
     finally:

@@ -1,4 +1,4 @@
-"""JSON with one form per value, for fingerprints. A value without a stable form raises; `str()` is never used."""
+"""Canonical JSON for fingerprints: equal values have equal bytes. Values without a stable form raise an error."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from ratchet.errors import CanonicalError
 
 DEEPEST = 100
-"""Levels of nesting. Libraries that read the result later fail at a few hundred."""
+"""Maximum levels of nesting. Libraries that read the JSON later fail at a few hundred levels."""
 
 
 def canonical_json(value: Any, where: str = "value") -> bytes:
-    """Encode a value as UTF-8 JSON: sorted keys, no spaces, floats in their shortest exact form (1.0 is not 1).
+    """Encode a value as UTF-8 JSON: sorted keys, no spaces, floats in their shortest exact form (1.0 differs from 1).
 
     Accepts None, bool, int, finite float, str, list, tuple, dict with str keys, and dataclasses of these. Raises
-    CanonicalError, naming the position in the value, for anything else and for more than 100 levels of nesting.
+    CanonicalError, naming the position in the value, for other values and for more than 100 levels of nesting.
     """
     text = json.dumps(_plain(value, where), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     try:
@@ -31,7 +31,7 @@ def canonical_json(value: Any, where: str = "value") -> bytes:
 
 
 def digest(value: Any) -> str:
-    """Return the sha256, hex, of the canonical JSON."""
+    """Return the SHA-256 (hex) of the canonical JSON of a value."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Fingerprints: what makes two steps equal: job, version, code, libraries, settings and the content of the inputs."""
+"""Fingerprints: identify a step by its job, version, code, libraries, settings, and the content of its inputs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ratchet.orchestrator.job_interface.code import Code
 from ratchet.orchestrator.job_interface.job import Job
 
 SCHEMA = 2
-"""Raised when the meaning of a fingerprint changes."""
+"""Version of the fingerprint's format; increased when the meaning of a fingerprint changes."""
 
 
 def build_fingerprint(job: Job, code: Code, config: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fingerprint of a step. Its digest (`canonical_json.digest`) is the step id.
+    """Return the fingerprint of a step. Its digest is the step id (`canonical_json.digest`, which raises CanonicalError
+    for a setting without a stable form).
 
-    code: as it was when the run was planned. inputs: field -> digest, list of digests, or None.
-    Raises CanonicalError for a setting without a stable form.
+    code: the job's code when the run was planned. inputs: field -> digest, list of digests, or None.
     """
     return {
         "schema": SCHEMA,
@@ -42,7 +42,7 @@ def describe_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str
                 found.append(f"{word} {key}: added" + (f" ({after[key]!r})" if slot == "config" else ""))
             elif key not in after:
                 found.append(f"{word} {key}: removed")
-            elif digest(before[key]) != digest(after[key]):  # a tuple is a list once it was in a file
+            elif digest(before[key]) != digest(after[key]):  # a tuple becomes a list in JSON
                 change = f"{show(before[key])} -> {show(after[key])}" if show else "changed"
                 found.append(f"{word} {key}: {change}")
     return found
@@ -60,4 +60,4 @@ SLOTS: Mapping[str, tuple[str, Callable[[Any], str] | None]] = {
     "code": ("code", None),
     "libraries": ("library", str),
 }
-"""Part of a fingerprint -> what one of its entries is called, and how its values are shown (None: not at all)."""
+"""Part of a fingerprint -> the word for its entries, and the function that formats a value (None: not shown)."""

@@ -1,4 +1,4 @@
-"""Finished runs as inputs of a recipe: their results enter a plan by their step ids, and are never computed again.
+"""Finished runs as inputs of a recipe: a plan finds their results by step id, and never computes them again.
 
 run = find_run("20261124-2311")
 model = run.step("iter1/merge_embedder")["model"]
@@ -29,7 +29,7 @@ _store: ContextVar[Store | None] = ContextVar("store", default=None)
 
 @dataclass(frozen=True)
 class Nothing:
-    """No settings and no inputs: the step has been run."""
+    """Settings and inputs of a step that has been run: none."""
 
 
 def run(context: Context, config: Nothing, inputs: Nothing) -> Result:
@@ -47,14 +47,14 @@ class FinishedRun:
     recipe: str
     store: Store
     step_ids: Mapping[str, str]
-    """Step name -> step id, of the steps with a result."""
+    """Step name -> step id, for the steps with a result."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Step name -> its settings."""
 
     def step(self, name: str) -> Step:
-        """Return a step of the run, whose outputs and metrics new steps and rows may use.
+        """Return a step of the run. New steps and rows may use its outputs and metrics.
 
-        Raises InputError for a step that the run did not make or finish, or whose result was removed.
+        Raises InputError if the run has no such step, did not finish it, or if its result was removed from the store.
         """
         if (step_id := self.step_ids.get(name)) is None:
             raise InputError(f"run {self.run_id}: step '{name}' given; {expect_one_of(self.step_ids, name)}")
@@ -66,12 +66,12 @@ class FinishedRun:
         return _make_step(f"{self.run_id}/{name}", step_id)
 
     def get(self, name: str) -> Step | None:
-        """Return a step as `step` does; None if the run did not make or finish it."""
+        """Return a step as `step` does; None if the run has no such step or did not finish it."""
         return self.step(name) if name in self.step_ids else None
 
     def digest(self, name: str, part: str) -> str:
-        """Return the digest of an output of a step; empty if it has no such output. Equal contents have equal digests,
-        in all runs."""
+        """Return the digest of the content of a step's output `part`; empty if it has none. Equal contents have equal
+        digests in all runs."""
         commit = self.store.lookup(self.step_ids[name])
         assert commit is not None  # `step` was called before
         manifest = self.store.manifest(commit.manifest)
@@ -80,7 +80,7 @@ class FinishedRun:
 
 @contextmanager
 def use_store(store: Store | None) -> Iterator[None]:
-    """Let `find_run` look into a store inside the block."""
+    """Set the store in which `find_run` and the other functions look inside the block."""
     token = _store.set(store)
     try:
         yield
@@ -102,7 +102,7 @@ def find_run(run_id: str) -> FinishedRun:
 
 
 def find_model_output(name: str) -> Output | None:
-    """Return the folder of a model that a run made, as `find_run_model` does."""
+    """Return the folder of a model that a run made, as an output; None for other names. See `find_run_model`."""
     if (made := find_run_model(name)) is None:
         return None
     place = f"{made.run_id}/{made.step}" if NAME.fullmatch(name) else f"promoted/{name}"
@@ -110,8 +110,8 @@ def find_model_output(name: str) -> Output | None:
 
 
 def find_run_model(name: str) -> RunModel | None:
-    """Return a model that a run made, by a name such as `20261124-2311:embedder` (see `run_models`) or by the name that
-    it was promoted to; None for other names, and for a folder. Raises InputError if the run has no such model."""
+    """Return a model that a run made, by its name, such as `20261124-2311:embedder` (see `run_models`), or by its
+    promoted name. None for other names and for existing paths. Raises InputError if the run has no such model."""
     if Path(name).exists():
         return None
     if NAME.fullmatch(name):
@@ -121,8 +121,8 @@ def find_run_model(name: str) -> RunModel | None:
 
 
 def find_model_input(made: RunModel, field: str) -> Output | str | None:
-    """Return an input of the step that made a model, such as its `base` or the `adapter` that was merged: the output of
-    another step of the run, or the name that the user gave. None if it has no such input."""
+    """Return an input of the step that made a model, such as `base` or `adapter`: the output of another step of the
+    run, or the name that the user gave. None if the step has no such input."""
     if (given := made.inputs.get(field)) is None:
         return None
     step, _, part = given.rstrip("]").partition("[")
@@ -136,7 +136,7 @@ def find_card(made: RunModel, name: str, license: str) -> str:
     return write_card(_get_store(f"run {made.run_id}"), made, name, license)
 
 
-@lru_cache(maxsize=1024)  # a plan has a step once, wherever its recipe uses it
+@lru_cache(maxsize=1024)  # a plan must have each step only once
 def _make_step(name: str, step_id: str) -> Step:
     return Step(name, JOB, Nothing(), {}, Resources(), finished=step_id)
 

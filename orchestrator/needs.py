@@ -1,4 +1,4 @@
-"""What the steps of a plan need on the machines that they are planned for, and whether they fit."""
+"""Needs of the steps of a plan (memory, disk, hours), and checks that the steps fit on the planned machines."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from ratchet.orchestrator.store.gc import measure_if_old
 
 PEAK_TFLOPS = {"T4": 65, "V100": 125, "A10G": 70, "L4": 121, "A40": 150, "L40S": 362, "A100": 312, "H100": 989}
 PEAK_TFLOPS |= {"H200": 989, "B200": 2250}
-"""Dense bfloat16 (T4 and V100: float16) of the manufacturers' data sheets, by Ray's name of the GPU."""
+"""Ray's name of a GPU type -> dense bfloat16 peak (T4 and V100: float16), from the manufacturers' data sheets."""
 UTILISATION = 0.35
-"""Part of the peak that large models reach in training and in batches of inference."""
+"""Fraction of the peak that large models reach in training and in batched inference."""
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
-_ESTIMATING = threading.Lock()  # steps start in threads, and counting a model changes defaults of torch for all of them
+_ESTIMATING = threading.Lock()  # steps start in threads, but counting a model changes global defaults of torch
 
 
 @dataclass(frozen=True)
 class StepNeeds:
-    """What a step needs, with the resources that it would get."""
+    """The needs of a step, and the resources that it would get."""
 
     needs: Needs
     resources: Resources
     hours: float | None
-    """Time on the GPUs, from the number of operations. None: not known."""
+    """Hours of computation on the GPUs, from the number of operations. None: not known."""
 
 
 def parse_gpu(text: str) -> Machine:
-    """Return the machine of `--gpu NAME:GB[:COUNT]`. Raises InputError for another text."""
+    """Return the machine that `--gpu NAME:GB[:COUNT]` describes. Raises InputError for a text of another form."""
     name, _, rest = text.partition(":")
     memory, _, number = rest.partition(":")
     try:
@@ -55,7 +55,7 @@ def parse_gpu(text: str) -> Machine:
 
 
 def list_known_machines() -> Sequence[Machine]:
-    """Return the machines of the file RATCHET_CLUSTER, else this machine, without the memory of its GPUs."""
+    """Return the machines in the file RATCHET_CLUSTER, else this machine. The GPU memory counts as unlimited."""
     limits = _read_limits("memory.max", "memory/memory.limit_in_bytes")
     memory = min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *limits, math.inf) / 1e9
     gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
@@ -63,22 +63,22 @@ def list_known_machines() -> Sequence[Machine]:
 
 
 def count_cpus() -> int:
-    """Return the CPUs that this process may use: in a container, those that its limit allows."""
+    """Return the number of CPUs that this process may use, which the limit of a container may lower."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota, period = [*_read_limits("cpu.max", "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"), math.inf, 1.0][:2]
     return max(1, int(min(usable, quota / period)))
 
 
 def _read_limits(*names: str) -> list[float]:
-    """Return the numbers in files of control groups, version 2 or 1; infinity for no limit, nothing without a file."""
+    """Return the numbers in these cgroup files (v2 or v1). No limit is infinity; missing files are skipped."""
     texts = [(CONTROL_GROUPS / name).read_text() for name in names if (CONTROL_GROUPS / name).is_file()]
     return [float(text) if text.isdecimal() else math.inf for text in " ".join(texts).split()]
 
 
 def read_machines() -> list[Machine] | None:
-    """Read the maximum number of machines of each kind from the file RATCHET_CLUSTER on the head node: cluster.yaml of
-    `ray up`, or KubeRay's RayJob or RayCluster. Ray does not tell a driver how far the autoscaler may scale up. None if
-    the variable is not set. Raises InputError for another file."""
+    """Read the maximum number of machines of each kind from the file that RATCHET_CLUSTER names: cluster.yaml of `ray
+    up`, or KubeRay's RayJob or RayCluster. Ray does not tell drivers how far the autoscaler may scale up. Returns None
+    if the variable is not set. Raises InputError for other files."""
     if not (given := os.environ.get("RATCHET_CLUSTER")):
         return None
     path = Path(given).expanduser()
@@ -119,13 +119,13 @@ def _read_group(group: dict[str, Any]) -> Machine:
 
 
 def estimate(plan: Plan, machines: Sequence[Machine]) -> dict[str, StepNeeds]:
-    """Return the needs of the steps that would run, where their jobs can tell them. Call `plan.check` first."""
+    """Return step name -> needs, for the steps that would run and whose jobs estimate them. Call `plan.check` first."""
     found = {name: _estimate_step(plan, plan.steps[name].step, machines) for name in plan.missing()}
     return {name: needs for name, needs in found.items() if needs is not None}
 
 
 def check_fits(plan: Plan, found: Mapping[str, StepNeeds], machines: Sequence[Machine]) -> None:
-    """Raise InputError for the first step that no machine has the memory for, with the settings that make it fit."""
+    """Raise InputError, naming settings with less memory, for the first step that needs more memory than there is."""
     for name, own in found.items():
         if _fits(own, machines):
             continue
@@ -141,11 +141,11 @@ def check_fits(plan: Plan, found: Mapping[str, StepNeeds], machines: Sequence[Ma
 
 
 def check_disk(plan: Plan, found: Mapping[str, StepNeeds]) -> None:
-    """Raise InputError for the first step that writes more than is free where the store is. Note in the plan where the
-    steps together do."""
+    """Raise InputError for the first step that writes more than is free on the store's disk. Add a note to the plan if
+    all steps together do."""
     free, total = shutil.disk_usage(plan.store.root).free / 1e9, 0.0
     for name, own in found.items():
-        # What earlier attempts wrote is continued from, or removed when the next one begins.
+        # The next attempt continues from the files of earlier attempts, or removes them.
         written = measure_if_old(plan.store.local("steps", plan.steps[name].step_id or name), math.inf) or 0
         total += (missing := max(0.0, own.needs.disk - written / 1e9))
         if missing > free:
@@ -159,7 +159,7 @@ def check_disk(plan: Plan, found: Mapping[str, StepNeeds]) -> None:
 
 
 def check_step_disk(plan: Plan, name: str, machines: Sequence[Machine]) -> None:
-    """Raise InputError for a step that is about to start and writes more than is free by now."""
+    """Raise InputError if a step that is about to start writes more than is free on the store's disk now."""
     with _ESTIMATING:
         own = _estimate_step(plan, plan.steps[name].step, machines)
     check_disk(plan, {} if own is None else {name: own})
@@ -178,7 +178,7 @@ def _estimate_step(plan: Plan, step: Step, machines: Sequence[Machine]) -> StepN
 
 
 def _compute_hours(needs: Needs, resources: Resources, machines: Sequence[Machine]) -> float | None:
-    """Return the time of the operations on the slowest GPUs that workers fit on."""
+    """Return the hours that the operations take on the slowest GPU type on which workers fit; None if unknown."""
     fit = [machine for machine in machines if machine.count_fitting(resources)]
     kinds = [kind for machine in fit for kind in machine.accelerators or ()]
     if needs.operations is None or not resources.gpus or not kinds or not PEAK_TFLOPS.keys() >= set(kinds):
@@ -188,19 +188,19 @@ def _compute_hours(needs: Needs, resources: Resources, machines: Sequence[Machin
 
 
 def _fits(own: StepNeeds, machines: Sequence[Machine]) -> bool:
-    """Whether the workers fit on some machine together, as many as are placed on one."""
+    """Return whether some machine has the memory for the workers that it would get."""
 
     for machine in machines:
         together = min(machine.count_fitting(own.resources), own.resources.workers or 1)
         enough = own.needs.gpu_memory <= machine.gpu_memory and own.needs.memory * together <= machine.memory
         if together and enough:
             return True
-    # A step that no machine has room for is refused when it is placed, with another message.
+    # True if no machine has the CPUs or GPUs for a worker: placement refuses the step, with another message.
     return not any(machine.count_fitting(own.resources) for machine in machines)
 
 
 def _find_fitting(plan: Plan, step: Step, machines: Sequence[Machine]) -> list[str]:
-    """Return the setting, or else the first settings together, with which a step fits; none if it never does."""
+    """Return one setting with which a step fits, else the shortest list of the first settings; empty if none helps."""
     own = _estimate_step(plan, step, machines)
     lines: list[str] = []
     for line in own.needs.remedies if own else ():

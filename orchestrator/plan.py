@@ -1,8 +1,8 @@
 """The plan: for each step, whether its result exists, and if not, why.
 
-The fingerprint of a step includes the digests of its inputs, so a plan is resolved from the first steps on, as far as
-their results exist. The children of a missing step are `open`: they may still have a result, if the step produces the
-same bytes as before.
+The fingerprint of a step includes the digests of its inputs, so steps are resolved in order, parents first, as far as
+results exist. The children of a step without a result are `open`: they may still have a result, if the step produces
+the same bytes as in an earlier run.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Planned:
 
     step: Step
     fingerprint: dict[str, Any] = field(default_factory=dict)
-    """Empty while an input does not exist, and for a step of a finished run."""
+    """Empty until all inputs exist, and for a step of a finished run."""
     step_id: str = ""
-    """Empty while an input does not exist."""
+    """Empty until all inputs exist."""
     commit: Commit | None = None
     """None: the store has no result."""
     manifest: Manifest | None = None
 
     @property
     def state(self) -> str:
-        """`done`, `to run`, or `open` while an input does not exist."""
+        """`done`, `to run`, or `open` (an input does not exist yet)."""
         return "done" if self.commit else "to run" if self.step_id else "open"
 
     @property
@@ -57,16 +57,16 @@ class Plan:
     """The steps of a recipe by name, parents before children."""
 
     def __init__(self, steps: Sequence[Step], store: Store, *, repair: bool = False) -> None:
-        """repair: withdraw damaged results instead of raising DamagedError, so that their steps are misses."""
+        """repair: withdraw damaged results, so that their steps run again, instead of raising DamagedError."""
         self.store = store
         self.repair = repair
         self.sources = SourceDigests(store.local("sources", f"{platform.node()}.json"))
         self.steps = {step.name: Planned(step) for step in steps}
         self.code = {step.job: read_code(step.job) for step in steps}
         self.results: dict[str, Result] = {}
-        """What is known of the steps' results: of those in the store, and after `check` what jobs predict."""
+        """Step name -> its metrics, if the result is in the store; after `check`, else what its job predicts."""
         self.notes: list[str] = []
-        """What a user must know of the steps that are going to run, such as rows that are left out."""
+        """Notes for the user on the steps that are going to run, such as rows that are left out."""
         self.parents = {step.name: {parent.name for parent in step.parents} for step in steps}
         for name in self.steps:
             self.resolve(name)
@@ -76,7 +76,7 @@ class Plan:
     def resolve(self, name: str) -> Planned:
         """Compute the fingerprint of a step and look up its result, if all its inputs exist.
 
-        Raises DamagedError if the stored result was changed, and InputError if a source is missing.
+        Raises DamagedError if the stored result is damaged, and InputError if a source is missing.
         """
         planned = self.steps[name]
         if planned.commit is None and all(self.steps[parent].commit for parent in self.parents[name]):
@@ -101,7 +101,8 @@ class Plan:
         self.results[name] = Result(planned.result.get("metrics", {}))
 
     def _load_manifest(self, commit: Commit) -> Manifest | None:
-        """Return the manifest if the files exist in the right size. Their content is checked when they are read."""
+        """Return the manifest, if all files exist with the right size. Their content is checked when a step reads them,
+        and here already if `repair`."""
         if self.store.backend.downloads and not self.repair:
             return self.store.manifest(commit.manifest)
         try:
@@ -113,7 +114,7 @@ class Plan:
             return None
 
     def inputs(self, name: str, *, verified: bool) -> Any:
-        """Return the job's `Inputs` with the path of each input; None for those that do not exist yet.
+        """Return the job's `Inputs`, with the path of each input, or None for an input that does not exist yet.
 
         verified: check the content of the inputs against their manifests first.
         """
@@ -121,7 +122,7 @@ class Plan:
         return step.job.inputs(**{key: self.path_of(ref, verified) for key, ref in step.inputs.items()})
 
     def check_sources(self, name: str) -> None:
-        """Raises InputError if a source changed since the plan was made."""
+        """Raise InputError if a source of a step has changed since the plan was made."""
         planned = self.steps[name]
         for key, ref in planned.step.references():
             if isinstance(ref, Source) and self.sources.digest(ref) not in planned.fingerprint["inputs"][key]:
@@ -132,7 +133,7 @@ class Plan:
 
     @property
     def warnings(self) -> list[str]:
-        """What of the jobs' code could not be followed, with file and line, and the notes of `check`."""
+        """Code of the jobs that could not be followed, with file and line, and the notes of `check`."""
         return [*sorted({warning for code in self.code.values() for warning in code.warnings}), *self.notes]
 
     def missing(self) -> list[str]:
@@ -151,18 +152,18 @@ class Plan:
                     self.notes.append(f"{name}: {predicted.note}")
 
     def parent_results(self, name: str) -> dict[str, Result]:
-        """Return, for each input of a step that another step makes, what is known of that step's result."""
+        """Return input field -> the known part of the result of the step that makes this input."""
         refs = self.steps[name].step.inputs.items()
         makers = {key: ref.step.name for key, ref in refs if isinstance(ref, Output)}
         return {key: self.results[maker] for key, maker in makers.items() if maker in self.results}
 
     def list_last_times(self, before: Mapping[str, str]) -> dict[str, float]:
-        """Return how long steps that have no result took in the run `before` (step name -> step id), in seconds."""
+        """Return step name -> seconds in an earlier run, for steps without a result. before: name -> its step id."""
         found = {name: self.store.lookup(before[name]) for name in self.missing() if name in before}
         return {name: commit.record["seconds"] for name, commit in found.items() if commit}
 
     def explain(self, name: str, before: Mapping[str, str]) -> list[str]:
-        """Return why a step is not a hit: what changed since `before` (step name -> step id of an earlier run)."""
+        """Return why a step is not done: what changed since an earlier run. before: step name -> earlier step id."""
         planned = self.steps[name]
         if planned.state == "done":
             return []
@@ -174,7 +175,7 @@ class Plan:
         return describe_changes(earlier.fingerprint, planned.fingerprint) or ["its result was removed from the store"]
 
     def describe(self, before: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Return what is known of each step: `state` is done, to run or open; `reasons` say why it is not done. before:
+        """Return name, job, state (done, to run, open), step id and reasons why it is not done, of each step. before:
         as for `explain`."""
         return [
             {"step": name, "job": planned.step.job.name, "state": planned.state, "step_id": planned.step_id or None}
@@ -194,7 +195,7 @@ class Plan:
         return manifest.part_digest(ref.part)
 
     def path_of(self, ref: Reference, verified: bool) -> Any:
-        """Return the path of what a step or a command reads: None if it does not exist yet, a tuple for a tuple."""
+        """Return the path of an output or source; None if it does not exist yet; a tuple of paths for a tuple."""
         if ref is None:
             return None
         if isinstance(ref, tuple):
@@ -207,7 +208,7 @@ class Plan:
 
 
 def describe_inputs(step: Step) -> list[tuple[str, str]]:
-    """Return (field, description) of each input."""
+    """Return (field, description) of each input: `STEP[PART]`, or the label or file name of a source."""
     return [
         (key, str(ref) if isinstance(ref, Output) else (ref.label or ref.path.name)) for key, ref in step.references()
     ]

@@ -1,4 +1,4 @@
-"""Promotion: a result gets a name, `promoted/NAME` in the store, which `gc` keeps and by which a model is found."""
+"""Promotion: gives a result a name, `promoted/NAME` in the store. `gc` keeps it, and models are found by this name."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ratchet.orchestrator.run_models import RunModel
 from ratchet.orchestrator.store import Commit, Store, audit_log
 
 NAME = re.compile(r"[A-Za-z_][\w-]*")
-"""What a promoted name looks like: unlike the id of a run, it begins with a letter."""
+"""Pattern of promoted names. Unlike the ids of runs, they begin with a letter or _."""
 MOST_EARLIER = 100
-"""Earlier results of a name that its file lists."""
+"""Maximum number of earlier results that the file of a name lists."""
 
 
 def check_name(name: str, where: str) -> None:
-    """Raise InputError, beginning with `where`, for what is no name."""
+    """Raise InputError, beginning with `where`, for an invalid name."""
     if not NAME.fullmatch(name):
         raise InputError(
             f"{where} {name}: expected a name of letters, digits, - and _, with a letter first; correct it"
@@ -31,8 +31,8 @@ def check_name(name: str, where: str) -> None:
 
 
 def promote(store: Store, name: str, commit: Commit, run_id: str, about: Mapping[str, Any]) -> Path:
-    """Point `promoted/NAME` to a result, and return this link. `NAME.json` beside it says what it is, and what the name
-    stood for before, the newest first. about: what is known besides the step and the object."""
+    """Link `promoted/NAME` to a result, and return the path of the link. `NAME.json` beside it describes the result and
+    the earlier results of this name, the newest first. about: further fields of the description."""
     folder = store.local("promoted")
     make_folder(folder)
     own: dict[str, Any] = {"step_id": commit.step_id, "object": commit.manifest, **about}
@@ -50,13 +50,13 @@ def promote(store: Store, name: str, commit: Commit, run_id: str, about: Mapping
 
 
 def read_promotion(store: Store, name: str) -> dict[str, Any] | None:
-    """Return what is known of a promoted name; None if there is none. Raises DamagedError unless it is JSON."""
+    """Return the content of `promoted/NAME.json`; None if there is none. Raises DamagedError if it is not JSON."""
     found: dict[str, Any] | None = store.read(f"promoted/{name}.json")
     return found
 
 
 def promote_model(store: Store, name: str, made: RunModel, commit: Commit, run_id: str) -> Path:
-    """Promote the exported folder of a model. made: the model. commit: of its export, by a run."""
+    """Promote an exported model. made: the model. commit, run_id: the result of its export and the run that made it."""
     about = {**asdict(made), "step_id": commit.step_id, "object": commit.manifest, "part": "model"}
     return promote(store, name, commit, run_id, {"of": made.name, "model": about})
 
@@ -68,8 +68,8 @@ def find_promoted(store: Store, name: str) -> RunModel | None:
 
 
 def check_better(store: Store, name: str, made: RunModel) -> None:
-    """Raise InputError unless a model is better than the one that has the name now, by the first number of their rows
-    that tells the quality, which must be of the same data."""
+    """Raise InputError unless `made` is better than the model that has the name now. They are compared by their first
+    common metric for which higher is better. It must be measured on the same data."""
     if (before := find_promoted(store, name)) is None:
         return
     columns = [column for column in made.metrics if infer_direction(column) > 0 and column in before.metrics]

@@ -1,7 +1,7 @@
 """Run logs: `runs/<run_id>/plan.json`, `events.jsonl`, `errors/`, and the report.
 
-`plan.json` lists the steps with their ids as they become known: `gc` keeps their results, and the next `--explain`
-compares with them. `events.jsonl` is append-only.
+`plan.json` lists the steps, and their ids as soon as they are known. `gc` keeps the results of these steps, and a later
+`--explain` compares with them. `events.jsonl` is append-only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RunLog:
         return run_log
 
     def event(self, kind: str, step: str | None = None, **details: Any) -> None:
-        """Append a line to events.jsonl, durably. A hit is durable with the next other event: a run may have many."""
+        """Append a line to events.jsonl and sync it; hits, which may be many, are synced with the next other event."""
         event = {"t": round(time.time(), 3), "event": kind, "step": step, **details}
         append_json(self.folder / "events.jsonl", event, durable=kind != "hit")
 
@@ -74,8 +74,8 @@ class RunLog:
         return steps
 
     def find_end(self, events: Sequence[Mapping[str, Any]] | None = None) -> str:
-        """Return how the run ended: `finished`, `failed` or `interrupted`; empty if it has not, or was killed. events:
-        those of the run, if they have been read."""
+        """Return how the run ended: `finished`, `failed` or `interrupted`; empty if it has not ended or was killed.
+        events: the events of the run, if they have been read already."""
         found = self.events() if events is None else events
         if (end := next((event for event in reversed(found) if event["event"] == "end"), None)) is None:
             return ""
@@ -87,7 +87,7 @@ class RunLog:
 
 
 def list_all_runs(store: Store) -> list[RunLog]:
-    """Return all runs, newest first, also those without an about.json."""
+    """Return all runs, newest first, including runs without an about.json."""
     store.pull("runs")
     runs = store.local("runs")
     found = sorted(runs.iterdir(), reverse=True) if runs.is_dir() else []
@@ -95,9 +95,9 @@ def list_all_runs(store: Store) -> list[RunLog]:
 
 
 def list_run_logs(store: Store, recipe: str | None = None) -> Iterator[RunLog]:
-    """Yield the runs of a store, newest first; only those of one recipe if it is given.
+    """Yield the runs of a store, newest first. recipe: yield only the runs of this recipe.
 
-    A run whose about.json cannot be read is yielded if no recipe is given."""
+    A run whose about.json cannot be read is yielded only if no recipe is given."""
     for run_log in list_all_runs(store):
         try:
             about = run_log.read("about.json")
@@ -108,7 +108,7 @@ def list_run_logs(store: Store, recipe: str | None = None) -> Iterator[RunLog]:
 
 
 def list_sweeps(store: Store) -> list[RunLog]:
-    """Return the sweeps of a store, by their last event, newest first (see `sweeps.trial_log`)."""
+    """Return the sweeps of a store, the last changed first (see `sweeps.trial_log`)."""
     store.pull("sweeps")
     found = [RunLog(path.parent) for path in store.local("sweeps").glob("*/about.json")]
     return sorted(
@@ -117,8 +117,8 @@ def list_sweeps(store: Store) -> list[RunLog]:
 
 
 def read_last_step_ids(store: Store, recipe: str, names: Iterable[str]) -> dict[str, str]:
-    """Return step name -> step id of the steps `names`, each from the newest run of the recipe that has one. No more
-    runs are read than that needs: a store may have a thousand."""
+    """Return step name -> step id of the steps `names`, each from the newest run of the recipe in which it has an id.
+    Reading stops once all are found, since a store may have a thousand runs."""
     known, wanted = dict[str, str](), set(names)
     for run_log in list_run_logs(store, recipe) if wanted else ():
         if wanted <= known.keys():

@@ -1,8 +1,8 @@
-"""The models that runs made: what they are, their metrics, and how to find one by name.
+"""The models that runs made: their kinds, their metrics, and how to find a model by name.
 
-find_model(store, "20261124-2311")                        the model that a run ended with
-find_model(store, "20261124-2311:reranker")               of several, by its name in the run
-find_model(store, "20261124-2311:iter0/merge_embedder")   of any step; `:sft/checkpoint-500` an output of it
+find_model(store, "20261124-2311")                        the model that the run ended with
+find_model(store, "20261124-2311:reranker")               one of several such models, by its name
+find_model(store, "20261124-2311:iter0/merge_embedder")   the model of a step; `:sft/checkpoint-500`: another output
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ratchet.orchestrator.run_log import RunLog, list_run_logs
 from ratchet.orchestrator.store import Commit, Store
 
 NAME = re.compile(r"\d{4,}(-[\w-]*)?(:.*)?")
-"""What a name of a model of a run looks like."""
+"""Pattern of the names of models of runs."""
 
 MAX_KNOWN = 20
-"""Runs that an error names."""
+"""Maximum number of runs that an error message names."""
 
 SIGNS = {
     "adapter_config.json": "adapter",
@@ -34,10 +34,10 @@ SIGNS = {
     "modules.json": "embedder",
     "config.json": "decoder",
 }
-"""File -> kind of the model in whose folder it is. The first one decides."""
+"""File in the folder of a model -> kind of the model. The first file that exists decides."""
 
 MEASURED_ON = ("queries", "statements", "samples")
-"""Inputs of the steps that measure, or that make the `completions` that are measured: what is measured on."""
+"""Inputs with evaluation data, of the step with the metric or of the step that makes its `completions`."""
 
 CODE = {
     "adapter": "from peft import AutoPeftModel; AutoPeftModel.from_pretrained({folder})",
@@ -47,7 +47,7 @@ CODE = {
     "reranker": "from ratchet.models.reranker import reranker; reranker.load(Path({folder}))",
     "decoder": "from transformers import AutoModelForCausalLM; AutoModelForCausalLM.from_pretrained({folder})",
 }
-"""What is known of a model -> the line of Python that loads it."""
+"""Kind of a model, a file in its folder, or the end of its architecture's name -> the Python line that loads it."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class RunModel:
     run_id: str
     recipe: str
     started: float
-    """Seconds since 1970, of the run."""
+    """Start of the run, in seconds since 1970."""
     step: str
     part: str
-    """The folder in the result of the step."""
+    """The folder of the model in the result of the step."""
     step_id: str
     object: str
     """The address of the result of the step."""
@@ -68,35 +68,35 @@ class RunModel:
     """embedder, reranker, decoder or adapter."""
     bytes: int
     inputs: Mapping[str, str] = field(default_factory=dict)
-    """Inputs of the step: field -> a step with its part, `iter0/sft[adapter]`, or the name that the user gave."""
+    """Input field of the step -> the output `STEP[PART]` of another step, or the name that the user gave."""
     base: str = ""
-    """The model that was finetuned: a folder or a hub id. Empty: none, or unknown."""
+    """The base model that was finetuned: a folder or a hub id. Empty: none, or unknown."""
     row: str = ""
-    """The label of its row in the table of the run. Empty: it has none."""
+    """The label of its row in the table of the run. Empty: it has no row."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Column of the table -> number; of several seeds or folds, that of the first."""
+    """Column of the table -> number; with several seeds or folds, the number of the first."""
     data: Mapping[str, str] = field(default_factory=dict)
-    """Column of the table -> the digest of the queries or samples that it was measured on, if there are any."""
+    """Column of the table -> digest of the evaluation data (see `MEASURED_ON`), if it is known."""
     best_as: str = ""
-    """Its name among the models that the run ended with, such as `embedder`. Empty: it is none of them."""
+    """Its name among the models that the run ended with, such as `embedder`. Empty: the run did not end with it."""
 
     @property
     def name(self) -> str:
-        """The shortest name by which it is found: RUN:NAME or RUN:STEP."""
+        """The shortest name by which the model is found: RUN:NAME, RUN:STEP or RUN:STEP/PART."""
         own = self.best_as or (self.step if self.part in ("model", "adapter") else f"{self.step}/{self.part}")
         return f"{self.run_id}:{own}"
 
     def format_metric(self) -> str:
-        """Return the first number of its row that tells the quality, such as `MAP@25 0.4442`; empty without one."""
+        """Format a metric of its row, as in `MAP@25 0.4442`: the first one for which higher is better, else the first."""
         names = sorted(self.metrics, key=lambda name: infer_direction(name) <= 0)
         return f"{names[0]} {self.metrics[names[0]]:.4f}" if names else ""
 
     def locate(self, store: Store) -> Path:
-        """Return the folder, in which the size of every file is checked; it is downloaded first from a bucket."""
+        """Return the folder of the model, after checking the sizes of its files. A bucket's files are downloaded."""
         return store.path(self.object, self.part)
 
     def write_code(self, store: Store) -> str:
-        """Return the line of Python that loads the model, or the command that fetches it if it is only in a bucket."""
+        """Return the Python line that loads the model, or the export command if the model is only in a bucket."""
         folder = store.local("objects", self.object, self.part)
         if not folder.is_dir():
             return f"ratchet export {self.name} DIR"
@@ -110,14 +110,14 @@ class RunModel:
 
 
 def list_models(store: Store, run: str = "") -> Iterator[RunModel]:
-    """Yield the models of the runs whose id begins with `run`, the newest run first, those with a row in its table."""
+    """Yield the models of the runs whose ids begin with `run`, newest run first (see `read_models`)."""
     for run_log in list_run_logs(store):
         if run_log.run_id.startswith(run):
             yield from read_models(store, run_log)
 
 
 def read_models(store: Store, run_log: RunLog) -> list[RunModel]:
-    """Return the models of a run that exist by now and have a row, in the order of its table."""
+    """Return the models that exist: first those with a row, in the order of the table, then other best models."""
     plan = run_log.read("plan.json") or {}
     best = {(found["step"], found["part"]): name for name, found in reversed(plan.get("best", {}).items())}
     places = [(row["model"]["step"], row["model"]["part"]) for row in plan.get("rows", ()) if row["model"]]
@@ -126,13 +126,13 @@ def read_models(store: Store, run_log: RunLog) -> list[RunModel]:
 
 
 def read_best(store: Store, run_log: RunLog) -> list[RunModel]:
-    """Return the models that a run ended with, as far as they exist."""
+    """Return the models that a run ended with, if they exist."""
     return [one for one in read_models(store, run_log) if one.best_as]
 
 
 def find_model(store: Store, name: str) -> RunModel:
-    """Return the model that a name means: of the runs whose ids begin so, the newest with a model in its table counts.
-    Raises InputError with the nearest known name if there is none."""
+    """Return the model of a name. If several run ids begin with the RUN in the name, the newest run with models counts.
+    Raises InputError, with the nearest known name, if there is no such model."""
     run, _, own = name.partition(":")
     runs = list(list_run_logs(store))
     if not (matching := [run_log for run_log in runs if run and run_log.run_id.startswith(run)]):
@@ -159,7 +159,7 @@ def find_model(store: Store, name: str) -> RunModel:
 
 
 def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, part: str) -> RunModel | None:
-    """Return what is in a folder of a step's result; None if it does not exist, or holds no model."""
+    """Return the model in the folder `part` of a step's result; None if there is none."""
     steps = {one["name"]: one for one in plan["steps"]}
     if step not in steps or not steps[step]["object"] or store.lookup(steps[step]["step_id"]) is None:
         return None
@@ -192,7 +192,7 @@ def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, par
 
 
 def find_base(steps: Mapping[str, Mapping[str, Any]], step: str) -> str:
-    """Return the name of the model that a chain of steps began with. steps: those of plan.json, by name."""
+    """Return the base model at the start of a chain of steps. steps: the steps of plan.json by name."""
     while True:
         base = dict(steps[step].get("inputs", ())).get("base", "")
         parent = base.partition("[")[0]
@@ -204,7 +204,7 @@ def find_base(steps: Mapping[str, Mapping[str, Any]], step: str) -> str:
 def _read_columns(
     store: Store, steps: Mapping[str, Mapping[str, Any]], columns: Mapping[str, list[list[str]]]
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the numbers of a row, and the digests of what they were measured on, by column."""
+    """Return the numbers of a row, and the digests of the data that they were measured on, both by column."""
     metrics, data = dict[str, float](), dict[str, str]()
 
     @cache  # the columns of a row share steps

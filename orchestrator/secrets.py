@@ -1,5 +1,5 @@
-"""Detection of secrets. They are refused in plans, results, reports, uploads and runtime environments, which many
-people can read. Jobs get their secrets from the role of the machine or from a file on it."""
+"""Detection of secrets. Settings, uploads and variables with secrets are refused, since many people can read plans,
+reports and Ray jobs. Jobs get their secrets from the role of the machine or from a file on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TEXT = re.compile(
     rb"|\bgh[pousr]_[A-Za-z0-9]{36,}\b|\bgithub_pat_[A-Za-z0-9_]{22,}\b|\bgl(?:pat|dt|rt|ptt|agent)-[A-Za-z0-9_-]{20,}"
     rb"|\bsk-[A-Za-z0-9_-]{32,}\b|\bxox[abprs]-[A-Za-z0-9-]{10,}|\bAIza[A-Za-z0-9_-]{35}\b|\bGOCSPX-[A-Za-z0-9_-]{20,}"
     rb"|\bnvapi-[A-Za-z0-9_-]{32,}|\bwandb_v1_[A-Za-z0-9_]{32,}|\bnpm_[A-Za-z0-9]{36}\b|\bpypi-[A-Za-z0-9_-]{50,}"
-    # A W&B key is 40 hexadecimal digits, as a commit of git is; only its name tells them apart.
+    # A W&B key has 40 hexadecimal digits, like a git commit; only the name before it tells them apart.
     rb"|(?i:(?:wandb|api)[\w.-]{0,12}key[\"']?\s*[:=]\s*[\"']?[0-9a-f]{40}\b)|//[^/\s:@]+:[^/\s:@${}<>]{3,}@[\w.-]+"
     rb'|"private_key_id"\s*:|client-key-data\s*:'
 )
@@ -26,15 +26,15 @@ _VARIABLE = re.compile(
 
 
 def is_secret_file(name: str) -> bool:
-    """Whether a file's name is typical of secrets."""
+    """Return whether a file name is typical of files with secrets."""
     return bool(_FILE.search(name))
 
 
 def is_secret_variable(name: str) -> bool:
-    """Whether an environment variable's name is typical of secrets. Paths of files (HF_TOKEN_PATH) are not."""
+    """Return whether the name of an environment variable is typical of secrets. HF_TOKEN_PATH, a path, is not."""
     return bool(_VARIABLE.search(name))
 
 
 def contains_secret(text: bytes | str) -> bool:
-    """Whether a text contains a key or token of a known form."""
+    """Return whether a text contains a key or token of a known form."""
     return bool(_TEXT.search(text.encode("utf-8", "replace") if isinstance(text, str) else text))

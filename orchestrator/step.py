@@ -1,10 +1,10 @@
-"""Steps and their connections: everything a recipe needs to describe its iterations. Nothing runs here.
+"""Steps and their connections, for recipes. Nothing is run here.
 
     mined = step("iter0/mine", mine.JOB, queries=data["train"], corpus=data["corpus"], window=(2, 200))
     tuned = step("iter0/finetune_embedder", finetune_embedder.JOB, base=base, mined=mined, epochs=3)
 
 Keywords are fields of the job's `Config` (literals) or of its `Inputs` (outputs of other steps, or a `Source`). A
-recipe returns a `Summary` with the rows of its final table. The steps that the table depends on are run.
+recipe returns a `Summary` with the rows of its final table. Only the steps on which the summary depends are run.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Step:
     inputs: Mapping[str, Reference]
     resources: Resources
     finished: str = ""
-    """The id of the finished step whose result this step has. Empty: the job computes it."""
+    """The id of a finished step whose result this step uses. Empty: the job computes the result."""
 
     def __getitem__(self, part: str) -> Output:
         """Return a folder of this step's artifact: `prepared["corpus"]`. Changes in other folders do not affect it.
 
         Raises RecipeError for a name that the job does not write."""
         where, known = f"step {self.name}", self.outputs
-        # A number: Python asks for step[0], step[1], ... where a list was expected.
+        # Python asks for step[0], step[1], ... if a step is given instead of a list of steps.
         require(isinstance(part, str), where, f"step[{part!r}]", "a name, or a list of steps")
         if known and not _matches(part, known):
             raise RecipeError(f"{locate_caller()}{where}: output '{part}' given; {expect_one_of(known, part)}")
@@ -60,7 +60,7 @@ class Step:
         return self.job.outputs(self.config) if callable(self.job.outputs) else self.job.outputs
 
     def place(self, machines: Sequence[Machine]) -> Resources:
-        """Return the resources of this step on these machines, with no more workers than it can feed."""
+        """Resolve the resources of this step for these machines, with at most `Job.max_workers` workers by default."""
         if self.job.single_process:
             return resolve_resources(replace(self.resources, workers=1, gpus=0.0), machines)
         asked = resolve_resources(self.resources, machines)
@@ -107,8 +107,8 @@ class Metric:
     step: Step
     name: str
     count: str = ""
-    """The metric that says of how many rows this one is the mean, for the title of the column. A step without such rows
-    reports neither; a column without any rows is left out."""
+    """Name of the metric with the number of rows that this metric averages over. The title of the column shows it. A
+    step without such rows reports neither metric; a column without any rows is left out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,11 +117,11 @@ class Row:
 
     label: str
     columns: Mapping[str, Metric | Sequence[Metric]]
-    """Title -> metric; several metrics: their mean and standard deviation, such as over folds."""
+    """Title -> metric, or several metrics, such as one per fold, of which the mean and standard deviation are shown."""
     steps: Sequence[Step] = ()
     """The steps whose total time the row shows."""
     model: Output | None = None
-    """The folder of the model, or of the adapter, whose metrics the row has, if the run makes it."""
+    """The folder of the model or adapter that the row evaluates, if the run makes it."""
 
     def __post_init__(self) -> None:
         require(isinstance(self.label, str), "Row: label", self.label, "a text")
@@ -135,27 +135,27 @@ class Row:
 
     @property
     def metrics(self) -> list[tuple[str, Metric]]:
-        """Each metric with the title of its column."""
+        """(title of the column, metric) of all metrics in the row."""
         cells = {title: [cell] if isinstance(cell, Metric) else cell for title, cell in self.columns.items()}
         return [(title, metric) for title, cell in cells.items() for metric in cell]
 
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """The result of a recipe: the rows of its final table, and through them all steps."""
+    """The result of a recipe: the rows of its final table, and further outputs. It determines which steps are run."""
 
     rows: Sequence[Row]
     goals: Sequence[Step] = field(default=())
-    """Further steps to run that no row depends on."""
+    """Further steps to run, on which no row depends."""
     unreached: Sequence[str] = ()
-    """Names of the steps that the recipe made and that no row or goal depends on. `recipe.build` fills it in."""
+    """Names of steps that the recipe made but the summary does not depend on; set by `recipe.build`. They do not run."""
     files: Mapping[str, Output] = field(default_factory=dict)
-    """Name -> a file of a step's output that is copied into the folder of the run, for the user to take."""
+    """Name -> a file of a step's output, which is copied into the folder of the run for the user."""
     results: Mapping[str, Output | Source] = field(default_factory=dict)
-    """Name -> what the command works on after the run. The first, such as an exported model, goes to `--out`."""
+    """Name -> an output that the command uses after the run. `--out` copies the first one, such as a model."""
     best: Mapping[str, Output] = field(default_factory=dict)
-    """Name -> the folder of a model that the run ends with, such as {"embedder": merged["model"]}: what a user takes.
-    The first one is meant where the run stands for its model."""
+    """Name -> the folder of a model that the run ends with, such as {"embedder": merged["model"]}. A run id without a
+    model name means the first one."""
 
     def __post_init__(self) -> None:
         require_items(self.rows, Row, "Summary: rows", "Row(label, columns)")
@@ -171,8 +171,8 @@ class Summary:
 
 
 def average(summaries: Sequence[Summary]) -> Summary:
-    """Return the table of repetitions, such as seeds or folds: the mean and the standard deviation of each number. The
-    files, models and results are those of the first."""
+    """Return the summary of repetitions, such as seeds or folds: the mean and standard deviation of each number. Files,
+    models and results are taken from the first repetition."""
     rows = []
     for same in zip(*(one.rows for one in summaries), strict=True):
         columns: dict[str, list[Metric]] = {title: [] for title in same[0].columns}
@@ -189,8 +189,8 @@ _names_made: ContextVar[tuple[str, list[str]] | None] = ContextVar("names_made",
 def step(name: str, job: Job, *, resources: Resources | None = None, **values: Any) -> Step:
     """Create a step called `name`, such as `iter0/mine`.
 
-    Raises RecipeError for an unknown keyword, a missing input, and a literal as an input or the reverse; InputError for
-    a setting of the wrong type or out of bounds.
+    Raises RecipeError for an unknown keyword, a missing input, a literal as an input, and an output as a setting, and
+    InputError for a setting of the wrong type or out of bounds.
     """
     require(isinstance(name, str), "step", name, "a name, such as 'iter0/mine'")
     require(bool(STEP_NAME.fullmatch(name)), "step", name, "letters, digits and . _ - = in parts between /")
@@ -222,7 +222,7 @@ def step(name: str, job: Job, *, resources: Resources | None = None, **values: A
 
 @contextmanager
 def record_names(prefix: str = "") -> Iterator[list[str]]:
-    """Yield a list that gets the name of each step that is made in the block. All names begin with the prefix."""
+    """Add a prefix to the names of all steps that are made in the block, and yield the list that collects them."""
     names: list[str] = []
     token = _names_made.set((prefix, names))
     try:
@@ -256,7 +256,7 @@ def reachable(goals: Sequence[Step]) -> list[Step]:
 
 
 def list_goals(summary: Summary) -> list[Step]:
-    """Return the steps that a summary names."""
+    """Return the steps that a summary refers to: rows, goals, files, models and results."""
     shown = [metric.step for row in summary.rows for _, metric in row.metrics]
     taken = [*summary.files.values(), *summary.best.values(), *(row.model for row in summary.rows if row.model)]
     taken += [one for one in summary.results.values() if isinstance(one, Output)]
@@ -265,7 +265,7 @@ def list_goals(summary: Summary) -> list[Step]:
 
 
 def describe_summary(summary: Summary) -> dict[str, Any]:
-    """Return the rows and the models of a summary as JSON values, for the plan of a run: by names of steps."""
+    """Return the rows and best models of a summary as JSON values for plan.json, with steps by name."""
 
     def locate(output: Output | None) -> dict[str, str | None] | None:
         return None if output is None else {"step": output.step.name, "part": output.part}
@@ -298,7 +298,7 @@ def _matches(name: str, known: Sequence[str]) -> bool:
 
 
 def check_resources(resources: Resources, where: str, job: Job) -> None:
-    """Raise RecipeError, beginning with `where`, for unused resources, wrong labels, and min_workers above workers."""
+    """Raise RecipeError, beginning with `where`, for unused resources, invalid labels, and min_workers > workers."""
     for name, value in vars(resources).items():
         if job.resources is not None and name not in job.resources and value != getattr(Resources(), name):
             raise RecipeError(
@@ -317,7 +317,7 @@ def check_resources(resources: Resources, where: str, job: Job) -> None:
 
 
 def check_metrics(steps: Sequence[Step], rows: Sequence[Row]) -> None:
-    """Raise RecipeError for a metric in a row that its step does not report. `steps`: with all settings applied."""
+    """Raise RecipeError if a row has a metric that its step does not report. steps: with all settings applied."""
     by_name = {step.name: step for step in steps}
     for row in rows:
         for title, metric in row.metrics:
@@ -325,7 +325,7 @@ def check_metrics(steps: Sequence[Step], rows: Sequence[Row]) -> None:
 
 
 def check_outputs(steps: Sequence[Step]) -> None:
-    """Raise RecipeError for an input that its step does not write. `steps`: with all settings applied."""
+    """Raise RecipeError if an input is an output that its step does not write. steps: with all settings applied."""
     known = {step.name: step.outputs for step in steps}
     for step in steps:
         for key, ref in step.references():

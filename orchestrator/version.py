@@ -1,3 +1,3 @@
-"""The version of Ratchet. Not in `ratchet/__init__.py`: that is part of the code digest of every job."""
+"""The version of Ratchet. It is not in `ratchet/__init__.py`, which is part of the fingerprint of every job."""
 
 VERSION = "0.2.0"

@@ -79,11 +79,11 @@ class Settings:
     steps: Sequence[tuple[str, str, str]] = ()
     """(pattern, field, text) for steps."""
     seeds: int = 1
-    """Seeds that the recipe is run with, from its parameter `seed` on. The table has their means."""
+    """Number of seeds, from the recipe's parameter `seed` on. The table shows the means over seeds."""
 
     @classmethod
     def read(cls, lines: Sequence[str], seeds: int = 1) -> Settings:
-        """Parse lines. Raises RecipeError for one that is not `name=value` or `steps.field=value`."""
+        """Parse lines. Raises RecipeError for a secret, and for a line other than `name=value` or `steps.field=value`."""
         parameters: dict[str, str] = {}
         steps: list[tuple[str, str, str]] = []
         for line in lines:
@@ -106,18 +106,18 @@ class Settings:
 
 
 def find_settings(name: str) -> Path:
-    """Return the path of a file of settings; `published/NAME` is one that comes with Ratchet."""
+    """Return the path of a settings file. `published/NAME` is a settings file that comes with Ratchet."""
     own = Path(ratchet.__file__).parent / "recipes" / f"{name}.yaml"
     return own if own.is_file() else Path(name)
 
 
 def read_settings(path: Path) -> list[str]:
-    """Return a YAML file of `name: value` as `name=value` lines. Raises RecipeError with file and line."""
+    """Read a YAML file of `name: value` lines as `name=value` lines. Raises RecipeError with file and line."""
     return [f"{name}={value}" for name, value, _ in read_lines(path)]
 
 
 def read_lines(path: Path) -> list[tuple[str, str, str]]:
-    """Return (name, value, file and line) of each line of a YAML file of settings. Values are not converted."""
+    """Return (name, value, `file:line`) of each setting in a YAML file. Values remain texts."""
     try:
         node = yaml.compose(read_text(path, RecipeError, MAX_SETTINGS_BYTES), Loader=yaml.BaseLoader)
     except yaml.YAMLError as error:
@@ -145,7 +145,7 @@ def read_lines(path: Path) -> list[tuple[str, str, str]]:
 
 
 def _flatten(pairs: Iterable[tuple[yaml.Node, yaml.Node]]) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-    """Yield the settings in `mine: {num_negatives: 15}` as `mine.num_negatives: 15`, and others as they are."""
+    """Yield `mine: {num_negatives: 15}` as `mine.num_negatives: 15`, and plain settings unchanged."""
     for key, value in pairs:
         for inner, own in value.value if isinstance(value, yaml.MappingNode) else ():
             yield type(inner)(inner.tag, f"{key.value}.{inner.value}", inner.start_mark), own
@@ -160,13 +160,13 @@ def names() -> list[str]:
 
 
 def job_names() -> list[str]:
-    """Return `jobs/NAME` of the jobs that come with Ratchet, each of which is a recipe of one step."""
+    """Return the names `jobs/NAME` of Ratchet's jobs. Each job is also a recipe of one step."""
     return [f"jobs/{name}" for name in single_job.list_jobs()]
 
 
 def find(name: str) -> Recipe:
-    """Find a recipe by name, by the name of a job as in `jobs/mine`, or by the path of a file that has a function of
-    the file's name or a `JOB`."""
+    """Find a recipe by its name, by the name of a job (`jobs/mine`), or by the path of a Python file. The file must
+    define a function with the name of the file, or a `JOB`."""
     if name.startswith("jobs/") and name in job_names():
         job = name.removeprefix("jobs/")
         return Recipe(job, single_job.make_recipe(single_job.load_job(single_job.list_jobs()[job])))
@@ -213,8 +213,8 @@ def find(name: str) -> Recipe:
 def build(recipe: Recipe, settings: Settings, store: Store | None = None) -> tuple[list[Step], Summary, dict[str, Any]]:
     """Return the recipe's steps with all settings applied (parents before children), its summary and its parameters.
 
-    store: has the finished runs that the recipe may use. Raises RecipeError for an unknown name (with the nearest known
-    one) and for a value of the wrong type.
+    store: the store with finished runs that the recipe may use. Raises RecipeError for an unknown name, with the
+    nearest known name, and for a value of the wrong type.
     """
     parameters = _parameters(recipe, settings.parameters)
     summaries, made = [], list[str]()
@@ -240,7 +240,7 @@ def build(recipe: Recipe, settings: Settings, store: Store | None = None) -> tup
 
 
 def _check_job_names(steps: Sequence[Step]) -> None:
-    """Raise RecipeError if two different jobs have one name: `--set` and the fingerprints could not tell them apart."""
+    """Raise RecipeError if two different jobs have one name, since `--set` and fingerprints could not separate them."""
     jobs: dict[str, Any] = {}
     built_in = single_job.list_jobs()
     for s in steps:
@@ -256,13 +256,13 @@ def _check_job_names(steps: Sequence[Step]) -> None:
 
 
 def list_modules(recipe: Recipe, steps: Iterable[Step]) -> list[str]:
-    """Return the modules that the processes of a run import: the recipe's and those of its jobs."""
+    """Return the modules of a recipe and of its jobs, which the processes of a run import."""
     return list(dict.fromkeys([recipe.module, *(module for step in steps for module in step.job.modules)]))
 
 
 def match_steps(steps: Sequence[Step], pattern: str) -> list[Step]:
-    """Return the steps that the left side of `--set pattern.field=value` selects, by step name or job name. Of several
-    seeds, a step's name selects those of all."""
+    """Return the steps that the pattern in `--set pattern.field=value` selects, by step name or job name. With several
+    seeds, a step name without its seed selects the step of every seed."""
     names = [(s, (s.name, re.sub(r"^seed\d+/", "", s.name))) for s in steps]
     return [s for s, own in names if s.job.name == pattern or any(fnmatch.fnmatchcase(n, pattern) for n in own)]
 
@@ -304,7 +304,7 @@ def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
         raise RecipeError(
             f"{line}: no step matches '{pattern}'; `ratchet plan` lists the steps{suggest(pattern, known)}"
         )
-    if name in {f.name for f in fields(Resources)}:  # a pattern holds for the steps that use the resource
+    if name in {f.name for f in fields(Resources)}:  # a resource is set for those steps only that use it
         matched = [s for s in matched if s.job.resources is None or name in s.job.resources] or matched
     changed: dict[str, Step] = {}
     for s in matched:
@@ -321,15 +321,15 @@ def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
 
 
 def apply_setting(step: Step, line: str) -> Step:
-    """Return a step with a setting or resource `name=value`. Raises RecipeError."""
+    """Return a copy of a step with a setting or resource, given as `name=value`. Raises RecipeError."""
     name, _, text = line.partition("=")
     return _apply([step], step.name, name, text)[0]
 
 
 def make_example_steps(found: Recipe) -> list[Step]:
-    """Return the steps of a recipe with its defaults; an existing folder stands for each required parameter.
+    """Return the steps of a recipe with its defaults, and with the working directory for each required parameter.
 
-    Models are looked up on this machine only. Empty if the recipe cannot be built.
+    The Hugging Face hub is not accessed. Returns an empty list if the recipe cannot be built so.
     """
     before = os.environ.get("HF_HUB_OFFLINE", "")
     os.environ["HF_HUB_OFFLINE"] = "1"

@@ -18,12 +18,12 @@ from ratchet.orchestrator.job_interface.settings import field_docs
 from ratchet.orchestrator.step import Output, Summary, step
 
 MODELS = {"model", "models", "base", "student"}
-"""Inputs that are models: folders, hub ids, or models of runs. The others are files and folders."""
+"""Input fields that take models: folders, hub ids, or models of runs. Other inputs are files and folders."""
 
 
 @cache
 def list_jobs() -> dict[str, str]:
-    """Return job -> the dotted name of the module that declares it: the modules of `jobs` with a `JOB`."""
+    """Return job name -> dotted name of the module that declares it. These are the modules in `jobs` with a `JOB`."""
     paths = sorted(Path(ratchet.__file__).parent.glob("jobs/*/*.py"))
     found = {path.stem: path for path in paths if "\nJOB = " in path.read_text(encoding="utf-8")}
     return {name: f"ratchet.jobs.{path.parent.name}.{name}" for name, path in found.items()}
@@ -36,7 +36,7 @@ def load_job(module: str) -> Job:
 
 
 def make_recipe(job: Job) -> Callable[..., Summary]:
-    """Return the recipe: a function with a keyword parameter for each input and each setting of the job."""
+    """Return a recipe for a job: a function with a keyword parameter for each input and each setting of the job."""
 
     def run_job(**given: Any) -> Summary:
         values = {name: _find_inputs(name, given[name]) if name in inputs else given[name] for name in given}
@@ -64,11 +64,11 @@ def make_recipe(job: Job) -> Callable[..., Summary]:
 
 
 def _find_inputs(name: str, given: Any) -> Any:
-    """Return the inputs that a user names; None and empty tuples as they are."""
+    """Return the input, or tuple of inputs, that a user names; None and empty tuples unchanged."""
     if isinstance(given, tuple):
         return tuple(_find_inputs(name, one) for one in given)
     if not given:
         return given
-    # The module imports jobs, which the orchestrator does not.
+    # Imported by name: the module imports jobs, and the orchestrator must not import jobs.
     models = importlib.import_module("ratchet.recipes.parts.models")
     return models.find_model(given) if name in MODELS else Source.find(given, name)

@@ -1,10 +1,10 @@
 """Garbage collection in a bucket. Objects there cannot be renamed, so they are removed in two phases.
 
 A step that no kept run names is *withdrawn*: a new attempt with this end is created exclusively. From then on, runs
-compute the step again; a run that found the result before has the grace period to download it. A later
-collection removes an object, its manifest first, if no step has pointed to it within the grace period. It also removes
-the keys of steps that were withdrawn, or had no result, before the grace period. Objects are announced before the last
-check that no step points to them (see `announcement`).
+compute the step again; a run that found the result before has the grace period to download it. A later collection
+removes an object, its manifest first, if no step has pointed to it within the grace period. It also removes the keys of
+steps that were withdrawn, or had no result, before the grace period. Objects are announced before the last check that
+no step points to them (see `announcement`).
 """
 
 from __future__ import annotations
