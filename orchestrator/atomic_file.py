@@ -49,8 +49,7 @@ def create(path: Path, content: bytes) -> bool:
 def append_json(path: Path, value: Mapping[str, Any], *, durable: bool = False) -> None:
     """Append a line of JSON in one write, so that lines of several processes never mix.
 
-    durable: sync the file. If false, a power loss may cut off the end of the file. If the last line was cut off
-    earlier, a line break is added first.
+    durable: sync the file. If false, a power loss may cut off its end. A cut-off last line first gets a line break.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:

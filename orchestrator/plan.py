@@ -101,8 +101,7 @@ class Plan:
         self.results[name] = Result(planned.result.get("metrics", {}))
 
     def _load_manifest(self, commit: Commit) -> Manifest | None:
-        """Return the manifest, if all files exist with the right size. Their content is checked when a step reads them,
-        and here already if `repair`."""
+        """Return the manifest, after checking the files' sizes (in a folder) or contents (`repair`); None: withdrawn."""
         if self.store.backend.downloads and not self.repair:
             return self.store.manifest(commit.manifest)
         try:

@@ -87,7 +87,7 @@ class RunModel:
         return f"{self.run_id}:{own}"
 
     def format_metric(self) -> str:
-        """Format a metric of its row, as in `MAP@25 0.4442`: the first one for which higher is better, else the first."""
+        """Format a metric of its row (`MAP@25 0.4442`): the first for which higher is better, else the first."""
         names = sorted(self.metrics, key=lambda name: infer_direction(name) <= 0)
         return f"{names[0]} {self.metrics[names[0]]:.4f}" if names else ""
 

@@ -148,7 +148,7 @@ class Summary:
     goals: Sequence[Step] = field(default=())
     """Further steps to run, on which no row depends."""
     unreached: Sequence[str] = ()
-    """Names of steps that the recipe made but the summary does not depend on; set by `recipe.build`. They do not run."""
+    """Steps that the recipe made but the summary does not depend on; set by `recipe.build`. They do not run."""
     files: Mapping[str, Output] = field(default_factory=dict)
     """Name -> a file of a step's output, which is copied into the folder of the run for the user."""
     results: Mapping[str, Output | Source] = field(default_factory=dict)

@@ -83,7 +83,7 @@ class Settings:
 
     @classmethod
     def read(cls, lines: Sequence[str], seeds: int = 1) -> Settings:
-        """Parse lines. Raises RecipeError for a secret, and for a line other than `name=value` or `steps.field=value`."""
+        """Parse lines. Raises RecipeError for secrets, and for lines other than `name=value` or `steps.field=value`."""
         parameters: dict[str, str] = {}
         steps: list[tuple[str, str, str]] = []
         for line in lines:

@@ -88,8 +88,7 @@ class Bucket(Backend):
     def create(self, key: str, value: bytes) -> bool:
         """Create a small object. Returns False if it exists already.
 
-        No two values may be equal: if the answer is lost, a stored value equal to `value` proves that the request
-        succeeded.
+        No two values may be equal: if an answer is lost, a stored value equal to `value` shows that the request worked.
         """
         for tries in range(TRIES):
             try:
