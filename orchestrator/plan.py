@@ -101,7 +101,7 @@ class Plan:
         self.results[name] = Result(planned.result.get("metrics", {}))
 
     def _load_manifest(self, commit: Commit) -> Manifest | None:
-        """Return the manifest, after checking the files' sizes (in a folder) or contents (`repair`); None: withdrawn."""
+        """Return the manifest, after checking the files' sizes (not in a bucket) or, if `repair`, their contents."""
         if self.store.backend.downloads and not self.repair:
             return self.store.manifest(commit.manifest)
         try:

@@ -1,1 +1,1 @@
-"""Execution of a plan: Ray, scheduling, leases to commits, retries, submission to a cluster."""
+"""Execution of a plan: Ray, scheduling, leases, commits, retries, and submission to a cluster."""

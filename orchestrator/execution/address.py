@@ -1,4 +1,4 @@
-"""Addresses of clusters, checked before Ray uses them: Ray tries a wrong one for minutes, or ends the process."""
+"""Checks of cluster addresses before Ray uses them. With a wrong address, Ray waits for minutes or ends the process."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from urllib.parse import urlsplit
 from ratchet.errors import InputError
 
 TIMEOUT = 5.0
-"""Seconds to look up a host and connect to it, and seconds to wait for its first bytes."""
+"""Timeout in seconds, once for looking up a host and connecting to it, and again for its first bytes."""
 
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
-"""The first bytes of an HTTP/2 connection, as of gRPC, with empty settings. The answer begins with settings too."""
+"""The first bytes of an HTTP/2 (gRPC) connection, with empty settings. A gRPC server answers with its settings."""
 
 
 def check_cluster_address(address: str | None) -> None:
-    """Raise InputError if no cluster answers at the address that `run` or `sweep` is given.
+    """Raise InputError if no Ray cluster answers at the address that `run` or `sweep` is given.
 
-    None, `local` and `auto` are left to Ray. address: host:port of Ray's head.
+    address: host:port of Ray's head node. None, `local` and `auto` are not checked.
     """
     if address is None or address in ("local", "auto"):
         return
@@ -48,7 +48,7 @@ def check_cluster_address(address: str | None) -> None:
 
 
 def check_dashboard_address(address: str | None) -> None:
-    """Raise InputError if nothing answers at the address that `submit` is given. None is left to Ray."""
+    """Raise InputError if nothing answers at the address that `submit` is given. None and `auto` are not checked."""
     if address is None or address == "auto":
         return
     expected = "expected the address of a cluster's dashboard, such as http://127.0.0.1:8265"
@@ -73,7 +73,7 @@ def _split(text: str, expected: str, address: str = "") -> tuple[str, int]:
 
 
 def _connect(address: str, host: str, port: int, expected: str) -> socket.socket:
-    """Connect to a server. In a thread: looking up a host has no time-out of its own."""
+    """Connect to a server, in a thread, since looking up a host has no timeout."""
     found: list[socket.socket | OSError | UnicodeError] = []
 
     def connect() -> None:

@@ -1,7 +1,7 @@
 """The Ray cluster of a run, started only when a step has to run.
 
-A step is one Ray task that reserves no CPUs: the workers that it starts reserve the CPUs and GPUs. A job of a single
-process reserves what it needs itself, and so does a map over shards with one worker.
+A step is one Ray task that reserves no CPUs; the workers that it starts reserve the CPUs and GPUs. The task reserves
+them itself if the process of the step does all the work: a single-process job, or a map over shards with one worker.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ QUIET = {
     "TOKENIZERS_PARALLELISM": "true",
     "PYTHONWARNINGS": "ignore",
 }
-"""Environment variables that silence logs of libraries. Variables that are set already are kept."""
+"""Environment variables that silence libraries' logs, unless the variable is set already."""
 
 PATIENCE = 10.0
-"""Seconds that a stopped step has to end by itself."""
+"""Seconds that a stopped step has to end by itself before it is killed."""
 
 
 class Cluster:
-    """The cluster at `address` (default: RAY_ADDRESS, or the cluster of the Ray job), else Ray on this machine."""
+    """The Ray cluster at `address` (default: RAY_ADDRESS, which Ray sets in its jobs), else Ray on this machine."""
 
     def __init__(self, address: str | None = None, modules: Iterable[str] = ()) -> None:
-        """modules: modules outside Ratchet that the processes of the cluster import, as the recipe's."""
+        """modules: modules outside Ratchet, such as the recipe, that the processes of the cluster import."""
         self.address = address or os.environ.get("RAY_ADDRESS")
         self.modules = modules
         self.snapshot = ""
@@ -59,8 +59,8 @@ class Cluster:
         self.progress_actor: Any = None
 
     def start(self) -> None:
-        """Connect to Ray or start it. Takes seconds; may be called again. Raises InputError if the cluster at the
-        address does not answer, or is of another version."""
+        """Connect to Ray or start it, which takes seconds; later calls do nothing. Raises InputError if the cluster at
+        the address does not answer, or has other versions of Ray or Python."""
         if self.started:
             return
         if not ray.is_initialized():
@@ -69,9 +69,9 @@ class Cluster:
             os.environ.setdefault(key, value)
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if not self.address:
-            # Ignore other Ray clusters on this machine. The dashboard costs seconds, and this Ray ends with the driver.
-            # No processes in advance, which would lack the snapshot. Where a step holds all CPUs, two idle ones stay,
-            # one that has used a GPU and one that has not: imports take seconds.
+            # No dashboard: it takes seconds to start, and this Ray ends with the driver. No processes in advance: they
+            # would lack the snapshot. Two idle processes may stay, since imports take seconds: one that has used a GPU
+            # and one that has not.
             system = {"prestart_worker_first_driver": False, "num_workers_soft_limit": 2}
             options |= {"include_dashboard": False, "num_cpus": count_cpus(), "_system_config": system}
         self.owns_ray = not ray.is_initialized()  # a trial runs in the Ray of its sweep
@@ -93,18 +93,18 @@ class Cluster:
         self.started = True
 
     def _init_ray(self, **options: Any) -> None:
-        """Connect to Ray or start it. Ray gives its own processes 30 seconds, which a busy machine may not keep."""
+        """Connect to Ray or start it. Retries twice if Ray's processes take over 30 seconds, as on a busy machine."""
         for last in (False, False, True):
             try:
                 ray.init(address=self.address or "local", **options)
                 return
-            except Exception as error:  # Ray has no class for it
+            except Exception as error:  # Ray has no exception class for this timeout
                 if last or "timed out during startup" not in str(error):
                     raise
 
     @property
     def is_external(self) -> bool:
-        """Whether machines come and go without Ratchet knowing the maximum (an address and no RATCHET_CLUSTER)."""
+        """Whether the maximum number of machines is unknown: a cluster with an address but no RATCHET_CLUSTER."""
         return bool(self.address) and self.file_machines is None
 
     @cached_property
@@ -112,16 +112,16 @@ class Cluster:
         return read_machines()
 
     def machines(self) -> list[placement.Machine]:
-        """Return the maximum machines of the autoscaler (if RATCHET_CLUSTER is set), else the current ones."""
+        """Return the most machines that the autoscaler may start (if RATCHET_CLUSTER is set), else the current ones."""
         return placement.list_machines() if self.file_machines is None else self.file_machines
 
     def maximum(self) -> Demand:
-        """Return the CPUs and GPUs of all machines."""
+        """Return the CPUs and GPUs of all `machines` together."""
         machines = self.machines()
         return Demand(sum(m.cpus * m.count for m in machines), sum(m.gpus * m.count for m in machines))
 
     def place(self, step: Step) -> Resources:
-        """Resolve the resources of a step, with as many workers as fit. Raises InputError if it can never fit."""
+        """Resolve the resources of a step, with as many workers as fit. Raises InputError if too few fit."""
         machines = self.machines()
         asked = step.place(machines)
         if (workers := placement.choose_workers(machines, asked)) == 0:
@@ -141,21 +141,21 @@ class Cluster:
     ) -> Result:
         """Run a step on the cluster and wait for its result.
 
-        Raises InputError if a machine has other libraries than `code`, the error that the job raised, an error of
-        ray.exceptions for a lost worker, and Interrupted once `stopping` is set (the step's processes end first).
+        Raises InputError if a machine's library versions differ from `code`, the error that the job raised, an error of
+        ray.exceptions for a lost worker, and Interrupted when `stopping` is set, after the step's processes have ended.
         """
         required = RequiredCode(self.snapshot, code.libraries)
         alone = context.resources.workers == 1 and context.resources.min_workers is None
         holds = job.single_process or bool(alone and job.is_worker and job.is_worker(config))
         progress = ProgressReporter(self.progress_actor, context.step)
         context = replace(context, code=required, progress=progress, holds_resources=holds)
-        # Outside the placement group of a trial, which has no resources for what the step starts.
+        # Not in the placement group of a sweep's trial, which has no resources for the processes of a step.
         free = PlacementGroupSchedulingStrategy(placement_group=None)  # type: ignore[arg-type]
         options: dict[str, Any] = {"num_cpus": 0}
         if holds:
             asked = context.resources
             options = {"num_cpus": asked.cpus, "num_gpus": asked.gpus, **placement.make_ray_options(asked)}
-        # A process keeps the first GPU that it used. Where there are several, the next step may be given another one.
+        # A process keeps the first GPU that it used. With several GPUs, it ends, as the next step may get another GPU.
         ends = bool(options.get("num_gpus")) and any(machine.gpus > 1 for machine in self.machines())
         process = ray.remote(max_retries=0, max_calls=int(ends))(run_job)
         task = process.options(name=context.step, scheduling_strategy=free, **options)
@@ -163,7 +163,7 @@ class Cluster:
         try:
             while not ray.wait([running], timeout=0.5)[0]:
                 if stopping.is_set():
-                    # First as ctrl-C does, so that Ray Train can end its workers and release their resources.
+                    # First interrupt it as ctrl-C does, so that Ray Train ends its workers and frees their resources.
                     ray.cancel(running)
                     if not ray.wait([running], timeout=PATIENCE)[0]:
                         ray.cancel(running, force=True)
@@ -175,7 +175,7 @@ class Cluster:
             raise cause from None
 
     def take_progress(self) -> dict[str, Progress]:
-        """Return the latest progress of each step since the last call. Raises TransientError if Ray has ended."""
+        """Return step name -> latest progress since the last call. Raises TransientError if Ray has ended."""
         if not self.started:
             return {}
         try:
@@ -198,7 +198,7 @@ class Cluster:
 
 
 def _name_settings(step: Step) -> str:
-    """Return the settings of a step's resources that were given, as after `--set`; workers where none was."""
+    """Return the given resources of a step as `--set` options, joined by `or`; `workers` if none is given."""
     names = ("workers", "cpus", "gpus", "memory", "accelerator", "labels")
     given = [name for name in names if getattr(step.resources, name) != getattr(Resources(), name)]
     return " or ".join(f"--set {step.job.name}.{name}=..." for name in given or ["workers"])

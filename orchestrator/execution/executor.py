@@ -1,4 +1,4 @@
-"""Execution of single steps, from lease to commit. Runs in threads of the driver; jobs run on the cluster."""
+"""Execution of single steps, from lease to commit, in threads of the driver. The jobs run on the cluster."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from ratchet.orchestrator.store import Commit
 from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases, find_failed_attempts
 
 POLL = 1.0
-"""Seconds between checks of a step that another driver executes."""
+"""Seconds between checks of a step that another driver runs."""
 
 MAX_PLACES = 3
-"""Places in the user's code that the message of a failed step names, the innermost last."""
+"""Maximum number of places in the user's code that the message of a failed step names, the innermost last."""
 
 _IN_USERS_CODE = re.compile(r'File "[^"\n]*/working_dir_files/[^/"\n]+/(?!ratchet/)([^"\n]+)", line (\d+), in (\S+)')
-"""A frame of a worker's traceback: in the snapshot of the run, and not in Ratchet."""
+"""Pattern of a frame in a worker's traceback that is in the user's code: in the run's snapshot, outside Ratchet."""
 
 PERMANENT_IN_RAY = {"RuntimeEnvSetupError", "TaskCancelledError", "TaskUnschedulableError", "ActorUnschedulableError"}
-"""Names of Ray errors that a retry does not help against."""
+"""Names of Ray's exceptions after which a retry cannot succeed."""
 
 LIBRARIES = ("ray", "torch", "transformers", "peft", "deepspeed", "pyarrow")
-"""Recorded with each result. Not part of the fingerprint."""
+"""Libraries whose versions are recorded with each result. This record is not part of the fingerprint."""
 
 
 @dataclass(eq=False)
@@ -52,9 +52,9 @@ class Executor:
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def execute(self, name: str) -> Commit:
-        """Execute a step, or wait until the driver that executes it has a result. Retries after transient errors.
+        """Run a step and return its commit, or wait for the driver that runs it. Retries after transient errors.
 
-        Raises the error of the job if it is permanent, and Interrupted when the run is stopped.
+        Raises the error of the job if it is permanent or no retries are left, and Interrupted when the run is stopped.
         """
         retries, tries = self.plan.steps[name].step.resources.retries, 1
         while True:
@@ -69,7 +69,7 @@ class Executor:
                     raise Interrupted(f"step {name}: stopped; give the same command again to resume") from None
                 if isinstance(error, LeaseLost) or not failed:
                     # Another driver took the step over while this process was suspended, and may have removed its
-                    # output. This counts as no try: the result of that driver is used.
+                    # output. This does not count as a try: the result of the other driver is used.
                     self.run_log.event("lease_lost", name, reason=describe(error))
                     continue
                 if not is_transient(error) or tries > retries:
@@ -90,7 +90,7 @@ class Executor:
                 tries += 1
 
     def _acquired(self, name: str) -> Lease | Commit:
-        """Wait for the lease. Returns the commit if another driver finishes the step first."""
+        """Wait for the lease of a step and return it, or the commit if another driver finishes the step first."""
         said = ""
         while not self.stopping.is_set():
             lease = self.leases.acquire(self.plan.steps[name].step_id)
@@ -155,9 +155,9 @@ class Executor:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether a retry may succeed: after a lost worker, actor or node, a failed connection or a time-out.
+    """Return whether a retry may succeed: after a lost worker, actor or node, a failed connection, or a timeout.
 
-    Everything that a job raises itself (a bad value, a full disk, a bug) is permanent.
+    Other errors that a job raises (wrong input, a full disk, a bug) are permanent.
     """
     if isinstance(error, RatchetError):
         return isinstance(error, TransientError)
@@ -171,7 +171,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def describe_failure(error: BaseException) -> str:
-    """Return the message of an error of a job, after the places in the user's code that it comes from."""
+    """Return the message of a job's error, preceded by the places in the user's code that it comes from."""
     if isinstance(error, RatchetError):
         return describe(error)
     places = _IN_USERS_CODE.findall(getattr(error, "remote_traceback", ""))[-MAX_PLACES:]

@@ -1,10 +1,10 @@
 """Notifications of a run: JSON that is posted to a URL when a step fails and when the run ends.
 
-    event      step_failed, run_ended, or run_failed (the run ended by an error of its own, or could not start)
-    text       a sentence that says it, which chat services such as Slack and Mattermost show
+    event      step_failed, run_ended, or run_failed (an error outside a step ended the run, or it could not start)
+    text       the event as a sentence, which chat services such as Slack and Mattermost show
     recipe, run, store, host, command, time (seconds since 1970)
-    step, reason                            of step_failed; run_failed has a reason
-    status, seconds, failures, numbers, report      of run_ended
+    step, reason                                    step_failed only; run_failed has a reason too
+    status, seconds, failures, numbers, report      run_ended only
 
 A URL that does not answer is reported on the standard error. It delays the end of the command by half a minute at most.
 """
@@ -26,14 +26,14 @@ from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.reporting.formatting import format_duration
 
 TRIES, TIMEOUT, PAUSE = 3, 10.0, 1.0
-"""Attempts to post a notification, the seconds of one, and those between two."""
+"""Attempts to post a notification, timeout of an attempt in seconds, and pause between attempts in seconds."""
 
 
 class Notifier:
     """Context manager that posts the notifications of one run. Without a URL it does nothing."""
 
     def __init__(self, url: str | None, **about: Any) -> None:
-        """about: what every notification says: `recipe`, `run`, `store`, `command`."""
+        """about: the fields of every notification: `recipe`, `run`, `store`, `command`."""
         self.url = url or ""
         if self.url and not self.url.startswith(("http://", "https://")):
             raise InputError(

@@ -1,4 +1,4 @@
-"""The progress of a run for those who watch it from elsewhere: a file in its folder (`ratchet status --follow`), and
+"""The progress of a run for other processes: a file in the folder of the run, for `ratchet status --follow`, and
 Prometheus metrics through the exporter of the Ray cluster."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ProgressExport:
         running = {step: one for step, one in self.latest.items() if status[step] is Status.RUNNING}
         self._set_gauges(status, running, now)
         content = json.dumps({step: asdict(one) for step, one in running.items()}).encode()
-        with suppress(OSError):  # of a full disk, which the step reports that needs the space
+        with suppress(OSError):  # a full disk is reported by the steps that write to it
             replace(self.run_log.folder / PROGRESS, content, durable=False)
         if now - self.uploaded >= UPLOAD_INTERVAL:
             self.uploaded = now
@@ -78,6 +78,6 @@ class ProgressExport:
                 self.number.set(value, {**tags, "name": name})
             before, last = self.rates.get(step, (now, one))
             self.rates[step] = now, one
-            # Another unit or total is another kind of work, which begins at 0.
+            # A new unit or total means a new kind of work, which begins at 0.
             start = last.done if (last.unit, last.total) == (one.unit, one.total) and last.done <= one.done else 0.0
             self.rate.set((one.done - start) / (now - before) if now > before else 0.0, by_unit)

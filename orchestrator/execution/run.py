@@ -1,7 +1,7 @@
 """Runs: execute the steps of a plan.
 
-The loop makes no decisions itself: `schedule` says what to start and what to skip, `executor` executes single steps and
-`store` keeps their results. A run may be killed at any point; the same command resumes it.
+The loop makes no decisions: `schedule` chooses the steps to start and to skip, `executor` runs each step, and `store`
+keeps the results. A run may be killed at any point; the same command resumes it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ TICK = 0.3
 """Seconds between updates of the steps' progress."""
 
 MACHINES_TIMEOUT = 60.0
-"""Time to wait for the machines of a cluster that has just been started or has just lost some."""
+"""Seconds to wait for machines of an external cluster, which may be starting or may have lost machines."""
 
 MAX_STEPS_AT_ONCE = 64
-"""Threads that wait for steps. What actually runs is limited by the resources of the cluster."""
+"""Maximum number of threads, one per step. The resources of the cluster limit which steps actually run."""
 
 
 @dataclass(eq=False)
@@ -57,7 +57,7 @@ class Run:
     run_log: RunLog
     view: RunListener
     stop: threading.Event = field(default_factory=threading.Event)
-    """Set by another thread to end the run as ctrl-C does."""
+    """Another thread sets it to interrupt the run like ctrl-C."""
     notifier: Notifier = field(default_factory=lambda: Notifier(None))
     demand: dict[str, Demand] = field(init=False, default_factory=dict)
     failures: dict[str, str] = field(init=False, default_factory=dict)
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def word(self) -> str:
-        """How the run ended."""
+        """How the run ended: finished, failed or interrupted."""
         return "interrupted" if self.interrupted else "failed" if self.failures else "finished"
 
     def execute(self) -> None:
@@ -117,7 +117,7 @@ class Run:
             export.update(self.status, latest)
 
     def _record_end(self, name: str, future: Future[Commit]) -> None:
-        """Record the end of a step: its result, or why there is none."""
+        """Record the end of a step: its result or its error."""
         try:
             commit = future.result()
         except Interrupted:
@@ -145,7 +145,7 @@ class Run:
         self.write_plan()
 
     def _select_metrics(self, name: str) -> dict[str, float]:
-        """Return the metrics of a step: those in the recipe's table, else all."""
+        """Return the metrics of a step to show: those in the recipe's table, or all if none is in it."""
         columns = [metric for row in self.summary.rows for _, metric in row.metrics]
         shown = {metric.name for metric in columns if metric.step.name == name}
         return {k: v for k, v in self.plan.steps[name].numbers.items() if not shown or k in shown}
@@ -173,12 +173,12 @@ class Run:
                 placed = self._place(planned.step, until)
                 workers, gpus = placed.workers or 1, placed.gpus or 0.0
                 self.demand[name] = Demand(workers * (placed.cpus or 0.0), workers * gpus)
-                # A retry needs GPUs too, where the cluster has lost them by then.
+                # A retry needs GPUs too, even if the cluster has lost its GPUs by then.
                 resources = replace(planned.step.resources, gpus=gpus or planned.step.resources.gpus)
                 planned.step = replace(planned.step, resources=resources)
 
     def _place(self, step: Step, until: float) -> Resources:
-        """Place a step on the cluster. An external cluster has time until then to add machines."""
+        """Resolve the resources of a step. until: time.monotonic() up to which to wait for more machines."""
         announced = False
         while True:
             try:
@@ -193,18 +193,18 @@ class Run:
                     raise KeyboardInterrupt from None
 
     def copy_files(self) -> None:
-        """Copy the files of the summary whose steps are done into the folder of the run."""
+        """Copy `Summary.files` into the folder of the run, as far as their steps are done."""
         for name, output in self.summary.files.items():
             if source := self.plan.path_of(output, verified=False):
                 atomic_file.replace(self.run_log.folder / name, source.read_bytes())
 
     def locate_results(self) -> dict[str, Path]:
-        """Return the paths of the summary's results; empty if a step is not done."""
+        """Return the verified paths of `Summary.results`; empty if one of their steps is not done."""
         found = {name: self.plan.path_of(ref, verified=True) for name, ref in self.summary.results.items()}
         return {} if None in found.values() else found
 
     def copy_result(self, target: Path) -> None:
-        """Copy the first result of the summary, if it is there, to a folder that does not exist yet, as a whole."""
+        """Copy the first result of the summary, if it exists, to a new folder, which appears only when complete."""
         if (source := next(iter(self.locate_results().values()), None)) is None:
             return
         unfinished = target.with_name(f".{target.name}.{os.getpid()}")
@@ -233,7 +233,7 @@ class Run:
             for name, planned in self.plan.steps.items()
         ]
         self.run_log.write("plan.json", {"recipe": self.recipe.name, "steps": steps, **describe_summary(self.summary)})
-        # Retried after the next step and at the end of the run, where it is an error.
+        # An upload that fails is retried after the next step; at the end of the run, a failure is an error.
         with suppress(UnreachableError):
             self.plan.store.publish(self.run_log.folder)
 
@@ -247,9 +247,10 @@ def begin(
     repair: bool,
     cluster: Cluster,
 ) -> tuple[Plan, RunLog]:
-    """Plan and check the steps, compare needs and machines, connect to a cluster with an address, begin the log.
+    """Plan and check the steps, connect to the cluster if it has an address, check needs, and begin the run log.
 
-    Raises the job's error for bad input, and InputError for a cluster that does not answer; then there is no run log.
+    Raises the error of a job's check, and InputError for steps that do not fit and for a cluster that does not answer;
+    no run log is left behind.
     """
     plan = Plan(steps, store, repair=repair)
     plan.check()
@@ -257,7 +258,7 @@ def begin(
         cluster.start()
     machines = cluster.machines() if cluster.started else needs.list_known_machines()
     found = needs.estimate(plan, machines)
-    if not cluster.is_external:  # its machines may become others
+    if not cluster.is_external:  # other machines may join it
         needs.check_fits(plan, found, machines)
     needs.check_disk(plan, found)
     about = {"command": shlex.join(argv), "parameters": dict(parameters), "versions": versions(), "doc": recipe.doc}

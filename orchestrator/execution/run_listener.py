@@ -1,4 +1,4 @@
-"""The interface through which a run reports its progress: to the live view, or to a sweep."""
+"""The interface through which a run reports its progress to the live view or to a sweep."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ratchet.orchestrator.job_interface.job import Progress
 
 
 class RunListener:
-    """What a run tells of its steps. Methods may be called from any thread; those of this class do nothing."""
+    """Receives the events of a run. Methods may be called from any thread; in this base class they do nothing."""
 
     def hit(self, name: str) -> None:
         """Record a reused step."""
@@ -17,7 +17,7 @@ class RunListener:
         """Record that a step runs in this process. The first `attempt` is 1."""
 
     def progress(self, name: str, progress: Progress) -> None:
-        """Record the progress of a step. It may be called at any rate."""
+        """Record the progress of a step. This may be called at any rate."""
 
     def waiting(self, name: str, on: str) -> None:
         """Record that another driver runs this step; `on` names it."""

@@ -22,7 +22,7 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Demand:
-    """Resources: those that a step occupies while it runs, or those of a cluster."""
+    """CPUs and GPUs that a step occupies while it runs, or that a cluster has."""
 
     cpus: float
     gpus: float = 0.0
@@ -35,10 +35,10 @@ class Demand:
 
 
 def to_start(status: Mapping[str, Status], demand: Mapping[str, Demand], capacity: Demand) -> list[str]:
-    """Return the ready steps that fit beside the running ones, in the order of `status`, which is the recipe's.
+    """Return the ready steps that fit beside the running steps, in the order of `status` (the order of the recipe).
 
-    A step that does not fit blocks all later ones, so that smaller steps cannot starve it. A step larger than the
-    whole cluster starts when nothing else runs: the autoscaler may add what it needs.
+    A step that does not fit blocks all later steps, so that smaller steps cannot starve it. A step larger than the
+    whole cluster starts when nothing else runs, since the autoscaler may add machines.
     """
     running = [name for name, state in status.items() if state is Status.RUNNING]
     used = sum((demand[name] for name in running), Demand(0))
@@ -52,7 +52,7 @@ def to_start(status: Mapping[str, Status], demand: Mapping[str, Demand], capacit
 
 
 def to_skip(status: Mapping[str, Status], parents: Mapping[str, Collection[str]]) -> dict[str, str]:
-    """Return the steps that can no longer run -> the failed or skipped parent. status: parents before children."""
+    """Return step that cannot run -> its failed or skipped parent. status: parents before children."""
     lost = {name for name, state in status.items() if state in (Status.FAILED, Status.SKIPPED)}
     skipped: dict[str, str] = {}
     for name, state in status.items():
@@ -65,5 +65,5 @@ def to_skip(status: Mapping[str, Status], parents: Mapping[str, Collection[str]]
 
 
 def finished(status: Mapping[str, Status]) -> bool:
-    """Whether no step is pending, ready or running."""
+    """Return whether no step is pending, ready or running."""
     return not any(s in (Status.PENDING, Status.READY, Status.RUNNING) for s in status.values())

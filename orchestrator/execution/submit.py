@@ -1,10 +1,10 @@
 """`ratchet submit`: run a recipe on a cluster through Ray's Jobs API.
 
-The submission id is derived from the command and the program: the same command again follows the running job instead of
-starting a second one. The job does not depend on this process.
+The submission id is derived from the command and the code. The same command therefore follows the running job instead
+of starting a second one. The job does not depend on this process.
 
-A snapshot of the recipe's code and the files that the command names are uploaded, no data, results or environment.
-Files that look like secrets are refused, since everyone with access to the cluster's jobs can read them.
+Uploaded are a snapshot of the code of Ratchet and the recipe, and the settings file; no data or results. Files that
+look like secrets are refused, since everyone with access to the cluster's jobs can read the upload.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.secrets import contains_secret, is_secret_file
 
 RECONNECT_TIMEOUT = 600.0
-"""Seconds without an answer after which following the job is given up. The job continues."""
+"""Seconds without an answer after which this process stops following the job. The job continues."""
 
 UPLOAD_LIMIT = 20_000_000
-"""Bytes. The program is much smaller."""
+"""Maximum size of the upload in bytes. Code without data is much smaller."""
 
 
 def submit(
@@ -47,9 +47,9 @@ def submit(
 ) -> int:
     """Upload the program, start or find the job, follow its log if `wait`, and return its exit status.
 
-    recipe, options: arguments of `ratchet run` on the cluster. code: the program and the recipe. files: the local files
-    that the options name. environment: variables for the job. Raises InputError for what cannot be uploaded, and
-    StoreError if no cluster answers.
+    recipe, options: arguments of `ratchet run` on the cluster. code: snapshot of Ratchet and the recipe. files: local
+    files that the options name. environment: environment variables of the job. Raises InputError for files that cannot
+    be uploaded and for an address where nothing answers, and StoreError if the cluster refuses the connection.
     """
     upload = collect_upload(code, files)
     command = shlex.join(["python", "-m", "ratchet.orchestrator", "run", recipe, *options])
@@ -73,7 +73,7 @@ def submit(
             except RuntimeError as error:
                 if "already exists" not in str(error):
                     raise
-                # The same command was given twice at this moment.
+                # Another process has given the same command at this moment.
                 print_clean(f"{job}: started by another process")
             else:
                 print_clean(f"{job}: started: {command}")
@@ -88,9 +88,9 @@ def submit(
 
 
 def collect_upload(code: Snapshot, named: Sequence[Path], limit: int = UPLOAD_LIMIT) -> Snapshot:
-    """Return the code with the `named` files (settings), which are uploaded to the top.
+    """Return the code together with the `named` files (settings), which are placed in the top folder.
 
-    Raises InputError for a named file that is missing or hides another, for likely secrets, and above `limit` bytes.
+    Raises InputError if a named file is missing or hides another, for likely secrets, and for more than `limit` bytes.
     """
     files, where = dict(code.files), {path.name: path for path in named}
     for path in named:
@@ -116,7 +116,7 @@ def collect_upload(code: Snapshot, named: Sequence[Path], limit: int = UPLOAD_LI
 
 
 def _list_sizes(upload: Snapshot) -> list[str]:
-    """Return a line with the size of each file at the top and each folder, and of all files."""
+    """Return a line with the number of files and the size, for each file or folder at the top, and in total."""
     sizes: dict[str, list[int]] = {}
     for name, content in sorted(upload.files.items()):
         top = "/".join(name.split("/")[:2]) if name.count("/") > 1 else name.split("/")[0]
@@ -128,7 +128,7 @@ def _list_sizes(upload: Snapshot) -> list[str]:
 def _connect(address: str | None) -> JobSubmissionClient:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if address:
-        # In Ray these take precedence over the argument.
+        # In Ray, these variables take precedence over the argument.
         for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
             os.environ.pop(name, None)
     where = address or os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS")
@@ -146,7 +146,7 @@ def _connect(address: str | None) -> JobSubmissionClient:
 
 
 def _find_job(client: JobSubmissionClient, first: str) -> tuple[str, bool]:
-    """Return the name of this command's job and whether it is running. If `first` ended, the next is `first`-2."""
+    """Return the id of this command's job and whether it is there and not ended. The id after `first` is `first`-2."""
     known = {job.submission_id: job.status for job in client.list_jobs() if job.submission_id}
     number, name = 1, first
     while name in known and known[name].is_terminal():
@@ -156,11 +156,11 @@ def _find_job(client: JobSubmissionClient, first: str) -> tuple[str, bool]:
 
 
 def _follow(client: JobSubmissionClient, name: str) -> int:
-    """Print the log until the job ends, across lost connections, and return its exit status."""
+    """Print the log until the job ends, reconnecting if necessary, and return the job's exit status."""
     shown, lost_since = 0, 0.0
 
     async def print_log() -> None:
-        """Print the log until the job ends, without the characters that were shown before."""
+        """Print the log until the job ends, without the characters that were printed before."""
         nonlocal shown
         read = 0
         async for text in client.tail_job_logs(name):

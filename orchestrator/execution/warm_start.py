@@ -1,9 +1,9 @@
 """Warm starts: a step continues from a finished step with the same config but, for example, fewer epochs.
 
-A family is the digest of a fingerprint without `WarmStart.setting`, and the store finds its finished steps by their
-values. Each has left its state (`Context.warm_start_to`). If a step of the family with a smaller value exists, the
-job gets its state and does the rest. The result is the same as without, so the warm start is not part of the
-fingerprint, and the state may be removed at any time. A state is verified against its digests before it is used.
+Steps whose fingerprints differ only in `WarmStart.setting` are a family. The store lists their finished steps by value.
+A finished step leaves its training state (`Context.warm_start_to`), and a step with a larger value continues from it.
+The result is the same as without a warm start. Warm starts are therefore not part of the fingerprint, and states may be
+removed at any time. A state is verified against its digests before it is used.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ratchet.orchestrator.store import Store
 
 @dataclass(frozen=True)
 class WarmStartFamily:
-    """The steps that differ only in the value of one setting, and one of them."""
+    """A family of steps that differ only in the value of one setting, seen from one step of it."""
 
     key: str
     value: float
-    """This step's value."""
+    """This step's value of the setting."""
 
     @classmethod
     def from_plan(cls, planned: Planned) -> WarmStartFamily | None:
@@ -40,9 +40,9 @@ class WarmStartFamily:
         return cls(key, getattr(config, name))
 
     def find_state(self, store: Store, keep: Callable[[str], None]) -> tuple[Path | None, list[str]]:
-        """Return the intact state with the largest smaller value, or None; and what was damaged, which is removed.
+        """Return the intact state with the largest smaller value, or None; and messages on damaged, removed states.
 
-        keep: called with a step's id before its state is looked at; makes `gc` keep the step.
+        keep: called with a step's id before its state is read, to make `gc` keep the step.
         """
         damaged: list[str] = []
         names = store.list_names(f"warm_start/{self.key}")
@@ -59,16 +59,16 @@ class WarmStartFamily:
         return None, damaged
 
     def save_state(self, store: Store, step_id: str, state: Path) -> None:
-        """Keep the state that a step left, if any, for longer steps."""
+        """Store the state that a step left, if any, for steps with larger values."""
         if state.is_dir():
             kept = store.local("steps", step_id, "state")
-            if not kept.exists():  # that of another attempt is equal and may be in use
+            if not kept.exists():  # the state of another attempt is equal, and may be in use
                 publish(state, kept, hash_files(state))
             store.overwrite(f"warm_start/{self.key}/{self.value:g}", step_id)
 
 
 def _parse(name: str) -> float:
-    """Return the value in the name of an entry; infinity if it is not one."""
+    """Return the value in the name of an entry; infinity if the name is not a number."""
     try:
         return float(name)
     except ValueError:
