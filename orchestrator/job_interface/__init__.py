@@ -1,4 +1,4 @@
-"""The job interface: what the orchestrator and the jobs know of each other."""
+"""The job interface: the classes and functions that jobs and the orchestrator share."""
 
 from ratchet.orchestrator.atomic_file import sync, write_atomically
 from ratchet.orchestrator.job_interface.job import (

@@ -1,10 +1,10 @@
 """The code of a job: the definitions that its results depend on, and the versions of the libraries that they import.
 
 The code is every top-level definition and statement of the job's modules and of all followed modules that they import,
-directly or indirectly (see `imports`). Each is parsed, stripped of docstrings and positions, and hashed separately.
-Comments do not count; a change in a helper of a helper does, and `plan --explain` names it.
+directly or indirectly (see `imports`). Each definition is parsed, stripped of docstrings and positions, and hashed
+separately. Comments do not change the code. A change in an indirectly imported helper does; `plan --explain` names it.
 
-A process reads each file once. What it hashes is therefore also what it puts into a snapshot (see `snapshot`), even if
+A process reads each file once. The hashes and the snapshot (see `snapshot`) are therefore of the same content, even if
 the file is edited in between.
 """
 
@@ -31,14 +31,14 @@ from ratchet.orchestrator.job_interface.job import Job
 NEUTRAL_LIBRARIES = frozenset(
     ["annotated-types", "huggingface-hub", "mlflow", "obstore", "pydantic", "ray", "rich", "tensorboardx", "wandb"]
 )
-"""Distributions whose version decides no result: they place work, fetch files, check settings and show progress. All
-others count."""
+"""Distributions whose versions do not affect results: they place work, fetch files, check settings and show progress.
+The versions of all other distributions are part of the code."""
 
 COMPANIONS = {"transformers": ("tokenizers",)}
-"""Distribution -> those that decide its results and that jobs do not import themselves."""
+"""Distribution -> further distributions that affect its results, but that jobs do not import themselves."""
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "ratchet" / "code"
-"""What earlier processes found in modules. It may be deleted at any time."""
+"""Cache of parsed modules, shared by processes. It may be deleted at any time."""
 
 ORDER = "<order of statements>"
 """The name under which the order of a module's definitions and statements is hashed."""
@@ -46,17 +46,17 @@ ORDER = "<order of statements>"
 
 @dataclass(frozen=True)
 class Code:
-    """What the results of a job depend on besides its settings and inputs."""
+    """The code and library versions that the results of a job depend on."""
 
     definitions: Mapping[str, str]
     """`module.name` -> digest of the normalized source."""
     libraries: Mapping[str, str]
     """Distribution -> version. `python` is one of them."""
     files: Mapping[str, Path]
-    """Path below the folder of the top-level package, such as `package/module.py` -> file. Without installed packages,
-    which every machine has."""
+    """Path relative to the folder on the import path, such as `package/module.py` -> file. Installed packages are left
+    out, except Ratchet: every machine has them."""
     warnings: tuple[str, ...] = ()
-    """What could not be followed, with file and line."""
+    """Constructs that could not be followed, with file and line."""
 
 
 def read_code(job: Job) -> Code:
@@ -68,7 +68,7 @@ def read_code(job: Job) -> Code:
 def follow_imports(modules: tuple[str, ...]) -> Code:
     """Read the code of modules and of everything that they import.
 
-    modules: dotted names. Raises RecipeError for one that has no file.
+    modules: dotted names. Raises RecipeError for a module that has no file.
     """
     followed = tuple({name.split(".")[0] for name in modules})
     definitions: dict[str, str] = {}
@@ -105,12 +105,12 @@ def follow_imports(modules: tuple[str, ...]) -> Code:
 
 @functools.cache
 def read_file(path: Path) -> bytes:
-    """Return the content that a file had when this process first read it."""
+    """Return the content of a file when this process first read it."""
     return path.read_bytes()
 
 
 def find_version(library: str) -> str:
-    """Return the version of a distribution without its local part: 2.13.0 for 2.13.0+cpu."""
+    """Return the version of a distribution without its local part: 2.13.0 for 2.13.0+cpu. Of `python`: 3.12."""
     if library == "python":
         return ".".join(platform.python_version_tuple()[:2])
     return importlib.metadata.version(library).partition("+")[0]
@@ -120,13 +120,13 @@ def find_version(library: str) -> str:
 class _ModuleCode:
     definitions: Mapping[str, str]
     imported: tuple[tuple[str, bool], ...]
-    """(dotted name, whether it must be a module)."""
+    """(dotted name, whether it must be a module) of everything that the module imports."""
     warnings: tuple[str, ...]
 
 
 @functools.cache
 def _read_module(module: imports.Module, content: bytes) -> _ModuleCode:
-    """Parse a module, or return what an earlier process found in the same content, by the same code."""
+    """Parse a module, or return the cached result for the same content, parser and version of Python."""
     parser = *map(read_file, map(Path, (__file__, imports.__file__))), sys.version.encode(), repr(module).encode()
     kept = CACHE / hashlib.sha256(b"\0".join([*parser, content])).hexdigest()
     with suppress(OSError, ValueError):
@@ -183,7 +183,7 @@ def _hash(content: bytes) -> str:
 
 
 def _find_versions(packages: set[str]) -> dict[str, str]:
-    """Return distribution -> version of the imported packages whose version counts."""
+    """Return distribution -> version of the imported packages whose versions may affect results."""
     found = {"python": find_version("python")}
     names = {one.name.lower().replace("_", "-") for package in packages for one in _distributions().get(package, ())}
     for library in sorted(names):

@@ -1,4 +1,4 @@
-"""Checks of what users declare (jobs, steps, rows) when it is made. Errors name the line of the user's file."""
+"""Checks of jobs, steps and rows at the moment users create them. Errors name the line of the user's file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INPUTS = "Path, Path | None or tuple[Path, ...]"
 
 
 def locate_caller() -> str:
-    """Return `file:line: ` of the user's line that is being executed; empty if it is a line of Ratchet."""
+    """Return `file:line: ` of the innermost caller outside the orchestrator; empty if it is in Ratchet."""
     frame = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
@@ -34,7 +34,7 @@ def locate_caller() -> str:
 
 
 def require(holds: bool, where: str, given: Any, expected: str) -> None:
-    """Raise RecipeError, with the user's line, unless `holds`."""
+    """Raise RecipeError, with the user's line, if `holds` is false."""
     if not holds:
         raise RecipeError(f"{locate_caller()}{where}: {describe_value(given)} given; expected {expected}")
 
@@ -47,14 +47,14 @@ def require_items(items: Any, kind: type, where: str, expected: str) -> None:
 
 
 def describe_value(value: Any) -> str:
-    """Return a value as text: short literals as they are, other values by their type."""
+    """Format a value for a message: short literals as their repr, other values as their type."""
     if isinstance(value, (*SCALARS, tuple, list, dict)) and len(text := repr(value)) <= 60:
         return text
     return value.__name__ if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 def check_job(job: Any) -> None:
-    """Raise RecipeError for a Job whose name, classes, function or check cannot be used."""
+    """Raise RecipeError if the name, version, classes or functions of a Job are invalid."""
     where = f"job {job.name}"
     require(isinstance(job.name, str) and bool(JOB_NAME.fullmatch(job.name)), "Job", job.name, "a name like my_job")
     require(isinstance(job.version, int), f"{where}.version", job.version, "an integer, such as 1")
@@ -88,7 +88,7 @@ def _check_parameters(where: str, function: Any, number: int, expected: str) -> 
 
 
 def _get_hints(kind: type) -> dict[str, Any]:
-    """Return the types of a dataclass's fields; nothing where they are defined in a function and cannot be found."""
+    """Return field -> type of a dataclass; empty if a type is defined in a function and cannot be resolved."""
     try:
         hints = get_type_hints(kind, include_extras=True)
     except NameError:

@@ -2,7 +2,7 @@
 
     write the files into an unfinished folder -> hash_files -> publish: write DIGESTS.json, then rename the folder
 
-Everything is synced to disk on the way, and DIGESTS.json is written last. A folder without it, or with a file that does
+All files are synced to disk, and DIGESTS.json is written last. A folder without DIGESTS.json, or with a file that does
 not match it, is damaged.
 """
 
@@ -20,11 +20,11 @@ from ratchet.orchestrator.atomic_file import sync
 
 NAME = "DIGESTS.json"
 THREADS = 8
-"""Files that are hashed at once. `hashlib.file_digest` releases the GIL."""
+"""Number of files hashed at once. `hashlib.file_digest` releases the GIL."""
 
 
 def hash_files(folder: Path) -> dict[str, dict[str, Any]]:
-    """Sync every file below the folder to disk. Return name -> {"bytes", "sha256"}; names are relative and posix."""
+    """Sync every file below a folder to disk. Return relative POSIX path -> {"bytes": int, "sha256": hex}."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != NAME)
     with ThreadPoolExecutor(THREADS) as pool:
         found = list(pool.map(_sync_and_hash, paths))
@@ -32,7 +32,7 @@ def hash_files(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def publish(folder: Path, target: Path, digests: Mapping[str, Any]) -> None:
-    """Write the digests of `hash_files` into the folder and rename it to `target`, which is replaced."""
+    """Write the digests of `hash_files` into a folder and rename the folder to `target`, replacing an existing one."""
     written = folder / NAME
     written.write_text(json.dumps(digests, indent=1) + "\n")
     for path in (written, *(path for path in folder.rglob("*") if path.is_dir()), folder):
@@ -43,9 +43,9 @@ def publish(folder: Path, target: Path, digests: Mapping[str, Any]) -> None:
 
 
 def find_damage(folder: Path, worker_rank: int = 0, workers: int = 1) -> str:
-    """Return which file of a published folder is missing or differs from its digest, or an empty string.
+    """Return a message on the first file of a published folder that is missing or differs from its digest, else "".
 
-    With several workers each verifies its share of the files. Raises OSError for a file that cannot be read.
+    With several workers, each worker verifies its share of the files. Raises OSError for a file that cannot be read.
     """
     try:
         digests = json.loads((folder / NAME).read_bytes())
@@ -76,6 +76,6 @@ def _sync_and_hash(path: Path) -> dict[str, Any]:
 
 
 def compute_sha256(path: Path) -> str:
-    """Return the sha256, hex, of a file's content."""
+    """Return the SHA-256 (hex) of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,6 +1,6 @@
-"""Imports: the modules that a file imports, and the file behind each module, found as Python finds them.
+"""Imports: the modules that a file imports, and the file of each module, found by Python's own finders.
 
-Nothing is imported here. A module is *followed* if its source decides the results of a job: it belongs neither to the
+Nothing is imported here. A module is *followed* if its source code counts as code of the job: it belongs neither to the
 standard library nor to an installed distribution. Ratchet itself is always followed, installed or not.
 """
 
@@ -42,17 +42,17 @@ class Module:
     path: Path | None = None
     """None for a namespace package, which has no file, and for modules that are not followed."""
     installed: bool = False
-    """Whether it belongs to an installed distribution. A job's own package is followed even then."""
+    """Whether the module belongs to an installed distribution. A job's own package is followed even if installed."""
 
     @property
     def package(self) -> str:
-        """The package against which the module resolves relative imports."""
+        """The package that relative imports in the module refer to."""
         is_package = self.path is not None and self.path.stem == "__init__"
         return self.name if is_package or self.path is None else self.name.rpartition(".")[0]
 
     @property
     def file(self) -> str:
-        """The path of the file below the folder that holds the top-level package: `package/module.py`."""
+        """The path of the file relative to the folder of the top-level package: `package/module.py`."""
         assert self.path is not None
         parts = self.name.split(".")
         depth = len(parts) + (self.path.stem == "__init__")
@@ -63,7 +63,7 @@ class Module:
 def find_module(name: str, followed: tuple[str, ...] = ()) -> Module:
     """Find a module by its dotted name. followed: top-level packages that are followed even if they are installed.
 
-    Raises RecipeError for a followed module that has no file, and for one whose name the standard library uses.
+    Raises RecipeError for a followed module that has no file, or that has the name of a standard library module.
     """
     if name == "__main__" and (main := sys.modules[name].__spec__) is not None:  # started by `python -m`
         name = main.name
@@ -78,7 +78,7 @@ def find_module(name: str, followed: tuple[str, ...] = ()) -> Module:
     path = Path(spec.origin or "")
     if not path.is_file():
         if top != name and find_module(top, followed).kind == "installed":
-            return Module(name, "installed")  # by a finder that the library added, such as one of old names
+            return Module(name, "installed")  # from an import hook of the library, as for old names
         raise RecipeError(
             f"module {name}: loaded from {spec.origin}, which is not a file; expected a file, so that its changes are"
             " noticed; unpack it"
@@ -99,9 +99,9 @@ def find_module(name: str, followed: tuple[str, ...] = ()) -> Module:
 
 
 def list_imports(nodes: Iterable[ast.AST], package: str) -> Iterator[tuple[str, bool]]:
-    """Yield (dotted name, whether it must be a module) of what a module imports. Others may be attributes of modules.
+    """Yield (dotted name, whether it must be a module) of what a module imports. False: it may also be an attribute.
 
-    nodes: all of the module. package: the package of relative imports.
+    nodes: all AST nodes of the module. package: the package that relative imports refer to.
     """
     for node in nodes:
         yield from _names(node, package)
@@ -114,7 +114,7 @@ def list_parents(module: str) -> Iterator[str]:
 
 
 def list_unfollowed(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
-    """Yield (line, construct) of everything through which code or files escape from `list_imports`."""
+    """Yield (line, construct) of constructs that load code or files which `list_imports` cannot find."""
     for node in nodes:
         if isinstance(node, ast.Name) and node.id == "__file__":
             yield node.lineno, "__file__"
@@ -123,7 +123,7 @@ def list_unfollowed(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
         called = _called(node)
         if called in ("import_module", "__import__") and _constant(node) is None:
             yield node.lineno, f"{called}() of a name that is computed"
-        # `eval` as a method, such as `model.eval()`, runs no text.
+        # A method named `eval`, such as `model.eval()`, runs no code from text.
         elif called in LOADERS or (called in ("exec", "eval") and isinstance(node.func, ast.Name)):
             yield node.lineno, f"{called}()"
 
@@ -178,5 +178,5 @@ def _find_spec(name: str) -> ModuleSpec | None:
 
 @functools.cache
 def _holds_distributions(folder: Path) -> bool:
-    """Whether distributions were installed into a folder, as by `pip install --target`."""
+    """Return whether distributions are installed in a folder, as by `pip install --target`."""
     return any(folder.glob("*.dist-info"))

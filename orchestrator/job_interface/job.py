@@ -1,13 +1,13 @@
-"""The job interface: what the orchestrator and the jobs know of each other.
+"""The job interface: the classes through which jobs and the orchestrator work together.
 
 A job's file declares a `Config` dataclass (settings that change the result), an `Inputs` dataclass (folders that other
 steps made), a `check`, and one line:
 
     JOB = Job("mine", config=Config, inputs=Inputs)
 
-`run` writes files below `context.out` and returns a `Result`; the orchestrator stores the folder by its content. What
-only changes the speed (workers, GPUs, batch sizes at inference) is in `context.resources` and is not part of the step's
-fingerprint.
+`run` writes files below `context.out` and returns a `Result`; the orchestrator stores the folder by its content.
+Resources, which only change the speed (workers, GPUs, batch sizes at inference), are in `context.resources` and are not
+part of the step's fingerprint.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class Resources:
     """The resources that a step requests from the cluster. They are not part of its fingerprint."""
 
     workers: Annotated[int, Interval(ge=1, le=100_000)] | None = None
-    """Number of workers. None: as many as the cluster has GPUs at its largest, or one without GPUs."""
+    """Number of workers. None: as many as fit on the GPUs of the cluster at its largest, or one without GPUs."""
     min_workers: Annotated[int, Ge(1)] | None = None
-    """Number of workers to start with where there is no room for all. None: wait for all. More workers join a map over
-    shards as machines come. A training run keeps its number of workers until a machine is lost; with another number it
-    resumes where `zero_stage` is 0 and starts again otherwise."""
+    """Minimum number of workers to start with if not all fit. None: wait for all. In a map over shards, more workers
+    join as machines come. A training run keeps its number of workers until a machine is lost; with another number, it
+    resumes if `zero_stage` is 0, and starts again otherwise."""
     cpus: Annotated[float, Gt(0)] | None = None
-    """CPUs per worker. None: the largest number with which all workers fit on the machines."""
+    """CPUs per worker. None: the largest number at which all workers fit on the machines."""
     gpus: Annotated[float, Ge(0)] | None = None
-    """GPUs per worker. None: one if the cluster has any, else none. Over several, inference spreads one model."""
+    """GPUs per worker. None: 1 if the cluster has GPUs, else 0. With several, inference spreads a model over them."""
     memory: Annotated[float, Interval(ge=0, le=100_000), Unit("GB")] = 0.0
-    """Memory that is reserved per worker. 0: none."""
+    """Host memory to reserve per worker. 0: no reservation."""
     accelerator: str = ""
     """GPU type in Ray's spelling: L40S, H100, ... Empty: any."""
     labels: tuple[str, ...] = ()
@@ -56,18 +56,18 @@ class Resources:
     placement: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
     """Ray's placement strategy for the workers of a training run."""
     batch_tokens: Annotated[int, Ge(1), Unit("tokens")] = 16_384
-    """Padded tokens per forward pass of inference."""
+    """Tokens per forward pass at inference, padding included."""
     micro_batch_size: Annotated[int, Ge(1), Unit("rows")] | None = None
-    """Rows of training whose activations are kept at a time. None: chosen by the job. The result is the same; smaller
-    micro batches need less memory, and embedders then embed each text twice."""
+    """Rows per forward and backward pass of training. None: chosen by the job. It does not change the result. Smaller
+    micro batches need less memory; embedders then embed each text twice (gradient caching)."""
     timeout: Annotated[float, Gt(0), Unit("seconds")] = 1800.0
-    """Time after which a training run gives up on a worker that does not answer. All workers then restart from the last
+    """Time after which a training worker that does not answer counts as lost. All workers then restart from the last
     checkpoint."""
     retries: Annotated[int, Ge(0)] = 3
     """Number of retries of a step after transient errors, such as a lost worker. Invalid input is never retried."""
 
     def selector(self) -> dict[str, str]:
-        """Return the labels as a dict. Raises InputError for one that is not `name=value`, and for a repeated name."""
+        """Return label name -> value. Raises InputError for a label other than `name=value`, and for repeated names."""
         for label in self.labels:
             if not all(label.partition("=")[::2]):
                 raise InputError(f"labels: '{label}' given; expected name=value, such as market=on-demand")
@@ -78,21 +78,21 @@ class Resources:
 
 
 MAP_RESOURCES = ("workers", "min_workers", "cpus", "gpus", "memory", "accelerator", "labels", "retries")
-"""`Job.resources` of a map over shards."""
+"""Value of `Job.resources` for a map over shards."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file or folder that the user gives. It enters the fingerprint by its content, not by its path or name."""
+    """A file or folder that the user gives. Its content is part of the fingerprint; its path and name are not."""
 
     path: Path
     label: str = ""
-    """The name that the user gave (a hub id, a path). It is shown and is not part of the fingerprint."""
+    """The name that the user gave (a hub id, a path), for display. It is not part of the fingerprint."""
     ignored: tuple[str, ...] = ()
-    """Globs of the files in the folder that do not count, by relative path. A model's README does not change the
-    model."""
+    """Glob patterns of relative paths that are left out of the fingerprint, such as a model's README, which does not
+    change the model."""
     told_by_name: str = ""
-    """What the job learns from the name, such as the family of a published model. It is part of the fingerprint."""
+    """Information that the job derives from the name, such as a published model's family. Part of the fingerprint."""
 
     def __post_init__(self) -> None:
         require(isinstance(self.path, Path), "Source", self.path, "a Path; write Source(Path(...))")
@@ -111,7 +111,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a step: `done` of `total` `unit`s, and current numbers (loss, tokens_per_s)."""
+    """The progress of a step: `done` of `total` (None: unknown) in `unit`s, and numbers such as loss, tokens_per_s."""
 
     done: float
     total: float | None = None
@@ -119,7 +119,7 @@ class Progress:
     stage: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
     evaluations: tuple[float, ...] = ()
-    """The held-out metric that selects the best checkpoint, after each checkpoint so far. Empty for other steps."""
+    """Value, after each checkpoint so far, of the held-out metric that selects the best one. Empty without training."""
 
 
 @dataclass(frozen=True)
@@ -139,33 +139,33 @@ class Context:
     step: str
     """The step's name in the recipe, such as `iter1/mine`, for messages and progress only."""
     step_id: str
-    """The digest of the step's fingerprint, hex. It names what is found again after a kill, such as Ray Train's run."""
+    """The digest of the step's fingerprint, hex. It names what later attempts find again, such as Ray Train's run."""
     attempt: int
-    """The number of the attempt, from 1. Use it in the names of files that two attempts could both write."""
+    """The number of the attempt, from 1. Use it in the names of files that several attempts could write."""
     out: Path
     """An empty folder. Its contents when `run` returns are the output of the step."""
     work: Path
-    """A folder for finished shards and checkpoints. It outlives a kill, and the next attempt continues from it."""
+    """A folder for finished shards and checkpoints. It survives a kill, and the next attempt continues from it."""
     resources: Resources
     """Resolved by `ratchet.orchestrator.job_interface.placement`: workers, cpus and gpus are not None."""
     progress: Callable[[Progress], None] = field(default=lambda progress: None)
-    """Reports progress. Cheap, never raises, may be called from any worker."""
+    """Function that reports progress. It is cheap, never raises, and may be called from any worker."""
     logs: Path | None = None
     """A folder for TensorBoard's event files. It is kept as long as the step and is not part of the output."""
     warm_start_to: Path | None = None
-    """The folder for the state from which a longer step may start. None: no state is needed."""
+    """The folder to write the training state to, from which a longer step may start. None: no state is needed."""
     warm_start_from: Path | None = None
-    """The folder with the state of the longest shorter step. None: start from the beginning."""
+    """The folder with the state of the longest finished step that is shorter. None: start from the beginning."""
     code: RequiredCode | None = None
-    """The code that every process of the step must run; see `snapshot.check_code`. None: any."""
+    """The code that every process of the step must run; see `worker.check_worker`. None: any code."""
     holds_resources: bool = False
-    """Whether the process of the step has the resources of its one worker, and does the work itself."""
+    """Whether the process of the step holds the resources of the step's only worker, and does the work itself."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The metrics, tables and curves of a step, for the manifest and the report. They must be the same in every run of
-    the step, so they contain no wall-clock times; the orchestrator measures those."""
+    """The metrics, tables and curves of a step, for the manifest and the report. They must be equal in every run of the
+    step, so they must not contain wall-clock times, which the orchestrator measures."""
 
     metrics: Mapping[str, float | int | str] = field(default_factory=dict)
     """Scalars by name: `map@25`, `loss`, `rows`. Metrics of held-out rows begin with the split: `valid/map@25`."""
@@ -177,7 +177,7 @@ class Result:
     cases: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Title -> cards: {"title": str, "columns": {heading: [{"text": str, "good": bool}, ...]}}."""
     note: str = ""
-    """What a reader of the step's numbers must know, such as `kept the base: no epoch was better`. Tables show it."""
+    """A remark on the step's numbers that tables show, such as `kept the base: no epoch was better`."""
 
 
 def is_time(column: str) -> bool:
@@ -186,7 +186,7 @@ def is_time(column: str) -> bool:
 
 
 def infer_direction(column: str) -> int:
-    """Return 1 if higher is better, -1 if lower is better, 0 if the name does not tell or the column is a time."""
+    """Return 1 if higher is better, -1 if lower is better, and 0 for times and names that do not tell."""
     name = column.lower().replace("_", " ").replace(" per s", " per_s")
     if is_time(column):
         return 0
@@ -195,7 +195,7 @@ def infer_direction(column: str) -> int:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a step needs at most, estimated before it runs."""
+    """Upper bounds of what a step needs, estimated before it runs."""
 
     gpu_memory: float
     """GB of each GPU. 0 for a step without GPUs."""
@@ -211,7 +211,7 @@ class Needs:
 
 Run = Callable[[Context, Any, Any], Result]
 Parents = Mapping[str, Result]
-"""The field of an input -> what is known of the result of the step that makes it."""
+"""Input field -> the known part of the result of the step that makes the input."""
 Predict = Callable[[Any, Any, Parents], Result]
 Effective = Callable[[Any, Parents], Any]
 Estimate = Callable[[Any, Any, Resources, Parents], Needs | None]
@@ -219,10 +219,10 @@ Estimate = Callable[[Any, Any, Resources, Parents], Needs | None]
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Lets a step start from the state of a finished step that differs from it only by a smaller value of a setting."""
+    """Lets a step start from the state of a finished step that differs only by a smaller value of one setting."""
 
     setting: str
-    """The setting, such as `epochs`. A larger value must mean the same work and more after it."""
+    """The setting, such as `epochs`. A larger value must mean the same work, followed by more work."""
     blocked_by: Callable[[Any], str]
     """`blocked_by(config)` returns why this config does not allow a warm start, or an empty string."""
 
@@ -238,43 +238,43 @@ class Job:
     inputs: type
     """A frozen dataclass whose fields are annotated `Path`, `Path | None` or `tuple[Path, ...]`: folders or files."""
     run: Run | str = ""
-    """The function `run(context, config, inputs)`, or its location as `module:function`. Such a module is imported only
-    by the worker, so that planning imports nothing heavy. Empty: `run` of the module that has the declaration's name in
-    the folder `implementation` beside it."""
+    """The function `run(context, config, inputs)`, or its location as `module:function`. In the latter case, only the
+    worker imports the module, so that planning imports nothing heavy. Empty: `implementation/NAME.py:run`, where
+    NAME.py is the declaration and the folder `implementation` is beside it."""
     version: int = 1
-    """Increase it when results must be computed again although the code is the same."""
+    """Increase it when results must be computed again although the code has not changed."""
     check: Callable[[Any, Any], None] | None = None
     """`check(config, inputs)` runs at plan time, before Ray starts, and raises InputError. Inputs that do not exist yet
     are None."""
     predict: Predict | None = None
     """`predict(config, inputs, parents)` runs at plan time after `check`. It returns the part of the result that is
-    known before the step runs, such as numbers of rows, and raises InputError for settings that do not fit to them.
-    parents: the field of an input -> the result of its step, or what that step's job predicts."""
+    known before the step runs, such as numbers of rows, and raises InputError for settings that do not fit this part.
+    parents: input field -> the result of the step that makes the input, or the prediction of its job."""
     effective: Effective | None = None
-    """`effective(config, parents)` returns the settings as they take effect once the inputs exist. They are what the
-    fingerprint has and what `run` gets: steps that differ only in settings without an effect are one step. parents: the
-    field of an input -> the result of its step."""
+    """`effective(config, parents)` returns the settings that take effect, once the inputs exist. The fingerprint and
+    `run` get these settings, so that steps that differ only in settings without effect are one step. parents: input
+    field -> the result of the step that makes the input."""
     needs: Estimate | None = None
-    """`needs(config, inputs, resources, parents)` runs at plan time, with resolved resources, and returns what the step
-    needs; None if that cannot be told. inputs and parents: as for `predict`."""
+    """`needs(config, inputs, resources, parents)` runs at plan time, with resolved resources. It returns what the step
+    needs, or None if this is unknown. inputs and parents: as for `predict`."""
     warm_start: WarmStart | None = None
-    """Set it if a step can start from the state of a shorter one. The result must be the same as without."""
+    """Set it if a step can start from the state of a shorter step. This must not change the result."""
     max_workers: Callable[[Any], int] | None = None
-    """`max_workers(config)` returns the largest number of workers that the step can feed. It limits the number where
-    none is given. None: any."""
+    """`max_workers(config)` returns the largest number of workers that can work at the same time. It limits the default
+    number of workers. None: no limit."""
     single_process: bool = False
-    """Whether `run` does all work itself, on CPUs. Its process then has the resources of the step's one worker, on any
-    machine. Otherwise it has none, and starts workers that have them."""
+    """Whether `run` does all the work itself, on CPUs. If true, the process of the step holds the resources of its only
+    worker. If false, this process holds no resources, and starts workers that hold them."""
     is_worker: Callable[[Any], bool] | None = None
-    """`is_worker(config)` tells whether the process of the step can be its one worker, which then has its resources and
-    does all work of `run`. Its libraries are imported already if an earlier step of the run used it. None: never."""
+    """`is_worker(config)` returns whether the process of the step can be its only worker. It then holds the worker's
+    resources and does all the work, without new imports if an earlier step used the process. None: never."""
     resources: tuple[str, ...] | None = None
-    """The fields of `Resources` that the job uses; others are refused. None: all."""
+    """The fields of `Resources` that the job uses; other fields are refused. None: all."""
     outputs: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = ()
-    """The folders and files of the output that other steps may take as `step["name"]`, or globs of them; or a function
-    of the config that returns them. Empty: any."""
+    """The files and folders of the output, or glob patterns of them, that other steps may use as `step["name"]`; or a
+    function of the config that returns them. Empty: any."""
     metrics: Callable[[Any], Collection[str]] | None = None
-    """`metrics(config)` returns the names of the metrics that a table may show, or globs of them. None: any."""
+    """`metrics(config)` returns the names of the metrics that a table may show, or glob patterns. None: any."""
 
     def __post_init__(self) -> None:
         folder, dot, module = getattr(self.config, "__module__", "").rpartition(".")
@@ -284,7 +284,7 @@ class Job:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules that make up the job: that of the declaration and that of the implementation."""
+        """The modules of the job: the declaration and the implementation, or one module with both."""
         run = self.run.partition(":")[0] if isinstance(self.run, str) else self.run.__module__
         return tuple(dict.fromkeys((self.config.__module__, run)))
 

@@ -1,8 +1,8 @@
 """Lost work: records how much work is repeated after a worker is lost.
 
-Work reports its progress in an append-only file that outlives worker, machine and driver. The process that repeats the
-work finds there how far it had come, and notes the difference in the step's work folder (`lost_work.jsonl`). The
-orchestrator copies it into the record of the result.
+A process reports its progress in an append-only file, which survives the loss of workers, machines and the driver. The
+process that repeats the work reads this file, and adds the amount of lost work to `lost_work.jsonl` in the step's work
+folder. The orchestrator copies these lines into the record of the result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ratchet.orchestrator.atomic_file import append_json, read_json_lines
 from ratchet.orchestrator.job_interface.job import Context
 
 REPORT_SECONDS = 2.0
-"""Minimum time between two lines: the resolution of the record."""
+"""Minimum seconds between two progress reports, which is the resolution of the lost work."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class LostWork:
     """Work that was done and has to be repeated."""
 
     what: str
-    """The name of the shard, or `training`; or what is damaged."""
+    """The name of a shard, `training`, the failed attempt, or a message about damage."""
     amount: float | None = None
-    """None: not known."""
+    """Lost work in `unit`s. None: not known."""
     unit: str = ""
     seconds: float | None = None
 
@@ -39,9 +39,9 @@ class WorkTracker:
         self.reported_at = 0.0
 
     def start(self, kept: float = 0.0) -> int:
-        """Start the work, or resume it after `kept` units, and note what the previous process lost beyond that.
+        """Start the work, or resume it after `kept` units, and note the work that the previous process did beyond them.
 
-        Returns how often it was started before in this attempt without being finished.
+        Returns how often the work was started before in this attempt without being finished.
         """
         reported = read_json_lines(self.path)
         if starts := [number for number, line in enumerate(reported) if "attempt" in line]:
@@ -56,7 +56,7 @@ class WorkTracker:
             self._append(done=done)
 
     def finish(self) -> None:
-        """Remove the record, since the result is saved."""
+        """Remove the progress file, since the result is saved."""
         self.path.unlink(missing_ok=True)
 
     def _measure_lost_work(self, reported: list[dict[str, Any]], kept: float) -> LostWork:
@@ -69,12 +69,12 @@ class WorkTracker:
 
 
 def read_lost_work(work: Path) -> list[dict[str, Any]]:
-    """Read the `LostWork` entries of a step's work folder, with the attempt that noted them."""
+    """Read the `LostWork` entries in a step's work folder, each with the number of the attempt that noted it."""
     return read_json_lines(work / "lost_work.jsonl")
 
 
 def note_damage(context: Context, what: str) -> None:
-    """Note that saved work is damaged and is not used. How much is repeated is noted when the work starts."""
+    """Note that saved work is damaged and not used. `WorkTracker.start` notes the amount that is repeated."""
     _note(context, LostWork(what))
 
 

@@ -1,4 +1,4 @@
-"""Runs of MLflow that are found again by a tag, and names that it takes."""
+"""MLflow runs that are found by a tag, and valid MLflow names."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from typing import Any
 
 LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
-"""MLflow's own time-out is two minutes, seven times. Variables that are set already are kept."""
+"""Shorter limits than MLflow's defaults (two minutes, seven times), unless the variable is set already."""
 
 
 def find_run(tag: str, identity: str, name: str) -> tuple[Any, str]:
-    """Return MLflow's client and the id of the run of the experiment MLFLOW_EXPERIMENT_NAME (default `ratchet`) whose
-    tag has this value. It is made, with this name, if there is none."""
+    """Return MLflow's client and the id of the run whose tag `tag` is `identity`, and create the run as `name` if it is
+    missing. The experiment is MLFLOW_EXPERIMENT_NAME (default: `ratchet`)."""
     for variable, value in LIMITS.items():
         os.environ.setdefault(variable, value)
     from mlflow import MlflowClient  # an optional dependency
@@ -27,5 +27,5 @@ def find_run(tag: str, identity: str, name: str) -> tuple[Any, str]:
 
 
 def make_name(text: str) -> str:
-    """Return a name of a metric or parameter with the characters that MLflow takes: `map@25` is `map_at_25`."""
+    """Convert a name of a metric or parameter to one that MLflow accepts: `map@25` becomes `map_at_25`."""
     return re.sub(r"[^\w.\- :/]", "_", text.replace("@", "_at_"))

@@ -1,4 +1,4 @@
-"""Placement: the machines of a cluster, how many workers fit on them, and which paths they must share."""
+"""Placement: the machines of a cluster, and how many workers with which resources fit on them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Machine:
     gpus: float = 0.0
     count: int = 1
     memory: float = float("inf")
-    """GB."""
+    """Host memory in GB."""
     accelerators: frozenset[str] | None = None
-    """GPU types in Ray's spelling. None: unknown, so any type may be asked for."""
+    """GPU types in Ray's spelling. None: unknown, so that every requested type fits."""
     labels: Mapping[str, str] = field(default_factory=dict)
     gpu_memory: float = float("inf")
-    """GB of each GPU."""
+    """Memory of each GPU in GB."""
 
     def count_fitting(self, asked: Resources) -> int:
         """Return how many workers with resolved resources fit on one machine."""
@@ -40,8 +40,8 @@ def list_machines() -> list[Machine]:
 
 
 def list_nodes() -> dict[str, Machine]:
-    """Return the current machines by Ray's id of the node."""
-    import ray  # takes a second, and a plan does without
+    """Return Ray's node id -> machine, for the current machines."""
+    import ray  # takes a second, and plans do not need it
 
     return {node["NodeID"]: _machine(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]}
 
@@ -53,25 +53,25 @@ def _machine(resources: Mapping[str, float], labels: Mapping[str, str]) -> Machi
 
 
 def make_ray_options(resources: Resources) -> dict[str, Any]:
-    """Return Ray's options for the memory, and for the machines, that a task or an actor has."""
+    """Return Ray's options of a task or actor for memory, accelerator type and labels."""
     options = {"memory": int(resources.memory * 1e9), "accelerator_type": resources.accelerator}
     return {name: value for name, value in {**options, "label_selector": resources.selector()}.items() if value}
 
 
 def count_fitting(machines: Sequence[Machine], asked: Resources) -> int:
-    """Return how many workers with resolved resources fit at once, each on one machine."""
+    """Return how many workers with resolved resources fit on all machines together; none spans two machines."""
     return sum(machine.count * machine.count_fitting(asked) for machine in machines)
 
 
 def choose_workers(machines: Sequence[Machine], asked: Resources) -> int:
-    """Return the number of workers to start with: all, or fewer if `min_workers` allows it; 0 if too few fit."""
+    """Return the number of workers to start with: all, fewer if `min_workers` allows it, or 0 if too few fit."""
     assert asked.workers is not None
     workers = min(asked.workers, count_fitting(machines, asked))
     return workers if workers >= min(asked.min_workers or asked.workers, asked.workers) else 0
 
 
 def resolve_resources(asked: Resources, machines: Sequence[Machine]) -> Resources:
-    """Fill in workers, cpus and gpus for these machines where they are None, as `Resources` describes."""
+    """Replace None in workers, cpus and gpus by the default for these machines, as `Resources` describes."""
     fit = [machine for machine in machines if machine.count_fitting(replace(asked, cpus=0.0, gpus=0.0))]
     gpus = asked.gpus if asked.gpus is not None else float(any(machine.gpus >= 1 for machine in fit))
     asked = replace(asked, gpus=gpus)

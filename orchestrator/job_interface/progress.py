@@ -11,7 +11,7 @@ from ratchet.orchestrator.job_interface.job import Progress
 
 
 class ProgressActor:
-    """An actor with the last progress of every step."""
+    """Ray actor that holds the latest progress of each step until the driver takes it."""
 
     def __init__(self) -> None:
         self.latest: dict[str, Progress] = {}
@@ -43,7 +43,7 @@ def start_progress_actor() -> Any:
 def make_this_node_strategy() -> Any:
     """Return the scheduling strategy of actors that only serve this process.
 
-    They run on the same machine, so that the loss of another one does not affect them, and outside the placement group
-    of a trial, which has no free resources.
+    These actors run on the same machine, so that the loss of another machine does not affect them, and outside the
+    placement group of a sweep's trial, which has no free resources.
     """
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

@@ -1,11 +1,11 @@
-"""Settings: what a field of a `Config` or of `Resources` accepts, and how its text, help and JSON Schema are made.
+"""Settings: the fields of `Config` and `Resources`. Conversion from text, validation, help and JSON Schema.
 
-A setting is defined once, at its field: type and bounds in the annotation, the default behind it, the help under it.
+A setting is defined once, at its field: type and bounds in the annotation, then the default, and the help below.
 
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
     \"\"\"Longer texts are truncated. None: the limit of the encoding config.\"\"\"
 
-Bounds are those of the package `annotated-types` (`Ge`, `Gt`, `Le`, `Lt`, `Interval`); pydantic checks them.
+Bounds are from the package `annotated-types` (`Ge`, `Gt`, `Le`, `Lt`, `Interval`); pydantic checks them.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Unit:
 
 
 Seed = Annotated[int, Interval(ge=0, lt=2**32)]
-"""A random seed that every library takes."""
+"""A random seed that all libraries accept: at least 0, below 2**32."""
 
 SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-"""Bound, as annotated-types and pydantic call it -> how it is shown."""
+"""Name of a bound in annotated-types and pydantic -> its sign."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Setting:
     type: str
     """The type with bounds and unit, such as `int >= 1 (tokens)` or `cosine | linear | constant`."""
     default: str
-    """The default as it is written after `--set name=`. Empty: a value is required."""
+    """The default as text, as after `--set name=`. Empty: a value is required, or the default is an empty text."""
     help: str
 
 
 def validate(kind: type, values: Mapping[str, Any], where: str = "") -> Any:
-    """Make an instance of the dataclass `kind` of values of the right types.
+    """Create an instance of the dataclass `kind` from values that have the types of its fields.
 
-    Raises InputError, with `where.` before the name of the setting, for an unknown name (with the nearest known one),
+    Raises InputError, with `where.` before the name of the setting, for an unknown name (with the nearest known name),
     a missing value, and a value of the wrong type or out of bounds.
     """
     prefix = f"{where}." if where else ""
@@ -83,10 +83,10 @@ def validate(kind: type, values: Mapping[str, Any], where: str = "") -> Any:
 
 
 def convert(text: str, annotation: Any, where: str) -> Any:
-    """Convert the text behind `--set name=` to a value of the annotated type.
+    """Convert the text after `--set name=` to a value of the annotated type.
 
-    `none` and `null` stand for None where the annotation allows it, commas separate the items of a tuple, and `_` may
-    separate digits. Raises RecipeError, beginning with `where`, for a text of another type or out of bounds.
+    `none` and `null` mean None if the annotation allows it, commas separate the items of a tuple, and `_` may separate
+    digits. Raises RecipeError, beginning with `where`, for a text of another type or out of bounds.
     """
     try:
         value = _adapter(annotation).validate_python(_split(text, annotation))
@@ -98,7 +98,7 @@ def convert(text: str, annotation: Any, where: str) -> Any:
 
 
 def write_value(value: Any) -> str:
-    """Return the text that `convert` converts to a value."""
+    """Format a value as text that `convert` converts back to the value."""
     if isinstance(value, list | tuple):
         return ",".join(map(write_value, value))
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
@@ -108,21 +108,21 @@ def suggest(given: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'X'?` for the nearest known name, or an empty string."""
     names = {name: name for name in known}
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
-    if not near:  # GSM8K
+    if not near:  # such as GSM8K for gsm8k
         names = {name.lower(): name for name in names}
         near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
     return f"; did you mean '{names[near[0]]}'?" if near else ""
 
 
 def expect_one_of(known: Iterable[str], given: str) -> str:
-    """Return `expected one of A, B; did you mean 'A'?`, for an error message about an unknown name."""
+    """Return the text `expected one of A, B; did you mean 'A'?` for an error message about an unknown name."""
     names = list(known)
     return f"expected one of {', '.join(names)}{suggest(given, names)}"
 
 
 def describe_settings(owner: Callable[..., Any]) -> list[Setting]:
-    """Return the fields of a dataclass or the parameters of a function, in order, with their types, defaults, and help
-    if they have any."""
+    """Return the descriptions of the fields of a dataclass, or of the parameters of a function, in order. The help may
+    be empty."""
     hints, parameters = get_type_hints(owner, include_extras=True), inspect.signature(owner).parameters
     notes = [(name, item) for name, hint in hints.items() for item in getattr(hint, "__metadata__", ())]
     docs = {name: item.description or "" for name, item in notes if isinstance(item, FieldInfo)}
@@ -142,7 +142,7 @@ def json_schema(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def field_docs(kind: type) -> dict[str, str]:
-    """Return field -> the docstring under it in the class's source, on one line; of inherited fields too."""
+    """Return field -> the docstring under it in the source, on one line, including inherited fields."""
     docs: dict[str, str] = {}
     for parent in reversed(kind.__mro__):
         if not dataclasses.is_dataclass(parent):
@@ -163,7 +163,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _split(text: str, annotation: Any) -> Any:
-    """Convert what pydantic does not read from text: None, and the items of tuples."""
+    """Convert the texts that pydantic cannot read: None, tuples, and numbers with `_`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _split(text, arguments[0])
@@ -194,7 +194,7 @@ def _check_finite(value: Any, where: str, error: type[InputError]) -> None:
 
 
 def _expected(error: Any) -> str:
-    """Return what pydantic expected, as the end of our sentence."""
+    """Return what pydantic expected, as text after `expected`."""
     if error["type"] == "literal_error":
         choices = [choice.strip("'") for choice in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
         return f"one of {', '.join(choices)}{suggest(str(error['input']), choices)}"

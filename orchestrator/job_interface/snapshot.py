@@ -1,8 +1,8 @@
 """Snapshots: copies of the code of a run, made when it starts. All processes of the run import the snapshot.
 
 The snapshot is the working directory of Ray's runtime environment: Ray sends it to every machine and puts it first on
-the import path. Neither an edit during the run nor another version that a machine has installed reaches a result.
-Recipes that were submitted to a cluster, and the trials of a sweep, already run from a snapshot and make none.
+the import path. Results are therefore not affected by edits during the run, or by other versions on a machine.
+Jobs of `ratchet submit` and the trials of a sweep already run from a snapshot, and take no new one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DIGEST_FILE = "SNAPSHOT"
 """The file of a snapshot that holds its digest."""
 
 PACKAGE_FILES = ("*.py", "*.css", "*.js", "*.j2", "ratchet/recipes/published/*.yaml")
-"""What the package consists of. Its folders `data` and `models` may also hold what a user put there."""
+"""Glob patterns of the package's own files. Users may have put other files into its folders `data` and `models`."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Snapshot:
     """The files of a run's code."""
 
     files: Mapping[str, bytes]
-    """Path relative to a folder on the import path -> content."""
+    """Path relative to the import path -> content."""
 
     @classmethod
     def take(cls, modules: Iterable[str] = ()) -> Snapshot:
@@ -53,7 +53,7 @@ class Snapshot:
 
     @property
     def digest(self) -> str:
-        """sha256, hex, of the names and contents of the files."""
+        """SHA-256 (hex) of the names and contents of the files."""
         whole = hashlib.sha256()
         for name, content in sorted(self.files.items()):
             whole.update(f"{name}\0{hashlib.sha256(content).hexdigest()}\n".encode())
@@ -69,7 +69,7 @@ class Snapshot:
 
 
 def find_snapshot() -> str:
-    """Return the digest of the snapshot from which this process imported Ratchet; empty if it did not."""
+    """Return the digest of the snapshot from which this process imported Ratchet; empty without a snapshot."""
     try:
         return (Path(ratchet.__file__).parents[1] / DIGEST_FILE).read_text()
     except (FileNotFoundError, NotADirectoryError):
@@ -80,7 +80,7 @@ def find_snapshot() -> str:
 def freeze_code(modules: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the digest of a snapshot of these modules, and Ray's runtime environment, for `ray.init` inside the block.
 
-    The environment is empty if this process runs from a snapshot: the processes that it starts inherit that one.
+    The environment is empty if this process runs from a snapshot, which the processes that it starts inherit.
     """
     if digest := find_snapshot():
         yield digest, {}
@@ -88,6 +88,6 @@ def freeze_code(modules: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     snapshot = Snapshot.take(modules)
     with tempfile.TemporaryDirectory(prefix="ratchet-snapshot-") as folder:
         snapshot.write(Path(folder))
-        # Takes the place of a working directory that a job of Ray's command has. Ray uploads it when it connects.
+        # Replaces the working directory of a job that Ray's own command started. Ray uploads it when it connects.
         os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
         yield snapshot.digest, {"working_dir": folder}

@@ -1,8 +1,8 @@
 """Content digests of sources: data files and model folders.
 
-Hashing a 28 GB model takes a minute, so the digest of a file is cached in a file of the store, one per machine. It is
-used as long as the file has the same size, modification time, change time, inode and device: copies that keep the
-modification time (`cp -p`, `rsync -t`) change the others. The cache may be deleted.
+Hashing a 28 GB model takes a minute, so digests are cached in the store, in one cache file per machine. A cached digest
+is used as long as the file has the same size, modification time, change time, inode and device. Copies that keep the
+modification time (`cp -p`, `rsync -t`) change some of the others. The cache may be deleted.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.job_interface.job import Source
 
 SETTLING_SECONDS = 2.0
-"""A file that was changed less than this before it was read is not cached. Within the resolution of a file system's
-clock, it may change again without a new time."""
+"""The digest of a file that changed less than this many seconds before reading is not cached: the file may change again
+within the resolution of the file system's clock, without a new time."""
 
 
 class SourceDigests:
     """Digests of sources, cached in a JSON file."""
 
     def __init__(self, cache: Path) -> None:
-        """cache: a file of this machine only. Inodes and times of another machine say nothing here."""
+        """cache: the cache file of this machine. Inodes and times of other machines cannot be compared."""
         self.cache = cache
         self.digests: dict[str, list[Any]] = {}
         with suppress(FileNotFoundError, ValueError):
@@ -42,10 +42,10 @@ class SourceDigests:
         self.changed = False
 
     def digest(self, source: Source) -> str:
-        """Return the sha256, hex, of the relative paths and contents of a source's files. Links are followed.
+        """Return the SHA-256 (hex) of the relative paths and contents of a source's files. Links are followed.
 
-        Raises InputError if there are no files, for links that lead nowhere or in a circle, and for a file that changes
-        while it is read.
+        Raises InputError if there are no files, for broken or circular links, and for a file that changes while it is
+        read.
         """
         named = source.label or str(source.path)
         if not os.path.exists(source.path):  # unlike Path.exists, also for a name that is too long
@@ -87,14 +87,14 @@ class SourceDigests:
 
 
 def get_stamp(stat: os.stat_result) -> list[int]:
-    """Return what changes with a file's content: size, modification and change time (ns), inode, device."""
+    """Return the size, modification time, change time (ns), inode and device, which change with a file's content."""
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]
 
 
 def list_files(source: Source) -> Iterator[tuple[str, Path]]:
-    """Yield (relative path, path) of the files that count, in order. Raises InputError for links that lead nowhere."""
+    """Yield (relative path, path) of the files in the digest, in order. Raises InputError for broken links."""
     if source.path.is_file():
-        # The name of a single file does not count; its suffix does, since it determines the format.
+        # The name of a single file is not part of the digest, except its suffix, which determines the format.
         yield source.path.suffix, source.path
     elif source.path.is_dir():
         yield from _walk(source, source.path, "", ())
@@ -113,7 +113,7 @@ def _walk(source: Source, folder: Path, prefix: str, above: tuple[tuple[int, int
         )
     for path in sorted(folder.iterdir()):
         name = prefix + path.name
-        # Hidden: the store itself, .git. They change during a run.
+        # Hidden files and folders, such as the store and .git, change during a run.
         if path.name.startswith(".") or any(fnmatch.fnmatchcase(name, glob) for glob in source.ignored):
             continue
         if path.is_dir():

@@ -1,7 +1,7 @@
-"""The terminal: all text that a command prints passes through here, and loses what would control the terminal.
+"""Output to the terminal: removes control sequences from all text that commands print.
 
-Names, settings, results, errors and rows of data may come from anybody. An escape sequence among them could rewrite the
-title, the clipboard or the lines above; an override of the writing direction makes a text look like another one.
+Names, settings, results, errors and rows of data may come from untrusted sources. An escape sequence in them could
+rewrite the title, the clipboard or earlier lines; an override of the writing direction makes a text look different.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def clean(text: str) -> str:
 
 
 class OutputError(RatchetError):
-    """A standard stream cannot be written: its file is on a full disk."""
+    """A standard stream cannot be written, for example because its file is on a full disk."""
 
 
 @contextmanager
 def _name_stream() -> Iterator[None]:
-    """Raise OutputError for an error of the stream, which would else look like one of the store."""
+    """Turn an OSError of the stream into OutputError, since it would look like an error of the store."""
     try:
         yield
     except BrokenPipeError:
@@ -47,13 +47,13 @@ def _name_stream() -> Iterator[None]:
 
 
 def print_clean(text: str, file: TextIO | None = None, end: str = "\n") -> None:
-    """Print a text. file: standard output by default."""
+    """Clean a text and print it to a file (default: standard output)."""
     with _name_stream():
         print(clean(text), file=file or sys.stdout, end=end, flush=True)
 
 
 class CleanConsole(Console):
-    """A console of rich that cleans all text. Its own colours and movements of the cursor remain."""
+    """Rich console that cleans all text, but keeps Rich's own colours and cursor movements."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         with _name_stream():

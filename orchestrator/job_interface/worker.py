@@ -1,4 +1,4 @@
-"""Workers: what every process of a step checks first, and how it runs the job."""
+"""Workers: the checks at the start of every process of a step, and the function that runs the job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ratchet.orchestrator.job_interface.snapshot import find_snapshot
 
 
 def run_job(job: Job, context: Context, config: Any, inputs: Any, paths: Sequence[Path]) -> Result:
-    """Check this process, and run the job in it. paths: as for `check_worker`."""
+    """Check this process, run the job in it, and return the result. paths: as for `check_worker`."""
     check_worker(context, paths)
     result = job.load()(context, config, inputs)
     if not isinstance(result, Result):
@@ -32,8 +32,8 @@ def run_job(job: Job, context: Context, config: Any, inputs: Any, paths: Sequenc
 
 
 def check_worker(context: Context, paths: Iterable[Path]) -> None:
-    """Raises InputError if this process runs other code than `context.code`, or if one of the paths does not exist on
-    this machine. Called first in every worker of Ray."""
+    """Raise InputError if this process runs other code than `context.code`, or if one of the paths does not exist on
+    this machine. Every Ray worker calls it first."""
     try:
         os.getcwd()
     except FileNotFoundError:  # another node on this machine has unpacked the snapshot anew, under the same path
@@ -61,7 +61,7 @@ def check_worker(context: Context, paths: Iterable[Path]) -> None:
 
 
 def find_existing_paths(*given: Any) -> tuple[Path, ...]:
-    """Return the existing paths in `given` (paths, or tuples, dataclasses and dicts of them), for `check_worker`."""
+    """Return the existing paths in `given` (paths, or nested tuples, lists, dicts and dataclasses of paths)."""
     return tuple(path for path in _paths(given) if path.exists())
 
 
