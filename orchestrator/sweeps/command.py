@@ -44,7 +44,7 @@ class Sweep:
 
     @property
     def table(self) -> pd.DataFrame:
-        """The trials, the best first: settings that vary, the metric, status and seconds."""
+        """A row per trial, the best first: settings that vary, the metric, status and seconds."""
         import pandas as pd
 
         columns = build_trials(self.data).columns
@@ -52,7 +52,7 @@ class Sweep:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The winner's settings from the space: empty for the recipe's defaults. Raises RunError without a winner."""
+        """The winner's values of the settings in the space. Raises RunError if no trial finished."""
         if self.data.winner is None:
             raise RunError(f"sweep {self.data.sweep_id}: no trial finished; expected one; see {self.report}")
         return self.data.trials[self.data.winner - 1].settings
@@ -64,7 +64,7 @@ class Sweep:
 
 
 def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequence[str]) -> Sweep:
-    """Run or continue a sweep, and print what happens. `lines` are the `name=value` settings of all trials."""
+    """Run or continue a sweep, and print its progress and results. lines: the `name=value` settings of all trials."""
     if arguments.promote:
         check_name(arguments.promote, "sweep --promote")
     store = Store.open(arguments.store)
@@ -94,7 +94,7 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
 
 
 def _run_trials(sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluster, store: Store) -> bool:
-    """Run the trials that have no result yet; return whether all trials ended. Ray starts only if there are any."""
+    """Run the trials that have no result yet, and return whether all trials ended. Ray is started only if needed."""
     trial_log, settled = sweep.trial_log, sweep.trial_log.select_settled()
     if arguments.searcher == "random":
         points = sweep.space.draw_points(arguments.trials, arguments.seed)

@@ -1,9 +1,9 @@
 """The objective of a sweep, and the steps that a trial needs for it.
 
-The objective is a held-out metric (`valid/map@25`) where possible: that of the last training step, among the steps that
-the space changes (else: among those after them), that selects its checkpoints by the metric. Its value after each
-checkpoint is used for early stopping. If no step trains by the metric, or a step is named, the objective is a metric of
-the recipe's summary table. These are test rows: selecting settings by them overestimates the result.
+The objective is a held-out metric (`valid/map@25`) if a training step selects its checkpoints by it: the last such step
+that the space changes, else the last one after a changed step. Its value after each checkpoint is used for early
+stopping. Otherwise, the objective is a metric of the named step, or of the recipe's summary table. Those are test rows:
+selecting settings by them overestimates the result.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ratchet.orchestrator.step import Step, Summary, check_metric
 
 @dataclass(frozen=True)
 class Objective:
-    """A metric of a step's result."""
+    """The objective of a sweep: a metric in the result of the deciding step."""
 
     step: str
     name: str
-    """As in the result: `valid/map@25` of a step that trains, `map@25` of one that evaluates."""
+    """Name in the result: `valid/map@25` if the step trains, `map@25` if it evaluates."""
     metric: str
     """Metric as given by the user: `map@25`."""
     trained: bool
@@ -37,7 +37,7 @@ class Objective:
         return infer_direction(self.name) >= 0
 
     def read_value(self, numbers: Mapping[str, float]) -> float:
-        """Return the objective from the metrics of a step. Raises RecipeError if the step reports no such number."""
+        """Return the objective from the metrics of the step. Raises RecipeError if the step did not report it."""
         if self.name not in numbers:
             raise RecipeError(
                 f"--metric {self.metric}: step {self.step} reports no number '{self.name}';"
@@ -46,10 +46,10 @@ class Objective:
         return numbers[self.name]
 
     def read_curve(self, result: Mapping[str, Any]) -> list[float]:
-        """Return the metric after each checkpoint, from the table of a finished step."""
+        """Return the objective after each checkpoint, from a table in the result of the finished step."""
         for rows in result.get("tables", {}).values() if self.trained else ():
             if rows and self.name in rows[0]:
-                return [float(row[self.name]) for row in rows[1:]]  # the first row is the start
+                return [float(row[self.name]) for row in rows[1:]]  # the first row is before training
         return []
 
 
@@ -73,7 +73,7 @@ def select_needed_steps(steps: Sequence[Step], goal: str) -> list[Step]:
 
 
 def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched: set[str]) -> Objective:
-    """Resolve `metric` or `step.metric`. `steps`: parents before children; `touched`: steps that the space changes.
+    """Find the objective `METRIC` or `STEP.METRIC`. steps: parents first. touched: names of steps the space changes.
 
     Raises RecipeError if no step that depends on the space reports the metric.
     """
@@ -112,5 +112,5 @@ def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched
 
 
 def _get_training_metric(step: Step) -> str | None:
-    """Return the held-out metric by which a step selects its best checkpoint; None if there is none, or no `valid`."""
+    """Return the held-out metric by which a step selects its best checkpoint; None without one or without `valid`."""
     return None if step.inputs.get("valid", step) is None else getattr(step.config, "metric", None)

@@ -31,17 +31,17 @@ class SweepPlan:
     """The recipe's name or file, as given by the user."""
     recipe: recipe.Recipe
     lines: tuple[str, ...]
-    """`name=value` settings of all trials: the plain values of the space, then those of the command."""
+    """`name=value` settings of all trials: the plain values of the space, then the settings of the command."""
     space: Space
     steps: Sequence[Step]
     """Steps of the trial with the recipe's defaults, up to the deciding step."""
     finished: Mapping[str, Step]
-    """Steps of finished runs by name, as the sweep began with them: a name may be promoted again."""
+    """Steps of finished runs by name, fixed when the sweep begins, since promoted names may change later."""
     objective: Objective
     seeded_steps: tuple[str, ...]
-    """Steps whose `seed` setting differs between the seeds of a trial."""
+    """Names of the steps whose `seed` setting differs between the seeds of a trial."""
     defaults: Mapping[str, str]
-    """The recipe's values of the settings in the space, as texts; without settings that have several values."""
+    """Setting in the space -> the recipe's value as text, if all steps with the setting have the same value."""
     trial_log: TrialLog
     notes: tuple[str, ...]
 
@@ -49,7 +49,7 @@ class SweepPlan:
 def plan_sweep(
     name: str, lines: Iterable[str], path: Path, metric: str, store: Store, options: Mapping[str, Any], command: str
 ) -> SweepPlan:
-    """Build and check a sweep. `options` (searcher, seeds, ...) are part of the sweep's id.
+    """Build and check a sweep. path: the file of the space. options: searcher, seeds, ..., part of the sweep's id.
 
     Raises RecipeError, with file and line of the space, for an unknown name, a value that the recipe does not accept,
     and a value that fails the check of a job.
@@ -85,7 +85,7 @@ def plan_sweep(
         _check_values(dimension.where, [step for changed in made for step in changed if step.name in names])
     varied = touched | {objective.step}
     seeded_steps = tuple(step.name for step in needed if step.name in varied and hasattr(step.config, "seed"))
-    # A step may exist, or read something, for another value only.
+    # Some steps, or inputs of steps, exist only for other values of a setting.
     every = [needed, *(select_needed_steps(other, objective.step) for _, made in variants for other in made)]
     distinct = {(step.name, step.config, *describe_inputs(step)): step for some in every for step in some}
     document = {
@@ -96,7 +96,7 @@ def plan_sweep(
         "options": dict(options),
         "steps": sorted(digest([step.name, _describe_step(step, planned)]) for step in distinct.values()),
     }
-    planned.sources.save()  # of the other values too: a large model is not read again
+    planned.sources.save()  # including sources of other values: large models are not read again
     about = {"command": command, "inputs": {step.name: describe_inputs(step) for step in needed}}
     trial_log = TrialLog(store, found.name, document, about)
     texts = {d.name: _format_default(d.name, steps, parameters) for d in space.dimensions}
@@ -107,7 +107,7 @@ def plan_sweep(
 
 
 def _describe_step(step: Step, planned: Plan) -> dict[str, Any]:
-    """Return what the results of a step depend on. Outputs of other steps may not exist, and are named only."""
+    """Return what the results of a step depend on. Inputs from other steps, which may not exist yet, are only named."""
     inputs = {
         f"{field} {number}": planned.sources.digest(ref) if isinstance(ref, Source) else str(ref)
         for number, (field, ref) in enumerate(step.references())
@@ -132,7 +132,7 @@ def _vary(found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, valu
 
 
 def _check_whole_numbers(found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, store: Store) -> None:
-    """Raise RecipeError if a range draws fractions for a setting that takes whole numbers."""
+    """Raise RecipeError if a range draws fractions for a setting that only takes whole numbers."""
     if dimension.kind not in ("uniform", "loguniform"):
         return
     low, high = (float(value) for value in dimension.values)
@@ -146,7 +146,7 @@ def _check_whole_numbers(found: recipe.Recipe, lines: Iterable[str], dimension: 
 
 
 def _check_values(where: str, steps: Iterable[Step]) -> None:
-    """Run the check of each job on the values of the space (the bounds of ranges). `where`: file and line."""
+    """Run the jobs' checks on steps with values of the space (for ranges, the bounds). where: file and line."""
     for step in steps:
         if step.job.check is not None:
             nothing = step.job.inputs(**dict.fromkeys(step.inputs))
@@ -157,7 +157,7 @@ def _check_values(where: str, steps: Iterable[Step]) -> None:
 
 
 def _explain_no_warm_start(needed: Sequence[Step], touched: set[str], space: Space) -> Iterable[str]:
-    """Yield a note for each step that cannot continue from a shorter one, with the reason."""
+    """Yield a note, with the reason, for each step that cannot start from the state of a shorter step."""
     for step in needed:
         if step.job.warm_start is None or step.name not in touched:
             continue

@@ -23,7 +23,7 @@ from ratchet.orchestrator.sweeps.space import format_settings
 from ratchet.orchestrator.sweeps.trial_log import Trial
 
 MIN_TRIALS = 4
-"""Minimum number of finished trials for importances."""
+"""Minimum number of finished trials to compute importances."""
 
 
 def build_sweep_report(sweep: SweepPlan, store: Store, command: str) -> SweepReport:
@@ -59,16 +59,15 @@ def build_sweep_report(sweep: SweepPlan, store: Store, command: str) -> SweepRep
 
 
 def find_winner(trials: Sequence[Trial], maximize: bool) -> Trial | None:
-    """Return the best finished trial; the first of equals, so that the defaults win ties."""
+    """Return the best finished trial, and the first one of equal trials, so that the defaults win ties."""
     finished = [trial for trial in trials if trial.status == "finished" and trial.value is not None]
     sign = 1 if maximize else -1
     return max(finished, key=lambda trial: sign * (trial.value or 0.0), default=None)
 
 
 def compare_with_defaults(best: Trial | None, default: Trial | None, metric: str) -> str:
-    """Say whether the winner beats the defaults by more than two standard errors of the difference (Welch 1947).
-
-    The winner is the maximum of many trials, so this test still favours it slightly.
+    """Return a sentence on whether the winner beats the defaults by over two standard errors of the difference (Welch
+    1947). The winner is the maximum of many trials, so this test slightly favours it.
     """
     if best is None or best.value is None:
         return "no trial finished"
@@ -88,7 +87,7 @@ def compare_with_defaults(best: Trial | None, default: Trial | None, metric: str
 
 
 def read_note(sweep: SweepPlan, trial: Trial, store: Store) -> str:
-    """Return the note of the deciding step of a finished trial, such as that it kept its base; else an empty string."""
+    """Return the note of the deciding step of a finished trial, such as that it kept its base; empty without one."""
     notes: dict[str, None] = {}
     for run_log in sweep.trial_log.list_runs(trial) if trial.status == "finished" else ():
         ids = (step["step_id"] for step in run_log.steps() if step["name"] == sweep.objective.step)
@@ -123,7 +122,7 @@ def write_winner(sweep: SweepPlan, best: Trial) -> Path:
     settings: dict[str, str] = {}
     for line in (*sweep.lines, *format_settings(best.settings)):
         name, _, value = line.partition("=")
-        settings.pop(name, None)  # of patterns that overlap the last one counts, so it must come last
+        settings.pop(name, None)  # the last of overlapping patterns counts, so it must stay last
         settings[name] = value
     path = sweep.trial_log.folder / "winner.yaml"
     number = sweep.trial_log.get_number(best.settings)
@@ -133,7 +132,7 @@ def write_winner(sweep: SweepPlan, best: Trial) -> Path:
 
 
 def promote_winner(sweep: SweepPlan, best: Trial, store: Store, name: str) -> Path:
-    """Link the output of the winner's last step as `promoted/NAME` in the store. `gc` keeps it. Return the link."""
+    """Promote the output of the winner's deciding step (first seed) as `promoted/NAME`, and return this link."""
     (run_log, *_) = sweep.trial_log.list_runs(best)
     step_id = next(s["step_id"] for s in run_log.steps() if s["name"] == sweep.objective.step)
     commit = store.use(step_id)

@@ -1,7 +1,7 @@
-"""The driver of a sweep: it runs the trials in Ray Tune.
+"""The driver of a sweep: runs the trials in Ray Tune.
 
-Tune selects and stops trials. Its own checkpoints are not used. When a sweep continues, every trial in the trial log is
-given to Tune again and replays its reports, so that a new searcher and a new scheduler have the whole history.
+Tune selects and stops trials; its own checkpoints are not used. When a sweep continues, every trial in the trial log is
+given to Tune again and replays its reports, so that the new searcher and scheduler get the whole history.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POLL_INTERVAL = 0.5
 """Seconds between polls of the trials' progress."""
 
 TRIAL_RESOURCES = {"node:__internal_head__": 0.001}
-"""Resources of a trial's actor: it runs on the head node and reserves no CPU."""
+"""Resources of a trial's actor, which runs on the head node and reserves no CPU."""
 
 TUNE_ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -39,13 +39,13 @@ TUNE_ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
 }
-"""Turn off Tune's own logs and output; trials run in the working directory of the sweep."""
+"""Environment variables that turn off Tune's logs, output and change of the working directory."""
 
 
 def compute_max_concurrent(steps: Sequence[Step], cluster: Cluster) -> int:
-    """Return how many trials fit on the cluster at its largest.
+    """Return how many trials fit at the same time on the cluster at its largest.
 
-    Raises InputError, with the arithmetic, if not even one fits.
+    Raises InputError, with the numbers, if not even one trial fits.
     """
     machines, asked = cluster.machines(), [cluster.place(step) for step in steps]
     return max(1, min((count_fitting(machines, one) // (one.workers or 1) for one in asked), default=1))
@@ -55,13 +55,13 @@ class Search:
     """Runs the trials of a sweep that have no result yet."""
 
     def __init__(self, spec: TrialSpec, options: argparse.Namespace, max_concurrent: int, view: LiveView) -> None:
-        """options: those of the command that say how trials are selected and stopped."""
+        """options: the command's options for selecting and stopping trials."""
         self.spec, self.sweep, self.options = spec, spec.sweep, options
         self.max_concurrent, self.view = max_concurrent, view
         self.mode = "max" if spec.sweep.objective.maximize else "min"
 
     def run(self) -> bool:
-        """Run the trials. Returns whether all ended (false: interrupted)."""
+        """Run the trials, and return whether all ended. False: the sweep was interrupted."""
         for name, value in TUNE_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         trials = self.options.trials
@@ -73,7 +73,7 @@ class Search:
         return trials == 1 or self._run_tune([], self._make_optuna_search(), trials - 1)
 
     def _run_tune(self, points: Sequence[Point], searcher: Any = None, drawn: int = 0) -> bool:
-        """Run a trial for each point, or `drawn` trials of a searcher. Returns whether all ended."""
+        """Run a trial for each point, or `drawn` trials of a searcher, and return whether all ended."""
         spec = replace(self.spec, points=tuple(points))
         callback = TrialCallback(spec, self.view)
         trainable = tune.with_parameters(TrialActor, spec=spec)
@@ -112,7 +112,7 @@ class Search:
         return callback.ended >= (drawn or len(points))
 
     def _make_optuna_search(self) -> Any:
-        """Make Optuna's TPE searcher (Bergstra et al. 2011). The trials of the log are replayed first."""
+        """Create Optuna's TPE searcher (Bergstra et al. 2011). It replays the trials in the trial log first."""
         from ray.tune.search.optuna import OptunaSearch
 
         dimensions = self.sweep.space.dimensions
@@ -126,12 +126,12 @@ class Search:
             metric="value",
             mode=self.mode,
             points_to_evaluate=before or None,
-            seed=self.options.seed + len(before),  # with the same seed it would draw the same points again
+            seed=self.options.seed + len(before),  # with an equal seed, it would draw equal points again
         )
 
 
 class TrialCallback(tune.Callback):
-    """Updates the trial log and the view."""
+    """Tune callback that updates the trial log and the live view."""
 
     def __init__(self, spec: TrialSpec, view: LiveView) -> None:
         self.spec, self.trial_log, self.view = spec, spec.sweep.trial_log, view
@@ -196,6 +196,6 @@ class TrialCallback(tune.Callback):
             self.view.finished(self._format_trial(settings), seconds, values)
 
     def _format_trial(self, settings: Mapping[str, str]) -> str:
-        """`trial 3 (learning_rate=0.0002, rank=8)`."""
+        """Format a trial: `trial 3 (learning_rate=0.0002, lora_r=8)`."""
         short = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in settings.items())
         return f"trial {self.trial_log.get_number(settings)} ({short or 'defaults'})"

@@ -1,4 +1,4 @@
-"""The search space of a sweep: a YAML file with a line per setting, named as after `--set`:
+"""The search space of a sweep: a YAML file with a line per setting, whose names are the same as after `--set`:
 
     finetune_embedder.learning_rate: loguniform(1e-5, 1e-3)
     finetune_embedder.temperature: uniform(0.01, 0.1)
@@ -8,7 +8,7 @@
     finetune_embedder.lr_scheduler_type: constant
 
 `randint(a, b)` includes both ends. `grid` enumerates its values in order, in all combinations of all grids; the other
-settings are drawn for each combination. All trials have a plain value, unless `--set` gives another one.
+settings are drawn for each combination. A plain value holds for all trials; `--set` overrides it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ratchet.orchestrator.recipe import read_lines
 RANGES = ("loguniform", "uniform", "randint")
 KINDS = (*RANGES, "choice", "grid")
 Point = Mapping[str, str]
-"""Settings of a trial: name -> text, as after `--set name=`."""
+"""Settings of a trial: name -> value as text, as after `--set name=`."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Dimension:
     kind: str
     """One of `KINDS`."""
     values: tuple[str, ...]
-    """The bounds of a range, else all values, as written."""
+    """The bounds of a range, or all values of `choice` and `grid`, as written."""
     where: str
     """File and line, for messages."""
     written: str
 
     def draw(self, seed: int, trial: int) -> str:
-        """Draw the value of trial number `trial`. It depends only on the seed, the trial and the name, so that further
-        trials and further settings do not change it."""
+        """Draw the value of trial number `trial`. It depends only on the seed, the trial number and the name:
+        further trials and settings do not change it."""
         chance = random.Random(f"{seed}/{trial}/{self.name}")
         if self.kind not in RANGES:
             return chance.choice(self.values)
@@ -70,13 +70,13 @@ class Dimension:
         return distributions.FloatDistribution(low, high, log=self.kind == "loguniform")
 
     def to_optuna(self, text: str) -> Any:
-        """Convert a value to Optuna's type."""
+        """Convert a value from text to the type that Optuna uses."""
         return text if self.kind not in RANGES else int(text) if self.kind == "randint" else float(text)
 
 
 @dataclass(frozen=True)
 class Space:
-    """The dimensions of a space, and the settings that all trials share."""
+    """The dimensions of a search space, and the settings with plain values, which all trials share."""
 
     dimensions: Sequence[Dimension]
     fixed: Sequence[str]
@@ -90,9 +90,9 @@ class Space:
         return cls(dimensions, fixed=[line for line, dimension in lines if dimension is None])
 
     def draw_points(self, trials: int, seed: int) -> list[Point]:
-        """Draw the settings of each trial, without duplicates. The first is empty: the recipe's defaults.
+        """Draw the settings of each trial, without duplicates. The first point is empty: the recipe's defaults.
 
-        There are fewer than `trials` if the space has fewer points.
+        Returns fewer than `trials` points if the space has fewer.
         """
         found: dict[tuple[str, ...], Point] = {(): {}}
         # In a small space the same point is drawn repeatedly.
@@ -103,7 +103,7 @@ class Space:
         return list(found.values())
 
     def _draw_all(self, seed: int) -> Iterator[Point]:
-        """Without end, unless all is grids."""
+        """Yield points with possible duplicates, endlessly unless all dimensions are grids."""
         grids = [dimension for dimension in self.dimensions if dimension.kind == "grid"]
         combinations = itertools.product(*(grid.values for grid in grids))
         only_grids = len(grids) == len(self.dimensions)
@@ -113,7 +113,7 @@ class Space:
 
 
 def format_settings(point: Point) -> list[str]:
-    """Format the settings as `--set` takes them."""
+    """Format the settings of a point as `name=value` texts for `--set`."""
     return [f"{name}={value}" for name, value in point.items()]
 
 
@@ -161,10 +161,10 @@ def _check_range(where: str, written: str, kind: str, values: Sequence[str]) -> 
 
 
 def format_value(value: Any) -> str:
-    """Format a searcher's value as a setting; floats are rounded to four digits."""
+    """Format a searcher's value as text; floats are rounded to four significant digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _round_to_range(value: float, low: float, high: float) -> str:
-    """Format a value with four digits, within the range."""
+    """Format a value with four significant digits, within the range."""
     return f"{min(max(float(f'{value:.4g}'), low), high):.6g}"

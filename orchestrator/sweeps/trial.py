@@ -1,8 +1,8 @@
 """A trial of a sweep as a Ray Tune Trainable: a run of the recipe up to the deciding step.
 
-The run is that of `ratchet run`, in a thread of the trial's actor. `step` reports the objective after each checkpoint
-of the deciding step, and finally the value of the trial. The actor reserves no CPU. Only the steps of the run do, so a
-trial that waits for Tune never blocks the training of another one.
+The run is the same as in `ratchet run`, in a thread of the trial's actor. `step` reports the objective after each
+checkpoint of the deciding step, and finally the value of the trial. The actor reserves no CPUs; only the steps of the
+run do. A trial that waits for Tune therefore never blocks the training of another trial.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ STOP_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """The specification of the trials; it is sent to their processes."""
+    """The specification of all trials, which is sent to their processes."""
 
     sweep: SweepPlan
     working_folder: Path
-    """That of the command, to which paths in settings are relative."""
+    """Working directory of the command. Paths in settings are relative to it."""
     seeds: int
     store: str
     known: Mapping[str, Trial]
-    """Ended trials by key. They replay their reports."""
+    """Key -> trial that has ended, which only replays its reports."""
     progress_actor: Any
     """Actor that the driver polls for the progress of trials."""
     points: tuple[Point, ...] = ()
-    """Settings by trial number; empty if a searcher gives the values."""
+    """Settings by trial number. Empty: a searcher chooses the values."""
 
     def get_settings(self, config: Mapping[str, Any]) -> Point:
         """Return the settings of the trial with this Tune config."""
@@ -96,7 +96,7 @@ class TrialActor(tune.Trainable):
 
 
 class TrialThread(threading.Thread):
-    """The run of a trial. One that ends late reports to nobody: the next trial of its actor has its own thread."""
+    """Runs one trial. If it ends late, its reports are ignored, since the actor's next trial has its own thread."""
 
     def __init__(self, spec: TrialSpec, settings: Point) -> None:
         super().__init__(name="trial", daemon=True)
@@ -105,7 +105,7 @@ class TrialThread(threading.Thread):
         self.stopping = threading.Event()
 
     def run(self) -> None:
-        """Run the trial. The last report always says that the trial is done, since `step` waits for it."""
+        """Run the trial. The last report is always `done`, even after an error, since `step` waits for it."""
         try:
             end = self._run_or_replay()
         except Interrupted:
@@ -125,13 +125,13 @@ class TrialThread(threading.Thread):
         return {**end, "ended": "finished", "values": values, "curve": curve}
 
     def _run_seed(self, seed: int) -> tuple[float, list[float]]:
-        """Run one seed; return (value, curve). The checkpoints of the first seed are reported as they come."""
+        """Run one seed and return (value, curve). Only the first seed reports its checkpoints to Tune."""
         spec, sweep, objective = self.spec, self.spec.sweep, self.spec.sweep.objective
         store = Store.open(spec.store, create=False)
         steps = spec.build(self.settings, seed, store)
         key = compute_key(self.settings)
         run_log = RunLog(store.local("sweeps", sweep.trial_log.id, "trials", key, f"seed-{seed}"))
-        # Shown to other drivers that wait for a step of this run.
+        # This name is shown to other drivers that wait for a step of this run.
         run_log.run_id = f"{sweep.trial_log.id} with {', '.join(format_settings(self.settings)) or 'the defaults'}"
         make_folder(run_log.folder)
         listener = TrialListener(self, report_to_tune=seed == 0)
@@ -154,7 +154,7 @@ class TrialThread(threading.Thread):
 
 
 class TrialListener(RunListener):
-    """The listener of a trial's run: sends progress to the driver and the objective at checkpoints to Tune."""
+    """Sends the progress of a trial's run to the driver, and the objective at checkpoints to Tune."""
 
     def __init__(self, trial: TrialThread, report_to_tune: bool) -> None:
         self.trial, self.report_to_tune, self.reported = trial, report_to_tune, 0
@@ -167,7 +167,7 @@ class TrialListener(RunListener):
             self.report_checkpoints(progress.evaluations)
 
     def report_checkpoints(self, values: Any) -> None:
-        """Report the values that are new."""
+        """Report the values that have not been reported yet."""
         for value in values[self.reported :]:
             self.reported += 1
             self.trial.reports.put({"checkpoint": self.reported, "value": value})

@@ -5,8 +5,8 @@
     trials/<digest>/     the runs of a trial: a run log per seed
     report.html, .md     and winner.yaml, if a trial finished
 
-The sweep's id is the digest of everything that the values of trials depend on (recipe, settings, space, metric, code of
-the jobs, data) and of the search options, without the number of trials: with more trials the same sweep continues.
+The sweep's id is a digest of the search options and of everything that the values of trials depend on: recipe,
+settings, space, metric, code of the jobs, data. The number of trials is left out: with more trials, a sweep continues.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Trial:
 
     settings: Mapping[str, str]
     status: str = "unfinished"
-    """`finished`, `stopped` (ended early), `failed`, or `unfinished`."""
+    """`finished`, `stopped` (early stopping), `failed`, or `unfinished`."""
     value: float | None = None
-    """Mean over the seeds; for a stopped trial, the value at its last checkpoint."""
+    """Mean objective over the seeds; for a stopped trial, the objective at its last checkpoint."""
     values: Sequence[float] = ()
-    """Value per seed."""
+    """Objective per seed."""
     curve: Sequence[float] = ()
-    """Value of the first seed after each checkpoint."""
+    """Objective of the first seed after each checkpoint."""
     reason: str = ""
     """Why it failed."""
     seconds: float = field(default=0.0, compare=False)
@@ -55,7 +55,7 @@ class TrialLog:
     """The log of a sweep. Trials are numbered in the order in which they were first started."""
 
     def __init__(self, store: Store, recipe: str, document: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-        """`document`: its digest is the sweep's id. `about`: information for users, replaced by each command."""
+        """document: its digest is part of the sweep's id. about: information for users; each command replaces it."""
         name = f"sweeps/{recipe}-{digest(dict(document))[:12]}"
         store.pull(name)
         self.run_log = RunLog(store.local(name))
