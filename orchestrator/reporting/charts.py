@@ -1,7 +1,7 @@
-"""Charts as inline SVG: numbers per row of the summary, curves, and bars of importance.
+"""Charts as inline SVG: numbers per row of the summary, curves, and importances as bars.
 
-The page's style sheet colours them (light, dark, print) and the text stays text; matplotlib would add 30 MB of
-dependencies for charts that cannot follow the reader's theme. Coordinates are CSS pixels of the chart's view box.
+The page's style sheet colours the charts (light, dark, print), and their text stays text. matplotlib would add 30 MB of
+dependencies, and its charts cannot follow the reader's theme. Coordinates are CSS pixels of the chart's view box.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ratchet.orchestrator.reporting.tables import find_best, is_finite
 
 WIDTH, HEIGHT = SIZE = 440, 270
 COLOURS = 7
-"""Series colours that the style sheet defines (`s0` ... `s6`); further series are drawn grey."""
+"""Number of series colours that the style sheet defines (`s0` ... `s6`). Further series are grey."""
 _POINTS = 240
-"""More points than this per line are thinned: a screen cannot show them."""
+"""Maximum number of points per line. Longer lines are thinned, since a screen cannot show more points."""
 _BARS = 20
 _CHARACTER = 7.4
-"""Approximate width of a character in a wide font."""
+"""Approximate width of a character in a wide font, in pixels."""
 
 Point = tuple[float, float | None]
 Scale = Callable[[float], float]
 
 
 def draw(template: str, *values: object) -> Markup:
-    """SVG element from a format string; values are escaped."""
+    """Return an SVG element from a format string; the values are escaped."""
     return Markup(template).format(*(clean(value) if type(value) is str else value for value in values))
 
 
@@ -40,18 +40,18 @@ def draw_text(style: str, x: float, y: float, text: str, anchor: str = "middle")
 
 
 def draw_chart(parts: Sequence[Markup], label: str, attributes: str = "", size: Sequence[float] = SIZE) -> Markup:
-    """SVG of `parts`; `label` is for screen readers."""
+    """Return the SVG of `parts`. label: the text for screen readers."""
     head = draw('role="img" aria-label="{}" viewBox="0 0 {:g} {:g}"', label, *size)
     return draw("<svg {} {}>{}</svg>", head, attributes, Markup("").join(parts))
 
 
 def make_scale(low: float, high: float, start: float, end: float) -> Scale:
-    """Linear map from data (`low` to `high`) to pixels (`start` to `end`)."""
+    """Return the linear map from data (`low` to `high`) to pixels (`start` to `end`)."""
     return lambda value: start + (value - low) / (high - low) * (end - start)
 
 
 def compute_ticks(low: float, high: float, about: int = 4) -> list[float]:
-    """Round numbers (1, 2, 2.5 or 5 times a power of ten) that cover `low` to `high`; the ends enclose it."""
+    """Return equally spaced round numbers that enclose `low` to `high`. Steps are 1, 2, 2.5 or 5 times 10^n."""
     if high - low <= max(abs(low), abs(high), 1e-290) * 1e-9:
         spread = abs(high) * 0.1 if abs(high) > 1e-290 else 1.0
         low, high = low - spread, high + spread
@@ -67,11 +67,11 @@ def format_tick(value: float) -> str:
 
 
 def draw_summary(rows: Mapping[str, Mapping[str, float | None]], column: str) -> Markup:
-    """Column of the summary over its rows: rounds of a kind are joined by a line, baselines are levels to beat."""
+    """Draw a column of the summary over its rows: a line joins iterations; baselines are drawn as levels."""
     values = [row.get(column) if is_finite(row.get(column)) else None for row in rows.values()]
     known = [value for value in values if value is not None]
     low, high = min(known), max(known)
-    # A dot says as much far from zero; zero is left out only where it would hide every difference.
+    # The axis begins at zero, unless this would hide the differences: dots, unlike bars, do not need zero.
     marks = compute_ticks(0.0 if low >= 0 and high - low > 0.15 * high else low, high)
     left, right, top, bottom = 44.0, WIDTH - 8.0, 24.0, HEIGHT - 44.0  # above `top` a number over the highest dot
     slot, every = (right - left) / len(rows), math.ceil(len(rows) / 9)
@@ -107,7 +107,7 @@ def draw_summary(rows: Mapping[str, Mapping[str, float | None]], column: str) ->
 
 
 def draw_curves(chart: Chart) -> Markup:
-    """Curves over shared axes. Long, noisy ones are drawn faint, with a smoothed line on top."""
+    """Draw curves over shared axes. Long curves are drawn faint, with a smoothed line on top."""
     curves = [_sort_points(series) for series in chart.series]
     known = [(a, b) for points in curves for a, b in points if b is not None]
     if all(sum(b is not None for _, b in points) < 2 for points in curves):
@@ -143,7 +143,7 @@ def draw_curves(chart: Chart) -> Markup:
 
 
 def draw_importance(shares: Mapping[str, float]) -> Markup:
-    """Bar per setting, the largest share first, at most `_BARS`; empty if there is none."""
+    """Draw a bar per setting, the largest share first, at most `_BARS` bars; empty without positive shares."""
     known = sorted(((share, name) for name, share in shares.items() if share >= 0), key=lambda pair: -pair[0])[:_BARS]
     if not known or known[0][0] <= 0:
         return Markup("")
@@ -160,7 +160,7 @@ def draw_importance(shares: Mapping[str, float]) -> Markup:
 
 
 def list_keys(series: Sequence[Series]) -> list[tuple[str, str]]:
-    """Key of a chart with more than one line: (label, class of the line's group)."""
+    """Return the legend of a chart as (label, style class); empty for a single line."""
     if len(series) < 2:
         return []
     more = [(f"{len(series) - COLOURS:,} more", "rest")] if len(series) > COLOURS else []
@@ -172,13 +172,13 @@ def _choose_style(i: int) -> str:
 
 
 def _sort_points(series: Series) -> list[Point]:
-    """(x, y) in order of x; a y that is not finite becomes None: a gap in the line."""
+    """Return (x, y) sorted by x. A y that is not finite becomes None, which is a gap in the line."""
     pairs = [(float(a), float(b)) for a, b in zip(series.x, series.y, strict=False) if math.isfinite(a)]
     return [(a, b if math.isfinite(b) else None) for a, b in sorted(pairs, key=lambda p: p[0])]
 
 
 def _thin(points: list[Point]) -> list[Point]:
-    """At most `_POINTS` points: each run of neighbours keeps its lowest and highest, so spikes and gaps stay."""
+    """Return about `_POINTS` points: the lowest, the highest and a gap of each group of neighbours, so spikes stay."""
     if len(points) <= _POINTS:
         return points
     size = math.ceil(len(points) / (_POINTS // 2))
@@ -192,9 +192,9 @@ def _thin(points: list[Point]) -> list[Point]:
 
 
 def _smooth(points: list[Point]) -> list[Point]:
-    """Local lines fitted over a tenth of the points (Cleveland's loess, uniform weights); gaps stay gaps.
+    """Smooth by local lines fitted over a tenth of the points (Cleveland's loess, uniform weights); gaps stay gaps.
 
-    A plain moving mean would start too low and end too high on a falling loss.
+    A moving mean would start too low and end too high on a falling loss.
     """
     half = max(3, len(points) // 20)
     smooth: list[Point] = []
@@ -226,7 +226,7 @@ def _draw_grid(marks: Sequence[float], y: Scale, left: float, right: float) -> M
 
 
 def _wrap(label: str, width: int) -> list[str]:
-    """Label in at most two lines of about `width` characters."""
+    """Wrap a label into at most two lines of about `width` characters."""
     width = max(5, width)
     lines = textwrap.wrap(" ".join(label.split()), width, break_long_words=False, break_on_hyphens=False)
     return [shorten(line, width + 1) for line in (*lines[:1], " ".join(lines[1:])) if line]

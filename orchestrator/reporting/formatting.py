@@ -13,12 +13,12 @@ from ratchet.orchestrator.job_interface.job import is_time
 from ratchet.orchestrator.job_interface.terminal import clean
 
 NOTHING = "–"
-"""Stands for a missing value."""
+"""Text for a missing value."""
 
 
 class Estimate(float):
-    """A number with what may be added and subtracted: the standard deviation of repetitions, or the half width of a
-    confidence interval. None: not known."""
+    """A number with its deviation: the standard deviation over repetitions, or the half width of a confidence interval.
+    None: not known."""
 
     deviation: float | None
 
@@ -29,14 +29,13 @@ class Estimate(float):
 
     @classmethod
     def of_mean(cls, values: Sequence[float]) -> Estimate:
-        """Return the mean of repetitions, such as seeds or folds, with their standard deviation (None for one)."""
+        """Return the mean of repetitions, such as seeds or folds, with the standard deviation (None for one value)."""
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
 
 
 def judge_difference(before: float, after: float) -> str:
-    """Return `more than noise` if two estimates differ by more than the root of the sum of the squares of what is added
-    to each and subtracted from it, which independent ones seldom do by chance; else `within noise`. Empty if one has no
-    such number."""
+    """Return `more than noise` if two estimates with deviations s and t differ by more than sqrt(s^2 + t^2), which is
+    the deviation of the difference of independent estimates; else `within noise`. Empty if a deviation is not known."""
     widths = [one.deviation for one in (before, after) if isinstance(one, Estimate) and one.deviation is not None]
     if len(widths) < 2:
         return ""
@@ -50,7 +49,7 @@ def format_with_deviation(value: Any, format_one: Callable[[Any], str]) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """Shorten a text to `width` characters; an ellipsis replaces the middle, so that both ends stay."""
+    """Shorten a text to `width` characters by replacing its middle with an ellipsis."""
     if len(text) <= width:
         return text
     if width <= 1:
@@ -88,7 +87,7 @@ def is_number(value: Any) -> bool:
 
 
 def format_compact(value: float) -> str:
-    """Format a number in at most five characters: `4.6k`, `0.412`, `12`, `2e-05`."""
+    """Format a number in few characters: `4.6k`, `0.412`, `12`, `2e-05`."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("inf" if value > 0 else "-inf")
     size = abs(value)

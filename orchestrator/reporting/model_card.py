@@ -1,4 +1,4 @@
-"""The model card of a model that a run made: front matter of the Hugging Face hub, table, data, settings, lineage."""
+"""The model card of a model that a run made: Hugging Face front matter, table, data, settings, lineage."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ USES: Mapping[str, tuple[str, str, str]] = {
     "decoder": ("transformers", "text-generation", 'AutoModelForCausalLM.from_pretrained("{name}")'),
     "adapter": ("peft", "text-generation", 'AutoPeftModel.from_pretrained("{name}")'),
 }
-"""Kind -> library, task of the hub, and the call that loads it."""
+"""Kind of model -> library, pipeline tag of the hub, and the call that loads the model."""
 
 
 def write_card(store: Store, made: RunModel, name: str, license: str) -> str:
-    """Return the text of README.md. name: what the model is called where it goes. license: an identifier of the hub."""
+    """Return the text of README.md. name: the name of the exported model. license: an identifier of the hub."""
     data = report_json.read(RunLog(store.local("runs", made.run_id)))
     library, task, call = USES[made.kind]
     front: dict[str, Any] = {"license": license, "library_name": library, "pipeline_tag": task, "tags": ["ratchet"]}
@@ -41,7 +41,7 @@ def write_card(store: Store, made: RunModel, name: str, license: str) -> str:
 
 
 def list_lineage(steps: Sequence[StepReport], name: str) -> list[StepReport]:
-    """Return a step and all that it came from, in the order of the recipe."""
+    """Return a step and all steps that it depends on, in the order of the recipe."""
     by_name, wanted = {step.name: step for step in steps}, [name]
     for one in wanted:
         found = (source.partition("[")[0] for _, source, _ in by_name[one].inputs)

@@ -1,12 +1,12 @@
 """`report.html` and `report.md` of a run or a sweep, from the templates `run.*` and `sweep.*`.
 
 Nothing here reads a store or a clock. `report.html` is one file that contains its style, charts and script, and loads
-nothing; its policy forbids any script but its own. The order is from the result to the evidence: the summary, training
-curves, cases, the steps, and what is needed to repeat the run; of a sweep the conclusion and the winner's settings, the
-trials, charts, failures, and what is needed to repeat it. Sections without data are left out.
+nothing; its content security policy forbids other scripts. The order is from the result to the evidence. For a run: the
+summary, training curves, cases, the steps, and how to repeat the run. For a sweep: the conclusion and the winner's
+settings, the trials, charts, failures, and how to repeat the sweep. Sections without data are left out.
 
-HTML templates escape every value. Markdown templates escape by a filter: `md` for text that keeps its line breaks,
-`inline` for text within a line, `code_block` for a block of code. All values lose control characters.
+HTML templates escape every value. Markdown templates escape by filters: `md` for text that keeps its line breaks,
+`inline` for text within a line, `code_block` for a block of code. Control characters are removed from all values.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _SPECIAL = re.compile(r"([\\`*{}\[\]<>|~$#]|(?<!\w)_|_(?!\w))")  # `a_b` needs n
 
 
 def write_report(folder: Path, data: RunReport | SweepReport) -> tuple[Path, Path]:
-    """Write `report.html` and `report.md` into `folder`, each replaced as a whole; return both paths. Of a run also
-    write `report.json`."""
+    """Write `report.html`, `report.md` and, for a run, `report.json` into `folder`, each atomically. Returns the first
+    two paths."""
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(data, RunReport):
         write_atomically(folder / report_json.NAME, report_json.write(data))
@@ -44,13 +44,13 @@ def write_report(folder: Path, data: RunReport | SweepReport) -> tuple[Path, Pat
 
 
 def render(data: RunReport | SweepReport, kind: str) -> str:
-    """Return the page (`html`) or GitHub's Markdown (`md`). Data is escaped: `$x_1 < y$` reads as it is."""
+    """Return the report as `html` or as GitHub's Markdown (`md`). Data is escaped: `$x_1 < y$` is shown literally."""
     name, parts = ("run", run_data) if isinstance(data, RunReport) else ("sweep", sweep_data)
     return render_template(f"{name}.{kind}.j2", data=data, parts=parts, charts=charts)
 
 
 def render_template(template: str, **values: Any) -> str:
-    """Return a template with these values, which are escaped as its ending says."""
+    """Render a template. The values are escaped automatically in HTML templates only."""
     return _ENVIRONMENT.get_template(template).render(**values)
 
 

@@ -1,11 +1,11 @@
-"""`report.json`: the data of the report of a run for programs, and its reading.
+"""`report.json`: writes and reads the data of a run's report, for programs.
 
     {"schema": 1, "title": ..., "run_id": ..., "status": ...,
      "rows": {label: {column: {"value": ..., "interval": ...}}},
      "steps": [{"name": ..., "job": ..., "status": ..., "step_id": ..., "config": {...}, "metrics": {...}, ...}], ...}
 
-The keys are the fields of `RunReport` and `StepReport`. `interval`: what is added and subtracted; missing if not known.
-Keys may be added; one that is removed or means something else is a new schema.
+The keys are the fields of `RunReport` and `StepReport`. `interval` is `Estimate.deviation`; it is missing if not known.
+Later versions may add keys. If a key is removed or changes its meaning, the schema number is increased.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def write(data: RunReport) -> str:
 
 
 def read(run_log: RunLog) -> RunReport | None:
-    """Return the report of a run; None before its end. Raises DamagedError for a file of another schema."""
+    """Return the report of a run; None if it is not written yet. Raises DamagedError for a file of another schema."""
     if (found := run_log.read(NAME)) is None:
         return None
     if found.pop("schema", None) != SCHEMA:
@@ -45,7 +45,7 @@ def read(run_log: RunLog) -> RunReport | None:
 
 
 def _select_known(kind: type[RunReport | StepReport], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a report. A newer Ratchet may have written more."""
+    """Return the values of known fields. A newer version of Ratchet may have written more fields."""
     return {field.name: values[field.name] for field in fields(kind) if field.name in values}
 
 

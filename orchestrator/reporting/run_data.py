@@ -12,7 +12,7 @@ from ratchet.orchestrator.reporting.formatting import format_duration, format_ti
 from ratchet.orchestrator.reporting.tables import Table, build_table, collect_columns, is_finite
 
 Rows = Mapping[str, Mapping[str, float | None]]
-"""Summary: label -> column -> value."""
+"""Rows of the summary: label -> column -> value."""
 WORDS = {"done": "run", "hit": "reused", "failed": "failed", "pending": "not run"}
 SIGNS = {"done": "✓", "hit": "●", "failed": "✗", "pending": "○"}
 
@@ -26,30 +26,30 @@ StepStatus = Literal["hit", "done", "failed", "pending"]
 
 @dataclass(frozen=True)
 class StepReport:
-    """Step as the report shows it."""
+    """A step in the report of a run."""
 
     name: str
     """Name in the recipe: `iter0/mine`."""
     job: str
-    """Job: `mine`. Curves of the same job share a chart."""
+    """Name of the job: `mine`. Curves of the same job share a chart."""
     status: StepStatus
     """`hit`: reused from an earlier run."""
     step_id: str = ""
-    """Hex digest; empty if the inputs were never made."""
+    """Step id, a hex digest; empty if the inputs do not exist."""
     retries: int = 0
     """Number of retries in this run."""
     seconds: float | None = None
-    """Wall-clock seconds until it finished or failed; for a hit, the time that the earlier run spent."""
+    """Wall-clock seconds until the step finished or failed; for a hit, the seconds in the earlier run."""
     inputs: Sequence[tuple[str, str, str]] = ()
-    """(field, name of the step or source, hex digest or '')."""
+    """(field, name of the step or source, hex digest or '') of each input."""
     config: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float | int | str] = field(default_factory=dict)
-    """See `ratchet.orchestrator.job_interface.job.Result` for this and the next three."""
+    """See `ratchet.orchestrator.job_interface.job.Result` for metrics, tables, curves and cases."""
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     curves: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     cases: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     message: str = ""
-    """Reason of a failure or of waiting, or a remark of a finished step."""
+    """Why the step failed or was skipped, or the note of its result."""
     lost: Sequence[Mapping[str, Any]] = ()
     """Lost work: `what`, `amount` in `unit`s and `seconds` (None: not known)."""
 
@@ -67,7 +67,7 @@ class RunReport:
     seconds: float
     """Wall-clock seconds of the whole run."""
     command: str
-    """The command line that runs this again."""
+    """The command line that repeats or continues the run."""
     steps: Sequence[StepReport]
     """Steps in the order of the recipe."""
     doc: str = ""
@@ -75,14 +75,14 @@ class RunReport:
     rows: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     """Summary: label -> column -> value. Columns called `time` or `seconds` hold seconds."""
     best: Mapping[str, str] = field(default_factory=dict)
-    """Model that the run ended with -> the Python that loads it."""
+    """Name of a model that the run ended with -> the line of Python that loads it."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Versions, commit, kind of machine: label -> text."""
 
 
 def count_steps(steps: Sequence[StepReport]) -> list[str]:
-    """Number of steps per status: `3 steps run`."""
+    """Return the number of steps per status as texts: `3 steps run`."""
     counts = {word: sum(s.status == status for s in steps) for status, word in WORDS.items()}
     return [f"{pluralize(n, 'step')} {word}" for word, n in counts.items() if n]
 
@@ -100,7 +100,7 @@ def build_summary(rows: Rows) -> Table:
 
 
 def collect_tables(steps: Sequence[StepReport]) -> list[tuple[str, str, Table]]:
-    """Tables of all steps as (step, title, table). Rows whose `kept`, `best` or `chosen` column is true are chosen."""
+    """Return (step, title, table) of all tables. Rows with a true `kept`, `best` or `chosen` are marked as chosen."""
     tables = []
     for step in steps:
         for title, rows in step.tables.items():
@@ -110,22 +110,22 @@ def collect_tables(steps: Sequence[StepReport]) -> list[tuple[str, str, Table]]:
 
 
 def is_iteration(label: str) -> bool:
-    """Whether a row of the summary is one of a sequence: `iteration 0`, `iter1`, `round 2`."""
+    """Return whether the label of a row names an iteration: `iteration 0`, `iter1`, `round 2`."""
     return bool(_ROUND.search(label))
 
 
 def strip_iteration(label: str) -> str:
-    """Label without its round: the rows of one sequence share it."""
+    """Return the label without its iteration, which the rows of one sequence have in common."""
     return _ROUND.sub("", label)
 
 
 def is_baseline(label: str) -> bool:
-    """Whether a row of the summary is a baseline: BM25, zero-shot, ..."""
+    """Return whether the label of a row names a baseline: BM25, zero-shot, ..."""
     return bool(_BASELINE.search(label)) and not is_iteration(label)
 
 
 def list_headlines(rows: Rows) -> dict[str, str]:
-    """Headlines of the first two columns that have a direction, or else of the first two."""
+    """Return column -> headline, for the first two columns with a known direction, else for the first two columns."""
     columns = [c for c in collect_columns(rows.values()) if not is_time(c)]
     columns = [c for c in columns if any(is_finite(row.get(c)) for row in rows.values())]
     columns = [c for c in columns if infer_direction(c)] or columns
@@ -133,8 +133,8 @@ def list_headlines(rows: Rows) -> dict[str, str]:
 
 
 def format_headline(rows: Rows, column: str) -> str:
-    """`0.452 at iteration 1: +0.276 against zero-shot, more than noise` (the best baseline); empty if the name tells
-    nothing."""
+    """Compare the best row of a column with the best baseline: `0.452 at iteration 1: +0.276 against zero-shot, more
+    than noise`. Empty if the column has no known direction."""
     known: dict[str, Any] = {label: row[column] for label, row in rows.items() if is_finite(row.get(column))}
     sign = infer_direction(column)
     order = sorted(known, key=lambda label: -sign * known[label])
@@ -151,18 +151,18 @@ def format_headline(rows: Rows, column: str) -> str:
 
 @dataclass(frozen=True)
 class Series:
-    """Line of a chart."""
+    """A line of a chart."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
     strong: bool = False
-    """Drawn thicker, and on top of the others."""
+    """Whether the line is drawn thicker and on top of the others."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines that share their axes: the same curve of every step of one job."""
+    """Lines with common axes: the curves with one title, of all steps of one job."""
 
     job: str
     x_label: str
@@ -171,7 +171,7 @@ class Chart:
 
 
 def group_curves(steps: Iterable[StepReport]) -> list[Chart]:
-    """Group curves of the same job and title into charts; the curves `title | name` of a step share one."""
+    """Group the curves with the same job and title into charts. Curves `title | name` belong to the chart `title`."""
     groups: dict[tuple[str, str], list[tuple[str, str, Mapping[str, Sequence[float]]]]] = {}
     for step in steps:
         for whole, curve in step.curves.items():
@@ -190,28 +190,28 @@ def group_curves(steps: Iterable[StepReport]) -> list[Chart]:
 
 
 def shorten_names(names: Sequence[str]) -> list[str]:
-    """Step names without the ending that all share: `iter0/train`, `iter1/train` -> `iter0`, `iter1`."""
+    """Remove the last part from step names if all have the same: `iter0/train`, `iter1/train` -> `iter0`, `iter1`."""
     heads, _, tails = zip(*(name.rpartition("/") for name in names), strict=True)
     return list(heads if len(names) > 1 and all(heads) and len(set(tails)) == 1 else names)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A query and, by heading, the answers found for it, as (text, correct) in order of rank."""
+    """A query and, for each heading, the answers found for it, as (text, correct) in order of rank."""
 
     title: str
     columns: Mapping[str, Sequence[tuple[str, bool]]]
     left_out: int = 0
-    """Columns between the first and the last that are not shown."""
+    """Number of columns between the first and the last that are not shown."""
 
     @property
     def ranks(self) -> list[int | None]:
-        """Rank (from 1) of the first correct answer of each column; None if none is shown."""
+        """Rank (from 1) of the first correct answer in each column; None if no correct answer is shown."""
         return [next((i for i, (_, good) in enumerate(c, 1) if good), None) for c in self.columns.values()]
 
 
 def collect_cases(steps: Sequence[StepReport], widest: int = 3) -> dict[str, list[Case]]:
-    """Collect the cases of all steps by title. Cases of one query are merged, to show before and after side by side."""
+    """Collect the cases of all steps by title, merged by query. With over `widest` columns: only the first and last."""
     joined: dict[str, dict[str, Any]] = {}
     for step in steps:
         for title, given in step.cases.items():

@@ -1,4 +1,4 @@
-"""What differs between two runs: parameters, numbers of the table, and the settings, inputs and code of their steps."""
+"""Differences between two runs: parameters, numbers of the table, and settings, inputs and code of the steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class NumberChange:
-    """A number of the tables of both runs."""
+    """A number that is in the tables of both runs."""
 
     row: str
     column: str
@@ -33,7 +33,7 @@ class NumberChange:
 
 @dataclass(frozen=True)
 class StepChange:
-    """A step that has another identity, or that only one of the runs has."""
+    """A step with another step id, or a step of only one of the runs."""
 
     name: str
     changes: tuple[str, ...]
@@ -42,20 +42,20 @@ class StepChange:
 
 @dataclass(frozen=True)
 class RunDiff:
-    """Two runs."""
+    """The differences between two runs."""
 
     runs: tuple[str, str]
     seconds: tuple[float, float]
     parameters: Mapping[str, tuple[Any, Any]]
-    """Name -> both values, of those that differ."""
+    """Name -> (before, after), for the parameters that differ."""
     numbers: tuple[NumberChange, ...]
     steps: tuple[StepChange, ...]
     equal_steps: int
-    """Steps with the same identity in both runs."""
+    """Number of steps with the same step id in both runs."""
 
 
 def compare_runs(store: Store, before: RunLog, after: RunLog) -> RunDiff:
-    """Compare two runs that have ended, well or not. Raises StoreError for one that has not."""
+    """Compare two runs that have ended, successfully or not. Raises StoreError if a run has not ended."""
     one, other = (_read(run_log) for run_log in (before, after))
     changed, equal = [], 0
     for name, (old, new) in _pair(*({step.name: step for step in run.steps} for run in (one, other))).items():
@@ -75,7 +75,7 @@ def compare_runs(store: Store, before: RunLog, after: RunLog) -> RunDiff:
 
 
 def render_diff(diff: RunDiff) -> str:
-    """Return the page of a difference, as `render` does that of a run."""
+    """Return the HTML page of a difference."""
     rows = [{**asdict(one), "difference": one.after - one.before} for one in diff.numbers if one.after != one.before]
     parameters = [{"parameter": name, "before": old, "after": new} for name, (old, new) in diff.parameters.items()]
     texts = {name: [format_setting(row[name]) for row in parameters] for name in ("before", "after")}
@@ -86,16 +86,16 @@ def render_diff(diff: RunDiff) -> str:
 
 
 def _pair(before: Mapping[str, T], after: Mapping[str, T]) -> dict[str, tuple[T | None, T | None]]:
-    """Return name -> both values, of all names in the order of `before` and then of `after`."""
+    """Return name -> (before, after), with None for a missing value, for all names in order."""
     return {name: (before.get(name), after.get(name)) for name in {**before, **after}}
 
 
 def _read(run_log: RunLog) -> RunReport:
-    """Return the report of a run. Its rows and columns are called as in the recipe: notes and counts may differ."""
+    """Return the report of a run, with the recipe's names of rows and columns: without notes and counts, which vary."""
     if (found := report_json.read(run_log)) is None:
         raise StoreError(f"run {run_log.run_id}: no report; expected a run that ended; give its command again")
     named, rows = (run_log.read("plan.json") or {}).get("rows", ()), {}
-    if len(named) != len(found.rows):  # numbers of goals, which have no notes
+    if len(named) != len(found.rows):  # a summary without rows shows its goals, without notes
         return found
     for row, cells in zip(named, found.rows.values(), strict=True):
         titles = {c: title for c in cells for title in row["columns"] if c == title or c.startswith(f"{title} (")}
@@ -104,7 +104,7 @@ def _read(run_log: RunLog) -> RunReport:
 
 
 def _describe(store: Store, before: StepReport | None, after: StepReport | None) -> list[str]:
-    """Return what gives a step another identity: of a step without a result, what is known of its settings."""
+    """Return the changes between two versions of a step; only the settings if one of them has no result."""
     if before is None or after is None:
         return ["removed" if after is None else "added"]
     commits = [store.lookup(step.step_id) if step.step_id else None for step in (before, after)]

@@ -22,9 +22,9 @@ if TYPE_CHECKING:  # it imports Ray
 
 
 def build_summary_table(plan: Plan, summary: Summary) -> dict[str, dict[str, float | None]]:
-    """Build the rows of the summary: label -> column -> value or None. `time`: seconds of the row's steps. The notes of
-    the row's steps stand behind its label, and counts (`Metric.count`) behind the titles. Of a summary without rows:
-    the numbers of its goals."""
+    """Build the rows of the summary: label -> column -> value or None. Column `time`: total seconds of the row's steps.
+    The notes of these steps follow the label, and counts (`Metric.count`) follow the titles. For a summary without
+    rows: the numbers of its goals."""
     if not summary.rows:
         return {
             f"{goal.name}: {name}": {"value": value}
@@ -64,7 +64,7 @@ def _describe_row(plan: Plan, row: Row) -> str:
 
 
 def _name_columns(plan: Plan, summary: Summary) -> dict[str, str]:
-    """Return column -> title with the counts in all its rows, without the columns whose counts no step reports."""
+    """Return column -> title with the range of its counts. Columns whose counts no step reports are left out."""
     counts: dict[str, list[float]] = {}
     for title, metric in (pair for row in summary.rows for pair in row.metrics):
         numbers = plan.steps[metric.step.name].numbers
@@ -103,7 +103,7 @@ def build_run_report(run: Run) -> RunReport:
 
 
 def _build_step(run: Run, name: str, last: Mapping[str, Any], retries: int) -> StepReport:
-    """last: kind of event -> the step's last event of this kind."""
+    """Build the report of a step. last: kind of event -> the step's last event of this kind."""
     started, failed = (last[kind]["t"] if kind in last else None for kind in ("started", "failed"))
     planned, hit = run.plan.steps[name], "hit" in last
     seconds = failed - started if failed and started else None
@@ -133,8 +133,8 @@ def _list_inputs(plan: Plan, name: str) -> list[tuple[str, str, str]]:
 
 
 def _read_cell(plan: Plan, cell: Metric | Sequence[Metric]) -> float | None:
-    """Return a metric, with its interval if the step reports `NAME/interval`; or the mean of several once all their
-    steps are done."""
+    """Return a metric, with its interval if the step reports `NAME/interval`. For several metrics, return the mean once
+    all their steps are done."""
     if isinstance(cell, Metric):
         numbers = plan.steps[cell.step.name].numbers
         value, interval = numbers.get(cell.name), numbers.get(f"{cell.name}/interval")

@@ -22,23 +22,23 @@ from ratchet.orchestrator.reporting.tables import Table, build_table, collect_co
 from ratchet.orchestrator.sweeps.trial_log import Trial
 
 DEFAULT = "default"
-"""Stands for the value of a setting that a trial leaves to the recipe."""
+"""Text for the value of a setting that a trial leaves to the recipe."""
 Value = float | str | None
-"""Setting of a trial; None: the recipe's default."""
+"""Value of a setting in a trial. None: the recipe's default."""
 _STATUSES = ("finished", "stopped", "failed", "unfinished")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True)
 class TrialReport(Trial):
-    """Trial as the report shows it. `settings`: those chosen from the space; empty for the recipe's defaults."""
+    """A trial in the report of a sweep. `settings`: the values of the settings in the space."""
 
     number: int = 0
-    """1, 2, ... in the order in which the trials were requested."""
+    """1, 2, ... in the order in which the trials were first started."""
     deviation: float | None = None
     """Standard deviation over seeds; None with one seed."""
     note: str = ""
-    """What a reader of its value must know: that the finetune kept its base."""
+    """Note of the deciding step, such as that the finetuning kept its base."""
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,20 @@ class SweepReport:
     command: str
     """Command that repeats or continues the sweep."""
     space: Mapping[str, str]
-    """Name -> as written: `loguniform(1e-5, 1e-3)`."""
+    """Setting -> its distribution as written: `loguniform(1e-5, 1e-3)`."""
     fixed: Sequence[str]
-    """`--set` settings of all trials."""
+    """`name=value` settings of all trials: plain values of the space, and `--set`."""
     trials: Sequence[TrialReport]
     winner: int | None
-    """A trial's number."""
+    """Number of the best trial."""
     default: int | None
-    """The trial of the recipe's defaults."""
+    """Number of the trial with the recipe's defaults."""
     conclusion: str
     """One sentence on whether the winner is better than the defaults beyond noise."""
     winner_command: str
-    """Command that runs the winner."""
+    """Command that runs the recipe with the winner's settings."""
     importance: Mapping[str, float]
-    """Name -> share of the metric's variance; they sum to 1. May be empty."""
+    """Setting -> share of the metric's variance; the shares sum to 1. May be empty."""
     notes: Sequence[str] = ()
     """Notes, such as why training does not continue from fewer epochs."""
     provenance: Mapping[str, str] = field(default_factory=dict)
@@ -89,14 +89,14 @@ def summarize_status(data: SweepReport) -> str:
 
 
 def format_headline(data: SweepReport, winner: TrialReport) -> str:
-    """`Trial 3 (winner): map@25 0.4121 ± 0.0030`."""
+    """Format the winner's metric: `Trial 3 (winner): map@25 0.4121 ± 0.0030`."""
     value, deviation = (format_cell(data.metric, drop_nonfinite(n), False) for n in (winner.value, winner.deviation))
     spread = "" if deviation == NOTHING else f" ± {deviation}"
     return f"{format_label(data, winner).capitalize()}: {data.metric} {value}{spread}"
 
 
 def group_failures(data: SweepReport) -> dict[str, str]:
-    """Reason -> trials that failed for it: `Trials 3, 5`."""
+    """Return reason of a failure -> the trials with it: `Trials 3, 5`."""
     reasons: dict[str, list[int]] = {}
     for trial in data.trials:
         if trial.status == "failed":
@@ -111,7 +111,7 @@ def format_label(data: SweepReport, trial: TrialReport) -> str:
 
 
 def rank_trials(data: SweepReport) -> list[TrialReport]:
-    """Sort trials by status, then the best first."""
+    """Sort trials by status (finished first), then by metric, the best first."""
 
     def rank(trial: TrialReport) -> tuple[int, bool, float, bool, int]:
         value, sign = drop_nonfinite(trial.value), -1 if data.maximize else 1
@@ -128,7 +128,7 @@ def collect_importance(data: SweepReport) -> dict[str, float]:
 
 
 def shorten_names(data: SweepReport) -> dict[str, str]:
-    """Names of the space -> their shortest distinct endings: `finetune_embedder.learning_rate` -> `learning_rate`."""
+    """Return setting -> its shortest unique ending: `finetune_embedder.learning_rate` -> `learning_rate`."""
     names = list(dict.fromkeys([*data.space, *(name for t in data.trials for name in t.settings)]))
     taken = {"", data.metric, "±", "status", "time"}
     endings = {name: [name[m.end() :] for m in re.finditer(r"[./]", name)][::-1] for name in names}
@@ -142,7 +142,7 @@ def shorten_names(data: SweepReport) -> dict[str, str]:
 
 
 def collect_settings(data: SweepReport) -> dict[str, dict[int, Value]]:
-    """Short name -> trial -> value of the settings that vary, or of all if none does. Numbers if all are numbers."""
+    """Return short name -> trial number -> value of the settings that vary (all if none does), parsed if numeric."""
     short = shorten_names(data)
     given = {name: {t.number: t.settings.get(name) for t in data.trials} for name in short}
     given = {name: texts for name, texts in given.items() if any(text is not None for text in texts.values())}
@@ -156,16 +156,16 @@ def format_cell(column: str, value: Value, setting: bool) -> str:
     if not is_number(value):
         return clean(str(value))
     if setting:
-        whole = f"{value:.12g}"  # as it was chosen from a grid; what a range gave has more digits than help
+        whole = f"{value:.12g}"  # a value of a grid in full; a value drawn from a range has too many digits
         return str(value) if isinstance(value, int) else whole if len(whole) <= 7 else f"{value:.3g}"
     if column == "time":
         return format_duration(float(value)) if value else NOTHING
-    # More decimals than elsewhere: the good ones of a sweep lie close together.
+    # More decimals than elsewhere: the best trials of a sweep lie close together.
     return f"{value:.4f}" if 1e-3 <= abs(float(value)) < 10 or not value else format_number(float(value))
 
 
 def drop_nonfinite(value: float | None) -> float | None:
-    """Return the number, or None if it is NaN, infinite or too large to draw."""
+    """Return the number, or None if it is NaN, infinite, or too large for a chart."""
     return value if value is not None and math.isfinite(value) and abs(value) < 1e300 else None
 
 
@@ -178,10 +178,10 @@ def _parse_numbers(texts: Mapping[int, str | None]) -> dict[int, Value]:
 
 
 def build_trials(data: SweepReport) -> Table:
-    """Table of the trials: settings that vary, the metric, status and seconds.
+    """Build the table of the trials: settings that vary, the metric, status and seconds.
 
-    The best trial comes first; stopped, failed and unfinished ones follow and are never the best. A setting is None
-    where the trial leaves it to the recipe.
+    The best trial comes first; stopped, failed and unfinished trials follow, and are never the best. A setting is None
+    if the trial leaves it to the recipe.
     """
     settings, trials = collect_settings(data), rank_trials(data)
     several = any(drop_nonfinite(t.deviation) is not None for t in trials)
@@ -212,7 +212,7 @@ def format_trials(data: SweepReport) -> dict[str, dict[str, str]]:
 
 
 def build_seeds(data: SweepReport) -> Table:
-    """Metric of every seed; empty with one seed per trial."""
+    """Build the table of the metric of every seed; empty with one seed per trial."""
     names = [f"seed {i + 1}" for i in range(max((len(t.values) for t in data.trials), default=0))]
     trials = rank_trials(data) if len(names) > 1 else []
     values = [dict(zip(names, map(drop_nonfinite, t.values), strict=False)) for t in trials]
@@ -222,7 +222,7 @@ def build_seeds(data: SweepReport) -> Table:
 
 
 def collect_curves(data: SweepReport) -> Chart:
-    """Curves of the trials: the winner and the defaults come first, as they have a colour of their own."""
+    """Return the curves of the trials. The winner and the defaults come first, to get a colour of their own."""
     trials = [t for t in rank_trials(data) if len(t.curve)]
     trials.sort(key=lambda t: (t.number != data.winner, t.number != data.default))
     curves = [(format_label(data, t), range(1, len(t.curve) + 1), t.curve, t.number == data.winner) for t in trials]

@@ -1,4 +1,4 @@
-"""Tables of a report, without markup: columns, the texts of their cells, and which number of a column is best."""
+"""Tables of a report, without markup: columns, the texts of their cells, and the best number of each column."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ratchet.orchestrator.reporting.formatting import NOTHING, format_cells, is_
 def find_best(
     values: Sequence[Any], column: str, sign: int | None = None, contenders: Collection[int] | None = None
 ) -> set[int]:
-    """Positions of the best value of a column; empty if no direction is known or no value stands out.
+    """Return the positions of the best value of a column; empty if no direction is known or all values are equal.
 
-    `sign` overrides `infer_direction`; only the positions in `contenders`, if given, are compared.
+    sign: overrides `infer_direction`. contenders: the positions to compare (default: all).
     """
     sign = infer_direction(column) if sign is None else sign
     signed = {i: sign * v for i, v in enumerate(values) if is_finite(v) and (contenders is None or i in contenders)}
@@ -28,12 +28,12 @@ def is_finite(value: Any) -> bool:
 
 
 def collect_columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """All columns in the order of their first appearance."""
+    """Return all column names, in the order of their first appearance."""
     return list(dict.fromkeys(column for row in rows for column in row))
 
 
 class Column(NamedTuple):
-    """Column of a table: its values, its cells as texts, its direction (see `infer_direction`) and its best rows."""
+    """A column: values, cells as texts, direction (see `infer_direction`), and positions of the best values."""
 
     name: str
     values: Sequence[Any]
@@ -44,7 +44,7 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Table of both files; `styles` marks rows as `chosen` or `quiet` (grey)."""
+    """A table of a report. styles: position of a row -> `chosen` or `quiet` (grey)."""
 
     columns: Sequence[Column]
     styles: Mapping[int, str]
@@ -57,9 +57,9 @@ def build_table(
     directions: Mapping[str, int] | None = None,
     contenders: Collection[int] | None = None,
 ) -> Table:
-    """Table of `rows`; without columns if there are none.
+    """Build a table of `rows`; without rows, it has no columns.
 
-    `texts` overrides the cells of a column, `directions` its direction (0 if absent); `contenders`: see `find_best`.
+    texts: column -> its cells. directions: column -> its direction (0 if absent). contenders: see `find_best`.
     """
     columns = []
     for name in collect_columns(rows):

@@ -1,8 +1,8 @@
-"""A run that has ended, on MLflow and Weights & Biases: settings, the final table, the report, and the steps.
+"""Logs a run that has ended to MLflow and Weights & Biases: settings, the final table, the report, and the steps.
 
-Each is used if it is installed and configured by its environment variables, as for the curves of a training
-(`ratchet.jobs.training.tracking`). On MLflow the steps are nested runs, among them those that have the curves; on
-Weights & Biases they are rows of a table. An outage is reported, and costs `SECONDS` at most.
+A service is used if its library is installed and its environment variables are set, as for training curves
+(`ratchet.jobs.training.tracking`). On MLflow, steps are nested runs, including the runs with training curves; on
+Weights & Biases, steps are rows of a table. An outage is reported, and delays the command by at most `SECONDS` each.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ratchet.orchestrator.reporting.run_data import WORDS, RunReport, StepReport
 
 SECONDS = 60.0
 LONGEST_VALUE = 500
-"""Characters of a parameter on MLflow."""
+"""Maximum number of characters of a parameter's value on MLflow."""
 
 
 def publish(data: RunReport, folder: Path) -> Iterator[str]:
-    """Send a run to the configured services. folder: that of the run, with its reports. Yield what went wrong."""
+    """Send a run to the configured services, and yield messages about failures. folder: the run's, with its reports."""
     services: dict[str, Callable[[RunReport, Path], None]] = {}
     if os.environ.get("MLFLOW_TRACKING_URI") and importlib.util.find_spec("mlflow"):
         services["MLflow"] = _write_mlflow
@@ -37,7 +37,7 @@ def publish(data: RunReport, folder: Path) -> Iterator[str]:
             try:
                 write(data, folder)
                 failures.clear()
-            except Exception as error:  # whatever a service does, the run is done
+            except Exception as error:  # a failing service must not fail the run
                 failures[:] = [f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"]
 
         thread = threading.Thread(target=attempt, daemon=True)
@@ -64,7 +64,7 @@ def _write_mlflow(data: RunReport, folder: Path) -> None:
 
 
 def _write_step(client: Any, run_id: str, step: StepReport) -> None:
-    """Make the run of a step, or find that which has its curves, and nest it. A reused step moves to the newest run."""
+    """Create the MLflow run of a step, or find its run with curves, and nest it. A reused step moves to this run."""
     _, child = find_run("ratchet.step", step.step_id, step.name)
     numbers = {name: value for name, value in step.metrics.items() if isinstance(value, int | float)}
     _log(client, child, step.config, numbers)

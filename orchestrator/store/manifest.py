@@ -137,10 +137,9 @@ class Manifest:
         self, folder: Path, *, full: bool, part: str | None = None, known: MutableMapping[Path, Stamp] | None = None
     ) -> None:
         """Raise DamagedError, naming the file, if a file below `folder` is missing, has another size or (if `full`)
-        another content, or does not belong there.
+        another content, or does not belong there. Raises StoreError if there is no such part.
 
-        known: stamps of files that were hashed before, which are not hashed again; updated. Raises StoreError if there
-        is no such part.
+        known: stamps of files that were hashed before, which are not hashed again; updated.
         """
         known = {} if known is None else known
         self.part_digest(part)
