@@ -1,4 +1,4 @@
-"""The commands that use what a run made, on a store in a bucket, each from a machine that has seen nothing of it."""
+"""Commands that use the results of a run, on a store in a bucket, each from a machine without local copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The theorems recipe through the command, from the weights of CITER's scripts, on their test papers."""
+"""The theorems recipe through the command, with the weights and the test papers of CITER's scripts."""
 
 from __future__ import annotations
 

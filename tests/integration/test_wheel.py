@@ -1,4 +1,4 @@
-"""The wheel: what it holds, and that it runs outside the checkout."""
+"""The wheel: its files, and that it runs outside the checkout."""
 
 from __future__ import annotations
 

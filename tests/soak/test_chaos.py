@@ -1,4 +1,4 @@
-"""Drivers and collections that are killed at random moments, one or two at a time, and again and again.
+"""Drivers and garbage collections that are killed again and again at random moments, one or two at a time.
 
 RATCHET_KILLS=1000 RATCHET_SEED=7 python -m pytest -n 0 -s tests/soak/test_chaos.py      # a night
 """

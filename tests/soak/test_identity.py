@@ -1,4 +1,4 @@
-"""Identity under every mutation of the sources of a recipe."""
+"""Step ids under every mutation of a recipe's source code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training that continues with another number of workers, or for more epochs."""
+"""Training runs that continue with another number of workers, or for more epochs."""
 
 from __future__ import annotations
 

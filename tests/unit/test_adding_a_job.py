@@ -1,4 +1,4 @@
-"""The example in docs/adding-a-job.md: it is short, it plans, and its job does what the text says."""
+"""The example in docs/adding-a-job.md: it is short, it can be planned, and its job works as the text says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of `docs/data.md` are files that can be copied."""
+"""The examples in `docs/data.md` are valid files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions: ranges in setup.cfg, exact ones in requirements.lock."""
+"""Versions of dependencies: ranges in setup.cfg, exact versions in requirements.lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contrast over a global batch: against plain torch, over workers, micro batches, ZeRO stages and checkpointing."""
+"""Contrast over a global batch: against plain torch, with workers, micro batches, ZeRO stages and checkpointing."""
 
 from __future__ import annotations
 

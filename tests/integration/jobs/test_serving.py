@@ -1,4 +1,4 @@
-"""`ratchet serve`: what clients of OpenAI's and Cohere's APIs get is what the models give in this process."""
+"""`ratchet serve`: clients of OpenAI's and Cohere's APIs get the same results as the models give in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real Ray, real processes: killed in the middle, given damaged files, and made to fail."""
+"""Maps over shards on a real Ray, with real processes: killed workers, damaged files, and failing work."""
 
 from __future__ import annotations
 

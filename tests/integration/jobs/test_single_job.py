@@ -1,4 +1,4 @@
-"""A job by itself, from the command line and from Python."""
+"""A single job as a recipe, from the command line and from Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine starts without a compiler, and leaves nothing in the user's cache."""
+"""The DeepSpeed engine starts without a compiler, and leaves nothing in the user's cache."""
 
 from __future__ import annotations
 

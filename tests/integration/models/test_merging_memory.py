@@ -1,4 +1,4 @@
-"""The memory that merging, and checking the merged model, take."""
+"""Memory for merging an adapter and for checking the merged model."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""One model over two GPUs gives what it gives on one device. The GPUs are pretended: they compute on the CPU and refuse
-tensors of each other."""
+"""One model over two GPUs gives the same results as on one device. The GPUs are simulated: they compute on the CPU and
+refuse each other's tensors."""
 
 from __future__ import annotations
 

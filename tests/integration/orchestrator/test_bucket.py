@@ -1,4 +1,4 @@
-"""Stores on object storage: a real server that speaks S3, and between it and us a connection with faults."""
+"""Stores on object storage: a real S3 server behind a connection with faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code of a recipe of one's own is edited, between runs and during them. No result mixes two versions."""
+"""The code of a user's recipe is edited between and during runs. No result mixes two versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step is refused before it starts if it writes more than is free by then."""
+"""A step is refused before it starts if it writes more than is free at that time."""
 
 from __future__ import annotations
 

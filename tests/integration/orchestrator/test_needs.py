@@ -1,4 +1,4 @@
-"""What plans foresee: memory, disk and hours; what cannot fit is refused with the settings that make it fit."""
+"""Needs in plans (memory, disk, hours), and steps that do not fit: refused with settings that make them fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's work in a process as that of a step: it has the resources, and is started again if it is lost."""
+"""Runs a job in a process like that of a step: it holds the resources, and is started again if it is lost."""
 
 from __future__ import annotations
 

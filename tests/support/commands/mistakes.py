@@ -1,7 +1,7 @@
 """Mistakes as users type them, and the answers that they get.
 
-A table is a list of `Mistake`; `check` gives the command and compares the answer. Commands run in this process. Those
-that need Ray, signals or a terminal are in tests/integration.
+A table is a list of `Mistake`; `check` runs the command and compares the answer. Commands run in this process. Commands
+that need Ray, signals or a terminal are tested in tests/integration.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stand-ins for the models and the data of the published runs, in their formats and small."""
+"""Small stand-ins for the models and the data of the published runs, in the same formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights as the theorem scripts of CITER (https://github.com/ajoudaki/CITER) train and save them, written anew.
+"""Weights as the theorem scripts of CITER (https://github.com/ajoudaki/CITER) train and save them, implemented anew.
 
 An `AutoModel` with PEFT's LoRA and a linear layer with a bias behind the pooled vector. The pooled vector is the last
 token that is no padding (decoders) or the first token (encoders); the tokenizer pads to the full length. Saved are

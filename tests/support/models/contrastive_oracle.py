@@ -1,4 +1,4 @@
-"""InfoNCE with the whole matrix of similarities, the oracle of the losses that never hold it."""
+"""InfoNCE with the whole similarity matrix: the reference for the losses that never store it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model folders in the shapes of published models, without their weights: what plans read is there."""
+"""Model folders with the shapes of published models but without weights, which plans do not read."""
 
 from __future__ import annotations
 

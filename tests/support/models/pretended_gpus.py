@@ -1,5 +1,5 @@
-"""Two pretended GPUs with real numbers: their tensors are computed on the CPU, and refuse to meet a tensor of another
-device, as on GPUs. For a process of its own, since PyTorch has room for one such backend.
+"""Two simulated GPUs with real results: their tensors are computed on the CPU, and operations on tensors of different
+devices fail, as on GPUs. Use it in a process of its own, since PyTorch allows only one such backend.
 """
 
 from __future__ import annotations

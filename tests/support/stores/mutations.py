@@ -1,8 +1,8 @@
-"""Mutations: changes of source files, and whether they change the identity of a recipe's steps.
+"""Mutations: changes of source files, and whether they change the step ids of a recipe.
 
 Run as a program, with the copy of the package to change on the import path:
 `python mutations.py RECIPE [--sample N] [--set NAME=VALUE]`. Prints a JSON object: `count` maps each kind of mutation
-to the number that was tried. `wrong` lists those after which an identity is not as expected.
+to the number that was tried. `wrong` lists the mutations after which a step id is not as expected.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a disk may hold after a power loss, at every point of what a process does.
+"""Possible contents of a disk after a power loss at any point of a program.
 
-`record` runs a program in which every change of a folder is watched. At every operation it keeps what was synced until
-then: the content of a file at its last fsync, and the entries of a folder at its last fsync. `Crash.write_to` puts one
-such state into a folder. There are two kinds: in the first, everything is lost that was not synced; in the second, as
-file systems with a journal do, folders are as they were and only the content of files is lost.
+`record` runs a program and watches every change of a folder. At every operation it keeps the synced state: the content
+of each file at its last fsync, and the entries of each folder at its last fsync. `Crash.write_to` writes such a state
+into a folder. There are two kinds of states. In the first, everything that was not synced is lost. In the second, as on
+file systems with a journal, folders keep their entries, and only the content of files that was not synced is lost.
 """
 
 from __future__ import annotations

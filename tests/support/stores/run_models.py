@@ -1,4 +1,4 @@
-"""Runs of a store that made models, which no job has computed."""
+"""Fabricated runs with models in a store, which no job has computed."""
 
 from __future__ import annotations
 

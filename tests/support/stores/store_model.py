@@ -1,5 +1,5 @@
-"""A model of the store for hypothesis: three actors run, repair, promote and collect; each stops before every operation
-on the store, for as long as hypothesis likes, and may be killed there.
+"""A model of the store for Hypothesis: three actors run, repair, promote and collect garbage. Each stops before every
+operation on the store, until Hypothesis resumes or kills it.
 
 The store is the real one, in a folder, or in a bucket in memory with a local folder per actor. An actor is a thread
 that has a process id of its own.

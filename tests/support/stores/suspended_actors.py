@@ -1,5 +1,5 @@
-"""Actors for models of concurrent programs: threads that stop before every operation on files or on a bucket, for as
-long as the model likes, and that can be killed there."""
+"""Actors for models of concurrent programs: threads that stop before every operation on files or on a bucket, until the
+model resumes or kills them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""sft of a small decoder on one worker with the whole model, and on two with its parts."""
+"""sft of a small decoder: on one worker with the whole model, and on two workers with parts of it."""
 
 from __future__ import annotations
 

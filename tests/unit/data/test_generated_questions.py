@@ -1,4 +1,4 @@
-"""The generator of students' mistakes: what it promises, checked on what it makes."""
+"""Properties of the generated questions and students' mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BM25 and Jaccard similarity on texts that have little to compare."""
+"""BM25 and Jaccard similarity on texts without words, or without common words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards that are damaged, or no files, are named; large tables are mapped, and texts found by id."""
+"""Tables: damaged and missing shards are named, large tables are memory-mapped, and texts are found by id."""
 
 from __future__ import annotations
 

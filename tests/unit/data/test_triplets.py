@@ -1,4 +1,4 @@
-"""What epochs draw."""
+"""Triplets that are drawn for each epoch."""
 
 from __future__ import annotations
 

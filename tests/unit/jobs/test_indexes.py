@@ -1,4 +1,4 @@
-"""Indexes of documents: their recall is that of a full sort, and queries find what it finds."""
+"""Indexes of documents: their recall against a full sort, and the answers to queries."""
 
 from __future__ import annotations
 

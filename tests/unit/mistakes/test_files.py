@@ -1,4 +1,4 @@
-"""What may lie at the path of any file that a reader reads: the same mistakes, for every reader."""
+"""Wrong kinds of files at the path that a reader reads: the same mistakes for every reader."""
 
 from __future__ import annotations
 

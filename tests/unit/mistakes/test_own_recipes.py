@@ -1,4 +1,4 @@
-"""Mistakes in own recipes and jobs. The answers name the line of the user's file."""
+"""Mistakes in users' recipes and jobs. The answers name the line of the user's file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes in the files of tasks (GSM8K, SQuAD, Countdown), in settings files, and in the words after `data=`."""
+"""Mistakes in the files of tasks (GSM8K, SQuAD, Countdown), in settings files, and in the value of `data`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tests of models share."""
+"""Fixtures for tests of models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations, the loss on answers, and drawn answers; against transformers' own loss and `generate`."""
+"""Conversations, the loss on answers, and generated answers; against transformers' own loss and `generate`."""
 
 from __future__ import annotations
 

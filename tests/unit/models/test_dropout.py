@@ -1,4 +1,4 @@
-"""Dropout masks: functions of the seed, the step, the layer and the token, whatever batch a token is in."""
+"""Dropout masks: they depend on the seed, training step, layer and token, but not on the batch of a token."""
 
 from __future__ import annotations
 

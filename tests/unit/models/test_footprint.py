@@ -1,4 +1,4 @@
-"""What is counted on meta tensors, against the same passes on real ones."""
+"""Memory and operations counted on meta tensors, against the same passes on real tensors."""
 
 from __future__ import annotations
 

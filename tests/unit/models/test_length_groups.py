@@ -1,4 +1,4 @@
-"""Groups by length against all ways of cutting."""
+"""Groups of texts by length, against all possible groupings."""
 
 from __future__ import annotations
 

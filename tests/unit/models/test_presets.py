@@ -1,4 +1,4 @@
-"""Presets of published models: token ids are those of the model cards' own code, and the folder has the last word."""
+"""Presets of published models: token ids as by the model cards' code; the folder's own files take precedence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""QLoRA for real: bases in nf4, twice quantised, on the CPU."""
+"""QLoRA with real weights in nf4, double quantized, on the CPU."""
 
 from __future__ import annotations
 

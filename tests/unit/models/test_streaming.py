@@ -1,4 +1,4 @@
-"""Models whose weights stay in their files: they compute what loaded ones do, and hold one layer."""
+"""Models whose weights stay in their files: same results as loaded models, one layer in memory at a time."""
 
 from __future__ import annotations
 

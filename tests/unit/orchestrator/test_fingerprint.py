@@ -1,4 +1,4 @@
-"""Identity: what must change it does, what must not does not. The code under test is real files, edited on disk."""
+"""Fingerprints: which changes must change a step id, and which must not. The code under test is in files on disk."""
 
 from __future__ import annotations
 

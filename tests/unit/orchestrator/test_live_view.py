@@ -1,4 +1,4 @@
-"""The live view: what it says where, that it fits, and that threads and odd texts do it no harm."""
+"""The live view: its lines on terminals and in logs, its size, and its behaviour with threads and unusual texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken for a secret, and what is not."""
+"""Texts, files and variables that count as secrets, and others that do not."""
 
 from __future__ import annotations
 

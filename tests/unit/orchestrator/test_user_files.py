@@ -1,4 +1,4 @@
-"""Files of the user's that are called like Ratchet's folders: they are never imported in place of each other."""
+"""Users' files with the names of Ratchet's folders: neither is ever imported instead of the other."""
 
 from __future__ import annotations
 

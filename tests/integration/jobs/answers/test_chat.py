@@ -1,4 +1,4 @@
-"""Chats from the file to verified answers: a user's verifier, kept epochs, truncated answers; and mathematics."""
+"""Chats, from the file to verified answers: a user's own verifier, kept epochs, truncated answers, mathematics."""
 
 from __future__ import annotations
 

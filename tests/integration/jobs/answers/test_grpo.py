@@ -1,4 +1,4 @@
-"""grpo on Ray: a tiny decoder gets better by its verifier, its checkpoints are compared, a killed worker goes on."""
+"""grpo on Ray: a tiny decoder improves by its verifier's rewards, checkpoints are compared, a killed run resumes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""sft under ZeRO-3: two workers train and answer as one with the whole model, though their numbers of passes, of chunks
-and of generated tokens differ."""
+"""sft under ZeRO-3: two workers give the same results as one worker with the whole model, although their numbers of
+passes, chunks and generated tokens differ."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""generate by vLLM: refused where it cannot be, the same artifact where it can, and a killed run goes on by shard.
+"""generate with vLLM: refused if it cannot work, else the same artifact as without; killed runs resume by shard.
 
-What an engine itself does is tested where vLLM is installed; what is asked of it, and what becomes of its answers,
-everywhere: there transformers answers the requests.
+Tests of the engine itself run only if vLLM is installed. Tests of the requests to the engine and of the handling of its
+answers run everywhere: transformers answers the requests.
 """
 
 from __future__ import annotations

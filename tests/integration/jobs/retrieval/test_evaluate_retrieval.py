@@ -1,4 +1,4 @@
-"""The evaluation job against trec_eval and against sorting."""
+"""The evaluation job against trec_eval and against a full sort."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedder's finetuning on a tiny BERT: against plain torch, over workers, through a killed worker."""
+"""Finetuning of a tiny BERT embedder: against plain torch, with several workers, and with a killed worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finetuning of all weights: against plain torch with a rate per layer, loaded by others, and kept or not."""
+"""Finetuning of all weights: against plain torch with a rate per layer, loaded by other libraries, kept or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reranker's finetuning: a tiny BERT against plain torch, with a teacher, and a tiny decoder on two workers."""
+"""Finetuning of rerankers: a tiny BERT against plain torch, with a teacher, and a tiny decoder on two workers."""
 
 from __future__ import annotations
 

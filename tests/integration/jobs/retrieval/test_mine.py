@@ -1,4 +1,4 @@
-"""The mine job against mining written down plainly: sort everything, then go through the list."""
+"""The mine job against a simple implementation: sort all documents, then go through the list."""
 
 from __future__ import annotations
 

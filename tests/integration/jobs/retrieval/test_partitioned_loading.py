@@ -1,4 +1,4 @@
-"""Bases that are loaded in parts under ZeRO-3: no worker holds all weights, and the result is that of whole bases."""
+"""Base models loaded in parts under ZeRO-3: no worker holds all weights, and the result is the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rerank job with MiniLM as a cross-encoder, and what its scores do to a ranking."""
+"""The rerank job with MiniLM as a cross-encoder, and rankings ordered by its scores."""
 
 from __future__ import annotations
 

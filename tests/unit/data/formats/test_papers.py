@@ -1,4 +1,4 @@
-"""Papers as they are read, split and paired."""
+"""Papers: reading, splits and pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries without labels, as they are given for prediction."""
+"""Queries without labels, for predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits of queries against what they promise: groups, folds, labels that training has not seen."""
+"""Properties of splits of queries: groups, folds, labels that training has not seen."""
 
 from __future__ import annotations
 

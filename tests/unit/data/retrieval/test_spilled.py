@@ -1,4 +1,4 @@
-"""Sequences on disk against lists, and numbers against dictionaries."""
+"""Sequences on disk against lists, and numbering of texts against dictionaries."""
 
 from __future__ import annotations
 

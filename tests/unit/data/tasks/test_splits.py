@@ -1,4 +1,4 @@
-"""Splits of samples with documents, against what they promise."""
+"""Properties of splits of samples with documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The best checkpoint is that of the held-out rows, whatever the test questions say."""
+"""The held-out rows select the best checkpoint; test questions have no influence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors as JSON: their class and message arrive, and a text from elsewhere cannot run code."""
+"""Errors as JSON: class and message are kept, and untrusted JSON cannot run code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exported folders: other libraries make of them what Ratchet does, or there is no export."""
+"""Exported folders: other libraries give the same results as Ratchet, or the export fails."""
 
 from __future__ import annotations
 

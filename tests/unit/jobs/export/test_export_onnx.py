@@ -1,4 +1,4 @@
-"""Embedders as ONNX: ONNX Runtime by itself makes of them what Ratchet makes of the weights."""
+"""Embedders as ONNX: ONNX Runtime gives the same vectors as Ratchet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of predictions, and what they are written from."""
+"""The files of predictions, and the memory for writing them from rankings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries with ids of their own and the same text: a positive of one is no negative of the others."""
+"""Queries with different ids and equal texts: a positive of one query is never a negative of the others."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Metrics of queries with seen and with unseen labels, against trec_eval on each of them alone; ranks by the first
-dimensions, against sorting."""
+"""Metrics of queries with seen and with unseen labels, against trec_eval on each group alone; ranks by the first
+dimensions of the vectors, against a full sort."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guide masks the negatives that it finds nearer to the query than the positive."""
+"""A guide masks the negatives that are nearer to the query than the positive, according to its vectors."""
 
 from __future__ import annotations
 

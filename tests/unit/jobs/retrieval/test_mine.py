@@ -1,4 +1,4 @@
-"""Settings of mining that cannot work, and what the index does without."""
+"""Mining: settings that cannot work, texts of suspects, and the index of candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries that are documents too, as in ArguAna and Quora: none finds itself, or is its own negative."""
+"""Queries that are also documents, as in ArguAna and Quora: no query finds itself or is its own negative."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What merging cost of the metric that selected a model."""
+"""How much merging lowers the metric that selected a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from a teacher that is refused, and the temperature of a teacher's scores."""
+"""The consequences of a refused teacher, and the temperature of a teacher's scores."""
 
 from __future__ import annotations
 

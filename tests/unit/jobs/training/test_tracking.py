@@ -1,4 +1,4 @@
-"""Curves where people look at them. The services' own libraries are used where they are installed."""
+"""Training curves in TensorBoard, MLflow and W&B. The services' own libraries are used if they are installed."""
 
 from __future__ import annotations
 

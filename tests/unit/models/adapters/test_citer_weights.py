@@ -1,4 +1,4 @@
-"""Adapters and projections of CITER's theorem scripts: the merged model embeds as theirs, and others are refused."""
+"""Adapters and projections of CITER's theorem scripts: merged models give the same vectors; other files are refused."""
 
 from __future__ import annotations
 

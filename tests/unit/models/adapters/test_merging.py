@@ -1,4 +1,4 @@
-"""Merged folders: they compute what base and adapter do, and others' libraries load them."""
+"""Merged folders: they give the same results as base and adapter, and other libraries load them."""
 
 from __future__ import annotations
 

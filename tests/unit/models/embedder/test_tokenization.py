@@ -1,4 +1,4 @@
-"""Templates and in-context examples: what a model reads, and what is cut."""
+"""Templates and in-context examples: the tokens that a model reads, and truncation."""
 
 from __future__ import annotations
 

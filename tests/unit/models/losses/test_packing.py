@@ -1,4 +1,4 @@
-"""Packing of conversations into rows, against a search through all rows."""
+"""Packing of conversations into rows, against a simple search through all rows."""
 
 from __future__ import annotations
 

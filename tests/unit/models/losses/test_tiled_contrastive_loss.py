@@ -1,4 +1,4 @@
-"""The streamed loss and gradient caching against the naive loss under autograd: workers, chunks, micro batches."""
+"""The tiled contrastive loss and gradient caching against the plain loss: workers, chunks, micro batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rankings by votes, against the rankings of the same votes as scores of all documents."""
+"""Rankings by votes of the nearest queries, against a ranking of all documents by the sums of these votes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ray that does not start in its 30 seconds, as on a machine that is busy, is started again."""
+"""Ray is started again if it does not start within its 30 seconds, as on a busy machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fits on machines, against trying it out."""
+"""How many workers fit on machines, against trying it out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state that a longer step continues from: the longest intact one."""
+"""The state that a longer step continues from: the intact state of the longest shorter step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Those who watch a run from elsewhere: notifications, and the view of `ratchet status --follow`."""
+"""Watching a run from elsewhere: notifications, and the view of `ratchet status --follow`."""
 
 from __future__ import annotations
 

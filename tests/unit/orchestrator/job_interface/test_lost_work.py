@@ -1,4 +1,4 @@
-"""What a loss cost, from what the lost work told."""
+"""The amount of lost work, from the progress that the lost process reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files of a source count for its digest, and when the digest of a file is remembered."""
+"""Which files of a source are part of its digest, and when the digest of a file is cached."""
 
 from __future__ import annotations
 

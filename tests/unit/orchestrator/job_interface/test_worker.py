@@ -1,4 +1,4 @@
-"""What every worker checks before it begins: the run's code, the libraries, and the paths that it needs."""
+"""The checks at the start of every worker: the run's code, the libraries, and the paths that it needs."""
 
 from __future__ import annotations
 

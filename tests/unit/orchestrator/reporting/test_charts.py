@@ -1,4 +1,4 @@
-"""Charts show their data where they are, whatever the data."""
+"""Charts draw every point at the right place, for any data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notes of results, such as that a finetune kept its base, and results that are none."""
+"""Notes of results, such as that finetuning kept its base, and return values that are not results."""
 
 from __future__ import annotations
 

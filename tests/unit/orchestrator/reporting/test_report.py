@@ -1,4 +1,4 @@
-"""The report's two files: whole, self-contained, escaped, and saying what happened."""
+"""The report's two files: complete, self-contained, escaped, and true to the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report shows: which number is better, what is overlaid, what stands side by side."""
+"""The data of a report: best numbers, curves that share a chart, cases side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a sweep: the answer first, every number there, nothing that breaks out or loads, whatever happened."""
+"""The report of a sweep, for any outcome: the conclusion first, every number, escaped values, nothing loaded."""
 
 from __future__ import annotations
 

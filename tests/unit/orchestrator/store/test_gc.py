@@ -1,4 +1,4 @@
-"""What `gc` removes and what it must not, while others use the store."""
+"""What `gc` removes and what it must keep, while other processes use the store."""
 
 from __future__ import annotations
 

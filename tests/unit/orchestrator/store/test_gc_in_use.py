@@ -1,4 +1,4 @@
-"""What `gc` must not remove: what running drivers, attempts and commits use; and what it must ignore."""
+"""What `gc` must keep, because running drivers, attempts and commits use it, and what it must ignore."""
 
 from __future__ import annotations
 

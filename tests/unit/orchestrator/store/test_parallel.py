@@ -1,4 +1,4 @@
-"""The same done to many things, several at a time."""
+"""The parallel map over threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A power loss at any point of a run: what was reported as done is there, and nothing is half there."""
+"""A power loss at any point of a run: all results that were reported as done exist, and none is incomplete."""
 
 from __future__ import annotations
 

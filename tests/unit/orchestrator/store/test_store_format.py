@@ -1,4 +1,4 @@
-"""What is a store and what is not, stores of earlier releases, and commands that only look."""
+"""Folders that are stores or not, stores of earlier releases, and commands that only read."""
 
 from __future__ import annotations
 
