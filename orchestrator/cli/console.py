@@ -24,7 +24,7 @@ from ratchet.orchestrator.reporting.tables import collect_columns
 from ratchet.orchestrator.run_models import read_best
 from ratchet.orchestrator.step import Step, Summary
 
-if TYPE_CHECKING:  # they import Ray
+if TYPE_CHECKING:  # `run` imports Ray
     from ratchet.orchestrator.execution.run import Run
     from ratchet.orchestrator.needs import StepNeeds
 

@@ -42,7 +42,7 @@ LIBRARIES = ("ray", "torch", "transformers", "peft", "deepspeed", "pyarrow")
 
 @dataclass(eq=False)
 class Executor:
-    """Executes single steps. Thread-safe: `execute` may be called from several threads for different steps."""
+    """Executor of single steps. Thread-safe: `execute` may be called from several threads for different steps."""
 
     plan: Plan
     leases: Leases

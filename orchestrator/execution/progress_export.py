@@ -27,7 +27,7 @@ UPLOAD_INTERVAL = 60.0
 
 
 class ProgressExport:
-    """Exports the progress of a run. `update` may be called at any rate."""
+    """Exporter of the progress of a run. `update` may be called at any rate."""
 
     def __init__(self, store: Store, run_log: RunLog, recipe: str) -> None:
         self.store, self.run_log, self.tags = store, run_log, {"recipe": recipe, "run": run_log.run_id}

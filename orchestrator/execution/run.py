@@ -48,7 +48,7 @@ MAX_STEPS_AT_ONCE = 64
 
 @dataclass(eq=False)
 class Run:
-    """Executes a plan on a cluster, once."""
+    """A single execution of a plan on a cluster."""
 
     recipe: Recipe
     summary: Summary
@@ -57,7 +57,7 @@ class Run:
     run_log: RunLog
     view: RunListener
     stop: threading.Event = field(default_factory=threading.Event)
-    """Another thread sets it to interrupt the run like ctrl-C."""
+    """Event that another thread sets to interrupt the run like ctrl-C."""
     notifier: Notifier = field(default_factory=lambda: Notifier(None))
     demand: dict[str, Demand] = field(init=False, default_factory=dict)
     failures: dict[str, str] = field(init=False, default_factory=dict)

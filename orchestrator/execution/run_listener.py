@@ -8,7 +8,7 @@ from ratchet.orchestrator.job_interface.job import Progress
 
 
 class RunListener:
-    """Receives the events of a run. Methods may be called from any thread; in this base class they do nothing."""
+    """Receiver of the events of a run. Methods may be called from any thread; in this base class they do nothing."""
 
     def hit(self, name: str) -> None:
         """Record a reused step."""

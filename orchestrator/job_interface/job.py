@@ -219,7 +219,7 @@ Estimate = Callable[[Any, Any, Resources, Parents], Needs | None]
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Lets a step start from the state of a finished step that differs only by a smaller value of one setting."""
+    """Permission to start a step from the state of a finished step that only has a smaller value of one setting."""
 
     setting: str
     """The setting, such as `epochs`. A larger value must mean the same work, followed by more work."""

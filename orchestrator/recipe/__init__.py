@@ -304,7 +304,7 @@ def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
         raise RecipeError(
             f"{line}: no step matches '{pattern}'; `ratchet plan` lists the steps{suggest(pattern, known)}"
         )
-    if name in {f.name for f in fields(Resources)}:  # a resource is set for those steps only that use it
+    if name in {f.name for f in fields(Resources)}:  # a resource is set only for steps that use it
         matched = [s for s in matched if s.job.resources is None or name in s.job.resources] or matched
     changed: dict[str, Step] = {}
     for s in matched:

@@ -73,7 +73,7 @@ def draw_summary(rows: Mapping[str, Mapping[str, float | None]], column: str) ->
     low, high = min(known), max(known)
     # The axis begins at zero, unless this would hide the differences: dots, unlike bars, do not need zero.
     marks = compute_ticks(0.0 if low >= 0 and high - low > 0.15 * high else low, high)
-    left, right, top, bottom = 44.0, WIDTH - 8.0, 24.0, HEIGHT - 44.0  # above `top` a number over the highest dot
+    left, right, top, bottom = 44.0, WIDTH - 8.0, 24.0, HEIGHT - 44.0  # the number over the highest dot is above `top`
     slot, every = (right - left) / len(rows), math.ceil(len(rows) / 9)
     y = make_scale(marks[0], marks[-1], bottom, top)
     winners = find_best(values, column)

@@ -38,7 +38,7 @@ class TrialReport(Trial):
     deviation: float | None = None
     """Standard deviation over seeds; None with one seed."""
     note: str = ""
-    """Note of the deciding step, such as that the finetuning kept its base."""
+    """Note of the deciding step's result, such as that finetuning kept its base."""
 
 
 @dataclass(frozen=True)

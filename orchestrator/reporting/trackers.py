@@ -1,4 +1,4 @@
-"""Logs a run that has ended to MLflow and Weights & Biases: settings, the final table, the report, and the steps.
+"""Log a run that has ended to MLflow and Weights & Biases: settings, the final table, the report, and the steps.
 
 A service is used if its library is installed and its environment variables are set, as for training curves
 (`ratchet.jobs.training.tracking`). On MLflow, steps are nested runs, including the runs with training curves; on

@@ -60,7 +60,7 @@ class Store:
     """A store in a folder, or in a bucket with a local folder. Threads, processes and machines may share it."""
 
     def __init__(self, prefix: str | Path, *, read_only: bool) -> None:
-        """Reads nothing; use `open` or `view` instead. Raises StoreError for an empty path and an unsupported URL."""
+        """Use `open` or `view` instead: this reads nothing. Raises StoreError for empty paths and unsupported URLs."""
         scheme, colon, place = str(prefix).partition(":/")
         local = not colon or not scheme.isalnum() or scheme == "file"
         path = str(prefix).removeprefix("file://") if local else place.lstrip("/")

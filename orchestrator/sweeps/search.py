@@ -52,7 +52,7 @@ def compute_max_concurrent(steps: Sequence[Step], cluster: Cluster) -> int:
 
 
 class Search:
-    """Runs the trials of a sweep that have no result yet."""
+    """Driver of the trials of a sweep that have no result yet."""
 
     def __init__(self, spec: TrialSpec, options: argparse.Namespace, max_concurrent: int, view: LiveView) -> None:
         """options: the command's options for selecting and stopping trials."""

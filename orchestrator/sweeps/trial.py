@@ -96,7 +96,7 @@ class TrialActor(tune.Trainable):
 
 
 class TrialThread(threading.Thread):
-    """Runs one trial. If it ends late, its reports are ignored, since the actor's next trial has its own thread."""
+    """Thread of one trial. If it ends late, its reports are ignored: the actor's next trial has its own thread."""
 
     def __init__(self, spec: TrialSpec, settings: Point) -> None:
         super().__init__(name="trial", daemon=True)
@@ -154,7 +154,7 @@ class TrialThread(threading.Thread):
 
 
 class TrialListener(RunListener):
-    """Sends the progress of a trial's run to the driver, and the objective at checkpoints to Tune."""
+    """Listener that sends the progress of a trial's run to the driver, and the objective at checkpoints to Tune."""
 
     def __init__(self, trial: TrialThread, report_to_tune: bool) -> None:
         self.trial, self.report_to_tune, self.reported = trial, report_to_tune, 0
