@@ -26,7 +26,7 @@ def check_name(name: str, where: str) -> None:
     """Raise InputError, beginning with `where`, for an invalid name."""
     if not NAME.fullmatch(name):
         raise InputError(
-            f"{where} {name}: expected a name of letters, digits, - and _, with a letter first; correct it"
+            f"{where} {name}: expected a name of letters, digits, - and _, with a letter or _ first; correct it"
         )
 
 

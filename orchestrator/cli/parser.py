@@ -226,7 +226,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
     sub = add_command("promote", "give a model of a run a permanent name", epilog=PROMOTE)
     sub.add_argument("model", metavar="MODEL", help="a model that `ratchet models` lists")
-    sub.add_argument("name", metavar="NAME", help="the new name: letters, digits, - and _, with a letter first")
+    sub.add_argument("name", metavar="NAME", help="the new name: letters, digits, - and _, with a letter or _ first")
     sub.add_argument("--if-better", action="store_true",
         help="promote only if the model is better than the one that has the name now, on the same data")
     sub.add_argument("--license", default="unknown", help="the license in the model card (default: unknown)")

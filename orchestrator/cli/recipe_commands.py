@@ -9,6 +9,9 @@ from pathlib import Path
 
 from ratchet.orchestrator.cli.arguments import number
 
+MODEL = "a folder, a hub id, or a model of a run (see `ratchet models`)"
+TEXTS = "JSONL, CSV or Parquet with `text` and optionally `id`, or a text file with a text per line"
+
 
 @dataclass(frozen=True)
 class RecipeCommand:
@@ -29,7 +32,7 @@ class RecipeCommand:
 # A table of options reads better with one option on a few lines.
 # fmt: off
 def _add_evaluate(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("models", metavar="MODEL", nargs="+")
+    sub.add_argument("models", metavar="MODEL", nargs="+", help=f"bm25, {MODEL}; each is compared with the first")
     sub.add_argument("--data", metavar="VALUE", required=True,
         help="queries with their documents: a BEIR or NanoBEIR folder, pairs, ... (docs/data.md)")
     sub.add_argument("--reranker", metavar="VALUE",
@@ -38,7 +41,7 @@ def _add_evaluate(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_export(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("model", metavar="MODEL")
+    sub.add_argument("model", metavar="MODEL", help=MODEL)
     sub.add_argument("target", metavar="DIR", type=Path, help="a new folder")
     sub.add_argument("--adapter", action="store_const", const=True,
         help="write only the LoRA adapter, with the name of its base model, for PEFT")
@@ -54,16 +57,16 @@ def _add_export(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_embed(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("model", metavar="MODEL")
-    sub.add_argument("texts", metavar="FILE")
+    sub.add_argument("model", metavar="MODEL", help=MODEL)
+    sub.add_argument("texts", metavar="FILE", help=TEXTS)
     sub.add_argument("target", metavar="DIR", type=Path, help="a new folder")
     sub.add_argument("--role", metavar="VALUE",
         help="which prompt template of the model to apply: passage or query (default: passage)")
 
 
 def _add_search(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("model", metavar="MODEL")
-    sub.add_argument("documents", metavar="FILE")
+    sub.add_argument("model", metavar="MODEL", help=MODEL)
+    sub.add_argument("documents", metavar="FILE", help=TEXTS)
     sub.add_argument("--index", metavar="VALUE",
         help="flat (exact), ivf or hnsw (approximate, for millions of documents) (default: flat)")
     sub.add_argument("--query", action="append", metavar="TEXT",
@@ -73,7 +76,7 @@ def _add_search(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_serve(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("models", metavar="MODEL", nargs="+")
+    sub.add_argument("models", metavar="MODEL", nargs="+", help=MODEL)
     sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)")
     sub.add_argument("--port", type=number(int, 1, 65_535), default=8000, help="port to listen on (default: 8000)")
     sub.add_argument("--replicas", type=number(int, 1), default=1, metavar="N",

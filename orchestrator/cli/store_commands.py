@@ -168,7 +168,7 @@ def print_diff(arguments: argparse.Namespace) -> None:
         print_clean(f"step {step.name}: {old} -> {new}")
         for change in step.changes:
             print_clean(f"    {change}")
-    print_clean(f"{pluralize(found.equal_steps, 'step')} with the same identity")
+    print_clean(f"{pluralize(found.equal_steps, 'step')} with the same step id")
 
 
 def collect_garbage(arguments: argparse.Namespace) -> None:

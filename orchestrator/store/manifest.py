@@ -20,7 +20,7 @@ from ratchet.orchestrator.store.file_names import check_portable, check_safe
 NAME = "MANIFEST.json"
 SCHEMA = 1
 
-REPAIR = "`ratchet run ... --repair` moves the result aside and recomputes it"
+REPAIR = "`ratchet run ... --repair` computes the result again"
 
 STRAY = ("not in the manifest", "only the files of the result")
 

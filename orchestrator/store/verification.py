@@ -70,8 +70,8 @@ def _check_promoted(store: Store, found: Verification) -> None:
             exists = False
         if not exists:
             found.problems.append(
-                f"{store.where}/promoted/{name}: points to no result; expected that of a sweep's winner; give the"
-                " sweep's command with --promote again"
+                f"{store.where}/promoted/{name}: points to no result; expected a promoted model; promote it"
+                f" again: ratchet promote MODEL {name.removesuffix('.json')}"
             )
 
 

@@ -85,5 +85,5 @@ def test_a_better_model_on_the_same_data_takes_a_name(store: Store) -> None:
 
 @pytest.mark.parametrize("name", ["", "2026", "a/b", "a b", "../x", ".hidden"])
 def test_names_are_checked(name: str) -> None:
-    with pytest.raises(InputError, match="expected a name of letters, digits, - and _, with a letter first"):
+    with pytest.raises(InputError, match="expected a name of letters, digits, - and _, with a letter or _ first"):
         check_name(name, "promote")
