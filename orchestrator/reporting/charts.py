@@ -73,7 +73,7 @@ def draw_summary(rows: Mapping[str, Mapping[str, float | None]], column: str) ->
     low, high = min(known), max(known)
     # The axis begins at zero, unless this would hide the differences: dots, unlike bars, do not need zero.
     marks = compute_ticks(0.0 if low >= 0 and high - low > 0.15 * high else low, high)
-    left, right, top, bottom = 44.0, WIDTH - 8.0, 24.0, HEIGHT - 44.0  # the number over the highest dot is above `top`
+    left, right, top, bottom = 44.0, WIDTH - 8.0, 24.0, HEIGHT - 52.0  # the number over the highest dot is above `top`
     slot, every = (right - left) / len(rows), math.ceil(len(rows) / 9)
     y = make_scale(marks[0], marks[-1], bottom, top)
     winners = find_best(values, column)
@@ -226,7 +226,7 @@ def _draw_grid(marks: Sequence[float], y: Scale, left: float, right: float) -> M
 
 
 def _wrap(label: str, width: int) -> list[str]:
-    """Wrap a label into at most two lines of about `width` characters."""
+    """Wrap a label into at most three lines of about `width` characters."""
     width = max(5, width)
     lines = textwrap.wrap(" ".join(label.split()), width, break_long_words=False, break_on_hyphens=False)
-    return [shorten(line, width + 1) for line in (*lines[:1], " ".join(lines[1:])) if line]
+    return [shorten(line, width + 1) for line in (*lines[:2], " ".join(lines[2:])) if line]
