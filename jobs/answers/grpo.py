@@ -1,10 +1,11 @@
 """grpo: train a model on its own answers by group-relative policy optimisation, with the task's verifier as reward.
 
-For each question of a training step the model samples several completions. The reward of a completion is 1 if the
-verifier accepts it, else 0. Its advantage is the reward minus the mean over the question's completions, divided by
-their standard deviation (Shao et al. 2024, "DeepSeekMath"). If all completions of a question have the same reward, the
-model learns nothing from it, so it must already solve some of the questions, as after `sft`. The loss is averaged over
-the tokens of the training step (Yu et al. 2025, "DAPO"). TRL's GRPOTrainer does the training steps, on one worker.
+For each prompt of a training step the model samples several completions. The reward of a completion is the fraction of
+the prompt's questions that the verifier accepts. Most tasks have one question per prompt, so it is 1 or 0. The
+advantage of a completion is its reward minus the mean over the prompt's completions, divided by their standard
+deviation (Shao et al. 2024, "DeepSeekMath"). If all completions of a prompt have the same reward, the model learns
+nothing from it, so it must already solve some of the prompts, as after `sft`. The loss is averaged over the tokens of
+the training step (Yu et al. 2025, "DAPO"). TRL's GRPOTrainer does the training steps, on one worker.
 """
 
 from __future__ import annotations
