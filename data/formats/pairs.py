@@ -189,8 +189,8 @@ def _read_texts(where: str, row: Mapping[str, Any], columns: Sequence[str], role
 
 
 def read_name(where: str, row: Mapping[str, Any], columns: Sequence[str], role: str) -> str:
-    """Read the field of the first of `columns` as a text; empty if missing. Raises DataError for another type."""
+    """Read the field of the first of `columns`, a text or an integer, as a text; empty if it is missing or blank."""
     value = row.get(columns[0]) if columns else None
     if isinstance(value, bool) or not isinstance(value, str | int | None):
         raise DataError(f"{where}: {role} {show(value)} given; expected a text or a whole number; correct the row")
-    return "" if value is None else str(value)
+    return "" if value is None or not str(value).strip() else str(value)

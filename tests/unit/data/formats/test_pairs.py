@@ -118,9 +118,11 @@ def test_a_column_that_is_given_twice_is_refused(kind: str, tmp_path: Path) -> N
 def test_ids_groups_and_instructions_are_kept(tmp_path: Path) -> None:
     row = {"query": "a", "positive": "x", "id": 7, "group": "g", "task": "find", "reranker_prompt": "judge"}
     rows = [row, {"query": "b", "positive": "y", "id": "8", "group": None, "task": None, "reranker_prompt": None}]
-    first, second = load_retrieval(write_jsonl(tmp_path / "x.jsonl", rows)).queries
+    rows.append({"query": "c", "positive": "z", "id": " ", "group": "\t", "task": "  "})
+    first, second, third = load_retrieval(write_jsonl(tmp_path / "x.jsonl", rows)).queries
     assert (first.id, first.group, first.task, first.prompt) == ("7", "g", "find", "judge")
     assert (second.id, second.group, second.task, second.prompt) == ("8", "b", "", "")
+    assert (third.id, third.group, third.task) == ("q2", "c", "")
 
 
 def test_rows_that_repeat_a_query_are_one_query(tmp_path: Path) -> None:
