@@ -71,11 +71,11 @@ def resolve(name: str) -> Path:
 
     MiniLM is also found in the Python package that contains its weights. Raises ModelError if none is found.
     """
-    if name and Path(name).expanduser().is_dir():
-        return Path(name).expanduser().absolute()
+    if name and Path(os.path.expanduser(name)).is_dir():
+        return Path(os.path.expanduser(name)).absolute()
     if name:
-        check_is_folder(Path(name).expanduser())
-    if name.count("/") != 1 or name.startswith((".", "/")):
+        check_is_folder(Path(os.path.expanduser(name)))
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise ModelError(f"model '{name}': no such folder; expected a folder or a hub id (owner/name); check the path")
     if (cached := _from_hub(name, local=True)) is not None:
         return cached

@@ -81,7 +81,7 @@ def read_machines() -> list[Machine] | None:
     if the variable is not set. Raises InputError for other files."""
     if not (given := os.environ.get("RATCHET_CLUSTER")):
         return None
-    path = Path(given).expanduser()
+    path = Path(os.path.expanduser(given))
     try:
         content: Any = yaml.safe_load(path.read_text())
         if "available_node_types" in content:

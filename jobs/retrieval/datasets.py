@@ -83,7 +83,7 @@ def _read_list(path: Path) -> list[tuple[str, str]]:
                 " given; expected entries with data (a path or hf://owner/name, not another list), and if needed"
                 " weight, task and name, each a text; correct it"
             )
-        data = data if data.startswith(HUB) else str(path.parent / Path(data).expanduser())
+        data = data if data.startswith(HUB) else str(path.parent / os.path.expanduser(data))
         found.append((data, urlencode({KEYS[key]: value for key, value in items.items()})))
     return found
 

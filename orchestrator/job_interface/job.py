@@ -12,6 +12,7 @@ part of the step's fingerprint.
 
 from __future__ import annotations
 
+import os
 import pkgutil
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -106,7 +107,7 @@ class Source:
                 f"{name}: {f'the URL {given}' if given.strip() else 'nothing'} given; expected the path of a file or"
                 f" folder; {'download it first' if given.strip() else f'add --set {name}=PATH'}"
             )
-        return cls(Path(given).expanduser(), label=given)
+        return cls(Path(os.path.expanduser(given)), label=given)
 
 
 @dataclass(frozen=True)

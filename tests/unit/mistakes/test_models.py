@@ -48,6 +48,7 @@ PATHS = [
     retriever("missing", "nowhere", r"model 'nowhere': no such folder; expected a folder or a hub id .*"),
     retriever("missing_path", "./nowhere", r"model '\./nowhere': no such folder; .*"),
     retriever("empty_name", "''", r"model '': no such folder; .*"),
+    retriever("unknown_home", "~nobody-at-all/model", r"model '~nobody-at-all/model': no such folder; .*"),
     retriever("three_parts", "a/b/c", r"model 'a/b/c': no such folder; .*"),
     retriever("not_fetched", "nobody/nothing-at-all", r"model 'nobody/nothing-at-all': neither a folder, .*"),
 ]

@@ -197,6 +197,7 @@ SIZES = [
         r"test\.jsonl:2: paper 'a3' is also papers\.jsonl:4; expected each paper once; .*",
         {"papers.jsonl": PAPERS, "test.jsonl": OTHERS, **MODEL},
     ),
+    theorems("valid=~nobody-at-all/x", r"~nobody-at-all/x: not found; expected a file or folder .*"),
     theorems("valid=missing.jsonl", r"missing\.jsonl: not found; expected a file or folder .*"),
     Mistake("nul", "plan ./r.py", r"r\.py:1: a NUL byte given; expected UTF-8 text; .*", {"r.py": b"a\0b"}),
     Mistake("utf-16", "plan ./r.py", r"r\.py: UTF-16 given; .*", {"r.py": "def r(): pass".encode("utf-16")}),
