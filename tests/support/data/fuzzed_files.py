@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import itertools
 import json
 import signal
 import tempfile
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 
 from ratchet.data.formats import eedi, papers
 from ratchet.data.formats.detection import load_queries, load_retrieval
+from ratchet.data.formats.pairs import COLUMNS
 from ratchet.data.retrieval import Document, Query
 from ratchet.data.tasks import get_task, read_samples
 from ratchet.errors import InputError
@@ -153,9 +156,9 @@ def _write_lines(rows: Iterable[Any]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def _read_with_arrow(path: Path, **columns: pa.DataType) -> list[dict[str, Any]]:
+def _read_with_arrow(source: Path | bytes, **columns: pa.DataType) -> list[dict[str, Any]]:
     """Read the columns of JSON lines with Arrow."""
-    content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+    content = source if isinstance(source, bytes) else source.read_bytes().removeprefix(b"\xef\xbb\xbf")
     options = pa.json.ParseOptions(pa.schema(list(columns.items())), unexpected_field_behavior="ignore")
     rows: list[dict[str, Any]] = pa.json.read_json(
         io.BytesIO(content), pa.json.ReadOptions(use_threads=False, block_size=2**24), options
@@ -163,17 +166,38 @@ def _read_with_arrow(path: Path, **columns: pa.DataType) -> list[dict[str, Any]]
     return rows
 
 
+def _split_lines(path: Path) -> list[bytes]:
+    lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    return [line for line in lines if line.strip()]
+
+
+def _read_texts(line: bytes, *names: str) -> tuple[str, ...]:
+    """Read the first of the columns that a JSON line has, a text or a list of texts, with Arrow."""
+    for name, kind in itertools.product(names, (TEXTS, TEXT)):
+        with contextlib.suppress(pa.ArrowInvalid):
+            if own := _read_with_arrow(line, **{name: kind})[0][name]:
+                return tuple(own) if kind == TEXTS else (own,)
+    return ()
+
+
 TEXT, TEXTS, SCORES = pa.string(), pa.list_(pa.string()), pa.list_(pa.float64())
 
 
 def _compare_flag(folder: Path, rows: list[Any]) -> None:
-    others = _read_with_arrow(folder / "train.jsonl", query=TEXT, pos=TEXTS, neg=TEXTS, pos_scores=SCORES)
-    expected = {(other["query"], *(tuple(dict.fromkeys(other[n] or ())) for n in ("pos", "neg"))) for other in others}
+    lines = _split_lines(folder / "train.jsonl")
+    assert all(_read_with_arrow(line, pos_scores=SCORES, neg_scores=SCORES) for line in lines)
+    expected: dict[tuple[str, ...], tuple[dict[str, None], ...]] = {}  # lines that repeat a query are one query
+    for line in lines:
+        texts_of = expected.setdefault(_read_texts(line, "query"), ({}, {}))
+        for own, name in zip(texts_of, ("pos", "neg"), strict=True):
+            own.update(dict.fromkeys(_read_texts(line, name)))
     text_of = {row.id: row.text for row in rows if isinstance(row, Document)}
     queries = [row for row in rows if isinstance(row, Query)]
-    found = {(q.text, *(tuple(text_of[n] for n in names) for names in (q.positives, q.negatives))) for q in queries}
-    assert found <= expected
-    assert {row[:2] for row in found} == {row[:2] for row in expected}  # of lines that repeat one, the first is kept
+    found = {(q.text,): [[text_of[n] for n in names] for names in (q.positives, q.negatives)] for q in queries}
+    assert found == {
+        query: [list(right), [text for text in wrong if text not in right]]
+        for query, (right, wrong) in expected.items()
+    }
 
 
 def _load_retrieval(path: Path) -> list[Any]:
@@ -225,10 +249,13 @@ def _compare_papers(folder: Path, rows: list[Any]) -> None:
 
 
 def _compare_pairs(folder: Path, rows: list[Any]) -> None:
-    others = _read_with_arrow(folder / "pairs.jsonl", anchor=TEXT, positive=TEXT)
     texts = {row.id: row.text for row in rows if not hasattr(row, "positives")}
     found = {(row.text, texts[name]) for row in rows if hasattr(row, "positives") for name in row.positives}
-    assert found == {(other["anchor"], other["positive"]) for other in others}
+    assert found == {
+        (*_read_texts(line, *COLUMNS["query"]), text)
+        for line in _split_lines(folder / "pairs.jsonl")
+        for text in _read_texts(line, *COLUMNS["positive"])
+    }
 
 
 def _make_parquet(rows: list[dict[str, Any]]) -> bytes:
