@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
 from mistakes import Mistake, answers, check, parametrize
+
+from ratchet.orchestrator.cli.parser import Parser, parse
 
 ALL = (
     "run, sweep, submit, plan, recipes, status, models, evaluate, export, embed, search, serve, promote, report, diff, "
@@ -205,3 +208,11 @@ def test_a_mistake_is_answered_in_one_line(
     mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check(mistake, tmp_path, monkeypatch, capsys)
+
+
+def test_help_describes_every_argument_of_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Parser, "parse", lambda parser, argv: parser)
+    (commands,) = [one for one in parse([])._actions if isinstance(one, argparse._SubParsersAction)]
+    assert ", ".join(commands.choices) == ALL
+    wrong = [(name, one.dest) for name, sub in commands.choices.items() for one in sub._actions if not one.help]
+    assert not wrong
