@@ -189,7 +189,7 @@ def _read_texts(where: str, row: Mapping[str, Any], columns: Sequence[str], role
 
 
 def read_name(where: str, row: Mapping[str, Any], columns: Sequence[str], role: str) -> str:
-    """Read the field of the first of `columns`, a text or an integer, as a text; empty if it is missing or blank."""
+    """Read the first of `columns` as a text; empty if missing or blank. Raises DataError unless text or integer."""
     value = row.get(columns[0]) if columns else None
     if isinstance(value, bool) or not isinstance(value, str | int | None):
         raise DataError(f"{where}: {role} {show(value)} given; expected a text or a whole number; correct the row")
