@@ -71,10 +71,11 @@ def resolve(name: str) -> Path:
 
     MiniLM is also found in the Python package that contains its weights. Raises ModelError if none is found.
     """
-    if name and Path(os.path.expanduser(name)).is_dir():
-        return Path(os.path.expanduser(name)).absolute()
+    folder = Path(os.path.expanduser(name))  # Path.expanduser fails for unknown users
+    if name and folder.is_dir():
+        return folder.absolute()
     if name:
-        check_is_folder(Path(os.path.expanduser(name)))
+        check_is_folder(folder)
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise ModelError(f"model '{name}': no such folder; expected a folder or a hub id (owner/name); check the path")
     if (cached := _from_hub(name, local=True)) is not None:
@@ -182,8 +183,8 @@ def _is_whole(path: Path) -> bool:
 
 
 def _from_hub(name: str, *, local: bool) -> Path | None:
-    home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface")
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+    cache = Path(os.path.expanduser(os.environ.get("HF_HUB_CACHE") or f"{home}/hub"))
     if local and not (cache / f"models--{name.replace('/', '--')}").is_dir():
         return None  # before importing huggingface_hub, which takes half a second
     from huggingface_hub import snapshot_download

@@ -156,9 +156,13 @@ def _write_lines(rows: Iterable[Any]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
+def _read_content(path: Path) -> bytes:
+    return path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+
+
 def _read_with_arrow(source: Path | bytes, **columns: pa.DataType) -> list[dict[str, Any]]:
     """Read the columns of JSON lines with Arrow."""
-    content = source if isinstance(source, bytes) else source.read_bytes().removeprefix(b"\xef\xbb\xbf")
+    content = source if isinstance(source, bytes) else _read_content(source)
     options = pa.json.ParseOptions(pa.schema(list(columns.items())), unexpected_field_behavior="ignore")
     rows: list[dict[str, Any]] = pa.json.read_json(
         io.BytesIO(content), pa.json.ReadOptions(use_threads=False, block_size=2**24), options
@@ -167,8 +171,7 @@ def _read_with_arrow(source: Path | bytes, **columns: pa.DataType) -> list[dict[
 
 
 def _split_lines(path: Path) -> list[bytes]:
-    lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    return [line for line in lines if line.strip()]
+    return [line for line in _read_content(path).split(b"\n") if line.strip()]
 
 
 def _read_texts(line: bytes, *names: str) -> tuple[str, ...]:
