@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from scipy.special import stdtrit
+from scipy.special import bdtrc, stdtrit
 
 FLIPS = 9_999
 """Random sign flips of a test. The standard error of a p-value of 0.05 is 0.002."""
@@ -58,18 +58,20 @@ def list_half_widths(
     return {f"{prefix}{name}/interval": round(width, 6) for name, width in widths.items() if not np.isnan(width)}
 
 
-def compute_p_value(before_C: np.ndarray, after_EC: np.ndarray, seed: int = 0) -> float:
+def compute_p_value(before_C: np.ndarray, after_EC: np.ndarray, seed: int = 0, *, chosen: int | None = None) -> float:
     """Return the p-value of the best of several evaluations against the one before: a one-sided randomization test
     (Smucker, Allan and Carterette, CIKM 2007) whose statistic is the largest mean difference of all evaluations.
 
     The choice of the best on the same rows is corrected for: under the null hypothesis a group's differences have
     either sign with equal probability, in all evaluations at once, and the largest difference of each draw is compared
-    with the observed one (max-T; Westfall and Young 1993). before_C, after_EC: sums over groups, higher is better."""
+    with the observed one (max-T; Westfall and Young 1993). before_C, after_EC: sums over groups, higher is better.
+    chosen: the evaluation whose difference is the observed one, if another measure chose it. None: the best one."""
     difference_EC = np.atleast_2d(after_EC) - before_C
     difference_EC = difference_EC[:, np.any(difference_EC != 0, axis=0)]
     if not (groups := difference_EC.shape[1]):
         return 1.0
-    observed = float(difference_EC.sum(1).max())
+    totals_E = difference_EC.sum(1)
+    observed = float(totals_E.max() if chosen is None else totals_E[chosen])
     random, reached, left = np.random.default_rng(seed), 1, FLIPS
     while left:
         draws = min(left, max(1, FLIPS_AT_ONCE // groups))
@@ -78,6 +80,20 @@ def compute_p_value(before_C: np.ndarray, after_EC: np.ndarray, seed: int = 0) -
         reached += int(((sign_BC @ difference_EC.T).max(1) >= observed - 1e-9 * max(1.0, abs(observed))).sum())
         left -= draws
     return reached / (FLIPS + 1)
+
+
+def find_smallest_p_value(before_C: np.ndarray, after_C: np.ndarray) -> float:
+    """Return the smallest p-value that `compute_p_value` can give for one evaluation: 2**-n, where n groups changed."""
+    return 0.5 ** int(np.count_nonzero(after_C != before_C))
+
+
+def count_needed_wins(groups: int, level: float) -> int | None:
+    """Return how many of the groups must improve, if all change by the same amount, for a p-value of at most `level`:
+    the sign test (binomial with probability 1/2). None: even all of them are not enough."""
+    for wins in range(groups + 1):
+        if bdtrc(wins - 1, groups, 0.5) <= level:
+            return wins
+    return None
 
 
 def loses(before_C: np.ndarray, after_C: np.ndarray) -> bool:

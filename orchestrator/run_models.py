@@ -79,12 +79,21 @@ class RunModel:
     """Column of the table -> digest of the evaluation data (see `MEASURED_ON`), if it is known."""
     best_as: str = ""
     """Its name among the models that the run ended with, such as `embedder`. Empty: the run did not end with it."""
+    changed: bool = True
+    """Whether its weights differ from those of the base, as the metric `changed` of its step says."""
 
     @property
     def name(self) -> str:
         """The shortest name by which the model is found: RUN:NAME, RUN:STEP or RUN:STEP/PART."""
         own = self.best_as or (self.step if self.part in ("model", "adapter") else f"{self.step}/{self.part}")
         return f"{self.run_id}:{own}"
+
+    @property
+    def remark(self) -> str:
+        """What is shown behind its name: `unchanged base`, `best` or nothing."""
+        if not self.changed:
+            return "unchanged base"
+        return "best" if self.best_as else ""
 
     def format_metric(self) -> str:
         """Format a metric of its row (`MAP@25 0.4442`): the first for which higher is better, else the first."""
@@ -187,6 +196,7 @@ def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, par
         row=row["label"],
         metrics=metrics,
         data=data,
+        changed=bool(manifest.result.get("metrics", {}).get("changed", True)),
         best_as=next((name for name, found in plan.get("best", {}).items() if found == place), ""),
     )
 

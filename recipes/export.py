@@ -39,7 +39,10 @@ def export(
     card = find_card(made, name or made.name, license) if made else ""
     written = make_export("export", model, adapter=adapter, card=card, onnx=onnx, int8=int8)
     columns = {title: written.metric(title) for title in ("difference", "megabytes")}
-    rows = [Row(name or model, columns, [written])]
+    label = name or model
+    if made and not made.changed:
+        label += " (unchanged base)"
+    rows = [Row(label, columns, [written])]
     if int8:
         asked = prepare_evaluation(data)
         given: dict[str, Any] = {"model": written["model"], "asked": asked, "dtype": "float32"}

@@ -14,7 +14,18 @@ from ratchet.errors import DataError
 
 NAMES = ("train", "valid", "test")
 
+LEAST_VALID = 8
+"""Smallest number of groups in the valid split, if that leaves two thirds of the rest for training. A model is kept
+only if a test on the valid groups shows a gain, and a test on fewer than five groups never does."""
+
 Splits = dict[str, Sequence[Query]]
+
+
+def count_valid(rest: int, fraction: float, least: int) -> int:
+    """Return how many of the groups that are left beside the test split are for valid. least: see `LEAST_VALID`."""
+    if not fraction:
+        return 0
+    return max(round(rest * fraction), min(least, rest // 3))
 
 
 def split_queries(
@@ -27,14 +38,16 @@ def split_queries(
     split_by: str = "question",
     folds: int = 1,
     fold: int = 0,
+    least_valid: int = LEAST_VALID,
 ) -> Splits:
     """Split queries into train, and into valid and test unless their fraction is 0. The order of the queries is kept.
 
     Splits that the source assigns are kept. The others are drawn by group: `test_fraction` of all groups, then
-    `validation_fraction` of the remaining ones. split_by: a group is a `question` (`Query.group`), a `query`, or with
-    `document` all queries that share positives, also indirectly. With `document` or several folds, fractions are of the
-    queries, and a group is drawn if it brings the split nearer to its fraction. With several folds, test is part `fold`
-    of `folds` parts of about the same size, which together hold each query once. Raises DataError, naming `source`, if
+    `validation_fraction` of the remaining ones, but at least `least_valid` (see `LEAST_VALID`). split_by: a group is a
+    `question` (`Query.group`), a `query`, or with `document` all queries that share positives, also indirectly. With
+    `document` or several folds, fractions are of the queries, and a group is drawn if it brings the split nearer to its
+    fraction. With several folds, test is part `fold` of `folds` parts of about the same size, which together hold each
+    query once. Raises DataError, naming `source`, if
     a split would be empty, a group is too large, or the source assigns a split that the settings exclude."""
     side_Q = np.fromiter((NAMES.index(query.split or "train") for query in queries), np.int8, len(queries))
 
@@ -70,7 +83,7 @@ def split_queries(
 
     def count(total: int) -> tuple[int, int]:
         tests = round(total * shares["test"])
-        return tests, round((total - tests) * shares["valid"])
+        return tests, count_valid(total - tests, shares["valid"], least_valid)
 
     total = sum(weights)
     most = -(-total // folds) if folds > 1 else total - sum(count(total))
@@ -85,7 +98,7 @@ def split_queries(
     side_G[_draw_fold(groups, weights, folds, fold) if folds > 1 else _draw(groups, weights, count(total)[0])] = 2
     rest = [group for group in groups if not side_G[group]]
     left = sum(weights[group] for group in rest)
-    side_G[_draw(rest, weights, round(left * shares["valid"]))] = 1
+    side_G[_draw(rest, weights, count_valid(left, shares["valid"], least_valid))] = 1
     side_Q[free_F] = side_G[group_F]
     sides = select([name for name in NAMES if name in members])
     for name, chosen in sides.items():

@@ -31,7 +31,8 @@ class Config:
     """Fraction of the questions (with split_by=document: of the queries) in the test split, which is only used for the
     final metrics. 0: no test split."""
     validation_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.1
-    """Fraction of the rest in the valid split, which selects checkpoints and settings. 0: no valid split."""
+    """Fraction of the rest in the valid split, which selects checkpoints and settings; at least 8 groups of queries, if
+    that leaves two thirds of the rest for training. 0: no valid split."""
     unseen_fraction: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Minimum fraction of `valid` without a positive of a training query. Set it to the fraction that is expected in
     use, so that models that only memorize labels are not selected. To reach it, the training queries of some positives
@@ -78,14 +79,17 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read and split the data, so that a bad row is an error, with file and line, before the run starts. Only the first
     rows of large files are read, and their counts are estimates."""
     from ratchet.data.retrieval import sample
-    from ratchet.jobs.retrieval.splits import describe_repeated, load_data, split_data
+    from ratchet.jobs.retrieval.splits import describe_decision, describe_repeated, load_data, split_data
 
     data = load_data(config, inputs, sampled=True)
     splits = split_data(data, config)
     counts = {f"{name}/queries": round(len(found) / data.share) for name, found in splits.items()}
     longest = max(len(one.text) for ones in (sample(data.corpus), data.queries) for one in ones)
     counts |= {"documents": len(data.corpus), "longest_text": longest, **data.notes}
-    return Result(counts, note=describe_repeated(splits))
+    notes = [describe_repeated(splits)]
+    if data.share == 1:
+        notes.append(describe_decision(splits))
+    return Result(counts, note="; ".join(filter(None, notes)))
 
 
 JOB = Job(

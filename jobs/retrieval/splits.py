@@ -14,10 +14,16 @@ from ratchet.data.retrieval.checks import check_data
 from ratchet.data.retrieval.mixtures import unite, weigh
 from ratchet.data.retrieval.spilled import hash_each
 from ratchet.data.retrieval.splits import Splits, leave_out_labels, split_queries
+from ratchet.data.significance import count_needed_wins
 from ratchet.data.tables import INSTRUCTIONS
 from ratchet.errors import InputError
 from ratchet.examples.misconceptions import RULES, format_query, generate_questions
 from ratchet.jobs.retrieval.prepare import Config, Inputs
+
+MANY_GROUPS = 100
+"""From this number of valid groups on, small gains can be shown, and plans say nothing about it."""
+DEFAULT_LEVEL = 0.05
+"""The default of `significance_level` of finetuning jobs."""
 
 
 def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> RetrievalData:
@@ -57,6 +63,8 @@ def split_data(data: RetrievalData, config: Config) -> Splits:
     source = next((query.where.rpartition(":")[0] for query in data.queries if query.where), "generated questions")
     fractions = config.test_fraction, config.validation_fraction
     options: dict[str, Any] = {"split_by": config.split_by, "folds": config.folds, "fold": config.fold}
+    if data.share != 1:
+        options["least_valid"] = 0  # the counts of a sample are multiplied
     splits = split_queries(data.queries, *fractions, config.seed, source, **options)
     train = splits["train"]
     if config.unseen_fraction and not (train := leave_out_labels(train, splits["valid"], config.unseen_fraction)):
@@ -65,6 +73,17 @@ def split_data(data: RetrievalData, config: Config) -> Splits:
             " train on; lower it"
         )
     return splits | {"train": weigh(train, data.weights, config.seed) if data.weights else train}
+
+
+def describe_decision(splits: Splits) -> str:
+    """Return a note on what the valid split can decide; an empty string if it has many groups or does not exist."""
+    groups = len(np.unique(hash_each(query.group for query in splits.get("valid", ()))))
+    if not 0 < groups < MANY_GROUPS:
+        return ""
+    wins = count_needed_wins(groups, DEFAULT_LEVEL)
+    if wins is None:
+        return f"valid has {groups} of the 5 groups of queries that a test needs: the base or current best is kept"
+    return f"valid has {groups} groups of queries: about {wins} of them must improve for a model to be kept"
 
 
 def describe_repeated(splits: Splits) -> str:

@@ -113,7 +113,7 @@ class RankFinetuneConfig(FinetuneConfig):
     significance_level: Annotated[float, Interval(gt=0, le=1)] = 0.05
     """The best new model replaces the current best only if the p-value of its improvement is at most this. The test is
     paired over groups of held-out rows, and corrected for choosing the best of several evaluations. 1: any improvement
-    is enough."""
+    is enough. If the metric changed for too few groups to reach this level, the test compares the held-out losses."""
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ def list_training_metrics(config: FinetuneConfig) -> list[str]:
     """Return the names of the metrics that every finetuning job reports."""
     held_out = [f"valid/{config.metric}{end}" for end in ("", "_start", "_best")]
     counts = ("trainable_weights", "weights", "trainable_percent")
-    return [*held_out, *counts, "p_value", "loss", "best_epoch", "best_step", "improved"]
+    return [*held_out, *counts, "p_value", "tested", "loss", "best_epoch", "best_step", "improved", "changed"]
 
 
 def epochs_blocked_by(config: FinetuneConfig) -> str:

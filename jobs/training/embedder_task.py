@@ -22,6 +22,7 @@ from ratchet.models.embedder.encoding_config import Example, read_encoding_confi
 from ratchet.models.loading import eval_mode
 from ratchet.models.losses import grad_cache
 from ratchet.models.model_files import find_config_folder
+from ratchet.models.search import held_out_loss
 from ratchet.models.search.ranks import RankCounter, Relevant, score_relevant
 from ratchet.models.zero3_sync import Zero3Sync
 from ratchet.orchestrator.job_interface import Resources
@@ -120,14 +121,21 @@ class EmbedderTask(FinetuneTask):
         with torch.no_grad():
             self.zero3_sync.finish(self.run_filler)
 
-    def count_ranks(
-        self, query_QD: np.ndarray, relevant: Relevant, own: np.ndarray, own_ND: np.ndarray, **options: Any
-    ) -> np.ndarray:
-        """Return the exact rank of every relevant document, [R]. Each worker counts over its own documents. Collective.
+    def rank_held_out(
+        self, query_QD: np.ndarray, relevant: Relevant, own: np.ndarray, own_ND: np.ndarray, exclude_Q: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the exact rank of every relevant document, [R], and the loss of each query, [Q]; None if there are too
+        many scores for a loss. Each worker counts over its own documents. Collective.
 
-        own: rows of this worker's documents, from `split_rows`. own_ND: their embeddings. options: see RankCounter."""
+        own: rows of this worker's documents, from `split_rows`. own_ND: their embeddings. exclude_Q: see
+        RankCounter."""
         first = int(own[0]) if len(own) else 0
         scores_R = np.fmax.reduce(gather_objects(score_relevant(query_QD, relevant, [(first, own_ND)])))
-        counter = RankCounter(relevant, scores_R, query_QD=query_QD, device=self.device, **options)
+        counter = RankCounter(relevant, scores_R, query_QD=query_QD, device=self.device, exclude_Q=exclude_Q)
         counter.add(first, own_ND)
-        return 1 + np.sum(gather_objects(counter.before_R), axis=0)
+        ranks_R = 1 + np.sum(gather_objects(counter.before_R), axis=0)
+        if len(query_QD) * sum(gather_objects(len(own))) > held_out_loss.MAX_SCORES:
+            return ranks_R, None
+        part_QT = held_out_loss.sum_exponentials(query_QD, own_ND, first, exclude_Q, self.device)
+        exponentials_QT = np.logaddexp.reduce(gather_objects(part_QT))
+        return ranks_R, held_out_loss.compute_losses(exponentials_QT, scores_R, relevant)

@@ -1,8 +1,9 @@
 """Evaluations on held-out rows, and the decision whether the best model of a training run replaces the current best.
 
 The decision is a paired test over groups of rows, corrected for the choice of the best evaluation on the same rows
-(`ratchet.data.significance.compute_p_value`). The model must also not be worse on queries whose labels are not in the
-training data: memorized labels alone would raise the metric over all held-out rows.
+(`ratchet.data.significance.compute_p_value`). If the metric changed in too few groups for any p-value to reach the
+level, the test compares the held-out losses, which change in every group. The model must also not be worse on queries
+whose labels are not in the training data: memorized labels alone would raise the metric over all held-out rows.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from ratchet.data.significance import compute_p_value, loses, number_groups, sum_by_group
+from ratchet.data.significance import compute_p_value, find_smallest_p_value, loses, number_groups, sum_by_group
 from ratchet.jobs.training.config import FinetuneConfig, RankFinetuneConfig
 from ratchet.jobs.training.schedule import TrainHistory, is_better
 from ratchet.models.search.rank_metrics import compute_rank_metrics
@@ -26,7 +27,8 @@ class Evaluation:
     metrics: dict[str, float]
     sums: dict[str, list[float]] = field(default_factory=dict)
     """`all` -> sums of the selecting metric over the rows of each group; `unseen` -> the same over the rows with unseen
-    labels only. Empty for jobs that compare models by the metric itself."""
+    labels only; `loss` -> sums of the negative loss, if it was measured. Empty for jobs that compare models by the
+    metric itself."""
 
 
 class HeldOutRows:
@@ -39,8 +41,12 @@ class HeldOutRows:
         if "seen" in table.column_names:
             self.unseen_Q = ~table["seen"].to_numpy(zero_copy_only=False).astype(bool)
 
-    def evaluate(self, metric: str, ranks_R: np.ndarray, relevant: Relevant, *names: str) -> Evaluation:
-        """Return the selecting metric and the other metrics `names`, from the ranks of all relevant documents, [R]."""
+    def evaluate(
+        self, metric: str, ranks_R: np.ndarray, relevant: Relevant, *names: str, losses_Q: np.ndarray | None = None
+    ) -> Evaluation:
+        """Return the selecting metric and the other metrics `names`, from the ranks of all relevant documents, [R].
+
+        losses_Q: the loss of each row (`ratchet.models.search.held_out_loss`), for the metric `eval_loss`."""
         wanted = list(dict.fromkeys((metric, *names)))
         ks = sorted({int(name.partition("@")[2]) for name in wanted if "@" in name})
         found = compute_rank_metrics(ranks_R, relevant, ks or [1])
@@ -48,6 +54,9 @@ class HeldOutRows:
         value_Q, sums = found.per_query[metric], self.sum(found.per_query[metric])
         if "unseen" in sums:
             metrics[f"unseen/{metric}"] = round(float(np.nanmean(value_Q[self.unseen_Q])), 6)
+        if losses_Q is not None and not np.isnan(losses_Q).all():
+            metrics["eval_loss"] = round(float(np.nanmean(losses_Q)), 6)
+            sums["loss"] = sum_by_group(-losses_Q, self.group_Q).round(6).tolist()
         return Evaluation(metrics, sums)
 
     def sum(self, value_Q: np.ndarray) -> dict[str, list[float]]:
@@ -58,21 +67,37 @@ class HeldOutRows:
         return {name: sum_by_group(one, self.group_Q).round(6).tolist() for name, one in values.items()}
 
 
-def decide(config: FinetuneConfig, history: TrainHistory, unit: str) -> tuple[str, float | None]:
-    """Compare the best evaluation of a training run with the evaluation before training. Return (reason, p-value). The
-    reason says why the new model does not replace the current best; empty: it does. The p-value is None if no test was
-    made. unit: `epoch` or `step`, for the reason."""
+@dataclass(frozen=True)
+class Decision:
+    """Whether the best evaluation of a training run replaces the current best."""
+
+    reason: str
+    """Why it does not. Empty: it does."""
+    p_value: float | None = None
+    """None: no test was made."""
+    by_loss: bool = False
+    """Whether the test compared the held-out losses instead of the metric."""
+
+
+def decide(config: FinetuneConfig, history: TrainHistory, unit: str) -> Decision:
+    """Compare the best evaluation of a training run with the evaluation before training. unit: `epoch` or `step`, for
+    the reason."""
     assert history.best is not None
     if not is_better(config.metric, history.evaluations[history.best], history.start):
-        return f"no {unit} was better", None
+        return Decision(f"no {unit} was better")
     before, after = history.start_sums, history.sums
     if not isinstance(config, RankFinetuneConfig) or not before:
-        return "", None
-    p_value = compute_p_value(np.array(before["all"]), np.array([one["all"] for one in after]))
-    if p_value > config.significance_level:
+        return Decision("")
+    best, level = after[history.best], config.significance_level
+    smallest = find_smallest_p_value(np.array(before["all"]), np.array(best["all"]))
+    by_loss = smallest > level and "loss" in before and "loss" in best
+    name = "loss" if by_loss else "all"
+    p_value = compute_p_value(np.array(before[name]), np.array([one[name] for one in after]), chosen=history.best)
+    if p_value > level:
         groups = len(before["all"])
-        few = f": {groups} groups are too few to tell" if 0.5**groups > config.significance_level else ""
-        return f"no {unit} was significantly better, p {p_value:.2g}{few}", p_value
-    if "unseen" in before and loses(np.array(before["unseen"]), np.array(after[history.best]["unseen"])):
-        return f"the best {unit} is worse on unseen labels", p_value
-    return "", p_value
+        measure = " by the held-out loss" if by_loss else ""
+        few = f": {groups} groups are too few to tell" if 0.5**groups > level else ""
+        return Decision(f"no {unit} was significantly better{measure}, p {p_value:.2g}{few}", p_value, by_loss)
+    if "unseen" in before and loses(np.array(before["unseen"]), np.array(best["unseen"])):
+        return Decision(f"the best {unit} is worse on unseen labels", p_value, by_loss)
+    return Decision("", p_value, by_loss)

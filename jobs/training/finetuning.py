@@ -6,6 +6,7 @@ the current best adapter (or the base) is kept instead.
 
 from __future__ import annotations
 
+import filecmp
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -178,17 +179,21 @@ def run_finetuning(
             shutil.copytree(checkpoint_folder(context, step), made, ignore=shutil.ignore_patterns(digests.NAME))
     assert history.best is not None
     before, after = (found.get(config.metric, 0.0) for found in (history.start, history.evaluations[history.best]))
-    reason, p_value = decide(config, history, unit)
+    decision = decide(config, history, unit)
     best = history.best + 1 if unit == "epoch" else history.evaluated_at[history.best]
     kept, value, note = f"{unit} {best}", after, ""
     chosen = config.allow_regression or config.epoch is not None
-    if reason and not chosen and (current_best is not None or base_is_usable):
+    if decision.reason and not chosen and (current_best is not None or base_is_usable):
         kept, value = "current_best" if current_best else "base", before
-        note = f"kept the {kept.replace('_', ' ')}: {reason}"
+        note = f"kept the {kept.replace('_', ' ')}: {decision.reason}"
         _keep_start(config, inputs, best_folder)
+    elif decision.by_loss and not decision.reason:
+        note = f"better by the held-out loss, since {config.metric} changed for too few queries to tell"
     compared = {f"valid/{config.metric}{end}": one for end, one in (("", value), ("_start", before), ("_best", after))}
-    compared["improved"] = not reason
-    compared |= {} if p_value is None else {"p_value": _rounded(p_value)}
+    compared["improved"] = not decision.reason
+    if decision.p_value is not None:
+        compared["p_value"] = _rounded(decision.p_value)
+        compared["tested"] = "valid/eval_loss" if decision.by_loss else f"valid/{config.metric}"
     if config.metric in history.start:
         write_selection(context.out, config.metric, value, exact=pool_rows is None)
         compared |= {} if pool_rows is None else {"valid/documents": len(pool_rows)}
@@ -201,6 +206,7 @@ def run_finetuning(
             **compared,
             f"best_{unit}": best,
             "kept": kept,
+            "changed": kept == f"{unit} {best}" or (kept == "current_best" and _differs_from_base(inputs, best_folder)),
             "dtype": config.dtype,
             **dict(zip(("trainable_weights", "weights"), history.weights, strict=True)),
             "trainable_percent": round(100 * history.weights[0] / history.weights[1], 4),
@@ -257,6 +263,21 @@ def _keep_start(config: FinetuneConfig, inputs: Any, folder: Path) -> None:
                 with safe_open(inputs.base / one.file, "pt") as file:
                     weights[name] = file.get_tensor(one.name).to(value.dtype)
         save_file(weights, folder / lora.WEIGHTS, metadata={"format": "pt"})
+
+
+def _differs_from_base(inputs: Any, folder: Path) -> bool:
+    """Return whether the adapter or model in `folder` has other weights than the base. A current best that was kept may
+    be the base itself, which an earlier step kept."""
+    adapter = folder / lora.WEIGHTS
+    if adapter.is_file():
+        with safe_open(adapter, "pt") as file:
+            names = [name for name in file.keys() if "lora_B" in name]  # noqa: SIM118: the file is no mapping
+            return any(bool(file.get_tensor(name).any()) for name in names)
+    weights = [path.name for path in folder.glob("model*.safetensors")]
+    return not all(
+        (inputs.base / name).is_file() and filecmp.cmp(folder / name, inputs.base / name, shallow=False)
+        for name in weights
+    )
 
 
 def _rounded(value: float) -> float:

@@ -48,7 +48,7 @@ def is_better(metric: str, values: Mapping[str, float], than: Mapping[str, float
     rows there is no metric, and `values` counts as better."""
     if metric not in values:
         return True
-    if values[metric] == than[metric] and "eval_loss" in values:
+    if values[metric] == than[metric] and "eval_loss" in values and "eval_loss" in than:
         metric = "eval_loss"
     return values[metric] < than[metric] if infer_direction(metric) < 0 else values[metric] > than[metric]
 

@@ -152,7 +152,8 @@ def _promote(arguments: argparse.Namespace) -> int:
     if (commit := done.plan.steps["export"].commit) is None:
         return 130 if done.interrupted else 1
     path = promotion.promote_model(store, arguments.name, made, commit, done.run_log.run_id)
-    print_clean(f"promoted: {arguments.name} is {made.name}; {path / 'model'}")
+    remark = "" if made.changed else " (unchanged base)"
+    print_clean(f"promoted: {arguments.name} is {made.name}{remark}; {path / 'model'}")
     return 0
 
 

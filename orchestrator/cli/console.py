@@ -51,7 +51,8 @@ def print_outcome(run: Run) -> None:
         print_clean("give the same command again to continue")
     for one in read_best(run.plan.store, run.run_log) if run.summary.best else ():
         uses = f"{one.write_code(run.plan.store)}\n  ratchet export {one.name} FOLDER"
-        print_clean(f"best {one.best_as}: {one.name}  {one.format_metric()}\n  {uses}")
+        title = f"{one.remark}, offered as {one.best_as}" if not one.changed else f"best {one.best_as}"
+        print_clean(f"{title}: {one.name}  {one.format_metric()}\n  {uses}")
     for name in run.summary.files:
         if (path := run.run_log.folder / name).exists():
             print_clean(f"{name}: {path}")

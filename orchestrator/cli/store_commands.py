@@ -105,7 +105,7 @@ def print_models(arguments: argparse.Namespace) -> None:
         return
     rows = []
     for one in models:
-        name = one.name + (" (best)" if one.best_as else "")
+        name = f"{one.name} ({one.remark})" if one.remark else one.name
         size = f"{one.bytes / 1e6:,.1f}"
         rows.append((name, one.kind, one.row, one.format_metric(), one.base or NOTHING, size, format_time(one.started)))
     if rows:

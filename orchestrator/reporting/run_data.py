@@ -75,7 +75,7 @@ class RunReport:
     rows: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     """Summary: label -> column -> value. Columns called `time` or `seconds` hold seconds."""
     best: Mapping[str, str] = field(default_factory=dict)
-    """Name of a model that the run ended with -> the line of Python that loads it."""
+    """`Best model: NAME` or `Unchanged base: NAME` -> the line of Python that loads this model of the run."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Versions, commit, kind of machine: label -> text."""

@@ -96,10 +96,18 @@ def build_run_report(run: Run) -> RunReport:
         command=about["command"],
         parameters=about["parameters"],
         rows=build_summary_table(run.plan, run.summary),
-        best={one.name: one.write_code(run.plan.store) for one in read_best(run.plan.store, run.run_log)},
+        best=_list_best(run),
         steps=[_build_step(run, name, last[name], retries[name]) for name in run.plan.steps],
         provenance={**about["versions"], "machine": f"{platform.system()} {platform.machine()}"},
     )
+
+
+def _list_best(run: Run) -> dict[str, str]:
+    """Return title -> Python line that loads the model, for the models that the run ended with."""
+    store, titles = run.plan.store, {}
+    for one in read_best(store, run.run_log):
+        titles[f"{(one.remark or 'best model').capitalize()}: {one.name}"] = one.write_code(store)
+    return titles
 
 
 def _build_step(run: Run, name: str, last: Mapping[str, Any], retries: int) -> StepReport:

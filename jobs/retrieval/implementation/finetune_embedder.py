@@ -228,8 +228,9 @@ class TrainTask(EmbedderTask):
         rows = DocumentRows(self.pool["id"])
         relevant = Relevant(*find_corpus_rows(self.valid, "positives", rows))
         query_QD, exclude_Q = np.concatenate(gather_objects(own_QD)), find_own_rows(self.valid, rows)
-        ranks_R = self.count_ranks(query_QD, relevant, own, own_ND, exclude_Q=exclude_Q)
-        return HeldOutRows(self.valid).evaluate(self.config.metric, ranks_R, relevant, "map@25", "r@25")
+        ranks_R, losses_Q = self.rank_held_out(query_QD, relevant, own, own_ND, exclude_Q)
+        held_out = HeldOutRows(self.valid)
+        return held_out.evaluate(self.config.metric, ranks_R, relevant, "map@25", "r@25", losses_Q=losses_Q)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -36,6 +36,7 @@ from ratchet.models.model_files import find_config_folder
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.prefix_sharing import PrefixRow, index_pairs, make_pair_row
 from ratchet.models.reranker.reranker_config import read_reranker_config
+from ratchet.models.search.held_out_loss import compute_list_losses
 from ratchet.models.search.ranks import Relevant
 from ratchet.models.zero3_sync import Zero3Sync
 from ratchet.orchestrator.job_interface import Context, Resources, Result
@@ -171,19 +172,26 @@ class TrainTask(FinetuneTask):
         scores = model.score(queries, texts, prompts, batch_tokens=self.resources.batch_tokens)
         with torch.no_grad():
             self.zero3_sync.finish(self._run_blank)
-        ranks = [
-            reorder(documents, own, self.valid[q]["positives"], self.lists[q]["ranks"])[1]
-            for q, documents, own in zip(mine, lists, scores, strict=True)
-        ]
-        return evaluate_lists(self.config, self.valid_table, [own for part in gather_objects(ranks) for own in part])
+        ranks, places = [], []
+        for q, documents, own in zip(mine, lists, scores, strict=True):
+            positives = self.valid[q]["positives"]
+            ranks.append(reorder(documents, own, positives, self.lists[q]["ranks"])[1])
+            places.append(np.flatnonzero(np.isin(documents, positives)))
+        ranks = [own for part in gather_objects(ranks) for own in part]
+        scores = [own for part in gather_objects(scores) for own in part]
+        places = [own for part in gather_objects(places) for own in part]
+        return evaluate_lists(self.config, self.valid_table, ranks, compute_list_losses(scores, places))
 
 
-def evaluate_lists(config: Config, valid: pa.Table, ranks: Sequence[Sequence[int]]) -> Evaluation:
-    """Evaluate rankings of the queries in `valid`, given the ranks of each query's positives."""
+def evaluate_lists(
+    config: Config, valid: pa.Table, ranks: Sequence[Sequence[int]], losses_Q: np.ndarray | None = None
+) -> Evaluation:
+    """Evaluate rankings of the queries in `valid`, given the ranks of each query's positives. losses_Q: see
+    `HeldOutRows.evaluate`."""
     # The metrics depend only on the number of relevant documents and on their ranks, so any row numbers do.
     relevant = Relevant.from_lists([list(range(len(own))) for own in ranks])
     flat_R = np.array([rank for own in ranks for rank in own], np.int64)
-    return HeldOutRows(valid).evaluate(config.metric, flat_R, relevant, "map@25", "r@25")
+    return HeldOutRows(valid).evaluate(config.metric, flat_R, relevant, "map@25", "r@25", losses_Q=losses_Q)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -106,9 +106,10 @@ class TrainTask(EmbedderTask):
         all_ND = np.concatenate(gather_objects(own_ND))
         every = np.arange(len(all_ND))
         relevant = Relevant(*other_statements(number_papers(self.valid), every))
-        ranks_R = self.count_ranks(all_ND, relevant, own, own_ND, exclude_Q=every)
+        ranks_R, losses_Q = self.rank_held_out(all_ND, relevant, own, own_ND, every)
+        names = ("mrr", "p@1", "r@10", "r@100")
         rows = HeldOutRows(self.valid, "paper")
-        return rows.evaluate(self.config.metric, ranks_R, relevant, "mrr", "p@1", "r@10", "r@100")
+        return rows.evaluate(self.config.metric, ranks_R, relevant, *names, losses_Q=losses_Q)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

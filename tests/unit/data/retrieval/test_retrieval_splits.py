@@ -131,12 +131,19 @@ def test_groups_that_fit_are_split() -> None:
 
 
 def test_groups_that_are_too_large_for_a_split_are_named_with_how_many_are_enough() -> None:
-    queries = make_queries([[n // 10] for n in range(40)])
-    with pytest.raises(DataError, match=r"40 queries in 4 groups leave none for valid; expected at least 6 groups"):
+    queries = make_queries([[n // 20] for n in range(80)])
+    with pytest.raises(DataError, match=r"80 queries in 4 groups leave none for valid; expected at least 6 groups"):
         split_queries(queries, 0.2, 0.1, 1, split_by="document")
     for groups in (5, 6):
-        queries = make_queries([[n // 10] for n in range(10 * groups)])
+        queries = make_queries([[n // 20] for n in range(20 * groups)])
         assert (split(queries, split_by="document", validation_fraction=0.1) is not None) == (groups == 6)
+
+
+@pytest.mark.parametrize(("queries", "valid"), [(3, 1), (12, 4), (24, 8), (79, 8), (80, 8), (90, 9), (1000, 100)])
+def test_valid_has_enough_groups_for_a_test_where_the_data_allow_it(queries: int, valid: int) -> None:
+    sides = split_queries(make_queries([[n] for n in range(queries)]), 0.0, 0.1, 1, split_by="query")
+    assert len(sides["valid"]) == valid
+    assert len(sides["train"]) == queries - valid
 
 
 def test_a_fraction_of_zero_makes_no_split() -> None:

@@ -69,7 +69,7 @@ def test_test_queries_that_are_trained_on_are_reported(context: MakeContext, tmp
 def test_one_file_for_test_may_be_small(context: MakeContext, tmp_path: Path) -> None:
     data, test = write(tmp_path / "data.jsonl", "q", 20), write(tmp_path / "test.jsonl", "t", 1)
     tables, _ = prepared(context, data=str(data), test=str(test))
-    assert [len(tables[name]) for name in ("train", "valid", "test")] == [18, 2, 1]
+    assert [len(tables[name]) for name in ("train", "valid", "test")] == [14, 6, 1]
     with pytest.raises(DataError, match=r"test\.jsonl: 1 documents in the corpus; expected at least 2"):
         prepared(context, data="", test=str(test))
 

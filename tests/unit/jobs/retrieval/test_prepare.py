@@ -160,7 +160,9 @@ def test_training_queries_with_the_text_of_a_test_query_are_counted(tmp_path: Pa
     splits |= {"queries without a relevant document, left out": 0}
     assert predicted.metrics == {"documents": 4, "longest_text": 6, **splits}
     where = f"{tmp_path / 'qrels/train.tsv'}:1"
-    assert predicted.note == f"1 of 2 training queries have the text of a test query, such as {where}"
+    repeated, decided = predicted.note.split("; ")
+    assert repeated == f"1 of 2 training queries have the text of a test query, such as {where}"
+    assert decided.startswith("valid has 1 of the 5 groups of queries that a test needs")
 
 
 def test_seen_is_whether_a_training_query_has_one_of_the_positives(tmp_path: Path, context: MakeContext) -> None:

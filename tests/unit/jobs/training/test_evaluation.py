@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from ratchet.data.significance import compute_p_value
 from ratchet.jobs.answers.sft import Config as SftConfig
 from ratchet.jobs.retrieval.finetune_embedder import Config
-from ratchet.jobs.training.evaluation import HeldOutRows, decide
+from ratchet.jobs.training.evaluation import Decision, HeldOutRows, decide
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
@@ -34,11 +35,11 @@ def make_history(*gains: float, unseen: float = 0.0) -> TrainHistory:
 
 
 def test_a_gain_must_be_more_than_chance() -> None:
-    assert not decide(Config(), make_history(0.0, 0.2), "epoch")[0]
-    reason, _ = decide(Config(), make_history(0.0, 0.012), "epoch")
+    assert not decide(Config(), make_history(0.0, 0.2), "epoch").reason
+    reason = decide(Config(), make_history(0.0, 0.012), "epoch").reason
     assert reason.startswith("no epoch was significantly better, p 0.")
-    assert not decide(Config(significance_level=1.0), make_history(0.0, 0.012), "epoch")[0]
-    assert decide(Config(), make_history(-0.2), "step") == ("no step was better", None)
+    assert not decide(Config(significance_level=1.0), make_history(0.0, 0.012), "epoch").reason
+    assert decide(Config(), make_history(-0.2), "step") == Decision("no step was better")
 
 
 def test_few_groups_are_named() -> None:
@@ -46,22 +47,22 @@ def test_few_groups_are_named() -> None:
         sums = [{"all": [value] * groups} for value in (0.1, 0.9)]
         means = [{"map@25": 0.1}, {"loss": 1.0, "map@25": 0.9}]
         history = TrainHistory(start=means[0], start_sums=sums[0], evaluations=means[1:], sums=sums[1:], best=0)
-        return decide(Config(), history, "epoch")[0]
+        return decide(Config(), history, "epoch").reason
 
     assert decide_of(4).endswith(": 4 groups are too few to tell")
     assert not decide_of(5)
 
 
 def test_a_gain_on_seen_labels_does_not_pay_for_a_loss_on_unseen_ones() -> None:
-    reason, _ = decide(Config(), make_history(0.2, unseen=-0.1), "epoch")
+    reason = decide(Config(), make_history(0.2, unseen=-0.1), "epoch").reason
     assert reason == "the best epoch is worse on unseen labels"
-    assert not decide(Config(), make_history(0.2, unseen=0.1), "epoch")[0]
+    assert not decide(Config(), make_history(0.2, unseen=0.1), "epoch").reason
 
 
 def test_without_sums_the_metric_decides_alone() -> None:
     history = TrainHistory(start={"accuracy": 0.5}, evaluations=[{"loss": 1.0, "accuracy": 0.51}], sums=[{}], best=0)
-    assert decide(SftConfig(metric="accuracy"), history, "epoch") == ("", None)
-    assert decide(Config(), TrainHistory(evaluations=[{"loss": 1.0}], sums=[{}], best=0), "epoch") == ("", None)
+    assert decide(SftConfig(metric="accuracy"), history, "epoch") == Decision("")
+    assert decide(Config(), TrainHistory(evaluations=[{"loss": 1.0}], sums=[{}], best=0), "epoch") == Decision("")
 
 
 @pytest.mark.parametrize("column", ["group", "paper"])
@@ -83,3 +84,36 @@ def test_sums_are_those_of_each_group_and_of_unseen_labels(column: str) -> None:
         assert set(found.sums) == {"all"}
     alone = HeldOutRows(table.drop_columns([column]), column).evaluate("map@25", ranks_R, relevant)
     assert alone.sums["all"] == pytest.approx(value_Q.tolist(), abs=1e-6)
+
+
+def make_small_history(groups: int, gain: float, changed: int) -> TrainHistory:
+    """A metric that improves for `changed` groups only, and a loss that falls by `gain` in every group."""
+    start, after = [0.5] * groups, [1.0] * changed + [0.5] * (groups - changed)
+    loss = np.linspace(1.0, 2.0, groups)
+    history = TrainHistory(start={"map@25": 0.5, "eval_loss": float(loss.mean())})
+    history.start_sums = {"all": start, "loss": (-loss).tolist()}
+    history.evaluations = [{"loss": 1.0, "map@25": float(np.mean(after)), "eval_loss": float(loss.mean() - gain)}]
+    history.sums = [{"all": after, "loss": (gain - loss).tolist()}]
+    history.best = 0
+    return history
+
+
+@pytest.mark.parametrize("changed", [0, 1, 4])
+def test_the_loss_decides_where_the_metric_cannot(changed: int) -> None:
+    decision = decide(Config(), make_small_history(6, 0.1, changed), "epoch")
+    assert decision == Decision("", pytest.approx(0.5**6, abs=0.005), by_loss=True)
+    refused = decide(Config(), make_small_history(6, -0.1, changed), "epoch")
+    assert refused.reason.startswith("no epoch was")
+
+
+def test_the_metric_decides_where_it_can() -> None:
+    decision = decide(Config(), make_small_history(6, -0.1, 5), "epoch")
+    assert decision == Decision("", pytest.approx(0.5**5, abs=0.005))
+
+
+def test_the_test_of_a_chosen_evaluation_corrects_for_the_others() -> None:
+    before = np.zeros(6)
+    after = np.array([[0.1] * 6, [0.3] * 6])
+    alone = compute_p_value(before, after[:1])
+    assert compute_p_value(before, after, chosen=1) == pytest.approx(alone, abs=0.01)
+    assert compute_p_value(before, after, chosen=0) > 2 * alone
