@@ -22,6 +22,8 @@ from ratchet.jobs.retrieval.prepare import Config, Inputs
 
 MANY_GROUPS = 100
 """From this number of valid groups on, small gains can be shown, and plans say nothing about it."""
+FEW_GROUPS = 20
+"""`MIN_VALID_GROUPS` of `ratchet.jobs.training.cross_validation`, which imports Ray."""
 DEFAULT_LEVEL = 0.05
 """The default of `significance_level` of finetuning jobs."""
 
@@ -80,9 +82,9 @@ def describe_decision(splits: Splits) -> str:
     groups = len(np.unique(hash_each(query.group for query in splits.get("valid", ()))))
     if not 0 < groups < MANY_GROUPS:
         return ""
+    if groups < FEW_GROUPS:
+        return f"valid has {groups} groups of queries: a cross-validation of the training queries decides what is kept"
     wins = count_needed_wins(groups, DEFAULT_LEVEL)
-    if wins is None:
-        return f"valid has {groups} of the 5 groups of queries that a test needs: the base or current best is kept"
     return f"valid has {groups} groups of queries: about {wins} of them must improve for a model to be kept"
 
 

@@ -281,7 +281,8 @@ def list_training_metrics(config: FinetuneConfig) -> list[str]:
     """Return the names of the metrics that every finetuning job reports."""
     held_out = [f"valid/{config.metric}{end}" for end in ("", "_start", "_best")]
     counts = ("trainable_weights", "weights", "trainable_percent")
-    return [*held_out, *counts, "p_value", "tested", "loss", "best_epoch", "best_step", "improved", "changed"]
+    decision = ("p_value", "tested", "tested_on", "improved", "changed")
+    return [*held_out, *counts, *decision, "loss", "best_epoch", "best_step"]
 
 
 def epochs_blocked_by(config: FinetuneConfig) -> str:

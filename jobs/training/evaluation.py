@@ -79,9 +79,9 @@ class Decision:
     """Whether the test compared the held-out losses instead of the metric."""
 
 
-def decide(config: FinetuneConfig, history: TrainHistory, unit: str) -> Decision:
+def decide(config: FinetuneConfig, history: TrainHistory, unit: str, *, by_loss: bool = False) -> Decision:
     """Compare the best evaluation of a training run with the evaluation before training. unit: `epoch` or `step`, for
-    the reason."""
+    the reason. by_loss: compare the held-out losses although the metric could decide."""
     assert history.best is not None
     if not is_better(config.metric, history.evaluations[history.best], history.start):
         return Decision(f"no {unit} was better")
@@ -90,7 +90,7 @@ def decide(config: FinetuneConfig, history: TrainHistory, unit: str) -> Decision
         return Decision("")
     best, level = after[history.best], config.significance_level
     smallest = find_smallest_p_value(np.array(before["all"]), np.array(best["all"]))
-    by_loss = smallest > level and "loss" in before and "loss" in best
+    by_loss = (by_loss or smallest > level) and "loss" in before and "loss" in best
     name = "loss" if by_loss else "all"
     p_value = compute_p_value(np.array(before[name]), np.array([one[name] for one in after]), chosen=history.best)
     if p_value > level:

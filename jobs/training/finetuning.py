@@ -9,6 +9,7 @@ from __future__ import annotations
 import filecmp
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -155,6 +156,7 @@ def run_finetuning(
     *,
     base_is_usable: bool = True,
     pool_rows: np.ndarray | None = None,
+    cross_validated: TrainHistory | None = None,
     **arguments: Any,
 ) -> tuple[Result, TrainHistory]:
     """Train, and write the model that is best on held-out rows to `context.out`: as `adapter` or `model`, with its
@@ -162,15 +164,19 @@ def run_finetuning(
     config keeps (`config.keeps_all`) are written to `checkpoint-STEP` or `checkpoint-epoch-N`.
 
     inputs: has `base` and `current_best`. base_is_usable: whether the base itself can be kept; a base that gets a new
-    head cannot. pool_rows: corpus rows that held-out queries are ranked against; None: the whole corpus. arguments:
-    arguments of `task_class` besides `config`, `inputs` and `resources`."""
+    head cannot. pool_rows: corpus rows that held-out queries are ranked against; None: the whole corpus.
+    cross_validated: the history that decides, and chooses the epoch, instead of that on `valid`; see
+    `cross_validation`. arguments: arguments of `task_class` besides `config`, `inputs` and `resources`."""
     current_best: Path | None = inputs.current_best
     config = resolve_dtype(context, config)
     arguments |= {"config": config, "inputs": inputs, "resources": context.resources}
     arguments |= {} if pool_rows is None else {"pool_rows": pool_rows}
     best_folder = context.out / ("model" if config.method == "full" else "adapter")
     continued = check_adapter(task_class.job, config, current_best)  # at plan time it may not have existed
-    history = train(context, config, task_class, arguments, best_folder)
+    if cross_validated is not None:
+        assert cross_validated.best is not None
+        arguments["config"] = replace(config, epoch=cross_validated.best + 1)
+    history = train(context, arguments["config"], task_class, arguments, best_folder)
     unit = "step" if config.eval_steps or config.kept_steps else "epoch"
     for number, step in enumerate(history.evaluated_at if config.keeps_all else [], 1):
         if config.keep == "all" or step in config.kept_steps:
@@ -179,7 +185,7 @@ def run_finetuning(
             shutil.copytree(checkpoint_folder(context, step), made, ignore=shutil.ignore_patterns(digests.NAME))
     assert history.best is not None
     before, after = (found.get(config.metric, 0.0) for found in (history.start, history.evaluations[history.best]))
-    decision = decide(config, history, unit)
+    decision = decide(config, cross_validated or history, unit, by_loss=cross_validated is not None)
     best = history.best + 1 if unit == "epoch" else history.evaluated_at[history.best]
     kept, value, note = f"{unit} {best}", after, ""
     chosen = config.allow_regression or config.epoch is not None
@@ -188,12 +194,15 @@ def run_finetuning(
         note = f"kept the {kept.replace('_', ' ')}: {decision.reason}"
         _keep_start(config, inputs, best_folder)
     elif decision.by_loss and not decision.reason:
-        note = f"better by the held-out loss, since {config.metric} changed for too few queries to tell"
+        note = f"better by the held-out loss, p {decision.p_value:.2g}: valid is too small to test {config.metric}"
+    if cross_validated is not None:
+        note += " (cross-validation of the training queries)"
     compared = {f"valid/{config.metric}{end}": one for end, one in (("", value), ("_start", before), ("_best", after))}
     compared["improved"] = not decision.reason
     if decision.p_value is not None:
         compared["p_value"] = _rounded(decision.p_value)
-        compared["tested"] = "valid/eval_loss" if decision.by_loss else f"valid/{config.metric}"
+        compared["tested"] = "eval_loss" if decision.by_loss else config.metric
+        compared["tested_on"] = "valid" if cross_validated is None else "folds of the training queries"
     if config.metric in history.start:
         write_selection(context.out, config.metric, value, exact=pool_rows is None)
         compared |= {} if pool_rows is None else {"valid/documents": len(pool_rows)}
@@ -271,7 +280,7 @@ def _differs_from_base(inputs: Any, folder: Path) -> bool:
     adapter = folder / lora.WEIGHTS
     if adapter.is_file():
         with safe_open(adapter, "pt") as file:
-            names = [name for name in file.keys() if "lora_B" in name]  # noqa: SIM118: the file is no mapping
+            names = [name for name in file.keys() if "lora_B" in name]  # noqa: SIM118
             return any(bool(file.get_tensor(name).any()) for name in names)
     weights = [path.name for path in folder.glob("model*.safetensors")]
     return not all(

@@ -2,8 +2,8 @@
 
 The objective is a held-out metric (`valid/map@25`) if a training step selects its checkpoints by it: the last such step
 that the space changes, else the last one after a changed step. Its value after each checkpoint is used for early
-stopping. Otherwise, the objective is a metric of the named step, or of the recipe's summary table. Those are test rows:
-selecting settings by them overestimates the result.
+stopping. Otherwise, the objective is a metric of the named step, or of the recipe's summary table. A metric of the test
+split is refused: settings that are selected by it look better than they are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ratchet.orchestrator.job_interface.job import infer_direction
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.plan import describe_inputs
 from ratchet.orchestrator.recipe import match_steps
-from ratchet.orchestrator.step import Step, Summary, check_metric
+from ratchet.orchestrator.step import Output, Step, Summary, check_metric
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,11 @@ def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched
     Raises RecipeError if no step that depends on the space reports the metric.
     """
     named, dot, name = metric.rpartition(".")
-    reached = set(touched)
+    reached, every = set(touched), steps
     for step in steps:
         if any(parent.name in reached for parent in step.parents):
             reached.add(step.name)
+    reached_of_all = reached
     if dot:
         if not (of_name := match_steps(steps, named)):
             known = sorted({step.name for step in steps} | {step.job.name for step in steps})
@@ -98,6 +99,7 @@ def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched
     if dot:
         last = [step for step in steps if step.name in reached][-1]
         check_metric(last, name, f"--metric {metric}")
+        _check_held_out(metric, last, name, every, reached_of_all)
         return Objective(last.name, name, metric, trained=False)
     numbers = [pair for row in summary.rows for pair in row.metrics]
     shown = [number for column, number in numbers if name in (column, number.name) and number.step.name in reached]
@@ -108,7 +110,42 @@ def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched
             f"--metric {metric}: no step that depends on the space reports it;"
             f" {expect_one_of(dict.fromkeys(known), name)}; write STEP.NAME for the metric of another step"
         )
-    return Objective(shown[-1].step.name, shown[-1].name, metric, trained=False)
+    last = shown[-1].step
+    _check_held_out(metric, last, shown[-1].name, steps, reached)
+    return Objective(last.name, shown[-1].name, metric, trained=False)
+
+
+def reads_test_split(step: Step) -> bool:
+    """Return whether a step evaluates the output `test` of another step: it has this input, or a step that it depends
+    on has it. What a training step reads does not count, since it reports metrics of `valid` and of its training."""
+    seen, left = {step.name}, [step]
+    while left:
+        current = left.pop()
+        for _, ref in current.references():
+            if not isinstance(ref, Output):
+                continue
+            if ref.part == "test":
+                return True
+            if ref.step.name not in seen and _get_training_metric(ref.step) is None:
+                seen.add(ref.step.name)
+                left.append(ref.step)
+    return False
+
+
+def _check_held_out(metric: str, step: Step, name: str, steps: Sequence[Step], reached: set[str]) -> None:
+    """Raise RecipeError if a step measures the metric on the test split."""
+    if not reads_test_split(step):
+        return
+    others = []
+    for other in steps:
+        if other.job is step.job and other.name in reached and not reads_test_split(other):
+            others.append(f"{other.name}.{name}")
+    known = sorted({f"{one.name}.{own}" for one in steps if one.name in reached and (own := _get_training_metric(one))})
+    expected = ", ".join([*others, *known]) or "held-out rows for valid, in the data or by validation_fraction"
+    raise RecipeError(
+        f"--metric {metric}: step {step.name} measures it on the test split; expected a metric of the valid split,"
+        f" since a sweep that selects by test rows overestimates its winner; give {expected}"
+    )
 
 
 def _get_training_metric(step: Step) -> str | None:

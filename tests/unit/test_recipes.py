@@ -17,7 +17,7 @@ from ratchet.orchestrator.recipe import Settings, build, find
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.step import Output, Step, Summary
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.sweeps.objective import find_objective
+from ratchet.orchestrator.sweeps.objective import find_objective, reads_test_split
 from ratchet.recipes.predict import find_last, find_systems
 
 
@@ -346,6 +346,31 @@ def test_a_sweep_cannot_use_a_metric_of_queries_that_are_not_held_out(data: str)
     touched = {step.name for step in steps if step.job.name == "finetune_embedder"}
     with pytest.raises(RecipeError, match="--metric map@25: no step that depends on the space reports it"):
         find_objective("map@25", steps, summary, touched)
+
+
+@pytest.mark.parametrize(
+    "metric", ["map@25", "r@25", "zero_shot/evaluate.map@25", "zero_shot/evaluate_blended_all.mrr"]
+)
+def test_a_sweep_never_selects_by_the_test_split(data: str, metric: str) -> None:
+    steps, summary = build_retriever(data, "iterations=0")
+    touched = {step.name for step in steps if step.job.name == "embed"}
+    with pytest.raises(RecipeError, match=r"on the test split; expected .*; give zero_shot/evaluate_valid\."):
+        find_objective(metric, steps, summary, touched)
+    assert find_objective("zero_shot/evaluate_valid.map@25", steps, summary, touched).step == "zero_shot/evaluate_valid"
+
+
+@pytest.mark.parametrize("name", ["countdown", "quickstart"])
+def test_no_metric_of_any_table_makes_a_sweep_select_by_the_test_split(name: str) -> None:
+    steps, summary, _ = build(find(name), Settings({}))
+    touched = {step.name for step in steps}
+    columns = {metric.name for row in summary.rows for _, metric in row.metrics}
+    for column in columns:
+        try:
+            objective = find_objective(column, steps, summary, touched)
+        except RecipeError:
+            continue
+        chosen = next(step for step in steps if step.name == objective.step)
+        assert objective.trained or not reads_test_split(chosen), column
 
 
 def test_misconceptions_has_the_parameters_of_retriever(data: str) -> None:

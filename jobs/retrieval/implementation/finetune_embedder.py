@@ -25,11 +25,14 @@ from ratchet.data.formats.examples import read_examples
 from ratchet.data.guide import Guide
 from ratchet.data.tables import DocumentRows, read_shards, take_texts
 from ratchet.data.triplets import TripletBatch, Triplets, find_corpus_rows, find_own_rows, pad_rows
+from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.model_settings import list_instructions
 from ratchet.jobs.retrieval.finetune_embedder import CPU_GRAPH, Config, Inputs, list_examples
+from ratchet.jobs.training.cross_validation import cross_validate, needs_cross_validation
 from ratchet.jobs.training.embedder_task import EmbedderTask
 from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
 from ratchet.jobs.training.finetuning import run_finetuning, steps_of_epochs
+from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.jobs.training.teacher_gate import find_teacher_temperature
 from ratchet.models.embedder.encoder import Encoder
@@ -234,9 +237,19 @@ class TrainTask(EmbedderTask):
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    pool_rows: np.ndarray | None = None
-    if inputs.valid is not None:
-        corpus = read_shards(inputs.corpus, ["id"])
-        ranked = inputs.ranking and read_shards(inputs.ranking, ["id", "documents"])
-        pool_rows = choose_pool(read_shards(inputs.valid), corpus, ranked, config.eval_pool, config.seed)
-    return run_finetuning(context, config, TrainTask, inputs, pool_rows=pool_rows)[0]
+    if inputs.valid is None:
+        return run_finetuning(context, config, TrainTask, inputs)[0]
+    corpus = read_shards(inputs.corpus, ["id"])
+    ranked = inputs.ranking and read_shards(inputs.ranking, ["id", "documents"])
+    pool_rows = choose_pool(read_shards(inputs.valid), corpus, ranked, config.eval_pool, config.seed)
+    together: TrainHistory | None = None
+    if needs_cross_validation(config, inputs):
+        arguments = {"config": resolve_dtype(context, config), "inputs": inputs, "resources": context.resources}
+        together = cross_validate(
+            context,
+            arguments["config"],
+            TrainTask,
+            arguments,
+            lambda held_out: choose_pool(held_out, corpus, None, config.eval_pool, config.seed),
+        )
+    return run_finetuning(context, config, TrainTask, inputs, pool_rows=pool_rows, cross_validated=together)[0]
