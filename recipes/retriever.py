@@ -98,7 +98,7 @@ def retriever(
     if predict and folds > 1:
         raise InputError(f"predict: {predict} given, with {folds} folds; expected one model; set folds=1")
     split: dict[str, Any] = {"split_by": split_by, "test_fraction": test_fraction, "folds": folds}
-    split |= {"validation_fraction": validation_fraction, "seed": seed}
+    split |= {"validation_fraction": validation_fraction, "seed": seed, "needs_negatives": mining != "each"}
     summaries = []
     for fold in range(folds):
         folder = f"fold{fold}/" if folds > 1 else ""

@@ -1,25 +1,28 @@
-"""BEIR folders: `corpus.jsonl`, `queries.jsonl` and `qrels/{train,dev,test}.tsv`; or the folders `corpus`, `queries`
-and `qrels` with Parquet files, as NanoBEIR has them on the hub."""
+"""BEIR folders: `corpus.jsonl`, `queries.jsonl` and `qrels/{train,dev,test}.tsv` (or `.jsonl`); or the folders `corpus`,
+`queries` and `qrels` with Parquet files, as NanoBEIR has them on the hub."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from ratchet.data import retrieval
+from ratchet.data.formats import split_names
 from ratchet.data.formats.pairs import estimate_rows, read_name, read_table
+from ratchet.data.formats.split_names import find_word
 from ratchet.data.formats.text_files import BLANK, read_field, read_filled, read_json_objects, show
-from ratchet.data.retrieval import Corpus, Document, LargeCorpus, Query, RetrievalData
+from ratchet.data.retrieval import Corpus, Document, LargeCorpus, Query, RetrievalData, sample
 from ratchet.data.retrieval.checks import refuse_repeated
 from ratchet.errors import DataError
 from ratchet.files import iterate_lines
 
-SPLITS = {"train": "train", "dev": "valid", "valid": "valid", "test": "test", "all": None}
+SPLITS = {**split_names.SPLITS, "all": None}
 ID_COLUMNS = ("query-id", "corpus-id")
-SCORE = re.compile(r"-?[0-9]{1,9}")
+SCORE = re.compile(r"(-?[0-9]{1,9})(\.0*)?")
 
 
 def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
@@ -31,7 +34,7 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
     unlabelled: list[Query] = []
     places: dict[str, str] = {}
     for where, row in _read_rows(folder, "queries"):
-        name = read_filled(where, row, "_id")
+        name = _read_id(where, row, "_id")
         refuse_repeated(places, name, where, "query id")
         text, group = read_field(where, row, "text", str), read_name(where, row, ["group"], "group")
         unlabelled.append(Query(name, text, (), (), group=group or name, where=where))
@@ -42,10 +45,10 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
     documents = None if isinstance(corpus, LargeCorpus) else {document.id for document in corpus}
     files = _find_qrels(folder / "qrels")
     queries: list[Query] = []
-    ungraded = 0
+    ungraded, absent = 0, Counter[str]()
     for stem, paths in files.items():
         split = None if [*files] == ["train"] else SPLITS[stem]
-        for name, (where, grades) in _read_qrels(paths, known, documents).items():
+        for name, (where, grades) in _read_qrels(paths, known, documents, absent).items():
             if relevant := {document: grade for document, grade in grades.items() if grade > 0}:
                 query = known[name]._replace(split=split, where=where)
                 queries.append(query._replace(positives=tuple(relevant), grades=tuple(relevant.values())))
@@ -53,10 +56,20 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
                 ungraded += 1
     if not queries:
         raise DataError(
-            f"{folder / 'qrels'}: all {ungraded} queries have only scores of 0 or below; expected a score of 1 or more"
-            " for each relevant document; check the third column"
+            f"{folder / 'qrels'}: no query has a document of the corpus with a score of 1 or more; expected some; check"
+            " the second and third column"
         )
-    return RetrievalData(corpus, queries, notes={"queries without a relevant document, left out": ungraded})
+    empty = sum(not one.text for one in sample(corpus))
+    notes = {"queries without a relevant document, left out": ungraded} | absent
+    return RetrievalData(corpus, queries, notes=notes | ({"documents without text": empty} if empty else {}))
+
+
+def _read_id(where: str, row: dict[str, Any], name: str) -> str:
+    """Read an id, which may be a whole number. Raises DataError if it is missing or blank."""
+    value = row.get(name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return read_filled(where, row, name)
 
 
 def _read_corpus(folder: Path) -> Corpus:
@@ -66,7 +79,7 @@ def _read_corpus(folder: Path) -> Corpus:
         for where, row in _read_rows(folder, "corpus"):
             title = read_field(where, row, "title", str, None) or ""
             text = f"{title}\n{read_field(where, row, 'text', str)}".strip()
-            yield Document(read_filled(where, row, "_id"), text, where)
+            yield Document(_read_id(where, row, "_id"), text, where)
 
     files = sorted((folder / "corpus").glob("[!.]*.parquet")) or [folder / "corpus.jsonl"]
     size = sum(path.stat().st_size for path in files if path.exists())
@@ -90,36 +103,43 @@ def _read_rows(folder: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _find_qrels(folder: Path) -> dict[str, list[Path]]:
     """Return split -> its qrels files. Raises DataError for a name that is no split. Parquet files with
     other names are read as `all`, since each folder on the hub must have a split name."""
-    if not (files := sorted(folder.glob("[!.]*.parquet")) or sorted(folder.glob("[!.]*.tsv"))):
+    files = [sorted(folder.glob(f"[!.]*.{suffix}")) for suffix in ("parquet", "tsv", "jsonl")]
+    found_files = next((own for own in files if own), [])
+    if not found_files:
         raise DataError(
             f"{folder}: no .tsv file in it; expected train.tsv, and dev.tsv and test.tsv if there are; add them"
         )
     found: dict[str, list[Path]] = {}
-    for path in files:
-        stem = re.sub(r"-\d+-of-\d+$", "", path.stem)
-        found.setdefault(stem if stem in SPLITS or path.suffix == ".tsv" else "all", []).append(path)
+    for path in found_files:
+        stem = path.stem
+        if path.suffix != ".tsv" and stem not in SPLITS:
+            stem = find_word(path) or "all"
+        found.setdefault(stem, []).append(path)
     for stem, (path, *_) in found.items():
         if stem not in SPLITS or (stem == "all" and len(found) > 1):
             raise DataError(
                 f"{path}: split '{path.stem}' given; expected train, dev or test, or all.tsv alone; rename the file"
             )
-    if {"dev", "valid"} <= found.keys():
-        raise DataError(f"{folder}: dev.tsv and valid.tsv given; expected one of them; put the two together")
+    valid = [stem for stem in found if SPLITS[stem] == "valid"]
+    if len(valid) > 1:
+        raise DataError(f"{folder}: {' and '.join(valid)} given; expected one of them; put them together")
     return found
 
 
 def _read_qrels(
-    paths: Sequence[Path], known: Container[str], documents: Container[str] | None
+    paths: Sequence[Path], known: Container[str], documents: Container[str] | None, absent: Counter[str]
 ) -> dict[str, tuple[str, dict[str, int]]]:
-    """Return query -> (`file:line` of its first row, document -> grade). documents: known ids; None: not checked."""
+    """Return query -> (`file:line` of its first row, document -> grade). documents: known ids; None: not checked. Rows
+    of other documents, as published sets have them, are left out and counted in `absent`."""
     found: dict[str, tuple[str, dict[str, int]]] = {}
     lines: dict[tuple[str, str], str] = {}
     for where, row, grade in chain.from_iterable(map(_read_labels, paths)):
-        query, document = (read_filled(where, row, name) for name in ID_COLUMNS)
+        query, document = (_read_id(where, row, name) for name in ID_COLUMNS)
         if query not in known:
             raise DataError(f"{where}: query {show(query)} is not in queries.jsonl; add it or remove the line")
         if documents is not None and document not in documents:
-            raise DataError(f"{where}: document {show(document)} is not in corpus.jsonl; add it or remove the line")
+            absent["labels of documents that are not in the corpus, left out"] += 1
+            continue
         _, grades = found.setdefault(query, (where, {}))
         first = lines.setdefault((query, document), where)
         if grades.setdefault(document, grade) != grade:
@@ -134,8 +154,9 @@ def _read_qrels(
 
 def _read_labels(path: Path) -> Iterator[tuple[str, dict[str, Any], int]]:
     """Yield (place, row with ID_COLUMNS, grade) of each row. Without a column of scores, all are 1."""
-    if path.suffix == ".parquet":
-        yield from ((where, row, read_field(where, row, "score", int, 1)) for where, row in read_table(path, list))
+    if path.suffix != ".tsv":
+        for where, row in read_table(path, list) if path.suffix == ".parquet" else read_json_objects(path):
+            yield where, row, _read_grade(where, row.get("score", 1))
         return
     for number, line in iterate_lines(path):
         # Not str.strip(): Python counts control characters as white space.
@@ -143,9 +164,17 @@ def _read_labels(path: Path) -> Iterator[tuple[str, dict[str, Any], int]]:
         is_header = number == 1 and len(fields) == 3 and not re.search(r"\d", fields[2])
         if is_header or not line.strip(BLANK):
             continue
-        if len(fields) != 3 or not SCORE.fullmatch(fields[2].strip(" ")):
+        score = SCORE.fullmatch(fields[2].strip(" ")) if len(fields) == 3 else None
+        if score is None:
             raise DataError(
                 f"{where}: {show(line.rstrip())} given; expected query-id, corpus-id and an integer score, separated by"
                 " tabs; correct the line"
             )
-        yield where, dict(zip(ID_COLUMNS, fields, strict=False)), int(fields[2])
+        yield where, dict(zip(ID_COLUMNS, fields, strict=False)), int(score[1])
+
+
+def _read_grade(where: str, value: Any) -> int:
+    """Return a score, which may be a float without a fraction. Raises DataError for other values."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value != int(value):
+        raise DataError(f"{where}: score {show(value)} given; expected a whole number; correct the row")
+    return int(value)

@@ -13,6 +13,15 @@ from ratchet.data.retrieval.spilled import Spilled
 from ratchet.errors import DataError
 from ratchet.files import open_regular
 
+PACKED = {
+    ".gz": "compressed by gzip; expected an unpacked file; unpack it with gunzip",
+    ".zst": "compressed by Zstandard; expected an unpacked file; unpack it with unzstd",
+    ".zip": "a zip archive; expected an unpacked file or folder; unpack it with unzip",
+    ".tsv": "separated by tabs; expected commas, or JSON Lines; write the file again as .csv",
+    ".xlsx": "a spreadsheet; expected CSV; save it as .csv",
+}
+"""Suffix -> what is wrong, and what to do."""
+
 
 def load_retrieval(path: Path, options: str = "", least: int = 2, *, sampled: bool = False) -> RetrievalData:
     """Load and check data of any known format. options: as after a path, such as `query=title&positive=body`. sampled:
@@ -54,6 +63,8 @@ def _read(path: Path, options: pairs.Options, *, labelled: bool, sampled: bool =
         return pairs.read(jsonl[0], options, labelled=labelled, sampled=sampled)
     elif path.suffix in pairs.SUFFIXES or pairs.list_tables(path, options) or (path.suffix == ".txt" and not labelled):
         return pairs.read(path, options, labelled=labelled, sampled=sampled)
+    elif path.suffix in PACKED:
+        raise DataError(f"{path}: {PACKED[path.suffix]}; see docs/data.md")
     else:
         raise DataError(
             f"{path}: no known format; expected a folder with train.csv and {eedi.MAPPING} (Eedi), one with"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ratchet.data.tables import TEACHER_SCORES
 from ratchet.errors import DataError
 
 POOL = "candidate_pool.jsonl"
+FIELDS = ("query", "pos", "neg", "pos_scores", "neg_scores", "prompt", "type", "reranker_prompt")
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -47,15 +49,19 @@ def read(path: Path, *, sampled: bool = False) -> RetrievalData:
     Scores become the `teacher` of the queries, `prompt` their task, `reranker_prompt` their prompt. Raises DataError
     naming file and line, also for the first line without scores if another line has them. sampled: as in `pairs.read`.
     """
-    rows, share = take_sample(_read_rows(path), [path], sampled)
+    unread: set[str] = set()
+    rows, share = take_sample(_read_rows(path, unread), [path], sampled)
     pool = read_json_objects(path.parent / POOL) if (path.parent / POOL).exists() and share == 1 else ()
     others = (read_filled(where, line, "text") for where, line in pool)
-    return number_rows(rows, others, share)
+    return replace(number_rows(rows, others, share), unread=sorted(unread))
 
 
-def _read_rows(path: Path) -> Iterator[Row]:
+def _read_rows(path: Path, unread: set[str]) -> Iterator[Row]:
     scored: dict[bool, str] = {}  # whether a line has scores -> the first such line
-    for where, row in read_json_objects(path):
+    for where, line in read_json_objects(path):
+        # `datasets` writes missing fields as null.
+        row = {name: value for name, value in line.items() if value is not None or name in ("query", "pos")}
+        unread.update(name for name in row if name not in FIELDS)
         query, pos = read_filled(where, row, "query"), read_texts(where, row, "pos")
         neg = read_texts(where, row, "neg", [])
         if not pos:

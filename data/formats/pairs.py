@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from glob import glob
 from itertools import chain, islice
@@ -15,10 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.data import retrieval
+from ratchet.data.formats.split_names import SPLITS, find_splits
 from ratchet.data.formats.text_files import (
     BLANK,
     FIELD,
     fill_template,
+    parse_json,
     read_csv,
     read_field,
     read_json_objects,
@@ -28,21 +31,27 @@ from ratchet.data.formats.text_files import (
 from ratchet.data.retrieval import Document, RetrievalData
 from ratchet.data.retrieval.rows import Row, number_rows
 from ratchet.errors import DataError
-from ratchet.files import iterate_lines, open_regular
+from ratchet.files import iterate_lines, open_regular, read_text
 
 COLUMNS: Mapping[str, Sequence[str]] = {
     "query": ("query", "anchor", "question"),
-    "positive": ("positive", "pos", "answer", "document"),
-    "negative": ("negative", "neg"),
+    "positive": ("positive", "pos", "answer", "document", "positives"),
+    "negative": ("negative", "neg", "negatives", "negs", "hard_negative", "hard_negatives", "neg_docs"),
     "task": ("task", "prompt"),
     "prompt": ("reranker_prompt",),
     "group": ("group",),
     "id": ("id", "_id"),
 }
-"""Option -> default names of its column, of which the first that exists is read. Negatives also: `negative_1`, ..."""
-OTHERS = ("instruction", "name", "split", "template", "weight")
-"""Options of any format. instruction: task of all queries; name: prefix of ids; split: which files of a folder;
-template: query text from several columns; weight: factor on the number of training queries."""
+"""Option -> default names of its column, of which the first that exists is read; of `negative` all, also `negative_1`,
+... A column that an option names has no other role."""
+LABELS = ("label", "labels")
+"""Columns that other libraries read as `is a pair`: rows with another value than 1 are refused."""
+RATINGS = ("score", "scores", "similarity", "weight")
+"""Columns that other libraries read as the rating or the weight of a pair: they are refused."""
+OTHERS = ("ignore", "instruction", "name", "split", "template", "weight")
+"""Options of any format. ignore: columns that are not read, separated by commas; instruction: task of all queries;
+name: prefix of ids; split: which files of a folder, or rows of the column `split`; template: query text from several
+columns; weight: factor on the number of training queries."""
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 
 Options = Mapping[str, Sequence[str]]
@@ -65,10 +74,31 @@ def parse_options(text: str, where: str) -> Options:
 
 
 def list_tables(path: Path, options: Options) -> list[Path]:
-    """List the Parquet or Arrow files of a path and a split, by name: linked ones too, but no hidden ones."""
-    name = "".join(rf"(.*-)?{re.escape(split)}(-\d+-of-\d+)?" for split in options.get("split", ())) or ".*"
-    found = [path] if path.is_file() else sorted(path / name for name in glob("**/*.*", root_dir=path, recursive=True))
-    return [file for file in found if file.suffix in (".parquet", ".arrow") and re.fullmatch(name, file.stem)]
+    """List the Parquet or Arrow files of a path and a split: linked ones too, but no hidden ones, and no caches of the
+    library `datasets`."""
+    if path.is_file():
+        found = [path]
+    else:
+        found = sorted(path / name for name in glob("**/*.*", root_dir=path, recursive=True))
+    tables = [file for file in found if file.suffix in (".parquet", ".arrow") and (file == path or _is_data(file))]
+    if "split" not in options:
+        return tables
+    split = options["split"][0]
+    by_name = re.compile(rf"(.*-)?{re.escape(split)}(-\d+-of-\d+)?")
+    splits = find_splits(tables, path)
+    return [file for file in tables if by_name.fullmatch(file.stem) or splits[file] == SPLITS.get(split, split)]
+
+
+def _is_data(file: Path) -> bool:
+    """Return whether a table is data, not a cache that the library `datasets` left beside its files: `state.json` lists
+    the data of `save_to_disk`."""
+    if file.suffix != ".arrow":
+        return True
+    state = file.parent / "state.json"
+    if state.is_file():
+        files = parse_json(str(state), read_text(state), "the state that save_to_disk wrote").get("_data_files", ())
+        return any(one.get("filename") == file.name for one in files)
+    return not file.name.startswith("cache-")
 
 
 def read(path: Path, options: Options, *, labelled: bool = True, sampled: bool = False) -> RetrievalData:
@@ -76,24 +106,57 @@ def read(path: Path, options: Options, *, labelled: bool = True, sampled: bool =
 
     Rows with the same query, instructions and id, if there are ids, are one query with several positives. Equal texts
     are one document. Without `labelled` each row is a query, and documents are not read. sampled: of more than
-    `ratchet.data.retrieval.LARGE` bytes read only the first rows."""
-    rows = _read_rows(path, options, labelled)
+    `ratchet.data.retrieval.LARGE` bytes read only the first rows. Rows of the files of several splits, and of a column
+    `split`, are in these splits."""
+    unread: set[str] = set()
+    rows = _read_rows(path, options, labelled, unread)
     rows, share = take_sample(rows, list_tables(path, options) or [path], sampled)
-    return number_rows(rows, share=share)
+    found = number_rows(rows, share=share)
+    return replace(found, unread=sorted(unread))
 
 
-def _read_rows(path: Path, options: Options, labelled: bool) -> Iterator[Row]:
+def _read_rows(path: Path, options: Options, labelled: bool, unread: set[str]) -> Iterator[Row]:
     seen: dict[tuple[str, ...], Options] = {}
-    template = options.get("template")
-    for number, (where, row) in enumerate(_read_objects(path, options, labelled)):
-        if (names := tuple(row)) not in seen:
-            seen[names] = _find_columns(where, names, options, labelled)
+    template, wanted = options.get("template"), options.get("split", ("",))[0]
+    for number, (where, row, file_split) in enumerate(_read_objects(path, options, labelled, unread)):
+        names = tuple(row)
+        if names not in seen:
+            seen[names] = _find_columns(where, names, options, labelled, unread)
         columns = seen[names]
+        split = _read_split(where, row, columns["split"]) or file_split
+        if wanted and columns["split"] and split != SPLITS.get(wanted, wanted):
+            continue
+        _check_labels(where, row, columns["label"])
         text = fill_template(where, template[0], row) if template else read_field(where, row, columns["query"][0], str)
         id, group, task, prompt = (read_name(where, row, columns[r], r) for r in ("id", "group", "task", "prompt"))
         positives, negatives = (list(_read_texts(where, row, columns[r], r)) for r in ("positive", "negative"))
-        key = (id, text, task, prompt) if labelled else number
-        yield Row(key, text, positives, negatives, group or text, where, id, task, prompt)
+        assigned = None if wanted else split or None
+        key = (id, text, task, prompt, assigned) if labelled else number
+        yield Row(key, text, positives, negatives, group or text, where, id, task, prompt, split=assigned)
+
+
+def _read_split(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> str:
+    """Read the column `split`; empty without it. Raises DataError for a name that is no split."""
+    value = row.get(columns[0]) if columns else None
+    if value is None or value == "":
+        return ""
+    if not isinstance(value, str) or value.lower() not in SPLITS:
+        raise DataError(
+            f"{where}: split {show(value)} given; expected one of {', '.join(SPLITS)}; correct it, or add ?ignore=split"
+            " behind the path if the column means something else"
+        )
+    return SPLITS[value.lower()]
+
+
+def _check_labels(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> None:
+    """Raise DataError for a row that is labelled as no pair."""
+    for name in columns:
+        if row[name] not in (1, "1", "1.0", "true", "True"):
+            raise DataError(
+                f"{where}: {name} {show(row[name])} given; expected 1, since each row is a query with its positive; put"
+                f" the text of other rows into a column `negative` and remove them, or add ?ignore={name} behind the"
+                " path if the column means something else"
+            )
 
 
 def take_sample(rows: Iterator[Row], files: Sequence[Path], sampled: bool) -> tuple[Iterator[Row], float]:
@@ -122,16 +185,27 @@ def _count_rows(path: Path) -> int:
         raise DataError(f"{path}: cannot be read ({error}); expected a complete table; copy the file again") from None
 
 
-def _read_objects(path: Path, options: Options, labelled: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_objects(
+    path: Path, options: Options, labelled: bool, unread: set[str]
+) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield (place, row, split of its file) of each row."""
     if path.suffix == ".txt":
-        yield from ((f"{path}:{n}", {"query": text}) for n, line in iterate_lines(path) if (text := line.strip(BLANK)))
+        for number, line in iterate_lines(path):
+            if text := line.strip(BLANK):
+                yield f"{path}:{number}", {"query": text}, ""
     elif path.suffix == ".csv":
-        yield from read_csv(path, ())
+        for where, row in read_csv(path, ()):
+            yield where, row, ""
     elif path.suffix in (".jsonl", ".json"):
-        yield from read_json_objects(path)
-    for file in list_tables(path, options):
-        find = partial(_find_columns, str(file), options=options, labelled=labelled)
-        yield from read_table(file, lambda names, find=find: chain(*find(names).values()))  # type: ignore[misc]
+        for where, row in read_json_objects(path):
+            yield where, row, ""
+    tables = list_tables(path, options)
+    splits = find_splits(tables, path)
+    for file in tables:
+        find = partial(_find_columns, str(file), options=options, labelled=labelled, unread=unread)
+        rows = read_table(file, lambda names, find=find: chain(*find(names).values()))  # type: ignore[misc]
+        for where, row in rows:
+            yield where, row, splits[file] if labelled else ""
 
 
 def read_table(path: Path, choose: Callable[[list[str]], Iterable[str]]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -158,21 +232,44 @@ def read_table(path: Path, choose: Callable[[list[str]], Iterable[str]]) -> Iter
         raise DataError(f"{path}: no rows; expected at least one; give another file")
 
 
-def _find_columns(where: str, names: Sequence[str], options: Options, labelled: bool) -> Options:
-    """Return the columns of each kind among `names`. Raises DataError for those that are missing."""
+def _find_columns(where: str, names: Sequence[str], options: Options, labelled: bool, unread: set[str]) -> Options:
+    """Return the columns of each role among `names`, also of the roles `split` and `label`. The others are added to
+    `unread`. Raises DataError for missing columns, and for ratings of pairs."""
+    ignored = options.get("ignore", ("",))[0].split(",")
+    named = {name for role in COLUMNS for name in options.get(role, ())} | {*ignored}
     found: dict[str, Sequence[str]] = {}
     for role, defaults in COLUMNS.items():
         read = labelled or role not in ("positive", "negative")
         fields = FIELD.findall(options["template"][0]) if role == "query" and "template" in options else ()
-        known = fields or options.get(role) or (*defaults, *(["text"] if role == "query" and not labelled else []))
-        own = [name for name in known if name in names][: None if role in options or fields else 1]
-        own += [name for name in names if role == "negative" and re.fullmatch(r"negative_\d+", name)]
-        if read and len(own) < (len(known) if role in options or fields else role in ("query", "positive")):
+        known = fields or options.get(role)
+        if known:
+            own = [name for name in known if name in names]
+        else:
+            known = (*defaults, "text") if role == "query" and not labelled else defaults
+            own = [name for name in known if name in names and name not in named]
+            if role != "negative":
+                own = own[:1]
+        if role == "negative":
+            own += [name for name in names if re.fullmatch(r"negative_\d+", name) and name not in named]
+        is_given = bool(fields) or role in options
+        if read and len(own) < (len(known) if is_given else role in ("query", "positive")):
             raise DataError(
                 f"{where}: no column for the {role}; found {show(', '.join(names))}; expected {' or '.join(known)};"
                 f" rename one, or name it behind the path as '?{role}=NAME'"
             )
         found[role] = own if read else ()
+    others = [name for name in names if name not in named and not any(name in own for own in found.values())]
+    found["split"] = [name for name in others if name == "split" and labelled]
+    found["label"] = [name for name in others if name in LABELS and labelled]
+    for name in others:
+        if name in RATINGS and labelled:
+            raise DataError(
+                f"{where}: column {name} given; expected pairs without ratings, which are not read; leave it out, use"
+                f" FlagEmbedding's pos_scores and neg_scores for a teacher's scores, or add ?ignore={name} behind the"
+                " path"
+            )
+    used = {name for own in found.values() for name in own}
+    unread.update(name for name in names if name not in used and name not in ignored and labelled)
     return found
 
 

@@ -14,6 +14,7 @@ from ratchet.errors import DataError
 from ratchet.files import MAX_LINE_BYTES, iterate_lines
 
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+ONE_PER_LINE = "write it so, as `jq -c '.[]' FILE` does for an array, and `jq -c . FILE` for objects"
 BLANK = " \t\r\n"
 """White space of JSON. Other characters that Python strips are errors."""
 MAX_SCORE = 3e38
@@ -60,6 +61,7 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
                 f"{path}:{reader.line_num}: no column {', '.join(missing)}; found"
                 f" {show(', '.join(header) or 'nothing')}; add it"
             )
+        _refuse_other_separator(f"{path}:{reader.line_num}", header)
         refuse_twice(f"{path}:{reader.line_num}", columns or header, header)
         start = reader.line_num + 1
         for row in reader:
@@ -76,6 +78,16 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
         raise DataError(f"{path}:{start}: {error}; expected CSV; check the quotes from this line on") from None
     if not rows:
         raise DataError(f"{path}: no rows below the header; expected at least one; check whether the file is complete")
+
+
+def _refuse_other_separator(where: str, header: Sequence[str]) -> None:
+    """Raise DataError for a header of one column that contains another separator."""
+    for separator, name in {";": "semicolons", "\t": "tabs", "|": "bars"}.items():
+        if len(header) == 1 and separator in header[0]:
+            raise DataError(
+                f"{where}: the header {show(header[0])} is separated by {name}; expected commas; write the file again"
+                " with commas"
+            )
 
 
 def refuse_twice(where: str, columns: Iterable[str], header: Sequence[str]) -> None:
@@ -124,14 +136,19 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield (`file:line`, value) of each line that is not blank. Raises DataError as `parse_json` and
     `ratchet.files.iterate_lines` do."""
     for number, line in iterate_lines(path):
-        if line.strip(BLANK):
-            where = f"{path}:{number}"
-            yield where, parse_json(where, line)
+        if not line.strip(BLANK):
+            continue
+        where = f"{path}:{number}"
+        if number == 1 and line.strip(BLANK) in ("[", "{"):
+            raise DataError(f"{where}: JSON over several lines; expected one object per line; {ONE_PER_LINE}")
+        yield where, parse_json(where, line)
 
 
 def read_json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (`file:line`, object) of each line that is not blank. Raises DataError for other JSON values."""
     for where, value in read_json_lines(path):
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            raise DataError(f"{where}: a JSON array given; expected one object per line; {ONE_PER_LINE}")
         if not isinstance(value, dict):
             raise DataError(f"{where}: {type(value).__name__} given; expected a JSON object; fix or remove the line")
         yield where, value

@@ -79,6 +79,8 @@ class RetrievalData:
     """By `Query.source`: the fraction of the data set's training queries that is drawn."""
     share: float = 1.0
     """The fraction of the rows that was read: below 1 for a sample."""
+    unread: Sequence[str] = ()
+    """Columns and fields of the data that the reader does not use."""
 
 
 def sample(corpus: Corpus) -> Sequence[Document]:

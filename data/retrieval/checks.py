@@ -1,5 +1,5 @@
-"""Checks of all retrieval data: ids are unique and known, texts are not empty. Readers check that each query has a
-positive, and that no positive is a negative too."""
+"""Checks of all retrieval data: ids are unique and known, queries are not empty. Documents may be empty, as they
+are in published sets. Readers check that each query has a positive, and that no positive is a negative too."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_documents(
 ) -> Iterator[Document]:
     """Yield the documents unchanged. Memory holds 8 bytes per document, and per id that queries name.
 
-    Raises DataError for a document without text, and at the end for fewer than `least` documents, an id that is not
+    Raises DataError at the end for fewer than `least` documents, an id that is not
     unique, and a positive or negative of a query that is not in the corpus."""
     named = np.unique(hash_names((*query.positives, *query.negatives) for query in queries)[0])
     found = array("q")
@@ -62,7 +62,7 @@ def check_queries(queries: Collection[Query], source: str) -> Iterator[Query]:
 def _check_unique(items: Iterable[T], found: array[int], source: str, kind: str) -> Iterator[T]:
     """Yield the items unchanged, and add the hashes of their ids to `found`."""
     for item in items:
-        if not item.text.strip():
+        if kind == "query" and not item.text.strip():
             where = item.where or source
             raise DataError(f"{where}: {kind} '{item.id}' has no text; expected some; remove it or fill it")
         found.append(hash(item.id))

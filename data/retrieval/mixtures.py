@@ -51,7 +51,8 @@ def unite(parts: Sequence[Part], *, sampled: bool = False) -> RetrievalData:
     sizes = [(len(data.queries), data.share) for _, data, *_ in parts]
     share = sum(size for size, _ in sizes) / sum(size / own for size, own in sizes)
     large = LargeCorpus(corpus.read, list(islice(corpus.read(), None if sampled else SAMPLE)), corpus.size)
-    united = RetrievalData(large, found, +notes, weights=weights, share=share)
+    unread = sorted({name for _, data, *_ in parts for name in data.unread})
+    united = RetrievalData(large, found, +notes, weights=weights, share=share, unread=unread)
     return check_data(united, ", ".join(part[0] for part in parts))
 
 

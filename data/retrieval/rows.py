@@ -30,6 +30,7 @@ class Row(NamedTuple):
     task: str = ""
     prompt: str = ""
     teacher: tuple[Sequence[float], Sequence[float]] | None = None
+    split: str | None = None
 
 
 def number_rows(rows: Iterable[Row], others: Iterable[str] = (), share: float = 1.0) -> RetrievalData:
@@ -76,7 +77,7 @@ def number_rows(rows: Iterable[Row], others: Iterable[str] = (), share: float = 
             right, wrong = (tuple(scores[t] for t in own.values()) if scores else () for own in (positives, left))
             labels, about = (tuple(positives), (1,) * len(positives), tuple(left)), (row.task, row.prompt)
             teacher = (right, wrong) if scores else None
-            yield Query(row.id or f"q{query}", row.text, *labels, row.group, None, row.where, teacher, *about)
+            yield Query(row.id or f"q{query}", row.text, *labels, row.group, row.split, row.where, teacher, *about)
 
     def find_first(places: Sequence[int]) -> dict[str, int]:
         found: dict[str, int] = {}  # id of a document -> the first of its places

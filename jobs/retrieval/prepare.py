@@ -46,6 +46,8 @@ class Config:
     reading: tuple[str, ...] = ()
     """Reading options of each path of `data`, `valid` and `test`, in this order: the same as behind a path, such as
     `query=title&positive=body&weight=0.5`. Empty: none."""
+    needs_negatives: bool = False
+    """Raise an error if the data give no query a negative."""
     shard_rows: Annotated[int, Ge(1), Unit("rows")] = 4096
     """Rows per shard. A shard is the unit of work, and the unit that is repeated if a worker is lost."""
 
@@ -79,14 +81,20 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read and split the data, so that a bad row is an error, with file and line, before the run starts. Only the first
     rows of large files are read, and their counts are estimates."""
     from ratchet.data.retrieval import sample
-    from ratchet.jobs.retrieval.splits import describe_decision, describe_repeated, load_data, split_data
+    from ratchet.jobs.retrieval.splits import (
+        describe_decision,
+        describe_repeated,
+        describe_unread,
+        load_data,
+        split_data,
+    )
 
     data = load_data(config, inputs, sampled=True)
     splits = split_data(data, config)
     counts = {f"{name}/queries": round(len(found) / data.share) for name, found in splits.items()}
     longest = max(len(one.text) for ones in (sample(data.corpus), data.queries) for one in ones)
     counts |= {"documents": len(data.corpus), "longest_text": longest, **data.notes}
-    notes = [describe_repeated(splits)]
+    notes = [describe_unread(data), describe_repeated(splits)]
     if data.share == 1:
         notes.append(describe_decision(splits))
     return Result(counts, note="; ".join(filter(None, notes)))
@@ -105,6 +113,8 @@ JOB = Job(
         "queries",
         "*/queries",
         "queries without *",
+        "documents without text",
+        "labels of documents *",
         "longest_text",
         "tasks",
         "prompts",

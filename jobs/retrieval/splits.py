@@ -69,6 +69,11 @@ def split_data(data: RetrievalData, config: Config) -> Splits:
         options["least_valid"] = 0  # the counts of a sample are multiplied
     splits = split_queries(data.queries, *fractions, config.seed, source, **options)
     train = splits["train"]
+    if config.needs_negatives and data.share == 1 and not any(query.negatives for query in train):
+        raise InputError(
+            f"{source}: no query has a negative; expected some with mining=given, which trains on those of the data;"
+            " name their column behind the path as ?negative=NAME, or set mining=each"
+        )
     if config.unseen_fraction and not (train := leave_out_labels(train, splits["valid"], config.unseen_fraction)):
         raise InputError(
             f"prepare.unseen_fraction: {config.unseen_fraction} given; expected a fraction that leaves queries to"
@@ -86,6 +91,11 @@ def describe_decision(splits: Splits) -> str:
         return f"valid has {groups} groups of queries: a cross-validation of the training queries decides what is kept"
     wins = count_needed_wins(groups, DEFAULT_LEVEL)
     return f"valid has {groups} groups of queries: about {wins} of them must improve for a model to be kept"
+
+
+def describe_unread(data: RetrievalData) -> str:
+    """Return a note on the columns that are not read; an empty string if there are none."""
+    return f"columns not read: {', '.join(data.unread)}" if data.unread else ""
 
 
 def describe_repeated(splits: Splits) -> str:

@@ -295,7 +295,7 @@ def qas(answers: Any) -> str:
     [
         ("gsm8k", [{"question": "1+1?", "answer": "2"}], r":1: answer '2'; expected"),
         ("gsm8k", [{"question": "1+1?"}], r":1: no field 'answer'"),
-        ("gsm8k", "{", r":1: not JSON"),
+        ("gsm8k", "{x", r":1: not JSON"),
         ("countdown", [{"nums": [1, 2]}], r":1: no field 'target'"),
         ("countdown", [{"nums": [1, -2], "target": 3}], r":1: nums is \[1, -2\]"),
         ("countdown", [{"nums": [1, 2], "target": 99}], r":1: 99 cannot be reached"),
