@@ -1,12 +1,15 @@
 """Lexical baselines: BM25 by the bm25s library (Lù, 2024), and the Jaccard similarity of word sets.
 
-Words are lower-cased, of two or more letters or digits, and not stemmed. Stop words are kept, since they carry meaning
-in short technical texts."""
+Words are lower-cased, of two or more letters, marks or digits, and not stemmed. Stop words are kept, since they carry
+meaning in short technical texts. Scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese,
+Tibetan) are split into pairs of neighbouring characters, as Lucene's CJKAnalyzer does."""
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Sequence
-from functools import partial
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -17,20 +20,38 @@ from ratchet.extras import hide_package
 with hide_package("jax"):  # which bm25s would start, and JAX takes 75 % of a GPU's memory
     import bm25s
 
-_tokenize = partial(bm25s.tokenize, stopwords=None, show_progress=False)
+MARKS = "".join(chr(n) for n in range(0x300, 0x10000) if unicodedata.category(chr(n)) in ("Mn", "Mc"))
+"""Marks that belong to words, such as the vowel signs of Hindi. Python's `\\w` leaves them out."""
+WITHOUT_SPACES = re.compile(
+    "[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]+"
+)
+
+
+def _split_characters(found: re.Match[str]) -> str:
+    """Return the pairs of neighbouring characters of a run; one character is doubled, since words have two or more."""
+    run = found[0]
+    pairs = [run[n : n + 2] for n in range(len(run) - 1)] or [run * 2]
+    return f" {' '.join(pairs)} "
+
+
+def _tokenize(texts: Sequence[str], **options: Any) -> Any:
+    split = [WITHOUT_SPACES.sub(_split_characters, text) for text in texts]
+    pattern = rf"[\w{MARKS}]{{2,}}"
+    return bm25s.tokenize(split, token_pattern=pattern, stopwords=None, show_progress=False, **options)
 
 
 class Jaccard:
     """Jaccard similarity |A ∩ B| / |A ∪ B| of word sets, to each of N documents. It is 0 if both sets are empty."""
 
     def __init__(self, corpus: Sequence[str]) -> None:
-        tokens = _tokenize(list(corpus))
+        tokens = _tokenize(corpus)
         self.vocabulary: dict[str, int] = tokens.vocab
         self.words = self._make_rows(tokens.ids)
 
     def score(self, queries: Sequence[str]) -> np.ndarray:
         """Return the similarity of each query to each document: float32 [Q, N]."""
-        sets = [set(words) for words in _tokenize(list(queries), return_ids=False)]
+        sets = [set(words) for words in _tokenize(queries, return_ids=False)]
         known = self._make_rows([[self.vocabulary[word] for word in own & self.vocabulary.keys()] for own in sets])
         both = (known @ self.words.T).toarray()
         either = np.array([[len(own)] for own in sets], np.float32) + self.words.getnnz(1) - both
@@ -47,7 +68,7 @@ class BM25:
     """Lucene's BM25 over N documents, with k1 = 1.5 and b = 0.75. Raises DataError for a corpus without a word."""
 
     def __init__(self, corpus: Sequence[str]) -> None:
-        tokens = _tokenize(list(corpus))
+        tokens = _tokenize(corpus)
         if not any(tokens.ids):
             raise DataError(
                 "BM25: no document has a word of two or more letters or digits; expected some; leave BM25 out"
@@ -58,7 +79,7 @@ class BM25:
     def score(self, queries: Sequence[str]) -> np.ndarray:
         """Return the scores of each query, which are 0 for one without a known word: float32 [Q, N]."""
         scores_QN = np.zeros((len(queries), self.documents), np.float32)
-        for words, score_N in zip(_tokenize(list(queries), return_ids=False), scores_QN, strict=True):
+        for words, score_N in zip(_tokenize(queries, return_ids=False), scores_QN, strict=True):
             if words:
                 score_N[:] = self.index.get_scores(words)
         return scores_QN

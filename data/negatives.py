@@ -2,8 +2,8 @@
 
 The window is that of FlagEmbedding's `hn_mine`: take the best `hi` candidates by similarity, cut `[lo:hi]`, then drop
 the positives and the query's own text, draw `num_negatives` of what is left, and fill up at random from the corpus.
-Unlike the original, the random fill never contains a positive, the query's own text, a ranked document above the
-ceiling, or a document that was already selected.
+Unlike the original, the random fill never contains a positive, the query's own text, a document above the ceiling, or a
+document that was already selected. If even the last ranked document is above the ceiling, nothing is filled.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ def choose_negatives(
         )
         pool = pool[np.sort(keep)]
     missing = window.num_negatives - len(pool)
+    if len(scores) and scores[-1] > ceiling:
+        missing = 0  # documents that rank behind the window may be above the ceiling too
     # Above the ceiling are also documents before the window, which the random fill would draw in a small corpus.
     taken = {*forbidden, *texts[pool].tolist(), *texts[candidates[scores > ceiling]].tolist()}
     filling = _fill(missing, taken, texts, among, random)

@@ -1,5 +1,6 @@
-"""BEIR folders: `corpus.jsonl`, `queries.jsonl` and `qrels/{train,dev,test}.tsv` (or `.jsonl`); or the folders `corpus`,
-`queries` and `qrels` with Parquet files, as NanoBEIR has them on the hub."""
+"""BEIR folders: `corpus.jsonl`, `queries.jsonl` and `qrels/{train,dev,test}.tsv` (or `.jsonl`).
+
+Or the folders `corpus`, `queries` and `qrels` with Parquet files, as NanoBEIR has them on the hub."""
 
 from __future__ import annotations
 

@@ -114,6 +114,7 @@ JOB = Job(
         "*/queries",
         "queries without *",
         "documents without text",
+        "documents with *",
         "labels of documents *",
         "longest_text",
         "tasks",

@@ -21,6 +21,7 @@ from ratchet.data.tables import (
     DocumentRows,
     add_carried,
     list_shards,
+    order_ties,
     read_queries,
     read_shards,
     read_texts,
@@ -64,6 +65,7 @@ class Worker:
         table = read_shards(inputs.corpus, ["id", "text"] if config.system == "bm25" else ["id"])
         self.corpus = DocumentRows(table["id"])
         self.ids: pa.Array = table["id"].combine_chunks()
+        self.tie_N = order_ties(self.ids)
         self.bm25 = BM25(table["text"].to_pylist()) if config.system == "bm25" else None
         if config.system == "knn" and inputs.train:
             train = read_shards(inputs.train, ["id", "positives"])
@@ -75,21 +77,24 @@ class Worker:
         queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.corpus)
         relevant = Relevant(*find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus))
         truncated: dict[str, np.ndarray] = {}
+        unscored = 0
         most = self.config.top + 1  # the query itself may be among them
         if self.bm25:
             texts, score = shard["text"].to_pylist(), self.bm25.score
             ranks_R, scores_QK, rows_QK = rank_in_blocks(
-                lambda some: score(texts[some]), len(self.ids), relevant, own_Q, most, report
+                lambda some: score(texts[some]), len(self.ids), relevant, own_Q, most, report, self.tie_N
             )
         else:
             assert self.inputs.query_embeddings is not None
             vectors = self.inputs.query_embeddings / f"{source.stem}.arrow"
             query_QD = read_vectors(vectors, shard["id"].combine_chunks())
             if self.config.system == "knn":
-                ranks_R, scores_QK, rows_QK = rank_by_votes(self._vote(query_QD), relevant, own_Q, most)
+                ranks_R, scores_QK, rows_QK = rank_by_votes(self._vote(query_QD), relevant, own_Q, most, self.tie_N)
             else:
                 ranks_R, scores_QK, rows_QK = self._dense(query_QD, relevant, own_Q, most)
             truncated = self._rank_truncated(query_QD, relevant, own_Q)
+        if self.bm25:
+            unscored = int((scores_QK.max(1, initial=0.0) <= 0).sum())
         kept = [np.flatnonzero(rows != own)[: self.config.top] for rows, own in zip(rows_QK, own_Q, strict=True)]
         ranks_of = np.split(ranks_R, relevant.indptr[1:-1])[: len(queries)]
         ranked = [
@@ -100,7 +105,7 @@ class Worker:
         for name, own_R in truncated.items():
             table = table.append_column(name, pa.ListArray.from_arrays(relevant.indptr.astype(np.int32), own_R))
         write_table(target, table)
-        return {"rows": len(queries)}
+        return {"rows": len(queries), "unscored": unscored}
 
     def _vote(self, query_QD: np.ndarray) -> csr_matrix:
         """Return the votes of the nearest training queries for all documents, [Q, N]."""
@@ -124,7 +129,8 @@ class Worker:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the ranks of the relevant documents, [R], and scores and rows of the best documents, [Q, K] each."""
         scores_R = score_relevant(query_QD, relevant, self._read_blocks(mapped=True))
-        counter = RankCounter(relevant, scores_R, query_QD=query_QD, exclude_Q=own_Q, device=self.device)
+        options: dict[str, Any] = {"exclude_Q": own_Q, "tie_N": self.tie_N, "device": self.device}
+        counter = RankCounter(relevant, scores_R, query_QD=query_QD, **options)
         best = self._search(query_QD, self._read_blocks(), most, counter.count)
         return counter.before_R + 1, *best
 
@@ -154,6 +160,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             f"evaluate_retrieval: system={config.system} given; expected {', '.join(needed)} too; give them"
         )
     queries, ranking = read_shards(inputs.queries), context.out / "ranking"
+    unscored = 0
     if config.system == "reranked":
         _write_reranked(config, inputs, queries, ranking)
     else:
@@ -161,7 +168,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         total = count_rows(shards, ["id", "text", "positives", "grades"])
         device = "cuda" if context.resources.gpus else "cpu"
         arguments = {"config": config, "inputs": inputs, "device": device}
-        map_shards(context, shards, Worker, arguments, ranking, total_rows=total)
+        unscored = map_shards(context, shards, Worker, arguments, ranking, total_rows=total)["unscored"]
 
     ranked = read_shards(ranking)
     names, positives, grades = (queries[name].to_pylist() for name in ("id", "positives", "grades"))
@@ -187,6 +194,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if metrics.empty == metrics.queries:  # new queries without labels
         return Result({"queries": metrics.queries, "queries_without_relevant": metrics.empty})
     cost = compute_merging_cost(inputs.selection, metrics.values, metrics.queries)
+    note = f"{unscored:,} of {metrics.queries:,} queries share no word with the corpus" if unscored else ""
     return Result(
         {**_scalars(metrics), **intervals, **groups, **cost},
         {
@@ -194,6 +202,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             **_by_dim(config, ranked, relevant, metrics),
         },
         cases=_cases(config, inputs, queries, first, shown),
+        note=note,
     )
 
 

@@ -218,7 +218,10 @@ class Worker:
 
 def choose_candidates(config: Config, labelled: np.ndarray, documents: int) -> np.ndarray | None:
     """Return the corpus rows that may be negatives, int64, ascending. None: all. labelled: rows of all positives."""
-    return labelled if config.candidates == "labelled" or len(labelled) >= documents / 4 else None
+    if config.candidates == "labelled":
+        return labelled
+    many = len(labelled) >= documents / 4 and len(labelled) > config.num_negatives
+    return labelled if many else None
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -233,6 +236,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         arguments["index"] = folder / f"{source[0].stem}.faiss"
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
     positive, negative, hardest = write_jsonl(context.out, inputs.corpus)
+    if not counts["negatives"]:
+        raise InputError(
+            f"step {context.step}: no query of {total:,} got a negative; expected documents that are no positives of a"
+            " query; add documents, or set mine.candidates=corpus, or relax the limits of mine"
+        )
     return Result(
         {
             "queries": total,

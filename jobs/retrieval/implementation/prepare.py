@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,14 +16,14 @@ from ratchet.data.retrieval.checks import check_documents
 from ratchet.data.retrieval.spilled import hash_each
 from ratchet.data.retrieval.splits import find_seen
 from ratchet.jobs.retrieval.prepare import Config, Inputs
-from ratchet.jobs.retrieval.splits import describe_repeated, load_data, split_data
+from ratchet.jobs.retrieval.splits import describe_repeated, describe_unread, load_data, split_data
 from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     data = load_data(config, inputs)
     splits = split_data(data, config)
-    documents, longest = _copy_corpus(context, config, data)
+    documents, longest, repeated = _copy_corpus(context, config, data)
     scored = splits["train"] and all(query.teacher for query in splits["train"])
     scores = [tables.TEACHER_SCORES["positives"], tables.TEACHER_SCORES["negatives"]] if scored else []
     instructions = [name for name in tables.INSTRUCTIONS if f"{name}s" in data.notes]
@@ -40,27 +41,34 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     context.progress(Progress(len(data.queries), len(data.queries), "queries"))
     counts = {f"{name}/queries": len(queries) for name, queries in splits.items()}
     counts["longest_text"] = longest
+    notes = [describe_unread(data), describe_repeated(splits)]
+    if repeated:
+        counts["documents with the text of another one"] = repeated
+        notes.append(f"{repeated:,} of {documents:,} documents have the text of another one: equal scores rank by id")
     return Result(
         {"documents": documents, "queries": len(data.queries), **counts, **data.notes},
         {"splits": statistics},
-        note=describe_repeated(splits),
+        note="; ".join(filter(None, notes)),
     )
 
 
-def _copy_corpus(context: Context, config: Config, data: RetrievalData) -> tuple[int, int]:
-    """Check the documents and write them as shards. Return (number of documents, characters of the longest text)."""
+def _copy_corpus(context: Context, config: Config, data: RetrievalData) -> tuple[int, int, int]:
+    """Check the documents and write them as shards. Return (number of documents, characters of the longest text, number
+    of documents with the text of an earlier one). Memory holds 8 bytes per document."""
     documents, longest = 0, max(len(query.text) for query in data.queries)
+    hashes = array("q")
 
     def rows() -> Iterator[dict[str, Any]]:
         nonlocal documents, longest
         for document in check_documents(data.corpus, data.queries):
             yield vars(document)
+            hashes.append(hash(document.text))
             documents, longest = documents + 1, max(longest, len(document.text))
             if documents % config.shard_rows == 0:
                 context.progress(Progress(documents, len(data.corpus), "documents"))
 
     tables.write_shards(context.out / "corpus", rows(), tables.CORPUS, config.shard_rows)
-    return documents, longest
+    return documents, longest, documents - len(np.unique(np.asarray(hashes)))
 
 
 def _statistics(name: str, queries: Sequence[Query], seen: int) -> dict[str, float | int | str]:

@@ -152,3 +152,14 @@ def test_the_candidates_are_those_of_flag_embeddings_hn_mine(lo: int, hi: int) -
         assert choose_negatives(
             one_more, rows_QK[q], scores_QK[q], np.inf, forbidden, texts, 0, query
         ).random_fill == min(1, len(corpus) - len(theirs) - len(forbidden))
+
+
+@pytest.mark.parametrize("hi", [20, 60, 150])
+def test_nothing_above_the_ceiling_is_filled_from_behind_the_window(hi: int) -> None:
+    """The 100 best of 200 documents are above the ceiling of 0.5."""
+    scores, rows = np.linspace(0.99, 0.0, 200), np.arange(200)
+    window = Window(0, hi, 15, absolute_margin=0.1)
+    for number in range(20):
+        chosen = choose_negatives(window, rows[:hi], scores[:hi], 0.6, [], rows, number, f"q{number}")
+        assert (scores[chosen.rows] <= 0.5).all()
+        assert (len(chosen.rows) == 15) == (hi == 150)

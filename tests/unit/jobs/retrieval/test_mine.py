@@ -64,5 +64,5 @@ def test_an_index_of_the_whole_corpus_needs_no_ids_sorted(tmp_path: Path, monkey
 def test_labelled_documents_alone_are_candidates_where_they_are_a_quarter(
     candidates: Any, documents: int, chosen: bool
 ) -> None:
-    found = choose_candidates(Config(candidates=candidates), np.array([3, 7]), documents)
+    found = choose_candidates(Config(candidates=candidates, num_negatives=1), np.array([3, 7]), documents)
     assert (None if found is None else found.tolist()) == ([3, 7] if chosen else None)
