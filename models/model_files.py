@@ -86,7 +86,7 @@ def resolve(name: str) -> Path:
         return carried
     raise ModelError(
         f"model '{name}': neither a folder, nor in the hub's cache, nor could safetensors be fetched from the hub;"
-        " check the name and the network (and HF_TOKEN for gated models), or give the path of a folder"
+        " check the name, the network and its proxy (and HF_TOKEN for gated models), or give the path of a folder"
     )
 
 
@@ -188,11 +188,10 @@ def _from_hub(name: str, *, local: bool) -> Path | None:
     if local and not (cache / f"models--{name.replace('/', '--')}").is_dir():
         return None  # before importing huggingface_hub, which takes half a second
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         folder = Path(snapshot_download(name, local_files_only=local, ignore_patterns=list(UNUSED_FILES)))
-    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError):
+    except Exception:  # also of its HTTP library: a proxy that refuses, a SOCKS proxy without the package for it
         return None
     # An interrupted download leaves a folder without weights.
     return folder if (folder / "config.json").is_file() and list(folder.glob("*.safetensors")) else None

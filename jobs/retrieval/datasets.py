@@ -111,10 +111,10 @@ def _fetch(name: str, options: str, parameter: str) -> tuple[Source, str]:
             builder = datasets.load_dataset_builder(name, config, revision=revision)
             builder.download_and_prepare()
         files = [Path(file["filename"]) for file in builder.as_dataset(split=split).cache_files]
-    except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
+    except Exception as error:  # also of its HTTP library, such as a proxy that refuses
         raise DataError(
             f"{where}: {' '.join(str(error).split())[:300]}; expected a data set with the split '{split}', in the cache"
-            " or on the hub; check the name, ?config=, ?split= and the network (and HF_TOKEN for gated ones)"
+            " or on the hub; check the name, ?config=, ?split=, the network and its proxy (and HF_TOKEN for gated ones)"
         ) from None
     others = tuple(glob.escape(path.name) for path in files[0].parent.iterdir() if path not in files)
     kept = [(key, value) for key, value in parse_qsl(options) if key not in ("config", "revision", "split")]

@@ -35,6 +35,7 @@ def execute(argv: Sequence[str]) -> int:
     """Run a command and return its exit status. Errors that the command raises are reported here."""
     store, debug = None, "--debug" in argv
     try:
+        _check_locale([*argv, os.getcwd()])
         arguments = parse(argv)
         store = arguments.store
         return COMMANDS[arguments.command](arguments) or 0
@@ -42,6 +43,21 @@ def execute(argv: Sequence[str]) -> int:
         if isinstance(error, SystemExit) and not find_places(error):  # `--help`
             raise
         return report_error(error, store, debug)
+
+
+def _check_locale(texts: Sequence[str]) -> None:
+    """Raise InputError for a path that the locale cannot write. Ray would fail on it after its start."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(text).decode(errors="replace")
+            if sys.getfilesystemencoding().lower() in ("utf-8", "utf8"):
+                raise InputError(f"{shown}: bytes that are not UTF-8 given; expected UTF-8; rename it") from None
+            raise InputError(
+                f"{shown}: the locale ({sys.getfilesystemencoding()}) cannot write this path; expected UTF-8; set"
+                " PYTHONUTF8=1, or a UTF-8 locale such as LC_ALL=C.UTF-8"
+            ) from None
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
@@ -47,6 +48,30 @@ PATIENCE = 10.0
 """Seconds that a stopped step has to end by itself before it is killed."""
 
 
+MAX_RAY_FOLDER = 44
+"""Maximum length of the path of Ray's folder, in bytes."""
+SYSTEM_TEMPORARY = "/tmp"
+
+
+def choose_ray_folder() -> str | None:
+    """Return the folder for Ray's sockets and logs. None: Ray's own default, `ray` in the folder of temporary files.
+
+    The path of a socket has at most 107 bytes, of which Ray's names take about 62. If TMPDIR is too long, as job
+    folders of Slurm are, Ray gets the system's folder. Raises InputError if RAY_TMPDIR is too long."""
+    for variable, given in (("RAY_TMPDIR", os.environ.get("RAY_TMPDIR")), ("TMPDIR", tempfile.gettempdir())):
+        if given is None:
+            continue
+        if len(os.fsencode(os.path.join(given, "ray"))) <= MAX_RAY_FOLDER:
+            return None
+        if variable == "TMPDIR" and os.access(SYSTEM_TEMPORARY, os.W_OK):
+            return os.path.join(SYSTEM_TEMPORARY, "ray")
+        raise InputError(
+            f"{variable}: {given} given, of {len(os.fsencode(given))} bytes; expected at most {MAX_RAY_FOLDER - 4},"
+            " since Ray puts sockets there; set RAY_TMPDIR to a shorter path"
+        )
+    return None
+
+
 class Cluster:
     """The Ray cluster at `address` (default: RAY_ADDRESS, which Ray sets in its jobs), else Ray on this machine."""
 
@@ -74,6 +99,9 @@ class Cluster:
             # and one that has not.
             system = {"prestart_worker_first_driver": False, "num_workers_soft_limit": 2}
             options |= {"include_dashboard": False, "num_cpus": count_cpus(), "_system_config": system}
+            folder = choose_ray_folder()
+            if folder is not None:
+                options["_temp_dir"] = folder
         self.owns_ray = not ray.is_initialized()  # a trial runs in the Ray of its sweep
         with freeze_code(self.modules) as (self.snapshot, runtime_env):
             if self.owns_ray:

@@ -1,0 +1,73 @@
+"""The surroundings of a run: folders of temporary files, locales, proxies."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from ratchet.errors import InputError, ModelError
+from ratchet.models.model_files import MINILM, resolve
+from ratchet.orchestrator.execution import cluster
+
+LONG = "/scratch/of/the/shared/cluster/users/a-rather-long-user-name/jobs"
+
+
+def test_ray_gets_a_short_folder_if_tmpdir_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setattr(cluster.tempfile, "gettempdir", lambda: LONG)
+    assert cluster.choose_ray_folder() == "/tmp/ray"
+    monkeypatch.setattr(cluster, "SYSTEM_TEMPORARY", "/nowhere")
+    with pytest.raises(InputError, match=r"TMPDIR: .* expected at most 40, .*; set RAY_TMPDIR to a shorter path"):
+        cluster.choose_ray_folder()
+    monkeypatch.setenv("RAY_TMPDIR", "/var/tmp")
+    assert cluster.choose_ray_folder() is None
+    monkeypatch.setenv("RAY_TMPDIR", LONG)
+    with pytest.raises(InputError, match="RAY_TMPDIR: "):
+        cluster.choose_ray_folder()
+
+
+@pytest.mark.parametrize("utf8", ["0", "1"])
+def test_a_locale_that_cannot_write_a_path_is_named(utf8: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": utf8}
+    command = [sys.executable, "-m", "ratchet.orchestrator", "plan", "retriever", "--set", "data=pärs.jsonl"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert ("set PYTHONUTF8=1" in done.stderr) == (utf8 == "0"), done.stderr
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    def do_CONNECT(self) -> None:
+        self.send_error(403, "Forbidden by policy")
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", ["refuses", "socks"])
+def test_a_proxy_that_refuses_counts_as_no_network(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    server = HTTPServer(("127.0.0.1", 0), _Refusing)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, address)
+    if kind == "socks":
+        monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    from huggingface_hub.utils import close_session
+
+    close_session()  # its client knows the proxies of its start
+    try:
+        assert resolve(MINILM).is_dir()
+        with pytest.raises(ModelError, match="check the name, the network and its proxy"):
+            resolve("someone/else")
+    finally:
+        close_session()
+        server.shutdown()
