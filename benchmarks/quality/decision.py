@@ -3,19 +3,18 @@
     python -m benchmarks.quality.decision --data generated --pairs 20 40 80 200 1000 --repeats 100
 
 Pairs are drawn and split as `prepare` splits them. A linear map of MiniLM's vectors is trained on the training pairs,
-and the best of four evaluations is kept if `finetune_embedder` would keep it. All pairs that were not drawn are the
-truth: their MAP@25 says whether the model is better.
+and the best of four evaluations is kept if `finetune_embedder` would keep it, by cross-validation or by `valid`. All
+pairs that were not drawn are the truth: their MAP@25 says whether the model is better.
 
 - `error`: fraction of models that are kept though their training labels are exchanged at random, so nothing is learned.
 - `power`: fraction of models that are kept, of those that are better by at least `--gain` of MAP@25.
-- `metric only`: the same fraction, if the loss never decides.
+- `valid only`: the same fraction, if `valid` always decides, and never a cross-validation.
 - `kept though worse`: fraction of all trained models that are kept and have a lower MAP@25 than the base.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,12 +33,15 @@ from ratchet.data.retrieval.splits import split_queries
 from ratchet.data.tables import DocumentRows, read_shards
 from ratchet.data.triplets import Triplets, find_corpus_rows
 from ratchet.jobs.retrieval.finetune_embedder import Config
+from ratchet.jobs.training.cross_validation import FOLDS, MIN_TRAIN_GROUPS, MIN_VALID_GROUPS, join_histories
 from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows, decide
 from ratchet.jobs.training.schedule import TrainHistory, is_better
 from ratchet.models.search import held_out_loss
 from ratchet.models.search.ranks import Relevant, rank_relevant, score_relevant
 
 EVALUATIONS = 4
+EPOCHS = LINEAR["epochs"] // EVALUATIONS
+CONFIG = make_config(Config, {**LOOP, **LINEAR, "epochs": EPOCHS * EVALUATIONS}, [])
 TRUTH = 1000
 """Pairs at most that tell whether a model is better."""
 
@@ -57,7 +59,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     simulation = Simulation(given)
-    print("| pairs | valid | error | power | metric only | kept though worse | better |")
+    print("| pairs | valid | error | power | valid only | kept though worse | better |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for pairs in given.pairs:
         print(simulation.describe(pairs), flush=True)
@@ -86,7 +88,7 @@ class Simulation:
             learned[0]["valid"],
             format_share(sum(one["kept"] for one in exchanged), len(exchanged)),
             format_share(sum(one["kept"] for one in better), len(better)),
-            format_share(sum(one["kept by metric"] for one in better), len(better)),
+            format_share(sum(one["kept by valid"] for one in better), len(better)),
             format_share(len(worse), len(learned)),
             format_share(len(better), len(learned)),
         ]
@@ -107,32 +109,44 @@ class Simulation:
 
     def measure(self, train: list[Any], valid: list[Any], truth: list[Any], seed: int) -> dict[str, Any]:
         """Train, decide, and compare the model that training offers with the base on the truth."""
-        query_QD = np.stack([self.vector_of[one.id] for one in train])
-        mined = Path(tempfile.mkdtemp(dir=self.folder))
-        write_mined(mined, self.documents, train, query_QD @ self.corpus_ND.T, seed=seed)
-        epochs = LINEAR["epochs"] // EVALUATIONS
-        config = make_config(Config, {**LOOP, **LINEAR, "seed": seed, "epochs": epochs * EVALUATIONS}, [])
-        maps = train_linear(config, Triplets(read_shards(mined), self.corpus), query_QD, self.corpus_ND)
-        evaluate = functools.partial(self.evaluate, valid)
-        start = evaluate(np.zeros_like(maps[0]))
-        history = TrainHistory(start=start.metrics, start_sums=start.sums)
-        offered = maps[epochs - 1 :: epochs]
-        for number, map_DD in enumerate(offered):
-            found = evaluate(map_DD)
-            history.evaluations.append(found.metrics)
-            history.sums.append(found.sums)
-            if history.best is None or is_better(config.metric, found.metrics, history.evaluations[history.best]):
-                history.best = number
+        maps, history = self.train(train, valid, seed)
+        alone = decide(CONFIG, history, "epoch")
+        decision = alone
+        if len(valid) < MIN_VALID_GROUPS and len(train) >= MIN_TRAIN_GROUPS:
+            fold_Q = np.random.default_rng(seed).permutation(len(train)) % FOLDS
+            histories = []
+            for fold in range(FOLDS):
+                held_out = [one for one, own in zip(train, fold_Q, strict=True) if own == fold]
+                others = [one for one, own in zip(train, fold_Q, strict=True) if own != fold]
+                histories.append(self.train(others, held_out, seed)[1])
+            history = join_histories(CONFIG.metric, histories, len(train))
+            decision = decide(CONFIG, history, "epoch", by_loss=True)
         assert history.best is not None
-        without = replace(history, start_sums={**start.sums}, sums=[{**one} for one in history.sums])
-        without.start_sums.pop("loss")
-        before, after = (self.evaluate(truth, one) for one in (np.zeros_like(maps[0]), offered[history.best]))
+        before, after = (self.evaluate(truth, one) for one in (np.zeros_like(maps[0]), maps[history.best]))
         return {
             "valid": len(valid),
-            "kept": not decide(config, history, "epoch").reason,
-            "kept by metric": not decide(config, without, "epoch").reason,
+            "kept": not decision.reason,
+            "kept by valid": not alone.reason,
             "gain": after.metrics["map@25"] - before.metrics["map@25"],
         }
+
+    def train(self, train: list[Any], valid: list[Any], seed: int) -> tuple[list[np.ndarray], TrainHistory]:
+        """Return the map after each evaluation, and the history of its evaluations on `valid`."""
+        query_QD = np.stack([self.vector_of[one.id] for one in train])
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            write_mined(Path(folder), self.documents, train, query_QD @ self.corpus_ND.T, seed=seed)
+            triplets = Triplets(read_shards(Path(folder)), self.corpus)
+        config = replace(CONFIG, seed=seed)
+        maps = train_linear(config, triplets, query_QD, self.corpus_ND)[EPOCHS - 1 :: EPOCHS]
+        start = self.evaluate(valid, np.zeros_like(maps[0]))
+        history = TrainHistory(start=start.metrics, start_sums=start.sums)
+        for number, map_DD in enumerate(maps):
+            found = self.evaluate(valid, map_DD)
+            history.evaluations.append(found.metrics)
+            history.sums.append(found.sums)
+            if history.best is None or is_better(CONFIG.metric, found.metrics, history.evaluations[history.best]):
+                history.best = number
+        return maps, history
 
     def evaluate(self, queries: list[Any], map_DD: np.ndarray) -> Evaluation:
         rows = {"id": [one.id for one in queries], "positives": [list(one.positives) for one in queries]}
