@@ -100,7 +100,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check inputs and settings at plan time. Raises InputError for an adapter as `current_best` with method=full, and
     for checkpoints or a warm-up after the last training step, assuming that no sample is too long."""
     training.check_no_adapter("sft", config.method, inputs, parents)
-    check_chat(config, inputs, parents)
+    check_chat(config, inputs, parents, trains=True)
     if (samples := needs.count(parents, "train", "train")) is not None:
         check_steps(config, -(-samples // config.batch_size) * config.epochs)
     return Result()

@@ -20,7 +20,7 @@ from ratchet.models.adapters.shard_merge import merge_shards
 from ratchet.models.decoder.conversation import Conversations
 from ratchet.models.loading import open_model
 from ratchet.models.model_files import copy_tokenizer
-from ratchet.models.model_kind import check_decoder
+from ratchet.models.model_kind import check_decoder, read_optional
 
 
 class Decoder:
@@ -72,7 +72,16 @@ def load(
 
 def load_conversations(base: Path, template_arguments: Mapping[str, Any] | None = None) -> Conversations:
     """Load the chat tokenizer only. Raises ModelError as `Conversations` does."""
-    return Conversations(transformers.AutoTokenizer.from_pretrained(base), template_arguments)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    return Conversations(tokenizer, template_arguments, read_generation_ends(base))
+
+
+def read_generation_ends(folder: Path) -> list[int]:
+    """Return the tokens that end an answer according to generation_config.json; none without the file."""
+    ends = read_optional(folder / "generation_config.json").get("eos_token_id")
+    if ends is None:
+        return []
+    return ends if isinstance(ends, list) else [ends]
 
 
 def merge(base: Path, adapter: Path, target: Path) -> None:

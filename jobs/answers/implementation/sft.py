@@ -46,6 +46,7 @@ class TrainTask(AnsweringTask):
                 " teacher_logprobs as teacher, or raise ce_weight"
             )
         super().__init__(worker, config, inputs, resources)
+        self.decoder.conversations.check_labels()  # at plan time the model may not have existed
         self.zero3_sync = Zero3Sync(self.decoder.causal.base_model, self.device, needed=config.zero_stage == 3)
         self.max_length = config.max_length or DEFAULT_MAX_LENGTH
         self.train, too_long = self._tokenize(inputs.train)
