@@ -81,7 +81,7 @@ class Conversations:
         self.end, self.begins_turn = self._find_end()
         """The text of the token that ends an answer, and whether it also begins the next turn (GLM)."""
         known = set(tokenizer.get_added_vocab().values()).intersection(generation_ends)
-        self.ends = known | {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(self.end)}
+        self.ends = frozenset([tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(self.end), *known])
         """Tokens that end an answer in generation."""
         pad, special = tokenizer.pad_token_id, tokenizer.all_special_ids
         # Padding after an answer's end. If possible it ends no answer, so that it differs from the answer's last token.
