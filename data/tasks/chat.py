@@ -3,7 +3,8 @@
     {"messages": [{"role": "system", "content": "..."}, {"role": "user", ...}, {"role": "assistant", ...}, ...]}
 
 The system message is optional; the assistant's messages are the targets. Optional fields: `id`, `group` (rows that a
-split keeps together) and `answer` (the gold of the verifier, any JSON; the last message where it is missing).
+split keeps together) and `answer` (the gold of the verifier, any JSON; the last message where it is missing). Fields
+that would change what is asked or trained on, such as `weight` and `reasoning_content` of a message, are refused.
 
 Verifiers are `exact`, `math` (the package math-verify) and functions `verify(gold, answers)` in a user's file. They get
 the answers of all turns, and return a bool, a number in [0, 1] (1 is correct) or a label (`correct` or a failure).
@@ -28,6 +29,8 @@ from ratchet.errors import DataError, InputError
 from ratchet.extras import require_extra
 
 Verify = Callable[[Any, Sequence[str]], list[Verification]]
+OTHER_FIELDS = ("tools", "functions", "documents", "system", "weight", "chat_template_kwargs")
+"""Fields of a row that other libraries read beside the messages."""
 SECONDS = 20.0
 """Seconds for a comparison by `math`. Math-verify's own limits, of 5 seconds each, do not interrupt every one."""
 
@@ -39,6 +42,7 @@ def read(path: Path) -> Iterator[Sample]:
     for number, (where, row) in enumerate(read_json_objects(path)):
         name = str(number if row.get("id") is None else row["id"])
         refuse_repeated(places, name, where, "id")
+        _refuse_fields(where, {name: row[name] for name in OTHER_FIELDS if name in row})
         texts = _read_messages(where, read_field(where, row, "messages", list))
         system = texts.pop(0) if len(texts) % 2 else ""
         turns = tuple(zip(texts[::2], texts[1::2], strict=True))
@@ -62,9 +66,24 @@ def _read_messages(where: str, messages: list[Any]) -> list[str]:
             )
         if not text.strip():
             raise DataError(f"{place} of the {role} is empty; expected a text; correct or remove the row")
+        _refuse_fields(place, {name: value for name, value in message.items() if name not in ("role", "content")})
         texts.append(text)
         expected = ["assistant"] if role == "user" else ["user"]
     return texts[:-1]
+
+
+def _refuse_fields(place: str, fields: dict[str, Any]) -> None:
+    """Raise DataError for a field with a value: neither null nor empty, nor the weight 1."""
+    for name, value in fields.items():
+        if value is None or value in ("", [], {}) or (name == "weight" and value == 1 and value is not True):
+            continue
+        todo = "remove the field, or the row"
+        if name == "weight":
+            todo = "end the row before an answer that is not to be trained on, or remove the row"
+        raise DataError(
+            f"{place} has {show(name)}: {show(value)}; expected role and content only, since every answer is trained on"
+            f" and nothing else is read; {todo}"
+        )
 
 
 def make_task(verifier: str = "none", code: str = "", file: str = "") -> Task:

@@ -2,31 +2,25 @@
 
 Two tasks differ in the format of the final answer: `gsm8k` as in the official answers, `gsm8k-boxed` in a LaTeX box.
 The calculator annotations of the official answers (`<<48/2=24>>`) are removed, since no calculator runs at generation.
+Gold answers and answers of models must be one number (ratchet.data.tasks.numbers); rows with another one are refused.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from ratchet.data.formats.text_files import read_field, read_json_objects
+from ratchet.data.tasks.numbers import format_number, parse_number
 from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
 from ratchet.errors import DataError
 
 NOTES = re.compile(r"<<[^<>]*>>")
-NUMBER = re.compile(r"[-+]?(?:[0-9]{1,20}(?:,[0-9]{3})*(?:\.[0-9]{1,20})?|\.[0-9]{1,20})")
 FAILURES = ("missing_answer", "not_a_number", "wrong_value")
 SIGN, BOX = "####", r"\boxed{"
-
-
-def parse_number(text: str) -> Fraction | None:
-    r"""Return the first number, without currency signs and thousands separators; None without one or for a \frac."""
-    found = None if "frac{" in text else NUMBER.search(text.replace("$", ""))
-    return Fraction(found.group().replace(",", "")) if found else None
 
 
 def extract_after_sign(text: str) -> str | None:
@@ -67,11 +61,11 @@ def _make_task(name: str, ending: str, target: str, extract: Callable[[str], str
             value = parse_number(extract_after_sign(answer) or "")
             if not question.strip() or not sign or value is None:
                 raise DataError(
-                    f"{where}: answer {answer[-60:]!r}; expected a question, and an answer that ends in '#### 42';"
-                    " correct or remove the row"
+                    f"{where}: answer {answer[-60:]!r}; expected a question, and an answer that ends in one number, as"
+                    " in '#### 42'; correct or remove the row"
                 )
             asked = f"Solve the problem step by step. End with the answer {ending}.\n\n{question}"
-            gold = f"{Decimal(value.numerator) / value.denominator:f}"  # 2.5, not 5/2
+            gold = format_number(value)
             turn = (asked, target.format(reasoning=NOTES.sub("", reasoning).strip(), value=gold))
             yield Sample(str(number), str(number), "", (turn,), {"answer": gold}, where)
 

@@ -45,14 +45,18 @@ def _parse(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     return chat.get("template_arguments", {}), tuple(chat.get("stop", ()))
 
 
-def check_chat(config: Any, inputs: Any, parents: Parents) -> Result:
-    """Raise ModelError at plan time for arguments that the chat template of the job's model does not use."""
+def check_chat(config: Any, inputs: Any, parents: Parents, *, trains: bool = False) -> Result:
+    """Raise ModelError at plan time for arguments that the chat template of the job's model does not use, and with
+    `trains` for a template with which labels are not the answers."""
     model = getattr(inputs, "model", None) or getattr(inputs, "base", None)
     field = "samples" if hasattr(inputs, "samples") else "valid"
     samples, made = getattr(inputs, field), parents.get(field, Result())
     arguments, _ = _parse(str(made.metrics.get("chat", "{}"))) if samples is None else read_chat(samples)
-    if model is not None and arguments:
+    known = samples is not None or field in parents
+    if model is not None and (arguments or (trains and known)):
         from ratchet.models.decoder import decoder
 
-        decoder.load_conversations(model, arguments)
+        conversations = decoder.load_conversations(model, arguments)
+        if trains:
+            conversations.check_labels()
     return Result()

@@ -87,20 +87,36 @@ def check(config: Config, inputs: Inputs) -> None:
 
         decoder.check(inputs.base)
         decoder.check_head(inputs.base)
-        window = decoder.get_sliding_window(inputs.base) if config.packing else None
-        if window is not None and window < (config.max_length or DEFAULT_MAX_LENGTH):
-            raise InputError(
-                f"sft.packing: true given, for a model whose layers attend to {window} tokens back; expected false"
-                " where rows are longer, since packed rows have a mask without a window; set packing=false, or"
-                f" max_length to {window} or less"
-            )
+        if config.packing:
+            check_packing(config, inputs.base)
+
+
+def check_packing(config: Config, base: Path) -> None:
+    """Raise InputError for a model in which the samples of a packed row would not be apart."""
+    from ratchet.models.decoder.decoder import get_sliding_window
+    from ratchet.models.model_kind import read_config
+    from ratchet.models.reranker.prefix_sharing import ARCHITECTURES
+
+    kind = read_config(base).get("model_type")
+    if kind not in ARCHITECTURES:
+        raise InputError(
+            f"sft.packing: true given, for the architecture {kind}; expected false, since packed samples may mix in it"
+            f" (they do not in {', '.join(ARCHITECTURES)}); set packing=false"
+        )
+    window = get_sliding_window(base)
+    if window is not None and window < (config.max_length or DEFAULT_MAX_LENGTH):
+        raise InputError(
+            f"sft.packing: true given, for a model whose layers attend to {window} tokens back; expected false where"
+            " rows are longer, since packed rows have a mask without a window; set packing=false, or max_length to"
+            f" {window} or less"
+        )
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check inputs and settings at plan time. Raises InputError for an adapter as `current_best` with method=full, and
     for checkpoints or a warm-up after the last training step, assuming that no sample is too long."""
     training.check_no_adapter("sft", config.method, inputs, parents)
-    check_chat(config, inputs, parents)
+    check_chat(config, inputs, parents, trains=True)
     if (samples := needs.count(parents, "train", "train")) is not None:
         check_steps(config, -(-samples // config.batch_size) * config.epochs)
     return Result()

@@ -105,9 +105,14 @@ def compare_reranker(folder: Path, dtype: str, adapter: Path | None = None) -> d
     def use_transformers() -> np.ndarray:
         if config.kind == "yes_no":
             model = open_plain(transformers.AutoModelForCausalLM, folder, dtype, adapter)
-            logits = [model(input_ids=torch.tensor([row.ids])).logits[0, -1].float() for row in rows]
-            scores = [own[answers[0]] - (own[answers[1]] if len(answers) > 1 else 0) for own in logits]
-            return torch.stack(scores).numpy()
+            head, states = model.get_output_embeddings(), list[torch.Tensor]()
+            head.register_forward_pre_hook(lambda _, given: states.append(given[0][0, -1].float()))
+            for row in rows:
+                model(input_ids=torch.tensor([row.ids]))
+            bias = None if head.bias is None else head.bias[answers].float()
+            # In bfloat16 the head would round logits of 20 to multiples of 0.125.
+            logits = torch.nn.functional.linear(torch.stack(states), head.weight[answers].float(), bias)
+            return (logits[:, 0] - (logits[:, 1] if len(answers) > 1 else 0)).numpy()
         model = open_plain(transformers.AutoModelForSequenceClassification, folder, dtype, adapter)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         given = [tokenizer(query, passage, return_tensors="pt") for query, passage in PROBES]

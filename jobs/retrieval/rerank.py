@@ -24,6 +24,9 @@ from ratchet.models.model_files import check_folder
 from ratchet.models.model_kind import read_config
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Unit
 
+VLLM_ARCHITECTURES = ("gemma", "llama", "mistral", "qwen2", "qwen3")
+"""The `model_type` of models whose scores by vLLM are tested."""
+
 
 @dataclass(frozen=True)
 class Config(EngineConfig, RerankerSettings):
@@ -62,14 +65,12 @@ def check_vllm(config: Config, inputs: Inputs) -> None:
     check_engine("rerank", config)
     if config.engine != "vllm" or inputs.model is None:
         return
-    from ratchet.models.reranker.prefix_sharing import ARCHITECTURES
-
     kind = resolve_reranker_config(config, inputs.model, inputs.adapter).kind
     architecture = read_config(inputs.model).get("model_type")
-    if kind != "yes_no" or architecture not in ARCHITECTURES:
+    if kind != "yes_no" or architecture not in VLLM_ARCHITECTURES:
         raise InputError(
             f"rerank.engine: 'vllm' given, for a reranker of kind {kind} and architecture {architecture}; expected"
-            f" yes_no and one of {', '.join(ARCHITECTURES)}; set engine=transformers"
+            f" yes_no and one of {', '.join(VLLM_ARCHITECTURES)}; set engine=transformers"
         )
 
 

@@ -10,10 +10,14 @@ a label never begins inside a token.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from itertools import cycle, zip_longest
 from typing import Any
+
+import jinja2
 
 from ratchet.errors import ModelError
 
@@ -25,6 +29,14 @@ PLAIN_TEMPLATE = (
 )
 """Chat template for tokenizers without one: the texts in order, answers closed by the end-of-sequence token. The tokens
 that the tokenizer puts in front of every text (Llama, Gemma) stand in front of the conversation."""
+
+DATE = date(2024, 7, 26)
+"""The date in prompts, in place of today's: prompts of a run would change at midnight. Llama 3 has it as its own."""
+CALL = re.compile(r"""strftime_now\(\s*(['"])([^'"]*)\1\s*\)""")
+CHECK = re.compile(r"strftime_now\s+is\s+(not\s+)?defined")
+
+PROBE = ("Question one?", "Answer 42.", "Question two?")
+"""Question, answer and next question, from which a template's end of an answer is found."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +53,15 @@ class Tokens:
 
 
 class Conversations:
-    """Renderer and tokenizer of conversations. Raises ModelError for a tokenizer without an end-of-sequence token, and
-    for template arguments that change nothing."""
+    """Renderer and tokenizer of conversations.
 
-    def __init__(self, tokenizer: Any, template_arguments: Mapping[str, Any] | None = None) -> None:
+    generation_ends: further tokens that end an answer. Raises ModelError for a tokenizer without an end-of-sequence
+    token, for template arguments that change nothing, and for a template whose prompts or ends of answers are not those
+    of the conversations that it renders."""
+
+    def __init__(
+        self, tokenizer: Any, template_arguments: Mapping[str, Any] | None = None, generation_ends: Iterable[int] = ()
+    ) -> None:
         if tokenizer.eos_token_id is None:
             raise ModelError(
                 f"tokenizer {tokenizer.name_or_path}: no end-of-sequence token; expected one, or answers never end;"
@@ -52,16 +69,20 @@ class Conversations:
             )
         if not tokenizer.chat_template:
             tokenizer.chat_template = PLAIN_TEMPLATE
-        elif isinstance(tokenizer.chat_template, str):
-            # Else Llama 3.2 writes today's date, and the prompts of a run would change at midnight.
-            tokenizer.chat_template = tokenizer.chat_template.replace("strftime_now is defined", "false")
+        else:
+            tokenizer.chat_template = _fix_date(tokenizer)
         self.start = _find_start_tokens(tokenizer) if tokenizer.chat_template == PLAIN_TEMPLATE else []
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         self.tokenizer, self.arguments = tokenizer, dict(template_arguments or {})
         for name in self.arguments:
             self._check_used(name)
-        self.ends = self._find_end_tokens()
+        self._check_prompt()
+        self.end, self.begins_turn = self._find_end()
+        """The text of the token that ends an answer, and whether it also begins the next turn (GLM)."""
+        known = set(tokenizer.get_added_vocab().values()).intersection(generation_ends)
+        self.ends = frozenset([tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(self.end), *known])
+        """Tokens that end an answer in generation."""
         pad, special = tokenizer.pad_token_id, tokenizer.all_special_ids
         # Padding after an answer's end. If possible it ends no answer, so that it differs from the answer's last token.
         self.filler = next((token for token in (pad, *special) if token not in self.ends), pad)
@@ -84,7 +105,7 @@ class Conversations:
             labels = 0
             if is_answer:
                 if not self.ends.intersection(found):
-                    found = [*found, self.tokenizer.eos_token_id]
+                    found = [*found, self.tokenizer.convert_tokens_to_ids(self.end)]
                 labels = next(number for number, token in enumerate(found, 1) if token in self.ends)
             trained += [True] * labels + [False] * (len(found) - labels)
             ids += found
@@ -101,18 +122,63 @@ class Conversations:
         for self.arguments in ({key: value for key, value in given.items() if key != name}, given):
             rendered.append([self._render(talk[:end], end != 2) for end in (1, 2, 3)])
         if rendered[0] == rendered[1]:
-            raise ModelError(
-                f"tokenizer {self.tokenizer.name_or_path}: its chat template renders the same without"
-                f" {name}={given[name]!r}; expected an argument that it uses; leave it out of chat_template_kwargs"
+            raise self._refuse(
+                f"renders the same without {name}={given[name]!r}; expected an argument that it uses; leave it out of"
+                " chat_template_kwargs"
             )
 
-    def _find_end_tokens(self) -> frozenset[int]:
-        """The tokens that end an answer: the end-of-sequence token, and the one with which the template closes
-        answers."""
-        (_, _), (answer, _) = self._split_segments("", ["a"], ["b"])
-        special = set(self.tokenizer.all_special_ids)
-        closing = [token for token in self.tokenizer(answer, add_special_tokens=False)["input_ids"] if token in special]
-        return frozenset([self.tokenizer.eos_token_id, *closing[:1]])
+    def check_labels(self) -> None:
+        """Raise ModelError for a template with which the labels of a sample are not its answer and the end of it."""
+        question, answer, _ = PROBE
+        tokens = self.tokenize_sample("", [question], [answer])
+        labels = [token for token, trained in zip(tokens.ids, tokens.trained, strict=True) if trained]
+        answer = self.tokenizer.decode(self.tokenizer(answer, add_special_tokens=False)["input_ids"])
+        if self.tokenizer.decode(labels[:-1]).strip() != answer.strip():
+            raise self._refuse(
+                f"makes the labels {self.tokenizer.decode(labels)!r} of the answer {answer!r}; expected the answer and"
+                " one token that ends it; if the template has an argument for it, such as Qwen3's, set"
+                " prepare_tasks.chat_template_kwargs=enable_thinking=false, or give another template"
+            )
+
+    def _check_prompt(self) -> None:
+        question, answer, _ = PROBE
+        asked, answered = ({"role": "user", "content": question}, {"role": "assistant", "content": answer})
+        prompt, sample = self._render([asked], True), self._render([asked, answered], False)
+        header, found, _ = self._remove_prefix(sample, prompt).partition(answer)
+        if not found:
+            raise self._refuse(f"does not render the answer {answer!r}; expected its text; give another template")
+        if header.strip() and prompt == self._render([asked], False):
+            raise self._refuse(
+                f"writes {header!r} before an answer, and nothing for add_generation_prompt; expected the same text"
+                " there, or answers begin with it; give a template that does"
+            )
+
+    def _find_end(self) -> tuple[str, bool]:
+        """Return the token with which the template closes answers, or begins the next turn, else the end-of-sequence
+        token; and whether it begins the next turn. Raises ModelError for a template that closes answers with text."""
+        question, answer, next_question = PROBE
+        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        closing = self._render(messages, False).rpartition(answer)[2]
+        if closing.strip():
+            token = self._find_first_token(closing.lstrip())
+            if token is None:
+                raise self._refuse(
+                    f"closes answers with the text {closing!r}; expected a token of its own, such as"
+                    f" {self.tokenizer.eos_token!r}; add the token to the tokenizer, or give another template"
+                )
+            return token, False
+        try:
+            rendered = self._render([*messages, {"role": "user", "content": next_question}], False)
+        except ModelError:  # a template for one turn
+            rendered = ""
+        token = self._find_first_token(rendered.rpartition(answer)[2].partition(next_question)[0])
+        return (self.tokenizer.eos_token, False) if token is None else (token, True)
+
+    def _find_first_token(self, text: str) -> str | None:
+        """Return the added token, special or not, with which a text begins."""
+        return max(
+            (token for token in self.tokenizer.get_added_vocab() if text.startswith(token)), key=len, default=None
+        )
 
     def _split_segments(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> list[tuple[str, bool]]:
         """Return the segments (text, whether it is an answer), alternating."""
@@ -123,7 +189,11 @@ class Conversations:
         for text, role in zip(texts, cycle(("user", "assistant")), strict=False):
             messages.append({"role": role, "content": text})
             rendered = self._render(messages, role == "user")
-            segments.append((self._remove_prefix(rendered, done), role == "assistant"))
+            piece = self._remove_prefix(rendered, done)
+            if segments and role == "user" and self.begins_turn and piece.startswith(self.end):
+                segments[-1] = (segments[-1][0] + self.end, True)
+                piece = piece.removeprefix(self.end)
+            segments.append((piece, role == "assistant"))
             done = rendered
         return segments
 
@@ -132,18 +202,43 @@ class Conversations:
             options = {"tokenize": False, "add_generation_prompt": answering}
             return self.tokenizer.apply_chat_template(messages, **options, **self.arguments)
         except Exception as error:  # a template can raise anything
-            raise ModelError(
-                f"tokenizer {self.tokenizer.name_or_path}: its chat template cannot render roles"
-                f" {[message['role'] for message in messages]} ({error}); expected it to; give another template"
+            raise self._refuse(
+                f"cannot render roles {[message['role'] for message in messages]} ({error}); expected it to; give"
+                " another template"
             ) from None
 
     def _remove_prefix(self, text: str, before: str) -> str:
         if not text.startswith(before):
-            raise ModelError(
-                f"tokenizer {self.tokenizer.name_or_path}: its chat template rewrites earlier turns; expected"
-                " it to append; use a template that does, or a task with one turn"
+            raise self._refuse(
+                "rewrites earlier turns, or the prompt of an answer; expected it to append; use a template that does,"
+                " or a task with one turn"
             )
         return text[len(before) :]
+
+    def _refuse(self, problem: str) -> ModelError:
+        return ModelError(f"tokenizer {self.tokenizer.name_or_path}: its chat template {problem}")
+
+
+def _fix_date(tokenizer: Any) -> str:
+    """Return a tokenizer's chat template with DATE in place of today's date. Raises ModelError for templates whose text
+    changes in other ways."""
+    template = tokenizer.chat_template
+    if isinstance(template, dict):
+        template = template.get("default", "")
+    where, todo = f"tokenizer {tokenizer.name_or_path}: its chat template", "give another template"
+    if not isinstance(template, str) or not template:
+        raise ModelError(f"{where} has no default; expected a template for conversations without tools; {todo}")
+    fixed = CALL.sub(lambda call: call[1] + DATE.strftime(call[2]) + call[1], template)
+    try:
+        names = {text for _, kind, text in jinja2.Environment().lex(CHECK.sub("", fixed)) if kind == "name"}
+    except jinja2.TemplateError as error:
+        raise ModelError(f"{where} is no Jinja template ({error}); expected one; {todo}") from None
+    if changing := sorted(names & {"strftime_now", "random", "lipsum"}):
+        raise ModelError(
+            f"{where} uses {', '.join(changing)}; expected the same text in each run (a call of strftime_now with a"
+            f" format in quotes gives {DATE}); {todo}"
+        )
+    return fixed
 
 
 def _find_start_tokens(tokenizer: Any) -> list[int]:

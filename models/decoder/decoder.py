@@ -5,6 +5,7 @@ Legend: B rows, L tokens (padded), D dimensions, V vocabulary, T tokens that are
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,7 +21,7 @@ from ratchet.models.adapters.shard_merge import merge_shards
 from ratchet.models.decoder.conversation import Conversations
 from ratchet.models.loading import open_model
 from ratchet.models.model_files import copy_tokenizer
-from ratchet.models.model_kind import check_decoder
+from ratchet.models.model_kind import check_decoder, read_config, read_optional
 
 
 class Decoder:
@@ -72,7 +73,32 @@ def load(
 
 def load_conversations(base: Path, template_arguments: Mapping[str, Any] | None = None) -> Conversations:
     """Load the chat tokenizer only. Raises ModelError as `Conversations` does."""
-    return Conversations(transformers.AutoTokenizer.from_pretrained(base), template_arguments)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    return Conversations(tokenizer, template_arguments, read_generation_ends(base))
+
+
+def read_generation_ends(folder: Path) -> list[int]:
+    """Return the tokens that end an answer according to generation_config.json; none without the file."""
+    ends = read_optional(folder / "generation_config.json").get("eos_token_id")
+    if ends is None:
+        return []
+    return ends if isinstance(ends, list) else [ends]
+
+
+def write_generation_ends(folder: Path) -> None:
+    """Add the tokens that end an answer to generation_config.json of a model folder: other libraries stop there. Does
+    nothing for a model whose tokenizer or chat template Ratchet refuses, and which it cannot have trained."""
+    try:
+        ends = load_conversations(folder).ends
+    except ModelError:
+        return
+    known, config = read_generation_ends(folder), read_config(folder)
+    if ends.issubset(known):
+        return
+    file = folder / "generation_config.json"
+    other = {name: config[name] for name in ("bos_token_id", "pad_token_id") if name in config}
+    settings = (read_optional(file) or other) | {"eos_token_id": [*known, *sorted(ends.difference(known))]}
+    file.write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def merge(base: Path, adapter: Path, target: Path) -> None:

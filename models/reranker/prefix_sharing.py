@@ -79,8 +79,14 @@ def make_tree_attention(rows: Sequence[PrefixRow], length: int) -> tuple[np.ndar
     return positions_BL, seen[:, None]
 
 
-ARCHITECTURES = ("gemma", "llama", "mistral", "qwen2", "qwen3")
-"""Architectures with tested equality of scores. Others may build their own masks or positions."""
+ARCHITECTURES = (
+    *("ernie4_5", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "gpt2", "gpt_neox", "gpt_oss", "granite", "helium"),
+    *("llama", "ministral", "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "opt", "phi", "phi3", "qwen2"),
+    *("qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm", "starcoder2"),
+)
+"""The `model_type` of models in which a mask and positions keep the parts of a row apart, as tests show. Convolutions
+and states (Mamba, LFM2, Qwen3.5) read the tokens before, whatever the mask; others build their own masks or positions.
+Packed conversations and pairs that share a query need such a model."""
 
 
 def can_share_prefix(model: Any, max_length: int) -> bool:

@@ -47,7 +47,8 @@ class Reranker:
         self.reranker_config = reranker_config
         self.device = next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
         classifies = reranker_config.kind == "cross_encoder"
-        self.filler: int = set_filler(model.config, tokenizer) if classifies else tokenizer.pad_token_id
+        self.filler = find_filler(model.config) if classifies else tokenizer.pad_token_id
+        """The padding token. None: the config has none, and each batch gets one with which none of its rows ends."""
         self.shares_prefixes = reranker_config.kind == "yes_no" and can_share_prefix(model, reranker_config.max_length)
         """Whether pairs of a query share a row."""
         self.head = _rows_of_head(model, self.tokens.answers) if reranker_config.kind == "yes_no" else None
@@ -86,7 +87,11 @@ class Reranker:
 
     def forward(self, rows: Sequence[PrefixRow], multiple: int = 1) -> Tensor:
         """Return scores [pairs of all rows], float32, with gradients for weights that require them."""
-        ids_BL, mask_BL = pad([row.ids for row in rows], self.filler, multiple=multiple)
+        filler = self.filler
+        if filler is None:
+            last = {row.ids[-1] for row in rows}
+            filler = next(token for token in range(len(last) + 1) if token not in last)
+        ids_BL, mask_BL = pad([row.ids for row in rows], filler, multiple=multiple)
         given = ids_BL.to(self.device)
         if self.reranker_config.kind == "yes_no":
             return self._score_answers(given, rows)
@@ -96,7 +101,12 @@ class Reranker:
         if rows[0].token_types is not None:
             types_BL, _ = pad([row.token_types or [] for row in rows], 0, multiple=multiple)
             options["token_type_ids"] = types_BL.to(self.device)
-        logits_B1 = self.backbone(input_ids=given, **options).logits
+        config = self.model.config.get_text_config()
+        before, config.pad_token_id = config.pad_token_id, filler  # the score is that of the last token before it
+        try:
+            logits_B1 = self.backbone(input_ids=given, **options).logits
+        finally:
+            config.pad_token_id = before
         return logits_B1[:, 0].float()
 
     def _score_answers(self, ids_BL: Tensor, rows: Sequence[PrefixRow]) -> Tensor:
@@ -109,8 +119,8 @@ class Reranker:
         last_P = torch.tensor([end - 1 for row in rows for end in row.ends], device=hidden_BLD.device)
         assert self.head is not None
         # The last layer and the head may be on two GPUs.
-        last_PD = hidden_BLD[row_P, last_P].to(self.head[0].device)
-        logits_PA = torch.nn.functional.linear(last_PD, *self.head).float()
+        last_PD = hidden_BLD[row_P, last_P].to(self.head[0])
+        logits_PA = torch.nn.functional.linear(last_PD, *self.head)
         return logits_PA[:, 0] if len(self.tokens.answers) == 1 else logits_PA[:, 0] - logits_PA[:, 1]
 
     @torch.no_grad()  # inference mode would make weights that ZeRO-3 gathers unusable for training
@@ -184,13 +194,20 @@ def load(
     return reranker
 
 
-def set_filler(config: Any, tokenizer: Any) -> int:
-    """Return the padding token of a classifier. If the config has none, it is set to the tokenizer's. Decoders with a
-    classification head are scored at the last token that is not padding."""
+def find_filler(config: Any) -> int | None:
+    """Return the padding token of a classifier's config, None if it has none. Decoders with a classification head are
+    scored at the last token that is not padding."""
     own = config.get_text_config()
-    if own.pad_token_id not in range(own.vocab_size):
-        own.pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    return own.pad_token_id
+    return own.pad_token_id if own.pad_token_id in range(own.vocab_size) else None
+
+
+def set_filler(config: Any, tokenizer: Any) -> None:
+    """Set a padding token if a classifier's config has none: the tokenizer's, else an id that no text has, else the
+    end-of-sequence token."""
+    own = config.get_text_config()
+    if find_filler(config) is None:
+        free = len(tokenizer) if len(tokenizer) < own.vocab_size else tokenizer.eos_token_id
+        own.pad_token_id = free if tokenizer.pad_token_id is None else tokenizer.pad_token_id
 
 
 def can_score(base: Path) -> bool:
@@ -205,14 +222,15 @@ def find_heads(reranker: Reranker) -> list[str]:
 
 
 def _rows_of_head(model: Any, answers: Sequence[int]) -> tuple[Tensor, Tensor | None]:
-    """Return the answers' rows [A, D] of a decoder's head, which is never trained, and of its bias [A]."""
+    """Return the answers' rows [A, D] of a decoder's head, which is never trained, and of its bias [A], in float32:
+    logits of about 20 that are rounded to bfloat16 differ by 0.125 or not at all."""
     head = model.get_output_embeddings()
     if not isinstance(head, torch.nn.Linear):
         raise ModelError(f"model: its head is a {type(head).__name__}; expected nn.Linear; use another model")
     head.requires_grad_(False)  # else a tied embedding would be trained, but not these rows
     with gather_weights(list(head.parameters())), align_module_device(head):
-        bias = None if head.bias is None else head.bias.detach()[answers].clone()
-        return head.weight.detach()[answers].clone(), bias
+        bias = None if head.bias is None else head.bias.detach()[answers].float().clone()
+        return head.weight.detach()[answers].float().clone(), bias
 
 
 def _of_head(name: str) -> bool:
@@ -226,10 +244,13 @@ def _check_head(reranker: Reranker) -> None:
     ids_BL = torch.tensor([row.ids], device=reranker.device)
     with eval_mode(reranker.model):
         ours = reranker.forward([row])
-        logits_V = reranker.model(input_ids=ids_BL, use_cache=False).logits[0, -1].float().to(ours.device)
+        logits_V = reranker.model(input_ids=ids_BL, use_cache=False).logits[0, -1]
+    rounding = torch.finfo(logits_V.dtype).eps
+    logits_V = logits_V.float().to(ours.device)
     answers = logits_V[reranker.tokens.answers]
     theirs = answers[0] if len(answers) == 1 else answers[0] - answers[1]
-    if not torch.allclose(ours[0], theirs, atol=0.05 * float(logits_V.std()) + 1e-3):
+    tolerance = 0.05 * float(logits_V.std()) + 1e-3 + rounding * float(answers.abs().max())
+    if not torch.allclose(ours[0], theirs, atol=tolerance):
         raise ModelError(
             f"model: its head gives {float(theirs):.4g} where the answers' rows give {float(ours[0]):.4g}; expected a"
             " plain linear head; models that cap or scale their logits are not supported"

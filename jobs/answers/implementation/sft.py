@@ -20,7 +20,7 @@ from ratchet.data.tasks.task import SAMPLES
 from ratchet.data.triplets import distribute, split_epoch
 from ratchet.errors import InputError
 from ratchet.jobs.answers.answering_task import AnsweringTask
-from ratchet.jobs.answers.sft import DEFAULT_MAX_LENGTH, LEARNING_RATES, Config, Inputs
+from ratchet.jobs.answers.sft import DEFAULT_MAX_LENGTH, LEARNING_RATES, Config, Inputs, check_packing
 from ratchet.jobs.answers.token_table import TALK, TOKENS, Teacher, TokenTable
 from ratchet.jobs.distributed.shard_map import count_rows
 from ratchet.jobs.training.evaluation import Evaluation
@@ -45,7 +45,10 @@ class TrainTask(AnsweringTask):
                 f"sft.ce_weight: {config.ce_weight} given, without a teacher; expected 1; give the output of"
                 " teacher_logprobs as teacher, or raise ce_weight"
             )
+        if config.packing:  # at plan time the model may not have existed
+            check_packing(config, inputs.base)
         super().__init__(worker, config, inputs, resources)
+        self.decoder.conversations.check_labels()
         self.zero3_sync = Zero3Sync(self.decoder.causal.base_model, self.device, needed=config.zero_stage == 3)
         self.max_length = config.max_length or DEFAULT_MAX_LENGTH
         self.train, too_long = self._tokenize(inputs.train)

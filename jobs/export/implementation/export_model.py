@@ -65,7 +65,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 def write_model(kind: str, inputs: Inputs, target: Path) -> None:
-    """Write a whole model: a copy, or the merge with an adapter. Embedders get the files of sentence-transformers."""
+    """Write a whole model: a copy, or the merge with an adapter. Embedders get the files of sentence-transformers, and
+    decoders the tokens that end answers."""
     if inputs.adapter is None:
         copy_folder(inputs.model, target)
         if kind == "embedder" and not (target / "modules.json").is_file():
@@ -77,6 +78,8 @@ def write_model(kind: str, inputs: Inputs, target: Path) -> None:
     else:
         target.mkdir()
         merging.merge(inputs.model, inputs.adapter, target)
+    if kind == "decoder":
+        decoder.write_generation_ends(target)
 
 
 def write_adapter(adapter: Path, base_name: str, target: Path) -> None:

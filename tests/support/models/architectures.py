@@ -65,3 +65,35 @@ def trained(model: Any, whole: list[str], task: str, folder: Path) -> None:
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.05)
     lora.save(model, folder)
+
+
+HEADS = {"num_key_value_heads": 2}
+WIDE = HEADS | {"head_dim": 8}
+ROUTED = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+CAUSAL: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("gemma", "glm", "glm4", "helium", "qwen3", "seed_oss", "ernie4_5"), WIDE),
+    **dict.fromkeys(("gemma2", "gemma3_text", "ministral", "olmo3"), WIDE | {"sliding_window": 512}),
+    **dict.fromkeys(("mistral", "starcoder2"), HEADS | {"sliding_window": None}),
+    "mixtral": HEADS | {"sliding_window": None, "num_local_experts": 4},
+    "qwen2_moe": HEADS | ROUTED | {"shared_expert_intermediate_size": 16},
+    "qwen3_moe": WIDE | ROUTED,
+    "gpt_oss": WIDE | {"sliding_window": 512, "num_local_experts": 4},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512},
+    "opt": {"word_embed_proj_dim": 32, "ffn_dim": 64},
+}
+"""`model_type` -> settings beside the usual ones of a small model. Not listed: two heads of keys and values."""
+
+
+def save_causal(kind: str, folder: Path, vocab_size: int) -> Path:
+    """Save a small random causal language model of any `model_type`, with weights that make attention matter."""
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    tokens = {"vocab_size": vocab_size, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+    settings = {**size, **tokens, "max_position_embeddings": 512, **CAUSAL.get(kind, HEADS)}
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **settings))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(6)
+    model.save_pretrained(folder)
+    return folder

@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
-from ratchet.models.decoder.tiny_decoder import CHAT_TEMPLATE
+from ratchet.models.decoder.tiny_decoder import CHAT_TEMPLATE, END, START
 
 SHAPES: dict[str, dict[str, Any]] = {
     "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
@@ -37,7 +37,7 @@ def save_shape(folder: Path, shape: str) -> Path:
     splits = Tokenizer(models.BPE(vocabulary, []))
     splits.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     fast = PreTrainedTokenizerFast(tokenizer_object=splits, pad_token="<pad>", eos_token="<end>")
-    fast.add_tokens(["Yes", "No"])
+    fast.add_tokens(["Yes", "No", START, END])
     fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(folder)
     names = [f"model.layers.0.{part}.weight" for part in (*map("self_attn.{}".format, PROJECTIONS), "norm")]

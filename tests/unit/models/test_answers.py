@@ -11,34 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from chat_tokenizers import CHAT, shown, tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from ratchet.errors import ModelError
 from ratchet.models.batching import batch_by_tokens
 from ratchet.models.decoder import decoder
-from ratchet.models.decoder.conversation import Conversations, Tokens
+from ratchet.models.decoder.conversation import Tokens
 from ratchet.models.decoder.multi_turn import ConversationState, converse, tokenize_prompts
 from ratchet.models.decoder.sampling import InverseTransformSampler, Sampling, draw_uniforms, generate
 from ratchet.models.losses import causal_lm_loss
-
-CHAT = (
-    "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}<e>\n{% endfor %}"
-    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
-)
-
-
-def tokenizer(**special: Any) -> Any:
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = Tokenizer(models.BPE({name: i for i, name in enumerate(["<pad>", "<end>", "<s>", "<e>", *alphabet])}, []))
-    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    from tokenizers.decoders import ByteLevel
-
-    words.decoder = ByteLevel()
-    named = {"pad_token": "<pad>", "eos_token": "<end>", "extra_special_tokens": ["<s>", "<e>"]} | special
-    return PreTrainedTokenizerFast(tokenizer_object=words, **{k: v for k, v in named.items() if v})
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +42,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def tiny(folder: Path) -> decoder.Decoder:
     return decoder.load(folder, dtype="float32", device="cpu")
-
-
-def shown(conversations: Conversations, tokens: Tokens) -> str:
-    """The text, what is trained on in brackets."""
-    out, inside = "", False
-    for token, own in zip(tokens.ids, tokens.trained, strict=True):
-        out += "[" * (own and not inside) + "]" * (inside and not own)
-        out, inside = out + conversations.tokenizer.decode([token]), own
-    return out + "]" * inside
 
 
 def test_labels_are_the_answers_and_what_ends_them(tiny: decoder.Decoder) -> None:
@@ -109,59 +85,6 @@ def test_many_conversations_are_tokenized_in_one_call_as_each_by_itself(folder: 
     assert tokenize_prompts(states, talks) == [alone.tokenize_sample(*one).ids for one in asked]
     assert counting.calls == 2
     assert talks.tokenize_samples([]) == tokenize_prompts([], talks) == []
-
-
-def test_a_tokenizer_without_template_gets_a_plain_one() -> None:
-    talks = Conversations(tokenizer())
-    assert shown(talks, talks.tokenize_sample("Sys", ["Q", "R"], ["A", "B"])) == "Sys\n\nQ\n\n[A<end>]R\n\n[B<end>]"
-    assert talks.ends == {1}
-
-
-def test_a_tokenizer_without_template_keeps_its_own_first_token() -> None:
-    fast = tokenizer(bos_token="<s>")
-    fast.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 2)]
-    )
-    talks = Conversations(fast)
-    found = talks.tokenize_sample("Sys", ["Q", "R"], ["A", "B"])
-    assert shown(talks, found) == "<s>Sys\n\nQ\n\n[A<end>]R\n\n[B<end>]"
-    assert talks.tokenize_sample("Sys", ["Q"], []).ids == fast("Sys\n\nQ\n\n")["input_ids"]
-    # A chat template writes the token itself, if the model wants it.
-    fast.chat_template = CHAT
-    again = Conversations(fast)
-    assert shown(again, again.tokenize_sample("", ["Q"], ["A"])) == "<s>user\nQ<e>\n<s>assistant\n[A<e>]\n"
-
-
-def test_a_tokenizer_without_template_keeps_no_last_token() -> None:
-    fast = tokenizer(bos_token="<s>")
-    fast.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A <end>", pair="<s> $A $B <end>", special_tokens=[("<s>", 2), ("<end>", 1)]
-    )
-    talks = Conversations(fast)
-    assert shown(talks, talks.tokenize_sample("", ["Q"], ["A"])) == "<s>Q\n\n[A<end>]"
-
-
-def test_a_template_that_ends_answers_with_nothing_gets_the_end_of_sequence() -> None:
-    fast = tokenizer()
-    fast.chat_template = "{% for m in messages %}{{ m.content }}|{% endfor %}"
-    talks = Conversations(fast)
-    found = talks.tokenize_sample("", ["Q", "R"], ["A", "B"])
-    assert shown(talks, found) == "Q|[A|<end>]R|[B|<end>]"
-    asked = talks.tokenize_sample("", ["Q", "R"], ["A"]).ids
-    assert found.ids[: len(asked)] == asked
-    assert talks.tokenizer.decode(asked) == "Q|A|<end>R|"
-
-
-def test_what_cannot_be_rendered_is_named() -> None:
-    with pytest.raises(ModelError, match="no end-of-sequence token"):
-        Conversations(tokenizer(eos_token=None))
-    fast = tokenizer()
-    fast.chat_template = "{{ messages[-1].content }}"
-    with pytest.raises(ModelError, match="rewrites earlier turns"):
-        Conversations(fast).tokenize_sample("", ["Q", "R"], ["A", "B"])
-    fast.chat_template = "{{ raise_exception('no system') if messages[0].role == 'system' }}{{ messages[0].content }}"
-    with pytest.raises(ModelError, match=r"cannot render roles \['system', 'user'\]"):
-        Conversations(fast).tokenize_sample("Sys", ["Q"], [])
 
 
 TEXTS = [("2+2?", "4"), ("Name three of them, please.", "a, b and c"), ("x", "y" * 40), ("Why?", "Because it is so.")]
@@ -315,16 +238,6 @@ def test_a_stopped_answer_gets_no_end_token_from_the_batch(folder: Path, tmp_pat
     assert together == [generate(own, [p], [n], how)[0] for p, n in zip(prompts(own), "abcdefg", strict=True)]
     assert len({len(ids) for ids in together}) > 2
     assert any(ids[-1] not in own.conversations.ends for ids in together)
-
-
-def test_the_prompt_is_the_same_every_day() -> None:
-    """The template of Llama 3.2 writes today's date where it can."""
-    fast = tokenizer()
-    known = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}26 Jul 2024{% endif %}"
-    fast.chat_template = known + CHAT
-    assert re.search(r"\d\d \w+ (?!2024)", fast.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False))
-    talks = Conversations(fast)
-    assert fast.decode(talks.tokenize_sample("", ["a"], []).ids).startswith("26 Jul 2024")
 
 
 def test_an_answer_ends_where_its_stop_stands(tiny: decoder.Decoder) -> None:

@@ -10,7 +10,8 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from architectures import make
+from architectures import make, save_causal
+from chat_tokenizers import tokenizer as make_tokenizer
 from tiny_models import save_chat_model
 
 from ratchet.errors import ModelError
@@ -195,21 +196,16 @@ def test_pairs_that_share_a_row_have_the_scores_and_gradients_of_pairs_alone(
         assert float((gradient - expected).norm() / expected.norm()) < 1e-4, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", prefix_sharing.ARCHITECTURES)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_every_architecture_that_shares_gives_the_scores_of_pairs_alone(
     tiny: dict[str, Path], tmp_path: Path, kind: str, attention: str
 ) -> None:
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    heads = {"num_key_value_heads": 2, "head_dim": 8, "vocab_size": 43, "pad_token_id": 0}
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **size, **heads))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(8)
-    model.save_pretrained(tmp_path)
+    save_causal(kind, tmp_path, 43)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny["qwen2"])
+    if kind in ("gemma2", "gpt_oss") and attention == "sdpa":
+        pytest.skip("has no SDPA")
     plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=attention).eval()
     ours = reranker.Reranker(plain, tokenizer, ASK)
     assert ours.shares_prefixes
@@ -340,3 +336,51 @@ def test_a_decoder_that_is_trained_whole_is_saved_as_it_scores(
     again = reranker.load(target, dtype="float32", device="cpu", reranker_config=ASK)
     np.testing.assert_allclose(np.concatenate(again.score(QUERIES, PASSAGES)), scores, atol=1e-5)
     assert np.abs(scores - before).max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3", "gpt2"])
+@pytest.mark.parametrize("pad", [None, -1])
+def test_a_classifier_without_a_pad_token_scores_the_last_token_whatever_it_is(
+    tmp_path: Path, kind: str, pad: int | None
+) -> None:
+    """Also the end-of-sequence token, and those that a batch could be padded with."""
+    make_tokenizer(pad_token=None).save_pretrained(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    shape = {"n_embd": 32, "n_layer": 2, "n_head": 4} if kind == "gpt2" else {"num_key_value_heads": 2}
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, **shape}
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, **size, vocab_size=272, num_labels=1, pad_token_id=pad)
+    model = transformers.AutoModelForSequenceClassification.from_config(config)
+    model.save_pretrained(tmp_path)
+    plain = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    ours = reranker.load(tmp_path, dtype="float32", device="cpu", reranker_config=RerankerConfig("cross_encoder", 40))
+    passages = [["a b<end>", "<end>", "w", "<end><end>", "<e>", "a long passage!", *"0123456789"]]
+    found = ours.score(["query"], passages)[0]
+    for passage, score in zip(passages[0], found, strict=True):
+        plain.config.pad_token_id = None
+        with torch.no_grad():
+            expected = float(plain(**tokenizer("query", passage, return_tensors="pt")).logits[0, 0])
+        assert score == pytest.approx(expected, abs=1e-5)
+    assert np.ptp(found) > 1e-3
+    assert ours.model.config.pad_token_id == pad, "not saved with the model"
+
+
+def test_scores_in_bfloat16_are_not_rounded_before_the_difference(tiny: dict[str, Path], tmp_path: Path) -> None:
+    """Logits of language models are about 20, where bfloat16 has steps of 0.125."""
+    ours = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", reranker_config=ASK)
+    pairs = [[f"w{i} {i * 7}" for i in range(200)]]
+    with torch.no_grad():
+        row = ours.tokenize(["w1"], [["2"]])[0]
+        hidden_D = ours.backbone(input_ids=torch.tensor([row.ids])).last_hidden_state[0, -1]
+        shift = 20 * hidden_D / (hidden_D @ hidden_D)
+        ours.model.set_output_embeddings(torch.nn.Linear(32, 43, bias=False))
+        ours.model.lm_head.weight.copy_(ours.model.get_input_embeddings().weight * 0.2 + shift)
+    ours.model.config.tie_word_embeddings = False
+    ours.model.save_pretrained(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(tiny["qwen2"]).save_pretrained(tmp_path)
+    exact, rounded = (
+        reranker.load(tmp_path, dtype=dtype, device="cpu", reranker_config=ASK).score(["w1"], pairs)[0]
+        for dtype in ("float32", "bfloat16")
+    )
+    assert len(np.unique(rounded)) > 0.9 * len(np.unique(exact))
+    assert np.corrcoef(exact, rounded)[0, 1] > 0.95

@@ -41,6 +41,41 @@ def test_an_id_or_a_group_that_is_null_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("number", "field", "value"),
+    [
+        (1, "weight", 0),
+        (1, "weight", 0.5),
+        (1, "weight", True),
+        (1, "reasoning_content", "Let me see."),
+        (1, "thinking", "Let me see."),
+        (1, "tool_calls", [{"type": "function", "function": {"name": "add", "arguments": "{}"}}]),
+        (1, "train", False),
+        (0, "name", "Ann"),
+        (0, "images", ["cat.png"]),
+        (None, "tools", [{"type": "function"}]),
+        (None, "system", "Be short."),
+        (None, "weight", 0),
+    ],
+)
+def test_fields_that_change_what_is_trained_on_are_refused(
+    tmp_path: Path, number: int | None, field: str, value: Any
+) -> None:
+    messages = [dict(USER), dict(ASSISTANT)]
+    row: dict[str, Any] = {"messages": messages}
+    (row if number is None else messages[number])[field] = value
+    place = "" if number is None else rf": messages\[{number}\]"
+    with pytest.raises(DataError, match=rf"chats.jsonl:2{place} has '{field}': .*; expected role and content only"):
+        list(read_samples(chat.TASK, write(tmp_path, {"messages": [USER, ASSISTANT]}, row)))
+
+
+def test_fields_without_a_value_and_data_beside_the_messages_are_accepted(tmp_path: Path) -> None:
+    empty = {"tool_calls": None, "name": "", "reasoning_content": None, "function_call": None, "refusal": None}
+    row = {"messages": [USER | empty, ASSISTANT | empty | {"weight": 1}], "tools": [], "source": "forum", "lang": "en"}
+    (sample,) = read_samples(chat.TASK, write(tmp_path, row))
+    assert sample.turns == (("1 + 1?", "2"),)
+
+
+@pytest.mark.parametrize(
     ("messages", "answer"),
     [
         ([], r"messages\[0\] has role '\(end\)'; expected system or user"),

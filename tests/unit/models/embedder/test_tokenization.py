@@ -76,6 +76,25 @@ def test_a_cut_inside_of_a_character_of_several_tokens_comes_to_an_end(text: str
     assert tokenizer.decode(row) in [f"q{text[:cut]} r:" for cut in range(len(text))]
 
 
+@pytest.mark.parametrize("template", ["{text}{task}", "w{task}w{text}{task}", "{task}{text}"])
+@pytest.mark.parametrize("max_length", [12, 60])
+@pytest.mark.parametrize("examples", [(), (("1", "2"),)])
+def test_the_tokens_of_a_query_do_not_depend_on_the_queries_beside_it(
+    tokenizer: Any, template: str, max_length: int, examples: Any
+) -> None:
+    """Some have a task of their own, which stands behind the text or not, and some are cut."""
+    config = EncodingConfig("last_token", max_length=max_length, query_template=template, add_eos=True)
+    if examples:
+        config = replace(config, example_template="{text}{answer}", examples=examples)
+    tokens = TextTokenizer(tokenizer, config)
+    texts, tasks = ["12", "3", "4" * 30, "5" * 30, "", "6"], ["", "77", "", "88", "99", ""]
+    alone = [tokens([text], "query", tasks=[task])[0] for text, task in zip(texts, tasks, strict=True)]
+    for order in (range(6), (1, 0, 3, 2, 5, 4), (4, 2, 0, 1, 3, 5)):
+        found = tokens([texts[i] for i in order], "query", tasks=[tasks[i] for i in order])
+        assert found == [alone[i] for i in order]
+    assert text_of(tokenizer, tokens(["3"], "query", tasks=["77"])[0]).count("7") >= 2
+
+
 def test_examples_that_leave_no_room_are_an_error(tokenizer: Any) -> None:
     long = (("1" * 6, "2" * 6),) * 4
     with pytest.raises(ModelError, match="max_length: 60 leaves the query no room beside its template and examples"):
