@@ -22,7 +22,9 @@ from ratchet.models.model_kind import check_is_folder, check_no_custom_code, che
 
 ENCODING_CONFIG_FILE = "encoding_config.json"
 RERANKER_CONFIG_FILE = "reranker_config.json"
+WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+ADAPTER_CONFIG = "adapter_config.json"
 
 TOKENIZER_FILES = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model"),
@@ -103,9 +105,11 @@ def copy_tokenizer(base: Path, target: Path) -> None:
 
 def check_folder(folder: Path) -> None:
     """Raise ModelError for a folder that lacks a config, a tokenizer or weights, needs custom code, has truncated
-    weights, or more tokens in the tokenizer than in the model. Reads only the headers of the weights."""
+    weights or two sets of them, or more tokens in the tokenizer than in the model. Reads only the headers of the
+    weights."""
     check_no_custom_code(folder)
     check_type(folder)
+    _check_one_model(folder)
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "tokenizer.model", "vocab.json")):
         raise ModelError(f"model {folder}: no tokenizer; expected tokenizer.json; save the tokenizer into the folder")
     for name in list_weight_files(folder):
@@ -122,11 +126,30 @@ def check_folder(folder: Path) -> None:
     _check_vocabulary(folder)
 
 
+def _check_one_model(folder: Path) -> None:
+    """Raise ModelError for a model folder that also holds an adapter, or a second set of weights. Libraries choose
+    differently between them: transformers applies the adapter, or takes the single file; vLLM follows the index."""
+    if (folder / ADAPTER_CONFIG).is_file():
+        raise ModelError(
+            f"model {folder}: holds config.json of a whole model and {ADAPTER_CONFIG} of an adapter, which may be"
+            " merged already; expected one of the two; move the adapter's files into a folder of their own"
+        )
+    parts = {path.name for path in folder.glob("model-*-of-*.safetensors")}
+    if (folder / INDEX).is_file():
+        parts.update(list_weight_files(folder))
+    if (folder / WEIGHTS).is_file() and (others := sorted(parts - {WEIGHTS})):
+        named = f", which {INDEX} names" if (folder / INDEX).is_file() else ""
+        raise ModelError(
+            f"model {folder}: two sets of weights, {WEIGHTS} and {others[0]}{named}; expected one; move the other"
+            " one away, with its index"
+        )
+
+
 def list_weight_files(folder: Path) -> list[str]:
     """Return the names of a model's safetensors files. Raises ModelError for an index that cannot be read."""
     index = folder / INDEX
     if not index.is_file():
-        return ["model.safetensors"]
+        return [WEIGHTS]
     try:
         return sorted(set(json.loads(index.read_text())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:

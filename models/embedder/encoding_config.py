@@ -143,6 +143,11 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
             f"model {folder}: has the layers {', '.join(names)}; expected Transformer, Pooling, Dense and Normalize,"
             " each at most once and in this order; other layers are not supported"
         )
+    if (own := paths.get("Transformer", "")) not in ("", "."):
+        raise ModelError(
+            f"model {folder}: modules.json has its transformer in {own}, beside the model in the folder itself;"
+            " expected one model; move one of them away"
+        )
     pooling: dict[str, Any] = read_json(folder / paths["Pooling"] / "config.json") if "Pooling" in paths else {}
     values = read_optional(folder / "config_sentence_transformers.json")
     query, passage = _prompts(folder, values, pooling)
